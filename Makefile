@@ -1,0 +1,54 @@
+# Two commands on a fresh machine: `make demo`, `make test`. Needs Python 3.11 to 3.13.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+	-q -c constraints.txt
+# Quiet: TensorFlow's start-up lines say nothing about this project.
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_ENABLE_ONEDNN_OPTS ?= 1
+
+.PHONY: demo test lint parity constraints clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m benchmarks.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Compares with timm, transformers and keras-hub; brings PyTorch.
+parity: $(VENV)/.test
+	$(PIP_INSTALL) -e ".[parity]"
+	$(BIN)/python -m pytest -m parity
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+		sys.exit(None if (3, 11) <= v <= (3, 13) else \
+		"keras-vit needs Python 3.11 to 3.13, $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % v)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.python setup.cfg constraints.txt
+	@echo "Installing into $(VENV): about two minutes, once."
+	$(PIP_INSTALL) -e ".[train,serve,viz]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt
+	@echo "Installing into $(VENV): about two minutes, once."
+	$(PIP_INSTALL) -e ".[train,serve,viz,dev]"
+	@touch $@
+
+# Resolves every extra but [gpu] and [parity] for all platforms; run after editing setup.cfg.
+constraints:
+	$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/pip install -q uv
+	$(VENV)-uv/bin/uv pip compile -q setup.cfg --universal --python-version 3.11 \
+		--extra train --extra models --extra serve --extra viz --extra convert --extra dev \
+		--custom-compile-command "make constraints" -o constraints.txt
+
+clean:
+	rm -rf $(VENV) $(VENV)-uv build dist *.egg-info

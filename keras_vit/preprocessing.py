@@ -1,0 +1,208 @@
+"""From pixels to what a model reads, and from its scores to names: one truth.
+
+Training and serving both take the policy (size, resampling, crop, normalisation) from
+the one `ImagePreprocessing` layer that travels inside the saved model.
+"""
+
+import functools
+import importlib.resources
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.specs import image_size_pair
+
+__all__ = [
+    "ImagePreprocessing",
+    "decode_predictions",
+    "imagenet_labels",
+    "preprocess_input",
+]
+
+# (x - 127.5) / 127.5 maps 0..255 to [-1, 1], what every Google ViT was trained on.
+MEAN, STD = 127.5, 127.5
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ImagePreprocessing(keras.layers.Layer):
+    """Resizes, crops and normalises a batch of images: (pixels - mean) / std.
+
+    It computes in float32 whatever the dtype policy is, and costs one subtraction
+    and one multiplication when the images have the right size already.
+
+    Args:
+        image_size: (H, W) or one integer for both, in pixels.
+        mean: Number, or one per channel, in units of pixels (0 to 255).
+        std: Number, or one per channel, in units of pixels.
+        interpolation: `"nearest"`, `"bilinear"`, `"bicubic"`, `"lanczos3"` or
+            `"lanczos5"`. Google's models were evaluated with `"bilinear"`.
+        antialias: Whether to filter before shrinking. Google's code did not.
+        crop_fraction: The share of each side that is kept by a centre crop: 1 resizes
+            to `image_size` as it is, 0.875 resizes to 1 / 0.875 of it and crops.
+
+    Call arguments:
+        pixels: Tensor [B, h, w, C] of any numeric type, 0 to 255.
+
+    Returns:
+        Tensor float32 [B, H, W, C].
+    """
+
+    INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
+
+    def __init__(
+        self,
+        image_size,
+        mean=MEAN,
+        std=STD,
+        interpolation="bilinear",
+        antialias=False,
+        crop_fraction=1.0,
+        **kwargs,
+    ):
+        kwargs.pop("dtype", None)
+        super().__init__(dtype="float32", autocast=False, **kwargs)
+        if interpolation not in self.INTERPOLATIONS:
+            raise ValueError(
+                f"`interpolation` must be one of {', '.join(self.INTERPOLATIONS)}. "
+                f"Received: interpolation={interpolation!r}"
+            )
+        if not 0.0 < crop_fraction <= 1.0:
+            raise ValueError(
+                "`crop_fraction` must be in (0, 1]. "
+                f"Received: crop_fraction={crop_fraction}"
+            )
+        self.image_size = image_size_pair(image_size)
+        self.mean = mean
+        self.std = std
+        self.interpolation = interpolation
+        self.antialias = antialias
+        self.crop_fraction = crop_fraction
+        self.built = True
+
+    @property
+    def resize_size(self) -> tuple[int, int]:
+        """(H, W) that an image is resized to, before the crop."""
+        height, width = self.image_size
+        return round(height / self.crop_fraction), round(width / self.crop_fraction)
+
+    @property
+    def crop_offset(self) -> tuple[int, int]:
+        """(top, left) of the centre crop."""
+        (full_height, full_width), (height, width) = self.resize_size, self.image_size
+        return (full_height - height) // 2, (full_width - width) // 2
+
+    def call(self, pixels):
+        pixels = ops.cast(pixels, "float32")
+        if tuple(pixels.shape[1:3]) != self.image_size:
+            pixels = self._resize_and_crop(pixels)
+        mean, std = (np.asarray(value, "float32") for value in (self.mean, self.std))
+        return (pixels - mean) / std
+
+    def _resize_and_crop(self, pixels):
+        (top, left), (height, width) = self.crop_offset, self.image_size
+        pixels = ops.image.resize(
+            pixels,
+            self.resize_size,
+            interpolation=self.interpolation,
+            antialias=self.antialias,
+            data_format="channels_last",
+        )
+        return pixels[:, top : top + height, left : left + width]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *self.image_size, input_shape[-1])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "image_size": self.image_size,
+            "mean": self.mean,
+            "std": self.std,
+            "interpolation": self.interpolation,
+            "antialias": self.antialias,
+            "crop_fraction": self.crop_fraction,
+        }
+
+
+def preprocess_input(x, data_format=None, mode="google"):
+    """Scales pixels to what published weights expect, as in `keras.applications`.
+
+    Args:
+        x: Array or tensor [..., C] of any numeric type, 0 to 255.
+        data_format: `None` or `"channels_last"`.
+        mode: `"google"` (to [-1, 1]; also big_vision and most of timm's `augreg`), or
+            `"imagenet"` (ImageNet's mean and deviation per channel: DeiT, MAE).
+
+    Returns:
+        float32 of the same shape and kind (array or tensor).
+
+    Raises:
+        ValueError: Another `data_format` or `mode`.
+    """
+    if data_format not in (None, "channels_last"):
+        raise ValueError(
+            '`data_format` must be None or "channels_last". '
+            f"Received: data_format={data_format!r}"
+        )
+    if mode not in MODES:
+        raise ValueError(
+            f"`mode` must be one of {', '.join(map(repr, MODES))}. "
+            f"Received: mode={mode!r}"
+        )
+    mean, std = (np.asarray(value, "float32") for value in MODES[mode])
+    if isinstance(x, np.ndarray):
+        return (x.astype("float32") - mean) / std
+    return (ops.cast(x, "float32") - mean) / std
+
+
+MODES = {
+    "google": (MEAN, STD),
+    # Mean and deviation of ImageNet's training images, times 255.
+    "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+}
+
+
+@functools.cache
+def imagenet_labels() -> tuple[tuple[str, str], ...]:
+    """ImageNet-1k's 1,000 classes in the order of the models' outputs.
+
+    Returns:
+        Pairs of WordNet id and name, such as `("n01440764", "tench, Tinca tinca")`.
+    """
+    folder = importlib.resources.files("keras_vit")
+    text = (folder / "imagenet2012_labels.tsv").read_text("utf-8")
+    pairs = (line.split("\t") for line in text.splitlines())
+    return tuple((wordnet_id, name) for wordnet_id, name in pairs)
+
+
+def decode_predictions(preds, top=5, class_names: Sequence[str] | None = None):
+    """Names the best classes of each row, as in `keras.applications`.
+
+    Args:
+        preds: Array or tensor [B, classes]: scores, probabilities or logits.
+        top: How many classes to return for each row.
+        class_names: Names of the classes; ImageNet's 1,000 when absent.
+
+    Returns:
+        One list for each row, best first, of tuples (identifier, name, score): the
+        identifier is the WordNet id, or the class's index for `class_names`.
+
+    Raises:
+        ValueError: `preds` does not have one column for each class.
+    """
+    scores = np.asarray(ops.convert_to_numpy(preds))
+    labels: Sequence[tuple[str, str]] = imagenet_labels()
+    if class_names is not None:
+        labels = [(str(index), name) for index, name in enumerate(class_names)]
+    if scores.ndim != 2 or scores.shape[1] != len(labels):
+        raise ValueError(
+            f"`preds` must have the shape (batch, {len(labels)}), one column for each "
+            f"class. Received: preds.shape={scores.shape}"
+        )
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+    return [
+        [(*labels[index], float(row[index])) for index in indices]
+        for row, indices in zip(scores, best, strict=True)
+    ]
