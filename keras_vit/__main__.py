@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
@@ -30,9 +31,12 @@ def main(argv: list[str] | None = None) -> int:
         metavar="H[xW]",
         help="in pixels; default 224",
     )
-    info.add_argument("--channels", type=int, default=3, help="default 3")
+    info.add_argument("--channels", type=_at_least(1), default=3, help="default 3")
     info.add_argument(
-        "--classes", type=int, default=1000, help="0 for no classifier; default 1000"
+        "--classes",
+        type=_at_least(0),
+        default=1000,
+        help="0 for no classifier; default 1000",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -58,6 +62,17 @@ def _image_size(text: str) -> tuple[int, int]:
             f"must be H or HxW in pixels, such as 384 or 384x256, not {text!r}"
         )
     return sides[0], sides[-1]
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """Reads an integer that is `least` or more."""
+
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text!r}")
+        return int(text)
+
+    return parse
 
 
 def _costs(variant: str, arguments: argparse.Namespace, bytes_per_value: int) -> Costs:

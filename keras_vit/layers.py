@@ -235,8 +235,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             attention_dropout, dtype=self.dtype_policy
         )
 
-    def build(self, input_shape):
-        width = input_shape[-1]
+    def build(self, tokens_shape, queries_shape=None):
+        width = tokens_shape[-1]
         if width % self.heads:
             raise ValueError(
                 "`heads` must divide the width of the tokens. "
@@ -271,8 +271,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         merged = ops.reshape(heads, (-1, queries.shape[-1]))
         return ops.reshape(self.out(merged), ops.shape(queries))
 
-    def compute_output_shape(self, input_shape, queries_shape=None):
-        return queries_shape or input_shape
+    def compute_output_shape(self, tokens_shape, queries_shape=None):
+        return queries_shape or tokens_shape
 
     def get_config(self):
         return {

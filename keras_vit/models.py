@@ -94,7 +94,7 @@ class VisionTransformer(keras.Model):
         name: str | None = None,
         **kwargs,
     ):
-        arguments = {
+        arguments: dict[str, Any] = {
             "image_size": image_size_pair(image_size),
             "patch_size": patch_size,
             "width": width,
@@ -115,6 +115,7 @@ class VisionTransformer(keras.Model):
             "preprocessing": preprocessing,
             "class_names": None if class_names is None else list(class_names),
         }
+        _check_numbers(arguments)
         _check_arguments(**arguments)
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         images = keras.Input((*arguments["image_size"], channels), name="images")
@@ -165,6 +166,26 @@ class VisionTransformer(keras.Model):
         return cls(**{**config, **objects})
 
 
+_COUNTS = ("patch_size", "width", "depth", "mlp_dim", "heads", "channels")
+_RATES = ("dropout", "attention_dropout", "stochastic_depth")
+
+
+def _check_numbers(arguments: dict[str, Any]) -> None:
+    """Raises ValueError for a count below 1 or a rate outside [0, 1)."""
+    optional = ("classes", "representation_size")
+    counts = [key for key in optional if arguments[key] is not None]
+    for key in (*_COUNTS, *counts):
+        if not arguments[key] >= 1:
+            raise ValueError(
+                f"`{key}` must be at least 1. Received: {key}={arguments[key]}"
+            )
+    for key in _RATES:
+        if not 0.0 <= arguments[key] < 1.0:
+            raise ValueError(
+                f"`{key}` must be in [0, 1). Received: {key}={arguments[key]}"
+            )
+
+
 def _check_arguments(
     *,
     image_size,
@@ -173,7 +194,6 @@ def _check_arguments(
     class_token,
     classes,
     class_names,
-    channels,
     preprocessing,
     **_,
 ):
@@ -203,11 +223,6 @@ def _check_arguments(
             "`preprocessing` must produce images of `image_size`. "
             f"Received: preprocessing.image_size={preprocessing.image_size}, "
             f"image_size={image_size}"
-        )
-    if channels < 1 or (classes is not None and classes < 1):
-        raise ValueError(
-            "`channels` and `classes` must be at least 1. "
-            f"Received: channels={channels}, classes={classes}"
         )
 
 

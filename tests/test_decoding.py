@@ -1,0 +1,143 @@
+"""Image files to pixels, compared with Pillow."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from keras_vit import ImagePreprocessing, decoding
+
+
+@pytest.fixture(scope="module")
+def photograph():
+    return load_sample_image("flower.jpg")[100:180, 200:330]  # [80, 130, 3]
+
+
+def encode(image, format_, **kwargs):
+    buffer = io.BytesIO()
+    image.save(buffer, format_, **kwargs)
+    return buffer.getvalue()
+
+
+def decode(data, channels=3):
+    return decoding.decode_image(tf.constant(data), channels).numpy()
+
+
+@pytest.mark.parametrize("format_", ["PNG", "BMP", "GIF"])
+def test_lossless_formats_decode_to_the_same_pixels(photograph, format_):
+    image = Image.fromarray(photograph).quantize(64).convert("RGB")
+    decoded = decode(encode(image, format_))
+    np.testing.assert_array_equal(decoded, np.asarray(image))
+
+
+def test_jpeg_equals_pillow_but_for_the_faster_transform(photograph):
+    data = encode(Image.fromarray(photograph), "JPEG", subsampling=0)
+    expected = np.asarray(Image.open(io.BytesIO(data)), "int32")
+    difference = np.abs(decode(data) - expected)
+    assert difference.max() <= 5
+    assert difference.mean() < 1
+
+
+def test_webp_decodes(photograph):
+    data = encode(Image.fromarray(photograph), "WEBP", lossless=True)
+    np.testing.assert_array_equal(decode(data), photograph)
+
+
+def test_sixteen_bits_become_eight():
+    values = np.arange(0, 65536, 257, dtype="uint16").reshape(16, 16)
+    data = encode(Image.fromarray(values), "PNG")
+    np.testing.assert_array_equal(decode(data)[..., 1], values // 257)
+
+
+def test_cmyk_becomes_rgb(photograph):
+    image = Image.fromarray(photograph).convert("CMYK")
+    data = encode(image, "JPEG", quality=95, subsampling=0)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), "int32")
+    assert np.abs(decode(data) - expected).mean() < 4
+
+
+def test_transparency_is_dropped(photograph):
+    alpha = np.full((80, 130, 1), 7, "uint8")
+    image = Image.fromarray(np.concatenate([photograph, alpha], -1), "RGBA")
+    np.testing.assert_array_equal(decode(encode(image, "PNG")), photograph)
+
+
+def test_an_animation_gives_its_first_frame(photograph):
+    first = Image.fromarray(photograph).quantize(32)
+    data = encode(
+        first, "GIF", save_all=True, append_images=[Image.new("P", first.size)]
+    )
+    np.testing.assert_array_equal(decode(data), np.asarray(first.convert("RGB")))
+
+
+@pytest.mark.parametrize("format_", ["PNG", "JPEG", "GIF"])
+def test_a_gray_file_keeps_every_gray_in_one_channel(format_):
+    ramp = np.repeat(np.arange(256, dtype="uint8"), 8).reshape(32, 64)
+    data = encode(
+        Image.fromarray(ramp),
+        format_,
+        **({"quality": 100} if format_ == "JPEG" else {}),
+    )
+    gray = decode(data, 1)
+    assert gray.shape == (32, 64, 1)
+    difference = np.abs(gray[..., 0].astype("int32") - ramp).max()
+    assert difference <= (4 if format_ == "JPEG" else 0)
+
+
+def test_colour_becomes_the_luma_of_bt601(photograph):
+    data = encode(Image.fromarray(photograph), "PNG")
+    expected = np.asarray(Image.fromarray(photograph).convert("L"), "int32")
+    assert np.abs(decode(data, 1)[..., 0] - expected).max() <= 1
+
+
+def test_resizing_rounds_to_bytes_and_crops(photograph):
+    preprocessing = ImagePreprocessing((20, 30), crop_fraction=0.5)
+    resized = decoding.decode_and_resize(
+        tf.constant(encode(Image.fromarray(photograph), "PNG")), preprocessing
+    )
+    whole = tf.image.resize(photograph, (40, 60))[10:30, 15:45].numpy()
+    assert resized.dtype == tf.uint8
+    assert np.abs(resized.numpy() - whole).max() <= 0.5001
+
+
+@pytest.mark.parametrize("size", [(80, 130), (20, 30)])
+def test_the_pipeline_and_the_layer_resize_alike(photograph, size):
+    preprocessing = ImagePreprocessing(size, mean=0.0, std=1.0)
+    outside = decoding.resize_image(tf.constant(photograph), preprocessing).numpy()
+    inside = preprocessing(photograph[None])[0].numpy()
+    assert np.abs(outside - inside).max() <= 0.5001
+
+
+def test_it_stands_in_a_tf_data_pipeline(photograph):
+    data = encode(Image.fromarray(photograph), "PNG")
+    dataset = tf.data.Dataset.from_tensors(data).map(decoding.decode_image)
+    np.testing.assert_array_equal(next(iter(dataset)).numpy(), photograph)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n broken"])
+def test_an_unreadable_file_is_named(tmp_path, content):
+    path = tmp_path / "broken.png"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken\.png: not a readable image: "):
+        decoding.load_image(path)
+
+
+def test_a_truncated_jpeg_is_named(tmp_path, photograph):
+    path = tmp_path / "half.jpg"
+    data = encode(Image.fromarray(photograph), "JPEG")
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=r"half\.jpg: not a readable image: "):
+        decoding.load_image(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"none\.png: cannot be read: No such file"):
+        decoding.load_image(tmp_path / "none.png")
+
+
+def test_other_channels_are_refused(photograph):
+    with pytest.raises(ValueError, match="`channels` must be 1 or 3.*channels=4"):
+        decode(encode(Image.fromarray(photograph), "PNG"), 4)

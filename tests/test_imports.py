@@ -1,0 +1,77 @@
+"""The arrows between the rooms of the house, read from the syntax trees."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+ROOMS = ("keras_vit", "training", "serving", "benchmarks")
+# Which of the project's rooms each room may import absolutely.
+ALLOWED = {
+    "keras_vit": {"keras_vit"},
+    "training": {"keras_vit"},
+    "serving": {"keras_vit"},
+    "benchmarks": set(ROOMS),
+}
+
+
+def imports(path):
+    """(module, is relative, is at the top of the file) of every import statement."""
+    tree = ast.parse(path.read_text("utf-8"))
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, False, node in top
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node.level > 0, node in top
+
+
+def files(*parts):
+    return sorted((ROOT.joinpath(*parts)).rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_along_the_arrows(room):
+    for path in files(room):
+        for module, relative, _ in imports(path):
+            first = module.split(".")[0]
+            if not relative and first in ROOMS:
+                assert first in ALLOWED[room], f"{path} imports {module}"
+
+
+def test_the_library_needs_tensorflow_only_in_decoding():
+    for path in files("keras_vit"):
+        for module, _, top in imports(path):
+            if module.split(".")[0] == "tensorflow":
+                assert path.name == "decoding.py", f"{path} imports {module}"
+                assert not top, f"{path} imports tensorflow at its top"
+
+
+def test_of_serving_only_the_exporter_knows_the_library():
+    for path in files("serving"):
+        for module, relative, _ in imports(path):
+            if not relative and module.split(".")[0] == "keras_vit":
+                assert path.name == "export.py", f"{path} imports {module}"
+
+
+def test_client_and_local_server_do_not_know_each_other():
+    for room, other in (("client", "local"), ("local", "client")):
+        for path in files("serving", room):
+            for module, _, _ in imports(path):
+                assert other not in module.split("."), f"{path} imports {module}"
+
+
+def test_importing_the_library_on_jax_does_not_load_tensorflow():
+    code = "import sys, keras_vit; sys.exit('tensorflow' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"KERAS_BACKEND": "jax", "PATH": ""},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,210 @@
+"""The model as users meet it: constructors, saving, training, initialisers, errors."""
+
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+pytestmark = pytest.mark.backend
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def small(**kwargs):
+    arguments = {
+        "image_size": (22, 14),
+        "patch_size": 2,
+        "width": 15,
+        "depth": 2,
+        "mlp_dim": 23,
+        "heads": 5,
+        "classes": 7,
+    }
+    return keras_vit.VisionTransformer(**{**arguments, **kwargs})
+
+
+def test_it_is_an_ordinary_functional_model(tiny_vit, capsys):
+    model = tiny_vit()
+    assert isinstance(model, keras.Model)
+    assert model.input_shape == (None, 22, 14, 3)
+    assert model.output_shape == (None, 7)
+    model.summary()
+    assert "encoder_block_1" in capsys.readouterr().out
+
+
+def test_fit_learns_a_rule(images):
+    keras.utils.set_random_seed(1)
+    model = small(classes=2)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (64, 22, 14, 3))
+    labels = (pixels[:, :11].mean((1, 2, 3)) > pixels[:, 11:].mean((1, 2, 3))) * 1
+    pixels[labels == 1, :11] += 0.5
+    model.compile(
+        keras.optimizers.Adam(3e-3),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    history = model.fit(pixels, labels, epochs=8, batch_size=16, verbose=0)
+    assert history.history["accuracy"][-1] > 0.9
+
+
+FORMS = [
+    {},
+    {"head": "gap", "class_token": False, "gelu": "exact"},
+    {"head": "map", "dropout": 0.1, "attention_dropout": 0.1, "stochastic_depth": 0.2},
+    {"head": "none"},
+    {"representation_size": 9, "classifier_activation": "softmax", "channels": 5},
+    {"class_names": list("abcdefg"), "preprocessing": True},
+    {"dtype": "mixed_bfloat16"},
+]
+
+
+@pytest.mark.parametrize("kwargs", FORMS)
+def test_a_saved_model_opens_in_a_process_that_only_imports_keras_vit(
+    tiny_vit, images, tmp_path, kwargs
+):
+    kwargs = dict(kwargs)
+    if kwargs.get("preprocessing"):
+        kwargs["preprocessing"] = keras_vit.ImagePreprocessing((22, 14), std=64.0)
+    model = tiny_vit(**kwargs)
+    pixels = images(kwargs.get("channels", 3))
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "images.npy", pixels)
+    code = """
+        import sys, keras, numpy as np, keras_vit
+        folder = sys.argv[1]
+        model = keras.models.load_model(folder + "/model.keras", safe_mode=True)
+        output = model(np.load(folder + "/images.npy"))
+        np.save(folder + "/output.npy", keras.ops.convert_to_numpy(output))
+        print(model.class_names)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    output = np.load(tmp_path / "output.npy")
+    np.testing.assert_allclose(output, numpy(model(pixels)), rtol=0, atol=1e-6)
+    assert str(kwargs.get("class_names")) in result.stdout
+
+
+@pytest.mark.parametrize("kwargs", FORMS[:5] + FORMS[6:])
+def test_the_config_rebuilds_the_model(tiny_vit, images, kwargs):
+    model = tiny_vit(**kwargs)
+    copy = keras_vit.VisionTransformer.from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    pixels = images(kwargs.get("channels", 3))
+    np.testing.assert_array_equal(numpy(copy(pixels)), numpy(model(pixels)))
+    assert copy.get_config() == model.get_config()
+
+
+def test_dropout_stands_where_appendix_b1_puts_it():
+    model = small(dropout=0.25)
+    block = model.get_layer("encoder_block_0")
+    assert model.get_layer("embedding_dropout").rate == 0.25
+    assert block.dropout_layer.rate == block.mlp.dropout_layer.rate == 0.25
+    assert block.attention.dropout_layer.rate == 0.0
+
+
+def test_dropout_is_off_at_inference_and_on_in_training(tiny_vit, images):
+    model, plain = tiny_vit(dropout=0.5), tiny_vit()
+    np.testing.assert_array_equal(numpy(model(images())), numpy(plain(images())))
+    difference = numpy(model(images(), training=True)) - numpy(plain(images()))
+    assert np.abs(difference).max() > 0.1
+
+
+def test_stochastic_depth_rises_linearly_to_the_last_block():
+    model = small(stochastic_depth=0.3, depth=4)
+    rates = [model.get_layer(f"encoder_block_{i}").stochastic_depth for i in range(4)]
+    np.testing.assert_allclose(rates, [0.0, 0.1, 0.2, 0.3])
+
+
+def test_initial_weights_are_those_of_the_official_code():
+    keras.utils.set_random_seed(4)
+    model = small(width=160, mlp_dim=300, representation_size=90, head_bias_init=-10.0)
+    block = model.get_layer("encoder_block_0")
+    expected = {  # layer: (weights, deviation)
+        "patches": (model.get_layer("embedding").kernel, (1 / 12) ** 0.5),
+        "position": (model.get_layer("position_embedding").embedding, 0.02),
+        "query": (block.attention.query.kernel, (2 / 320) ** 0.5),
+        "mlp": (block.mlp.dense1.kernel, (2 / 460) ** 0.5),
+        "mlp bias": (block.mlp.dense1.bias, 1e-6),
+        "pre_logits": (model.get_layer("pre_logits").kernel, (1 / 160) ** 0.5),
+    }
+    for name, (weight, deviation) in expected.items():
+        assert numpy(weight).std() == pytest.approx(deviation, rel=0.1), name
+    for weight in (model.get_layer("class_token").token, block.attention.query.bias):
+        assert not numpy(weight).any()
+    assert not numpy(model.get_layer("head").kernel).any()
+    np.testing.assert_array_equal(numpy(model.get_layer("head").bias), -10.0)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "shape"),
+    [
+        (None, (None, 5, 192)),
+        ("avg", (None, 192)),
+        ("token", (None, 192)),
+        ("map", (None, 192)),
+    ],
+)
+def test_functions_without_the_top_pool_as_keras_applications(pooling, shape):
+    model = keras_vit.ViTTi16(
+        include_top=False, pooling=pooling, input_shape=(32, 32, 3), depth=1
+    )
+    assert model.output_shape == shape
+
+
+def test_a_function_gives_probabilities_and_reads_weights(tmp_path):
+    arguments = {"input_shape": (32, 16, 1), "classes": 5, "depth": 1}
+    model = keras_vit.ViTTi16(**arguments)
+    model.get_layer("head").bias.assign([0.0, 1.0, 2.0, 3.0, 4.0])
+    model.save_weights(tmp_path / "ti.weights.h5")
+    loaded = keras_vit.ViTTi16(**arguments, weights=tmp_path / "ti.weights.h5")
+    scores = numpy(loaded(np.zeros((1, 32, 16, 1))))
+    np.testing.assert_allclose(scores.sum(), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(scores, numpy(model(np.zeros((1, 32, 16, 1)))))
+
+
+def test_every_name_of_the_package_exists():
+    for name in keras_vit.__all__:
+        assert getattr(keras_vit, name) is not None
+    assert keras_vit.ViTH14.__name__ == "ViTH14"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"image_size": (22, 15)}, "`image_size`.*multiple.*Received.*22, 15"),
+        ({"image_size": "big"}, "`image_size` must be.*Received: image_size=big"),
+        ({"head": "cls"}, "`head` must be one of 'token', 'gap', 'map', 'none'"),
+        ({"class_token": False}, "`head='token'` needs the class token"),
+        ({"heads": 4}, "`heads` must divide the width.*heads=4, width=15"),
+        ({"gelu": "fast"}, "`gelu` must be one of 'tanh', 'exact'"),
+        ({"class_names": ["a"]}, "one name for each class.*1 names, classes=7"),
+        ({"channels": 0}, "`channels`.*at least 1.*channels=0"),
+        ({"patch_size": 0}, "`patch_size`.*at least 1.*patch_size=0"),
+        ({"dropout": 1.5}, "`dropout`.*1.5"),
+        ({"stochastic_depth": 1.0}, "`stochastic_depth`.*1.0"),
+    ],
+)
+def test_an_error_names_the_argument_and_what_came(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        small(**kwargs)
+
+
+def test_preprocessing_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="`preprocessing` must produce images of"):
+        small(preprocessing=keras_vit.ImagePreprocessing(32))
+
+
+def test_an_unknown_pooling_lists_what_exists():
+    with pytest.raises(ValueError, match="None, 'avg', 'token', 'map'.*'max'"):
+        keras_vit.ViTTi16(include_top=False, pooling="max")

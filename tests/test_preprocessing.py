@@ -1,0 +1,130 @@
+"""Pixels to what the model reads, and scores to names."""
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from keras_vit import ImagePreprocessing
+
+pytestmark = pytest.mark.backend
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+@pytest.fixture
+def pixels():
+    random = np.random.default_rng(7)
+    return random.integers(0, 256, (2, 13, 17, 3)).astype("uint8")
+
+
+def test_google_preprocessing_maps_bytes_to_minus_one_and_one(pixels):
+    expected = pixels.astype("float64") / 127.5 - 1
+    np.testing.assert_allclose(keras_vit.preprocess_input(pixels), expected, atol=1e-6)
+    layer = ImagePreprocessing((13, 17))
+    np.testing.assert_allclose(numpy(layer(pixels)), expected, atol=1e-6)
+
+
+def test_imagenet_preprocessing_equals_torchvisions_constants(pixels):
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    result = keras_vit.preprocess_input(pixels, mode="imagenet")
+    np.testing.assert_allclose(result, (pixels / 255 - mean) / std, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "filter_"),
+    [("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)],
+)
+def test_antialiased_resizing_equals_pillow(interpolation, filter_):
+    ramp = np.linspace(0, 255, 40)[:, None] * np.linspace(0.2, 1, 36)[None]
+    image = Image.fromarray(ramp.astype("float32"), mode="F")
+    expected = np.asarray(image.resize((12, 10), filter_))
+    layer = ImagePreprocessing(
+        (10, 12), mean=0.0, std=1.0, interpolation=interpolation, antialias=True
+    )
+    result = numpy(layer(ramp[None, :, :, None]))[0, :, :, 0]
+    # Kernels differ by the cubic's constant (Keys -0.5 in both) and rounding only.
+    np.testing.assert_allclose(result, expected, atol=0.5)
+
+
+def test_a_crop_keeps_the_centre():
+    image = np.arange(8 * 12, dtype="float32").reshape(1, 8, 12, 1)
+    layer = ImagePreprocessing((4, 6), mean=0.0, std=1.0, crop_fraction=0.5)
+    np.testing.assert_array_equal(numpy(layer(image)), image[:, 2:6, 3:9])
+
+
+def test_it_computes_in_float32_under_a_half_precision_policy(pixels):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        layer = ImagePreprocessing((13, 17))
+        output = layer(pixels.astype("float32") + 0.3)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    expected = (pixels + 0.3) / 127.5 - 1
+    np.testing.assert_allclose(numpy(output), expected, atol=1e-6)
+
+
+def test_it_comes_back_from_its_config():
+    layer = ImagePreprocessing(
+        (13, 17), (1.0, 2.0, 3.0), 4.0, "bicubic", True, 0.875, name="p"
+    )
+    copy = ImagePreprocessing.from_config(layer.get_config())
+    assert copy.get_config() == layer.get_config()
+
+
+def test_the_thousand_labels_are_imagenets():
+    labels = keras_vit.imagenet_labels()
+    assert len(labels) == len({wordnet_id for wordnet_id, _ in labels}) == 1000
+    assert [wordnet_id for wordnet_id, _ in labels] == sorted(i for i, _ in labels)
+    assert labels[0] == ("n01440764", "tench, Tinca tinca")
+    assert labels[207] == ("n02099601", "golden retriever")
+    assert labels[281][1].startswith("tabby")
+    assert labels[999][0] == "n15075141"
+
+
+def test_predictions_are_named_best_first():
+    scores = np.zeros((2, 1000))
+    scores[0, [207, 281]] = 0.7, 0.3
+    scores[1, 999] = 1.0
+    best = keras_vit.decode_predictions(scores, top=2)
+    assert best[0] == [
+        ("n02099601", "golden retriever", 0.7),
+        ("n02123045", "tabby, tabby cat", 0.3),
+    ]
+    assert best[1][0][0] == "n15075141"
+
+
+def test_predictions_use_the_models_own_names():
+    best = keras_vit.decode_predictions(np.array([[0.1, 0.9]]), 1, ["cat", "dog"])
+    assert best == [[("1", "dog", 0.9)]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: keras_vit.decode_predictions(np.zeros((1, 3))),
+            r"`preds`.*\(batch, 1000\).*\(1, 3\)",
+        ),
+        (
+            lambda: keras_vit.preprocess_input(np.zeros(3), mode="caffe"),
+            "`mode` must be one of 'google', 'imagenet'.*'caffe'",
+        ),
+        (
+            lambda: keras_vit.preprocess_input(np.zeros(3), "channels_first"),
+            "`data_format` must be.*channels_first",
+        ),
+        (
+            lambda: ImagePreprocessing(8, interpolation="cubic"),
+            "`interpolation` must be one of nearest, bilinear.*'cubic'",
+        ),
+        (lambda: ImagePreprocessing(8, crop_fraction=0), r"`crop_fraction`.*\(0, 1\]"),
+        (lambda: ImagePreprocessing((8, 0)), "`image_size` must be"),
+    ],
+)
+def test_an_error_names_the_argument_and_what_came(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
