@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_vit():
     """Builds a tiny model with random weights in every place, biases included."""
     import keras

@@ -1,0 +1,213 @@
+"""A model server for tests of the clients: its answers are set, its calls counted.
+
+`rest` is a handler for httpx2.MockTransport; `start` serves gRPC on a loopback port.
+Texts and numbers of the answers are those of TensorFlow Serving 2.20.0.
+"""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import httpx2
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+HTTP_STATUS = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+
+
+def info(dtype, *sizes):
+    dim = [{"size": str(size), "name": ""} for size in sizes]
+    return {
+        "name": "StatefulPartitionedCall:0",
+        "dtype": dtype,
+        "tensor_shape": {"dim": dim, "unknown_rank": False},
+    }
+
+
+def signature(inputs, outputs):
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "method_name": "tensorflow/serving/predict",
+        "defaults": {},
+    }
+
+
+FOUR_TYPES = {
+    "a": info("DT_INT32", -1),
+    "b": info("DT_STRING", -1),
+    "c": info("DT_FLOAT", -1),
+    "d": info("DT_DOUBLE", -1),
+}
+SIGNATURES = {
+    "serving_default": signature(
+        {"image_bytes": info("DT_STRING", -1)},
+        {
+            "class_ids": info("DT_INT64", -1, 3),
+            "classes": info("DT_STRING", -1, 3),
+            "scores": info("DT_FLOAT", -1, 3),
+        },
+    ),
+    "multi": signature(FOUR_TYPES, FOUR_TYPES),
+    "nan_out": signature({"x": info("DT_FLOAT", -1)}, {"y": info("DT_FLOAT", -1, 4)}),
+    "echo_bytes": signature(
+        {"x": info("DT_STRING", -1)}, {"blob_bytes": info("DT_STRING", -1)}
+    ),
+}
+METADATA = {
+    "model_spec": {"name": "tiny_vit", "version": "1", "signature_name": ""},
+    "metadata": {"signature_def": {"signature_def": SIGNATURES}},
+}
+STATUS = {
+    "model_version_status": [
+        {
+            "version": version,
+            "state": state,
+            "status": {"error_code": code, "error_message": words},
+        }
+        for version, state, code, words in (
+            ("123", "AVAILABLE", "OK", ""),
+            ("124", "END", "NOT_FOUND", "Could not find SavedModel"),
+        )
+    ]
+}
+# Two images.
+CLASSIFY_JSON = """{"outputs": {
+    "classes": [["bee", "cat", "ant"], ["ant", "bee", "elk"]],
+    "scores": [[0.596967518, 0.2883856, 0.0480575264],
+               [0.654183328, 0.296734244, 0.0225202795]],
+    "class_ids": [[1, 2, 0], [0, 1, 4]]}}"""
+CLASSIFY_ARRAYS = {
+    "classes": np.array([["bee", "cat", "ant"], ["ant", "bee", "elk"]], dtype=object),
+    "scores": np.array(
+        [[0.5969675, 0.2883856, 0.048057526], [0.6541833, 0.29673424, 0.02252028]],
+        dtype="float32",
+    ),
+    "class_ids": np.array([[1, 2, 0], [0, 1, 4]]),
+}
+
+
+class Failure:
+    """An answer that is an error: canonical code and words."""
+
+    def __init__(self, code, words):
+        self.code, self.words = code, words
+
+
+class Outputs:
+    """An answer of predict: the JSON text, and the arrays of the same numbers."""
+
+    def __init__(self, text, arrays):
+        self.text, self.arrays = text, arrays
+
+
+CLASSIFIED = Outputs(CLASSIFY_JSON, CLASSIFY_ARRAYS)
+
+
+class FakeServer:
+    """Answers predict by `answers`, in order, the last one for ever.
+
+    `others` come before the usual answers of status and metadata. `calls` holds the
+    names of the calls, `requests` what was sent, and predict answers after `delay`.
+    """
+
+    def __init__(self):
+        self.answers = [CLASSIFIED]
+        self.others = []
+        self.delay = 0.0
+        self.calls = []
+        self.requests = []
+
+    def next_answer(self):
+        self.calls.append("predict")
+        if self.delay:
+            time.sleep(self.delay)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def next_other(self, name, usual):
+        self.calls.append(name)
+        return self.others.pop(0) if self.others else usual
+
+    def rest(self, request):
+        self.requests.append(request)
+        if request.url.path.endswith(":predict"):
+            answer = self.next_answer()
+        elif request.url.path.endswith("/metadata"):
+            answer = self.next_other("metadata", METADATA)
+        else:
+            answer = self.next_other("status", STATUS)
+        if isinstance(answer, Failure):
+            return httpx2.Response(
+                HTTP_STATUS[answer.code], json={"error": answer.words}
+            )
+        text = answer.text if isinstance(answer, Outputs) else json.dumps(answer)
+        return httpx2.Response(200, text=text)
+
+    def start(self, address="127.0.0.1:0"):
+        """Returns the grpc.Server and its address."""
+        server = grpc.server(ThreadPoolExecutor(4))
+        add = prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server
+        add(Predictions(self), server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(Models(self), server)
+        port = server.add_insecure_port(address)
+        server.start()
+        return server, f"127.0.0.1:{port}"
+
+
+def abort_if_failure(answer, context):
+    if isinstance(answer, Failure):
+        context.abort(grpc.StatusCode[answer.code], answer.words)
+
+
+class Predictions(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def __init__(self, fake):
+        self.fake = fake
+
+    def Predict(self, request, context):
+        self.fake.requests.append(request)
+        answer = self.fake.next_answer()
+        abort_if_failure(answer, context)
+        tensors = {n: tf.make_tensor_proto(a) for n, a in answer.arrays.items()}
+        return predict_pb2.PredictResponse(outputs=tensors)
+
+    def GetModelMetadata(self, request, context):
+        self.fake.requests.append(request)
+        abort_if_failure(self.fake.next_other("metadata", METADATA), context)
+        signatures = json_format.ParseDict(
+            METADATA["metadata"]["signature_def"],
+            get_model_metadata_pb2.SignatureDefMap(),
+        )
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        json_format.ParseDict(METADATA["model_spec"], response.model_spec)
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+
+class Models(model_service_pb2_grpc.ModelServiceServicer):
+    def __init__(self, fake):
+        self.fake = fake
+
+    def GetModelStatus(self, request, context):
+        self.fake.requests.append(request)
+        abort_if_failure(self.fake.next_other("status", STATUS), context)
+        return json_format.ParseDict(
+            STATUS, get_model_status_pb2.GetModelStatusResponse()
+        )
