@@ -24,7 +24,7 @@ lint: $(VENV)/.test
 # Compares with timm, transformers and keras-hub; brings PyTorch.
 parity: $(VENV)/.test
 	$(PIP_INSTALL) -e ".[parity]"
-	$(BIN)/python -m pytest -m parity
+	$(BIN)/python -m pytest tests/test_parity.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
