@@ -11,7 +11,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 .PHONY: demo test lint parity constraints clean
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python demo.py
 
 test: lint
 	$(BIN)/python -m pytest

@@ -7,6 +7,7 @@ Importing this package registers its layers and models, so that
 from keras_vit import decoding, layers
 from keras_vit._version import __version__
 from keras_vit.models import (
+    VisionTransformer,
     ViTB8,
     ViTB16,
     ViTB32,
@@ -16,7 +17,6 @@ from keras_vit.models import (
     ViTS16,
     ViTS32,
     ViTTi16,
-    VisionTransformer,
 )
 from keras_vit.preprocessing import (
     ImagePreprocessing,

@@ -16,11 +16,11 @@ import keras
 from keras import ops
 
 __all__ = [
+    "MLP",
     "AttentionPooling",
     "ClassToken",
     "EncoderBlock",
     "MultiHeadSelfAttention",
-    "MLP",
     "PositionEmbedding",
     "StochasticDepth",
 ]

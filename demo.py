@@ -1,0 +1,104 @@
+"""The whole road in one command: train, export, serve, ask over REST and gRPC, stop.
+
+Every step is a command that a user would type; it is printed before it runs.
+"""
+
+import contextlib
+import pathlib
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+RUN = pathlib.Path("runs/demo")
+MODELS = pathlib.Path("models/digits")
+# Anything slower than this has hung.
+SERVER_START_SECONDS = 120
+
+
+def main() -> int:
+    """Runs the steps.
+
+    Returns:
+        The exit status: 0 when every step succeeded.
+    """
+    start = time.monotonic()
+    try:
+        step("training", "fit", "--recipe", "digits", "--name", RUN.name, "--overwrite")
+        step("serving", "export", str(RUN / "best.keras"), "--to", str(MODELS))
+        image = str(digit_png())
+        with served() as (rest, grpc):
+            step("serving", "classify", image, "--rest", rest, "--model", "digits")
+            step("serving", "classify", image, "--grpc", grpc, "--model", "digits")
+    except subprocess.CalledProcessError as error:
+        print(f"demo: stopped, exit status {error.returncode}", file=sys.stderr)
+        return 1
+    seconds = time.monotonic() - start
+    print(f"\nDone in {seconds:.0f} s. Pictures and report: {RUN}/, model: {MODELS}/")
+    return 0
+
+
+def command(*arguments: str) -> list[str]:
+    """Prints and returns `python -m ...` for this interpreter."""
+    print(f"\n$ python -m {shlex.join(arguments)}", flush=True)
+    return [sys.executable, "-m", *arguments]
+
+
+def step(*arguments: str) -> None:
+    """Runs one command to its end; raises CalledProcessError when it fails."""
+    subprocess.run(command(*arguments), check=True)
+
+
+def digit_png() -> pathlib.Path:
+    """Writes the first digit of the test set, which no training saw, as a PNG."""
+    from PIL import Image
+
+    from training.data import load_source
+    from training.recipe import load_recipe
+
+    test = load_source(load_recipe("digits")).test
+    path = RUN / f"digit-{test.labels[0]}.png"
+    Image.fromarray(test.images[0][..., 0]).save(path)
+    return path
+
+
+@contextlib.contextmanager
+def served() -> Iterator[tuple[str, str]]:
+    """The local server with the exported model; yields its REST and gRPC addresses."""
+    from serving.client import RestClient
+
+    rest_port, grpc_port = free_ports(2)
+    server = subprocess.Popen(
+        command(
+            "serving",
+            "serve",
+            "--model_name=digits",
+            f"--model_base_path={MODELS.resolve()}",
+            f"--rest_api_port={rest_port}",
+            f"--port={grpc_port}",
+        )
+    )
+    rest = f"http://127.0.0.1:{rest_port}"
+    try:
+        with RestClient(rest, "digits") as client:
+            client.wait_ready(timeout=SERVER_START_SECONDS)
+        yield rest, f"127.0.0.1:{grpc_port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+        print("\nThe server has stopped.")
+
+
+def free_ports(count: int) -> list[int]:
+    """Port numbers that nothing listens on at this moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
