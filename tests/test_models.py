@@ -208,3 +208,23 @@ def test_preprocessing_of_another_size_is_refused():
 def test_an_unknown_pooling_lists_what_exists():
     with pytest.raises(ValueError, match="None, 'avg', 'token', 'map'.*'max'"):
         keras_vit.ViTTi16(include_top=False, pooling="max")
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_softmax_computes_in_float32(tiny_vit, images, monkeypatch, policy):
+    model, softmax, dtypes = tiny_vit(dtype=policy), keras.ops.softmax, []
+
+    def spy(x, axis=-1):
+        dtypes.append(keras.backend.standardize_dtype(x.dtype))
+        return softmax(x, axis)
+
+    monkeypatch.setattr(keras_vit.layers.ops, "softmax", spy)
+    model(images())
+    assert dtypes == ["float32"] * model.depth
+
+
+def test_layer_norm_survives_numbers_whose_squares_overflow_in_float16():
+    norm = keras_vit.layers.layer_norm("norm", "mixed_float16")
+    tokens = (np.arange(15) - 7)[None, None] * 1000.0
+    expected = (np.arange(15) - 7) / np.std(np.arange(15))
+    np.testing.assert_allclose(numpy(norm(tokens))[0, 0], expected, atol=2e-3)

@@ -1,0 +1,7 @@
+"""`python -m serving.local`: the same as `python -m serving serve`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main(sys.argv[1:]))

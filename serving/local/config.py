@@ -1,0 +1,251 @@
+"""What is served: reads and checks TensorFlow Serving's configuration files.
+
+Needs the protocol buffers of tensorflow-serving-api, not TensorFlow itself, so that a
+mistake is told before TensorFlow's import.
+"""
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+)
+from tensorflow_serving.config.model_server_config_pb2 import (
+    TENSORFLOW,
+    ModelConfig,
+    ModelServerConfig,
+)
+
+from .errors import InvalidArgument, NotFound, ServingError, StartError
+from .flags import ServerOptions
+
+PLATFORM = "tensorflow"
+METRICS_PATH = "/monitoring/prometheus/metrics"
+
+
+def model_config(name: str, base_path: str) -> ModelConfig:
+    """The configuration of one model whose newest version is served."""
+    return ModelConfig(name=name, base_path=base_path, model_platform=PLATFORM)
+
+
+def config_of(options: ServerOptions) -> ModelServerConfig:
+    """The configuration that the flags name.
+
+    Raises:
+        StartError: no model is named, or the configuration file cannot be read.
+        InvalidArgument: a base path is not absolute, a name comes twice, ...
+    """
+    if options.model_config_file:
+        return read_model_config(options.model_config_file)
+    if not options.model_base_path:
+        raise StartError(
+            "nothing to serve: give --model_name and --model_base_path, "
+            "or --model_config_file"
+        )
+    config = ModelServerConfig()
+    config.model_config_list.config.append(
+        model_config(options.model_name, options.model_base_path)
+    )
+    check_config(config)
+    return config
+
+
+def read_model_config(path: str) -> ModelServerConfig:
+    """Reads a `--model_config_file`, a ModelServerConfig as text.
+
+    Raises:
+        StartError: the file is missing, is none, or names no models.
+        InvalidArgument: as `check_config`.
+    """
+    config = _read_text_proto(path, ModelServerConfig())
+    if not config.model_config_list.config:
+        raise StartError(f"{path} names no model: its model_config_list is empty")
+    check_config(config)
+    return config
+
+
+def check_config(config: ModelServerConfig) -> None:
+    """Refuses a configuration in TensorFlow Serving's words.
+
+    Raises:
+        InvalidArgument: a name comes twice, a base path is not an absolute local
+            path, or the platform is unknown.
+    """
+    if config.WhichOneof("config") != "model_config_list":
+        raise InvalidArgument(
+            "ServerModelConfig type not supported by HandleReloadConfigRequest. "
+            "Only ModelConfigList is currently supported"
+        )
+    names = set()
+    for model in config.model_config_list.config:
+        if model.name in names:
+            raise InvalidArgument(
+                f"Illegal to list model {model.name} multiple times in config list"
+            )
+        names.add(model.name)
+        if not os.path.isabs(model.base_path):
+            raise InvalidArgument(
+                f"Expected model {model.name} to have an absolute path or URI; "
+                f"got base_path()={model.base_path}"
+            )
+
+
+def check_platform(model: ModelConfig) -> None:
+    """Refuses a model of another platform than TensorFlow.
+
+    Raises:
+        InvalidArgument: the platform is unknown, missing, or given twice.
+    """
+    if model.model_type and model.model_platform:
+        raise InvalidArgument(
+            "Illegal setting both ModelServerConfig::model_type(deprecated) "
+            "and ModelServerConfig::model_platform."
+        )
+    platform = platform_of(model)
+    if not platform:
+        raise InvalidArgument(
+            "Illegal setting neither ModelServerConfig::model_type(deprecated) "
+            "nor ModelServerConfig::model_platform."
+        )
+    if platform != PLATFORM:
+        raise InvalidArgument(
+            f"Model {model.name} requests unsupported platform {platform}"
+        )
+
+
+def platform_of(model: ModelConfig) -> str:
+    """The platform's name; the old field `model_type` counts too."""
+    if model.model_platform:
+        return model.model_platform
+    return PLATFORM if model.model_type == TENSORFLOW else ""
+
+
+def versions_on_disk(base_path: str) -> list[int]:
+    """The version numbers in a base path, ascending; other names are ignored.
+
+    Raises:
+        NotFound: the folder does not exist or cannot be read.
+    """
+    try:
+        names = os.listdir(base_path)
+    except OSError as error:
+        raise NotFound(f"Could not find base path {base_path}: {error.strerror}") from (
+            error
+        )
+    return sorted(
+        {int(n) for n in names if n.isascii() and n.isdigit() and int(n) < 2**63}
+    )
+
+
+def folder_of(base_path: str, version: int) -> str:
+    """The folder of a version, whose name may have leading zeros."""
+    folder = os.path.join(base_path, str(version))
+    if os.path.isdir(folder):
+        return folder
+    names = [name for name in os.listdir(base_path) if name.isdecimal()]
+    padded = [name for name in names if int(name) == version]
+    return os.path.join(base_path, padded[-1]) if padded else folder
+
+
+def aspired_versions(model: ModelConfig) -> list[int]:
+    """The versions that the policy wants among those on disk, ascending.
+
+    Raises:
+        NotFound: the base path does not exist.
+    """
+    versions = versions_on_disk(model.base_path)
+    policy = model.model_version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "all":
+            return versions
+        case "specific":
+            wanted = set(policy.specific.versions)
+            return [version for version in versions if version in wanted]
+    newest = policy.latest.num_versions or 1
+    return versions[-newest:]
+
+
+def metrics_path(monitoring_config_file: str) -> str | None:
+    """The path of the metrics page that a `--monitoring_config_file` enables, if any.
+
+    Raises:
+        StartError: the file is missing or is no MonitoringConfig.
+    """
+    if not monitoring_config_file:
+        return None
+    config = _read_text_proto(monitoring_config_file, _monitoring_config_class()())
+    if not config.prometheus_config.enable:
+        return None
+    return config.prometheus_config.path or METRICS_PATH
+
+
+@functools.cache
+def _monitoring_config_class() -> type[Any]:
+    """MonitoringConfig, which tensorflow-serving-api leaves out."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="monitoring_config.proto", package="tensorflow.serving", syntax="proto3"
+    )
+    field = descriptor_pb2.FieldDescriptorProto
+    prometheus = file.message_type.add(name="PrometheusConfig")
+    prometheus.field.add(name="enable", number=1, type=field.TYPE_BOOL, label=1)
+    prometheus.field.add(name="path", number=2, type=field.TYPE_STRING, label=1)
+    file.message_type.add(name="MonitoringConfig").field.add(
+        name="prometheus_config",
+        number=1,
+        type=field.TYPE_MESSAGE,
+        label=field.LABEL_OPTIONAL,
+        type_name=".tensorflow.serving.PrometheusConfig",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tensorflow.serving.MonitoringConfig")
+    )
+
+
+def _read_text_proto(path: str, message: Any) -> Any:
+    kind = message.DESCRIPTOR.full_name
+    try:
+        return text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
+    except OSError as error:
+        raise StartError(f"cannot read {path}: {error.strerror}") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())
+        raise StartError(f"Error parsing text-format {kind} in {path}: {text}") from (
+            error
+        )
+
+
+def check_start(config: ModelServerConfig) -> None:
+    """Refuses, before anything is loaded, what could never be served.
+
+    Raises:
+        InvalidArgument: a platform is unknown.
+        StartError: a base path is missing, has no version, or not the wanted ones.
+    """
+    for model in config.model_config_list.config:
+        check_platform(model)
+        _check_base_path(model)
+
+
+def _check_base_path(model: ModelConfig) -> None:
+    try:
+        versions = versions_on_disk(model.base_path)
+    except ServingError as error:
+        raise StartError(f"model {model.name}: {error}") from error
+    if not versions:
+        raise StartError(
+            f"model {model.name}: no versions in {model.base_path}; "
+            "a version is a folder whose name is a number, such as 1/"
+        )
+    if not aspired_versions(model):
+        wanted = ", ".join(map(str, model.model_version_policy.specific.versions))
+        raise StartError(
+            f"model {model.name}: none of the versions {wanted} is in "
+            f"{model.base_path}. Received: {', '.join(map(str, versions))}"
+        )

@@ -1,0 +1,100 @@
+"""`LocalServer`: the server in a background thread, for Python programs and tests."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from . import config as configuration
+from .config import ModelServerConfig
+from .flags import ServerOptions
+from .server import Addresses, serve
+
+
+class LocalServer:
+    """A server in a background thread, for the length of a `with` block.
+
+    Args:
+        models: base paths by model name, or a ModelServerConfig.
+        rest_port: port of the REST interface; 0 means a free one.
+        grpc_port: port of the gRPC interface; 0 means a free one.
+        **flags: other flags, by TensorFlow Serving's names.
+
+    Attributes:
+        rest_url: URL of the REST interface, `http://127.0.0.1:8501`.
+        grpc_address: address of the gRPC interface, `127.0.0.1:8500`.
+
+    Raises:
+        ServingError: on entering, if the server cannot start.
+
+    ```python
+    with LocalServer({"digits": "models/digits"}, rest_port=0, grpc_port=0) as server:
+        print(server.rest_url, server.grpc_address)
+    ```
+    """
+
+    rest_url: str
+    grpc_address: str
+
+    def __init__(
+        self,
+        models: Mapping[str, str | Path] | ModelServerConfig,
+        *,
+        rest_port: int = 8501,
+        grpc_port: int = 8500,
+        **flags: Any,
+    ):
+        self._options = ServerOptions(port=grpc_port, rest_api_port=rest_port, **flags)
+        self._config = (
+            models
+            if isinstance(models, ModelServerConfig)
+            else _config_from_paths(models)
+        )
+        configuration.check_config(self._config)
+        self._started: Future[Addresses] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(
+            target=self._run, name="local-server", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        addresses = self._started.result()
+        self.rest_url, self.grpc_address = addresses
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        await serve(self._config, self._options, self._started.set_result, self._stop)
+
+
+def _config_from_paths(models: Mapping[str, str | Path]) -> ModelServerConfig:
+    config = ModelServerConfig()
+    config.model_config_list.config.extend(
+        configuration.model_config(name, str(Path(path).absolute()))
+        for name, path in models.items()
+    )
+    return config

@@ -1,0 +1,110 @@
+"""Errors of the local server: one tree, each error with its canonical status code.
+
+    ServingError            UNKNOWN, or the code that TensorFlow gave
+    ├── InvalidArgument     the request is wrong
+    ├── NotFound            no such model or version
+    ├── FailedPrecondition  right request, wrong moment or wrong signature
+    ├── Unimplemented       TensorFlow Serving cannot do it either
+    ├── StartError          the server cannot start; the command ends with 1
+    └── UsageError          a flag is wrong; the command ends with 2
+
+REST answers `ServingError.http_status`, gRPC the status of the same name.
+"""
+
+# In the order of the canonical codes, which are also TensorFlow's error codes.
+CODES = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+
+# TensorFlow Serving's table; what is not here is 500.
+HTTP_STATUS = {
+    "OK": 200,
+    "CANCELLED": 499,
+    "INVALID_ARGUMENT": 400,
+    "DEADLINE_EXCEEDED": 504,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 400,
+    "ABORTED": 409,
+    "OUT_OF_RANGE": 400,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "UNAUTHENTICATED": 401,
+}
+
+
+class ServingError(Exception):
+    """What a client is told.
+
+    Args:
+        message: the text of the answer.
+        code: name of the canonical status code; default: the class's own.
+    """
+
+    code = "UNKNOWN"
+
+    def __init__(self, message: str, code: str | None = None):
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+    @property
+    def http_status(self) -> int:
+        """The HTTP status that TensorFlow Serving gives to the code."""
+        return HTTP_STATUS.get(self.code, 500)
+
+    def with_code(self) -> str:
+        """`CODE: message`, the form in which one error quotes another."""
+        return f"{self.code}: {self}"
+
+
+class InvalidArgument(ServingError):
+    """The request is wrong in itself."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class NotFound(ServingError):
+    """The model or the version does not exist, or is not available."""
+
+    code = "NOT_FOUND"
+
+
+class FailedPrecondition(ServingError):
+    """The request does not fit what is loaded."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class Unimplemented(ServingError):
+    """TensorFlow Serving has no such operation."""
+
+    code = "UNIMPLEMENTED"
+
+
+class StartError(ServingError):
+    """The server cannot start."""
+
+
+class UsageError(ServingError):
+    """A flag is unknown, not honoured here, or has a wrong value."""
+
+    code = "INVALID_ARGUMENT"

@@ -1,0 +1,221 @@
+"""Classify, Regress and MultiInference: signatures that read tf.train.Example."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow_serving.apis import (
+    classification_pb2,
+    inference_pb2,
+    input_pb2,
+    regression_pb2,
+)
+
+from .errors import InvalidArgument, Unimplemented
+from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
+
+CLASSIFY = "tensorflow/serving/classify"
+REGRESS = "tensorflow/serving/regress"
+
+# A signature checked, and what its outputs are turned into: [examples] -> result.
+_Checked = tuple[list[str], Callable[[dict[str, np.ndarray], int], Any]]
+
+
+def infer(
+    model: LoadedModel,
+    signature_name: str,
+    method: str,
+    examples: input_pb2.Input,
+    timeout: float,
+    check_method: bool = False,
+) -> Any:
+    """Runs a classification or a regression.
+
+    Args:
+        model: a loaded version.
+        signature_name: its key, or "" for `serving_default`.
+        method: `CLASSIFY` or `REGRESS`.
+        examples: the examples, with a context or without.
+        timeout: seconds.
+        check_method: whether the signature's method_name must be `method`.
+
+    Returns:
+        A ClassificationResult or a RegressionResult.
+
+    Raises:
+        InvalidArgument: no such signature, one of another kind, or no examples.
+        ServingError: what the run itself raises.
+    """
+    key = signature_name or DEFAULT_SIGNATURE
+    if key not in model.signatures:
+        raise InvalidArgument(f"No signature was found with the name: {key}")
+    signature = model.signatures[key]
+    fetches, to_result = _check(signature, method, check_method)
+    serialized = _serialized(examples)
+    outputs = model.run(signature, {"inputs": serialized}, fetches, timeout)
+    return to_result(outputs, len(serialized))
+
+
+def multi_infer(
+    model: LoadedModel,
+    tasks: Sequence[inference_pb2.InferenceTask],
+    examples: input_pb2.Input,
+    timeout: float,
+    check_method: bool = False,
+) -> list[Any]:
+    """Runs several classifications and regressions over the same examples.
+
+    Returns:
+        One ClassificationResult or RegressionResult for each task.
+
+    Raises:
+        InvalidArgument: several models, a signature twice, unknown or of another kind,
+            or no examples.
+        Unimplemented: a method that is neither `CLASSIFY` nor `REGRESS`.
+    """
+    _check_tasks(model, tasks, check_method)
+    return [
+        infer(
+            model,
+            task.model_spec.signature_name,
+            task.method_name,
+            examples,
+            timeout,
+            check_method,
+        )
+        for task in tasks
+    ]
+
+
+def _check_tasks(
+    model: LoadedModel, tasks: Sequence[inference_pb2.InferenceTask], check_method: bool
+) -> None:
+    seen = set()
+    for task in tasks:
+        if task.model_spec.name != tasks[0].model_spec.name:
+            raise InvalidArgument(
+                "All ModelSpecs in a MultiInferenceRequest must access the same "
+                "model name."
+            )
+        key = task.model_spec.signature_name or DEFAULT_SIGNATURE
+        if key in seen:
+            raise InvalidArgument(f"Duplicate evaluation of signature: {key}")
+        seen.add(key)
+        if key not in model.signatures:
+            raise InvalidArgument(
+                f"Requested signature not found in model graph: {key}"
+            )
+        _check(model.signatures[key], task.method_name, check_method)
+
+
+def _serialized(examples: input_pb2.Input) -> np.ndarray:
+    """Serialized tf.train.Examples [N]; a context comes first in each of them."""
+    kind = examples.WhichOneof("kind")
+    context = b""
+    listed: Any = examples.example_list
+    if kind == "example_list_with_context":
+        listed = examples.example_list_with_context
+        context = listed.context.SerializeToString()
+    if not listed.examples:
+        raise InvalidArgument("Input is empty.")
+    return np.array(
+        [context + example.SerializeToString() for example in listed.examples], object
+    )
+
+
+def _check(signature: SignatureDef, method: str, check_method: bool) -> _Checked:
+    if method not in (CLASSIFY, REGRESS):
+        raise Unimplemented(f"Unsupported signature method_name: {method}")
+    kind = "classification" if method == CLASSIFY else "regression"
+    if check_method and signature.method_name != method:
+        raise InvalidArgument(
+            f"Expected {kind} signature method_name to be {method}. "
+            f"Was: {signature.method_name}"
+        )
+    if len(signature.inputs) != 1:
+        raise InvalidArgument("Expected one input Tensor.")
+    count = len(signature.outputs)
+    if method == CLASSIFY and count not in (1, 2):
+        raise InvalidArgument(f"Expected one or two output Tensors, found {count}")
+    if method == REGRESS and count != 1:
+        raise InvalidArgument("Expected one output Tensor.")
+    if "inputs" not in signature.inputs:
+        raise InvalidArgument(f"No {kind} inputs found in SignatureDef: {signature}")
+    if method == REGRESS:
+        if "outputs" not in signature.outputs:
+            raise InvalidArgument(
+                f"No regression outputs found in SignatureDef: {signature}"
+            )
+        return ["outputs"], _regression
+    wanted = [name for name in ("classes", "scores") if name in signature.outputs]
+    if not wanted:
+        raise InvalidArgument(
+            "Expected classification signature outputs to contain at least one of "
+            f'"classes" or "scores". Signature was: {signature}'
+        )
+    return wanted, _classification
+
+
+def _classification(outputs: dict[str, np.ndarray], count: int) -> Any:
+    for name, wanted in (("classes", object), ("scores", np.float32)):
+        if name in outputs:
+            _check_classes(name, outputs[name], wanted, count)
+    widths = [array.shape[1] for array in outputs.values()]
+    if len(set(widths)) > 1:
+        raise InvalidArgument(
+            "Tensors class and score should match in dim_size(1). "
+            f"Got {outputs['classes'].shape[1]} vs. {outputs['scores'].shape[1]}"
+        )
+    shape = (count, widths[0])
+    labels = outputs.get("classes", np.full(shape, b"", object))
+    scores = outputs.get("scores", np.zeros(shape, np.float32))
+    result = classification_pb2.ClassificationResult()
+    for row_labels, row_scores in zip(labels, scores, strict=True):
+        classes = result.classifications.add().classes
+        for label, score in zip(row_labels, row_scores.tolist(), strict=True):
+            classes.add(label=_text(label), score=score)
+    return result
+
+
+def _text(label: bytes) -> str:
+    try:
+        return label.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"class label is not UTF-8: {label!r}") from error
+
+
+def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> None:
+    if array.ndim != 2:
+        raise InvalidArgument(
+            "Expected Tensor shape: [batch_size num_classes] but got "
+            f"{shape_text(array.shape)}"
+        )
+    if array.dtype != wanted:
+        kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
+        raise InvalidArgument(f"Expected {name} Tensor of {kind}. Got: {array.dtype}")
+    if len(array) != count:
+        raise InvalidArgument(
+            f"Expected {name} output batch size of {count}. Got: {len(array)}"
+        )
+
+
+def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
+    array = outputs["outputs"]
+    if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
+        raise InvalidArgument(
+            "Expected output Tensor shape to be either [batch_size] or "
+            f"[batch_size, 1] but got {shape_text(array.shape)}"
+        )
+    if len(array) != count:
+        raise InvalidArgument(
+            "Input batch size did not match output batch size: "
+            f"{count} vs. {len(array)}"
+        )
+    if array.dtype != np.float32:
+        raise InvalidArgument(
+            f"Expected output Tensor of DT_FLOAT.  Got: {array.dtype}"
+        )
+    result = regression_pb2.RegressionResult()
+    for value in array.reshape(-1).tolist():
+        result.regressions.add(value=value)
+    return result

@@ -1,0 +1,193 @@
+"""The flags of `python -m serving serve`: TensorFlow Serving's own names and types.
+
+A field of `ServerOptions` is a flag that is honoured. `NOT_HONOURED` holds the other
+flags of tensorflow_model_server 2.20: each is refused with its reason, unless the value
+is the one with which TensorFlow Serving does what the local server does.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerOptions:
+    """What the local server can be told, with TensorFlow Serving's defaults.
+
+    Three defaults differ: `rest_api_port` is 8501 as in TensorFlow Serving's container
+    image (the bare binary has REST off); port 0 means a free port; and while the server
+    starts a model that fails to load is not tried again unless `max_num_load_retries`
+    is given, since TensorFlow Serving would keep both ports closed for five minutes.
+    """
+
+    port: int = 8500
+    grpc_socket_path: str = ""
+    rest_api_port: int = 8501
+    rest_api_num_threads: int = 4 * (os.cpu_count() or 1)
+    rest_api_timeout_in_ms: int = 30_000
+    rest_api_enable_cors_support: bool = False
+    allow_version_labels_for_unavailable_models: bool = False
+    model_config_file: str = ""
+    model_config_file_poll_wait_seconds: int = 0
+    model_name: str = "default"
+    model_base_path: str = ""
+    num_load_threads: int = 0
+    max_num_load_retries: int | None = None
+    load_retry_interval_micros: int = 60_000_000
+    file_system_poll_wait_seconds: int = 1
+    tensorflow_session_parallelism: int = 0
+    tensorflow_session_config_file: str = ""
+    tensorflow_intra_op_parallelism: int = 0
+    tensorflow_inter_op_parallelism: int = 0
+    per_process_gpu_memory_fraction: float = 0.0
+    saved_model_tags: str = "serve"
+    grpc_channel_arguments: str = ""
+    grpc_max_threads: int = 4 * (os.cpu_count() or 1)
+    enable_model_warmup: bool = True
+    num_request_iterations_for_warmup: int = 0
+    version: bool = False
+    monitoring_config_file: str = ""
+    enable_signature_method_name_check: bool = False
+    enable_grpc_healthcheck_service: bool = False
+    enable_serialization_as_tensor_content: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses values that cannot work together or at all."""
+        for name in ("port", "rest_api_port"):
+            _need(self, name, 0 <= getattr(self, name) < 65536, "a port, 0 to 65535")
+        for name in ("rest_api_num_threads", "grpc_max_threads"):
+            _need(self, name, getattr(self, name) > 0, "1 or more")
+        _need(self, "rest_api_timeout_in_ms", self.rest_api_timeout_in_ms > 0, "> 0")
+        if self.tensorflow_session_parallelism and (
+            self.tensorflow_intra_op_parallelism or self.tensorflow_inter_op_parallelism
+        ):
+            raise UsageError(
+                "--tensorflow_session_parallelism sets the intra-op and the inter-op "
+                "threads: give either it or --tensorflow_intra_op_parallelism and "
+                "--tensorflow_inter_op_parallelism"
+            )
+
+
+def _need(options: ServerOptions, name: str, holds: bool, wanted: str) -> None:
+    if not holds:
+        received = getattr(options, name)
+        raise UsageError(f"--{name} must be {wanted}. Received: {received}")
+
+
+@dataclasses.dataclass(frozen=True)
+class NotHonoured:
+    """A flag of TensorFlow Serving without effect here: the value that is harmless."""
+
+    harmless: Any
+    reason: str
+
+
+_SPEED = "it changes the speed of TensorFlow Serving only"
+_XLA = "models run as they do with XLA off, TensorFlow Serving's default"
+_BATCHING = "there is no batching in the server; export a model that batches itself"
+_TFLITE = "TensorFlow Lite models are not served here"
+_LOOPBACK = "gRPC is plain text on loopback"
+
+NOT_HONOURED = {
+    "enable_batching": NotHonoured(False, _BATCHING),
+    "batching_parameters_file": NotHonoured("", _BATCHING),
+    "enable_per_model_batching_parameters": NotHonoured(False, _BATCHING),
+    "num_unload_threads": NotHonoured(0, _SPEED),
+    "flush_filesystem_caches": NotHonoured(True, _SPEED),
+    "use_alts_credentials": NotHonoured(False, _LOOPBACK),
+    "ssl_config_file": NotHonoured("", _LOOPBACK),
+    "platform_config_file": NotHonoured("", "the only platform is tensorflow"),
+    "remove_unused_fields_from_bundle_metagraph": NotHonoured(True, _SPEED),
+    "prefer_tflite_model": NotHonoured(False, _TFLITE),
+    "num_tflite_pools": NotHonoured(2, _TFLITE),
+    "num_tflite_interpreters_per_pool": NotHonoured(1, _TFLITE),
+    "xla_cpu_compilation_enabled": NotHonoured(False, _XLA),
+    "xla_gpu_compilation_enabled": NotHonoured(False, _XLA),
+    "enable_profiler": NotHonoured(False, "there is no profiler service here"),
+    "thread_pool_factory_config_file": NotHonoured("", _SPEED),
+    "mixed_precision": NotHonoured("", "models run in the precision they hold"),
+    "skip_initialize_tpu": NotHonoured(False, "there is no TPU support here"),
+}
+
+
+def parse_flags(arguments: Sequence[str]) -> ServerOptions:
+    """Reads `--flag=value`, `--flag value`, and `--flag` for truth values.
+
+    Args:
+        arguments: the command line after the command.
+
+    Returns:
+        The options; flags that were not given have their default.
+
+    Raises:
+        UsageError: unknown flag (close names are listed), wrong value, or a flag that
+            the local server does not honour.
+    """
+    parser = _Parser(
+        prog="python -m serving serve",
+        description="Serves SavedModels on loopback as TensorFlow Serving does.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    for field in dataclasses.fields(ServerOptions):
+        _add_flag(parser, field.name, field.default, f"default: {_text(field.default)}")
+    for name, flag in NOT_HONOURED.items():
+        _add_flag(parser, name, flag.harmless, argparse.SUPPRESS)
+    given, rest = parser.parse_known_args(list(arguments))
+    if rest:
+        raise UsageError(_unknown(rest[0]))
+    values = vars(given)
+    for name, flag in NOT_HONOURED.items():
+        if values.pop(name, flag.harmless) != flag.harmless:
+            raise UsageError(
+                f"--{name} is not honoured by the local server: {flag.reason}. "
+                f"Leave it out or give --{name}={_text(flag.harmless)}"
+            )
+    return ServerOptions(**values)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are UsageErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _add_flag(parser: _Parser, name: str, default: Any, text: str) -> None:
+    kind = int if default is None else type(default)
+    if kind is bool:
+        parser.add_argument(
+            f"--{name}", nargs="?", const=True, type=_truth, metavar="BOOL", help=text
+        )
+    else:
+        parser.add_argument(
+            f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text
+        )
+
+
+def _truth(text: str) -> bool:
+    truths = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in truths:
+        raise argparse.ArgumentTypeError(f"wanted true or false. Received: {text}")
+    return truths[text.lower()]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "5; 0 while the server starts"
+    return str(value).lower() if isinstance(value, bool) else f"{value}" or '""'
+
+
+def _unknown(argument: str) -> str:
+    if not argument.startswith("--"):
+        return f"every argument is a --flag=value. Received: {argument}"
+    name = argument[2:].split("=")[0]
+    known = [field.name for field in dataclasses.fields(ServerOptions)]
+    close = difflib.get_close_matches(name, [*known, *NOT_HONOURED], n=3)
+    hint = f"; close to it: {', '.join('--' + flag for flag in close)}" if close else ""
+    return f"unknown flag --{name}{hint}. The flags are listed by --help"

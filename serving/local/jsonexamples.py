@@ -1,0 +1,101 @@
+"""JSON of classify and regress requests -> tf.train.Examples, and results -> JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tensorflow.core.example import example_pb2, feature_pb2
+from tensorflow_serving.apis import input_pb2
+
+from .errors import InvalidArgument
+from .jsondense import decode_base64, is_base64
+from .jsontext import format_error, type_of
+
+
+def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:
+    """Reads `examples` and, if there is one, their common `context`.
+
+    Raises:
+        InvalidArgument: no examples, or a feature that an Example cannot hold.
+    """
+    listed = input_pb2.Input()
+    examples: Any = listed.example_list.examples
+    if "context" in document:
+        examples = listed.example_list_with_context.examples
+        listed.example_list_with_context.context.CopyFrom(_example(document["context"]))
+    values = document.get("examples")
+    if "examples" not in document:
+        reason = "When method is classify, key 'examples' is expected and was not found"
+        raise format_error(document, reason)
+    if not isinstance(values, list):
+        raise format_error(document, "Expecting 'examples' value to be an list/array")
+    if not values:
+        raise format_error(document, "'examples' value is an empty array")
+    examples.extend(_example(value) for value in values)
+    return listed
+
+
+def _example(value: Any) -> example_pb2.Example:
+    if not isinstance(value, dict):
+        raise InvalidArgument(
+            f"Example must be JSON object but got JSON {type_of(value)}"
+        )
+    example = example_pb2.Example()
+    for name, content in value.items():
+        feature = example.features.feature[name]
+        for item in content if isinstance(content, list) else [content]:
+            _add(feature, name, item)
+    return example
+
+
+def _add(feature: feature_pb2.Feature, name: str, item: Any) -> None:
+    """Appends a value; all values of a feature have one kind."""
+    kind, value = _kind_and_value(name, item)
+    present = feature.WhichOneof("kind")
+    if present not in (None, kind):
+        raise InvalidArgument(
+            f"Unexpected element type in feature: {name} "
+            f"expecting type: {present.removesuffix('_list')}"
+        )
+    getattr(feature, kind).value.append(value)
+
+
+def _kind_and_value(name: str, item: Any) -> tuple[str, Any]:
+    if isinstance(item, str):
+        return "bytes_list", item.encode("utf-8", "surrogateescape")
+    if is_base64(item):
+        return "bytes_list", decode_base64(item)
+    if isinstance(item, bool):
+        return "int64_list", int(item)
+    if isinstance(item, float):
+        return "float_list", item
+    if isinstance(item, int):
+        if item >= 2**63:
+            raise InvalidArgument(
+                f"Feature: {name} has uint64_t element. Only int64_t is supported."
+            )
+        return "int64_list", item
+    raise InvalidArgument(
+        f"Feature: {name} has element with unexpected JSON type: {type_of(item)}"
+    )
+
+
+def result_to_json(result: Any) -> dict[str, Any]:
+    """The answer of a classify or a regress request.
+
+    Args:
+        result: a ClassificationResult or a RegressionResult.
+    """
+    if hasattr(result, "regressions"):
+        return {"results": [_short(r.value) for r in result.regressions]}
+    return {
+        "results": [
+            [[one.label, _short(one.score)] for one in row.classes]
+            for row in result.classifications
+        ]
+    }
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that is this float32."""
+    return float(str(np.float32(value)))

@@ -1,0 +1,226 @@
+"""The JSON of predict: the row format (`instances`), the column format (`inputs`)."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
+
+from .errors import InvalidArgument, ServingError
+from .jsondense import CONVERSIONS, Dense, dense, is_base64
+from .jsontext import echo, format_error
+from .session import type_name
+
+TensorInfos = Mapping[str, TensorInfo]
+
+
+def inputs_from_json(
+    document: Mapping[str, Any], signature_name: str, infos: TensorInfos
+) -> tuple[bool, dict[str, Dense]]:
+    """Reads the inputs of a predict request.
+
+    Args:
+        document: the request.
+        signature_name: as the request has it, for the error.
+        infos: the signature's inputs by alias.
+
+    Returns:
+        Whether the request has the row format, and the inputs by alias.
+
+    Raises:
+        InvalidArgument: values that do not fit the signature.
+        Unimplemented: an input type that JSON cannot hold.
+    """
+    if not infos:
+        raise InvalidArgument(
+            f"Failed to get input map for signature: {signature_name or 'DEFAULT'}"
+        )
+    if "instances" in document and "inputs" in document:
+        raise format_error(
+            document,
+            "Not formatted correctly expecting only one of 'inputs' or 'instances' "
+            "keys to exist ",
+        )
+    if "instances" in document:
+        instances = document["instances"]
+        if not isinstance(instances, list):
+            raise format_error(document, "Expecting 'instances' to be an list/array")
+        if not instances:
+            raise format_error(document, "No values in 'instances' array")
+        return True, _from_rows(instances, infos)
+    if "inputs" in document:
+        return False, _from_columns(document["inputs"], infos)
+    raise InvalidArgument("Missing 'inputs' or 'instances' key")
+
+
+def _from_columns(value: Any, infos: TensorInfos) -> dict[str, Dense]:
+    if not _is_named(value):
+        if len(infos) > 1:
+            raise InvalidArgument(
+                "inputs is a plain value/list, but expecting an object as multiple "
+                "input tensors required as per tensorinfo_map"
+            )
+        ((alias, info),) = infos.items()
+        return {alias: dense(value, info.dtype)}
+    for alias in sorted(infos):
+        if alias not in value:
+            raise InvalidArgument(f"Missing named input: {alias} in 'inputs' object.")
+    return {alias: dense(value[alias], info.dtype) for alias, info in infos.items()}
+
+
+def _from_rows(instances: list[Any], infos: TensorInfos) -> dict[str, Dense]:
+    if not isinstance(instances[0], dict) and len(infos) > 1:
+        raise InvalidArgument(
+            "instances is a plain list, but expecting list of objects as multiple "
+            "input tensors required as per tensorinfo_map"
+        )
+    if _is_named(instances[0]):
+        rows = _named_rows(instances, infos)
+        return {alias: _stack([row[alias] for row in rows]) for alias in sorted(infos)}
+    alias = min(infos)
+    data_type = infos[alias].dtype
+    try:
+        return {alias: dense(instances, data_type)}
+    except ServingError:
+        # Once more, row by row, to tell which one is wrong.
+        return {alias: _stack(_plain_rows(instances, data_type))}
+
+
+def _plain_rows(instances: list[Any], data_type: int) -> list[Dense]:
+    rows: list[Dense] = []
+    for index, row in enumerate(instances):
+        if _is_named(row):
+            raise InvalidArgument(
+                f"Expecting value/list but got object at item {index} of input list"
+            )
+        try:
+            rows.append(_like_first(dense(row, data_type), rows))
+        except ServingError as error:
+            raise _row_error(index, "", error) from error
+    return rows
+
+
+def _named_rows(instances: list[Any], infos: TensorInfos) -> list[dict[str, Dense]]:
+    firsts: dict[str, list[Dense]] = {alias: [] for alias in infos}
+    rows = []
+    for index, row in enumerate(instances):
+        if not _is_named(row):
+            raise InvalidArgument(
+                f"Expecting object but got list at item {index} of input list"
+            )
+        rows.append(
+            {key: _named_value(index, key, row[key], infos, firsts) for key in row}
+        )
+        if row.keys() != infos.keys():
+            raise InvalidArgument(
+                f"Failed to process element: {index} of 'instances' list. JSON object: "
+                f"{echo(row)} keys must be equal to: {','.join(sorted(infos))}"
+            )
+    return rows
+
+
+def _named_value(
+    index: int, key: str, value: Any, infos: TensorInfos, firsts: dict[str, list[Dense]]
+) -> Dense:
+    try:
+        if key not in infos:
+            raise InvalidArgument(f"JSON object: does not have named input: {key}")
+        value_read = _like_first(dense(value, infos[key].dtype), firsts[key])
+    except ServingError as error:
+        raise _row_error(index, f" key: {key}", error) from error
+    firsts[key] = firsts[key] or [value_read]
+    return value_read
+
+
+def _row_error(index: int, key: str, error: ServingError) -> InvalidArgument:
+    return InvalidArgument(
+        f"Failed to process element: {index}{key} of 'instances' list. "
+        f"Error: {error.with_code()}"
+    )
+
+
+def _like_first(row: Dense, rows: list[Dense]) -> Dense:
+    if rows and row.values.size != rows[0].values.size:
+        raise InvalidArgument(
+            f"Expecting tensor size: {rows[0].values.size} but got: {row.values.size}"
+        )
+    if rows and row.shape != rows[0].shape:
+        wanted, received = (str(list(r.shape)).replace(" ", "") for r in (rows[0], row))
+        raise InvalidArgument(f"Expecting shape {wanted} but got: {received}")
+    return row
+
+
+def _stack(rows: list[Dense]) -> Dense:
+    shape = (len(rows), *rows[0].shape)
+    return Dense(shape, np.concatenate([row.values for row in rows]))
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and not is_base64(value)
+
+
+def outputs_to_json(outputs: Mapping[str, np.ndarray], row: bool) -> dict[str, Any]:
+    """The answer of a predict request; one output alone loses its name.
+
+    Args:
+        outputs: arrays by alias.
+        row: whether the request had the row format.
+
+    Raises:
+        InvalidArgument: a type that JSON does not get, or outputs without a common
+            first dimension in the row format.
+    """
+    if row:
+        _check_batch(outputs)
+    columns = {alias: _plain(alias, array) for alias, array in outputs.items()}
+    alone = next(iter(columns.values())) if len(columns) == 1 else None
+    if not row:
+        return {"outputs": columns if alone is None else alone}
+    if alone is not None:
+        return {"predictions": alone}
+    rows = [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
+    return {"predictions": rows}
+
+
+def _check_batch(outputs: Mapping[str, np.ndarray]) -> None:
+    size = None
+    for alias, array in outputs.items():
+        if array.ndim == 0:
+            raise InvalidArgument(f"Tensor name: {alias} has no shape information ")
+        size = len(array) if size is None else size
+        if len(array) != size:
+            raise InvalidArgument(
+                f"Tensor name: {alias} has inconsistent batch size: {len(array)} "
+                f"expecting: {size}"
+            )
+
+
+def _plain(alias: str, array: np.ndarray) -> Any:
+    """Nested lists of what JSON knows; `*_bytes` is written in base 64."""
+    data_type = tf.as_dtype(array.dtype).as_datatype_enum
+    if data_type == types_pb2.DT_STRING:
+        as_bytes = alias.endswith("_bytes")
+        write = _base64_object if as_bytes else _text
+        return np.vectorize(write, otypes=[object])(array).tolist()
+    if array.size and data_type not in CONVERSIONS:
+        raise InvalidArgument(
+            f"Failed to write JSON value for tensor type: {type_name(data_type)}"
+        )
+    if data_type == types_pb2.DT_FLOAT:
+        # The shortest decimal that is this float, not its digits as a double.
+        array = array.astype("S32").astype(np.float64)
+    return array.tolist()
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _base64_object(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode("ascii")}

@@ -1,0 +1,156 @@
+"""What is done with a loaded version: load it, warm it up, run requests on it."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow_serving.apis import (
+    classification_pb2,
+    inference_pb2,
+    predict_pb2,
+    regression_pb2,
+)
+from tensorflow_serving.apis.model_pb2 import ModelSpec
+
+from . import metrics as names
+from .errors import ServingError
+from .examples import CLASSIFY, REGRESS, infer, multi_infer
+from .flags import ServerOptions
+from .metrics import Metrics
+from .predict import LazyInputs, predict
+from .session import LoadedModel, session_config
+from .tensors import array_from_proto
+from .warmup import warm_up
+
+_API = {CLASSIFY: "Classify", REGRESS: "Regress"}
+_WARMUP_TIMEOUT = 600.0
+
+
+class Operations:
+    """Runs requests on loaded versions; timeouts are in seconds.
+
+    Args:
+        options: the flags.
+        metrics: where loads and runs are counted.
+    """
+
+    def __init__(self, options: ServerOptions, metrics: Metrics):
+        self._options = options
+        self._tags = options.saved_model_tags.split(",")
+        self._session_config = session_config(options)
+        self._metrics = metrics
+
+    def predict(
+        self,
+        model: LoadedModel,
+        spec: ModelSpec,
+        inputs: LazyInputs,
+        timeout: float,
+        output_filter: Sequence[str] = (),
+    ) -> dict[str, np.ndarray]:
+        """Outputs by alias of the signature that the ModelSpec names."""
+        with self._timed(spec.name, "Predict"):
+            return predict(
+                model,
+                spec.signature_name,
+                inputs,
+                timeout,
+                output_filter,
+                self._options.enable_signature_method_name_check,
+            )
+
+    def infer(
+        self, model: LoadedModel, request: Any, method: str, timeout: float
+    ) -> Any:
+        """The result of a ClassificationRequest or a RegressionRequest."""
+        with self._timed(request.model_spec.name, _API[method]):
+            return infer(
+                model,
+                request.model_spec.signature_name,
+                method,
+                request.input,
+                timeout,
+                self._options.enable_signature_method_name_check,
+            )
+
+    def multi_infer(
+        self,
+        model: LoadedModel,
+        request: inference_pb2.MultiInferenceRequest,
+        timeout: float,
+    ) -> list[Any]:
+        """One result for each task of a MultiInferenceRequest."""
+        return multi_infer(
+            model,
+            request.tasks,
+            request.input,
+            timeout,
+            self._options.enable_signature_method_name_check,
+        )
+
+    @contextlib.contextmanager
+    def _timed(self, model: str, api: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self._metrics.observe(
+            names.RUNTIME_LATENCY,
+            time.perf_counter() - begin,
+            model_name=model,
+            API=api,
+            runtime="TF1",
+        )
+
+    def load(self, folder: str) -> LoadedModel:
+        """Loads and warms up a version; how it went is counted."""
+        try:
+            model = LoadedModel(folder, self._tags, self._session_config)
+            self._warm_up(model, folder)
+        except ServingError:
+            self._metrics.count(names.LOAD_ATTEMPTS, model_path=folder, status="fail")
+            raise
+        self._metrics.count(names.LOAD_ATTEMPTS, model_path=folder, status="success")
+        return model
+
+    def _warm_up(self, model: LoadedModel, folder: str) -> None:
+        if not self._options.enable_model_warmup:
+            return
+        begin = time.perf_counter()
+        iterations = self._options.num_request_iterations_for_warmup
+        try:
+            count = warm_up(folder, functools.partial(self._run, model), iterations)
+        except ServingError:
+            model.close()
+            raise
+        if count:
+            self._metrics.observe(
+                names.WARMUP_LATENCY,
+                time.perf_counter() - begin,
+                model_path=folder,
+                status="OK",
+            )
+
+    def _run(self, model: LoadedModel, request: Any) -> None:
+        """Runs a warm-up request, whatever it is."""
+        match request:
+            case predict_pb2.PredictRequest():
+                spec, inputs = request.model_spec, lazy_inputs(request)
+                self.predict(
+                    model, spec, inputs, _WARMUP_TIMEOUT, request.output_filter
+                )
+            case classification_pb2.ClassificationRequest():
+                self.infer(model, request, CLASSIFY, _WARMUP_TIMEOUT)
+            case regression_pb2.RegressionRequest():
+                self.infer(model, request, REGRESS, _WARMUP_TIMEOUT)
+            case inference_pb2.MultiInferenceRequest():
+                self.multi_infer(model, request, _WARMUP_TIMEOUT)
+
+
+def lazy_inputs(request: predict_pb2.PredictRequest) -> LazyInputs:
+    """The inputs of a PredictRequest, each read when it is needed."""
+    return {
+        alias: functools.partial(array_from_proto, alias, proto)
+        for alias, proto in request.inputs.items()
+    }

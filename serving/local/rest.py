@@ -1,0 +1,234 @@
+"""REST: TensorFlow Serving's routes under /v1/, as an ASGI application."""
+
+import asyncio
+import functools
+import json
+import logging
+import re
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from google.protobuf import json_format
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    regression_pb2,
+)
+
+from .errors import InvalidArgument, ServingError
+from .jsonexamples import examples_from_json, result_to_json
+from .jsontensor import inputs_from_json, outputs_to_json
+from .jsontext import TOO_DEEP, dump, echo, parse
+from .predict import LazyInputs
+from .routes import VersionOverflow, route
+from .service import ModelSpec, Service
+from .session import DEFAULT_SIGNATURE, LoadedModel
+
+logger = logging.getLogger(__name__)
+
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_INFLATED_LIMIT = 100_000_000
+
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
+
+
+class RestApp:
+    """The ASGI application.
+
+    Args:
+        service: the operations.
+        threads: where they run, and where JSON is read and written.
+        metrics_path: the path of the metrics page, if there is one.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        threads: ThreadPoolExecutor,
+        metrics_path: str | None = None,
+    ):
+        self._service = service
+        self._threads = threads
+        self._metrics_path = metrics_path
+        self._timeout = service.options.rest_api_timeout_in_ms / 1000
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        request = Request(scope, receive)
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return
+        loop = asyncio.get_running_loop()
+        response = await loop.run_in_executor(
+            self._threads, self._respond, request, body
+        )
+        await response(scope, receive, send)
+
+    def _respond(self, request: Request, body: bytes) -> Response:
+        raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+        if _BAD_ESCAPE.search(raw):
+            return _html(400, "Bad Request")
+        path = raw.decode("utf-8", "replace")
+        if query := request.scope["query_string"]:
+            path = f"{path}?{query.decode('latin-1')}"
+        if self._metrics_path and raw.decode("latin-1") == self._metrics_path:
+            return self._metrics(path)
+        if not path.lower().startswith("/v1/"):
+            return _html(404, "Not Found")
+        response = (
+            _options(request)
+            if request.method == "OPTIONS"
+            else self._answer(request, path, body)
+        )
+        if self._service.options.rest_api_enable_cors_support:
+            response.headers.update(_CORS)
+        return response
+
+    def _metrics(self, path: str) -> Response:
+        if path != self._metrics_path:
+            text = f"Unexpected path: {path}. Should be {self._metrics_path}"
+            return Response(text, 400, {"Content-Type": "text/plain"})
+        page = self._service.metrics.page()
+        return Response(page, headers={"Content-Type": "text/plain"})
+
+    def _answer(self, request: Request, path: str, body: bytes) -> Response:
+        """The JSON answer; whatever goes wrong is one too."""
+        try:
+            asked = route(request.method, path)
+            operation = getattr(self, f"_{asked.operation}")
+            with self._service.counted(asked.spec.name, asked.api, "REST"):
+                answer = operation(asked.spec, _inflated(request, body))
+        except VersionOverflow:
+            return Response(b"", 400, media_type="application/json")
+        except RecursionError:
+            return _json({"error": TOO_DEEP}, 400)
+        except UnicodeEncodeError:
+            return _json({"error": "a name in the request is not UTF-8"}, 400)
+        except ServingError as error:
+            return _json({"error": str(error)}, error.http_status)
+        except Exception as error:
+            logger.exception("internal error")
+            return _json({"error": f"Internal error: {error!r}"}, 500)
+        return _json(answer, 200)
+
+    def _status(self, spec: ModelSpec, body: bytes) -> Any:
+        request = get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
+        return _message(self._service.get_model_status(request))
+
+    def _metadata(self, spec: ModelSpec, body: bytes) -> Any:
+        response = self._service.get_model_metadata(
+            get_model_metadata_pb2.GetModelMetadataRequest(
+                model_spec=spec, metadata_field=["signature_def"]
+            )
+        )
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(signatures)
+        return {
+            "model_spec": {
+                "name": spec.name,
+                "signature_name": "",
+                "version": str(response.model_spec.version.value),
+            },
+            "metadata": {"signature_def": _message(signatures)},
+        }
+
+    def _predict(self, spec: ModelSpec, body: bytes) -> Any:
+        document = parse(body)
+        signature_name = _signature_name(document)
+        row = False
+
+        def read(model: LoadedModel) -> LazyInputs:
+            nonlocal row
+            key = signature_name or DEFAULT_SIGNATURE
+            if key not in model.signatures:
+                raise InvalidArgument(
+                    f'Serving signature name: "{key}" not found in signature def'
+                )
+            spec.signature_name = key
+            row, inputs = inputs_from_json(
+                document, signature_name, model.signatures[key].inputs
+            )
+            return {
+                alias: functools.partial(dense.array, alias)
+                for alias, dense in inputs.items()
+            }
+
+        outputs = self._service.predict_arrays(spec, read, self._timeout)
+        return outputs_to_json(outputs, row)
+
+    def _classify(self, spec: ModelSpec, body: bytes) -> Any:
+        request = classification_pb2.ClassificationRequest(model_spec=spec)
+        _fill_examples(request, body)
+        return result_to_json(self._service.classify(request, self._timeout).result)
+
+    def _regress(self, spec: ModelSpec, body: bytes) -> Any:
+        request = regression_pb2.RegressionRequest(model_spec=spec)
+        _fill_examples(request, body)
+        return result_to_json(self._service.regress(request, self._timeout).result)
+
+
+def _fill_examples(request: Any, body: bytes) -> None:
+    document = parse(body)
+    request.model_spec.signature_name = _signature_name(document)
+    request.input.CopyFrom(examples_from_json(document))
+
+
+def _signature_name(document: dict[str, Any]) -> str:
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"JSON Value: {echo(document)} not formatted correctly. "
+            "'signature_name' key must be a string value."
+        )
+    return name
+
+
+def _inflated(request: Request, body: bytes) -> bytes:
+    """The body; one that does not inflate counts as empty."""
+    if "gzip" not in request.headers.get("content-encoding", ""):
+        return body
+    inflate = zlib.decompressobj(wbits=31)
+    try:
+        data = inflate.decompress(body, _INFLATED_LIMIT)
+    except zlib.error:
+        return b""
+    return data if inflate.eof and not inflate.unused_data else b""
+
+
+def _options(request: Request) -> Response:
+    """A preflight request; without an origin it is none."""
+    origin = request.headers.get("origin", "")
+    status = 200 if origin.startswith(("http://", "https://")) else 400
+    return Response(b"", status, {"Content-Type": "text/html; charset=ISO-8859-1"})
+
+
+def _message(message: Any) -> Any:
+    return json.loads(
+        json_format.MessageToJson(
+            message,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+        )
+    )
+
+
+def _json(value: Any, status: int) -> Response:
+    return Response(dump(value), status, media_type="application/json")
+
+
+def _html(status: int, title: str) -> Response:
+    text = (
+        f"<HTML><HEAD>\n<TITLE>{status} {title}</TITLE>\n</HEAD><BODY>\n"
+        f"<H1>{title}</H1>\n</BODY></HTML>\n"
+    )
+    return Response(text, status, {"Content-Type": "text/html"})

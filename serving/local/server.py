@@ -1,0 +1,199 @@
+"""The running server: takes the ports, loads, answers, stops."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import uvicorn
+
+from . import config as configuration
+from .config import ModelServerConfig
+from .errors import ServingError, StartError
+from .flags import ServerOptions
+
+if TYPE_CHECKING:
+    import grpc
+
+    from .service import Service
+
+HOST = "127.0.0.1"
+_GRACE = 5.0
+
+
+class Addresses(NamedTuple):
+    """Where a server listens.
+
+    Attributes:
+        rest: URL of the REST interface.
+        grpc: `host:port` of the gRPC interface.
+    """
+
+    rest: str
+    grpc: str
+
+
+async def serve(
+    config: ModelServerConfig,
+    options: ServerOptions,
+    ready: Callable[[Addresses], None],
+    stop: asyncio.Event,
+) -> None:
+    """Serves until `stop` is set.
+
+    Ports are taken first, TensorFlow is imported and models are loaded next; only then
+    do the ports answer.
+
+    Args:
+        config: the models.
+        options: the flags.
+        ready: called once both interfaces answer.
+        stop: ends the server.
+
+    Raises:
+        StartError: a port is in use, or a model cannot be loaded.
+        ServingError: the configuration is refused.
+    """
+    configuration.check_start(config)
+    metrics_path = configuration.metrics_path(options.monitoring_config_file)
+    with contextlib.ExitStack() as stack:
+        rest_socket = stack.enter_context(_bind(options.rest_api_port, "rest_api_port"))
+        grpc_socket = stack.enter_context(_bind(options.port, "port"))
+        service = await _in_thread(_new_service, options)
+        stack.callback(service.models.stop)
+        if not await _load(service, config, stop):
+            return
+        stack.enter_context(_watching(service))
+        await _listen(service, metrics_path, rest_socket, grpc_socket, ready, stop)
+
+
+def _new_service(options: ServerOptions) -> "Service":
+    # Here TensorFlow is imported; what is wrong with flags and files was told before.
+    from .service import Service
+
+    return Service(options)
+
+
+@contextlib.contextmanager
+def _watching(service: "Service") -> Iterator[None]:
+    from .watcher import Watcher
+
+    watcher = Watcher(service.models, service.options)
+    watcher.start()
+    yield
+    watcher.stop()
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+async def _load(
+    service: "Service", config: ModelServerConfig, stop: asyncio.Event
+) -> bool:
+    """Loads the models; False if the server is told to stop meanwhile."""
+    loading = asyncio.ensure_future(_in_thread(service.models.start, config))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        service.models.give_up()
+        with contextlib.suppress(ServingError):
+            await loading
+        return False
+    stopping.cancel()
+    await loading
+    return True
+
+
+async def _listen(
+    service: "Service",
+    metrics_path: str | None,
+    rest_socket: socket.socket,
+    grpc_socket: socket.socket,
+    ready: Callable[[Addresses], None],
+    stop: asyncio.Event,
+) -> None:
+    """Answers on both ports until `stop` is set, then lets requests end."""
+    options = service.options
+    rest_threads = ThreadPoolExecutor(options.rest_api_num_threads, "rest")
+    grpc_threads = ThreadPoolExecutor(options.grpc_max_threads, "grpc")
+    addresses = Addresses(
+        f"http://{HOST}:{rest_socket.getsockname()[1]}",
+        f"{HOST}:{grpc_socket.getsockname()[1]}",
+    )
+    rest = _rest_server(service, rest_threads, metrics_path)
+    grpc_socket.close()
+    grpc_server = _grpc_server(service, grpc_threads, addresses.grpc)
+    await grpc_server.start()
+    rest_task = asyncio.create_task(rest.serve(sockets=[rest_socket]))
+    while not rest.started and not rest_task.done():
+        await asyncio.sleep(0.01)
+    ready(addresses)
+    await stop.wait()
+    rest.should_exit = True
+    stopping = [rest_task, asyncio.create_task(grpc_server.stop(2 * _GRACE))]
+    await asyncio.wait(stopping, timeout=_GRACE)
+    service.models.stop()  # cancels what still runs, so that its callers are told
+    await asyncio.gather(*stopping)
+    for threads in (rest_threads, grpc_threads):
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _rest_server(
+    service: "Service", threads: ThreadPoolExecutor, metrics_path: str | None
+) -> "_Uvicorn":
+    from .rest import RestApp
+
+    return _Uvicorn(
+        uvicorn.Config(
+            RestApp(service, threads, metrics_path),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(2 * _GRACE),
+        )
+    )
+
+
+def _grpc_server(
+    service: "Service", threads: ThreadPoolExecutor, address: str
+) -> "grpc.aio.Server":
+    from .grpc_services import grpc_server
+
+    server = grpc_server(service, threads)
+    try:
+        server.add_insecure_port(address)
+        if path := service.options.grpc_socket_path:
+            server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise StartError(f"cannot listen on {address}: {error}") from error
+    return server
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn's server, which leaves signals to the process it runs in."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(port: int, flag: str) -> socket.socket:
+    """Takes a port on loopback without answering there yet; 0 means a free one."""
+    # With the protocol named, asyncio turns Nagle's algorithm off (40 ms a request).
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((HOST, port))
+    except OSError as error:
+        bound.close()
+        raise StartError(
+            f"cannot listen on {HOST}:{port} (--{flag}): {error.strerror}"
+        ) from error
+    return bound

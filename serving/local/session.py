@@ -1,0 +1,223 @@
+"""One loaded version of a model: its SignatureDefs, and a session that runs them.
+
+A version has a `tf.compat.v1.Session` of its own, as in TensorFlow Serving: a run has a
+real deadline, kernel errors keep their text, and closing the session frees it.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.framework import graph_pb2, types_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+
+from .errors import (
+    CODES,
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+    StartError,
+)
+from .flags import ServerOptions
+
+DEFAULT_SIGNATURE = "serving_default"
+
+
+def type_name(data_type: int) -> str:
+    """The name of a DataType in error texts: `float` for DT_FLOAT."""
+    return types_pb2.DataType.Name(data_type).removeprefix("DT_").lower()
+
+
+def shape_text(dims: Sequence[int]) -> str:
+    """A shape as TensorFlow's C++ prints it: `[?,32,32,3]`."""
+    return f"[{','.join('?' if dim < 0 else str(dim) for dim in dims)}]"
+
+
+def from_tensorflow(error: tf.errors.OpError) -> ServingError:
+    """The error with TensorFlow's code and the kernel's own text.
+
+    Session.run raises a second error whose text tells about Python code; the first
+    one, still its context, holds what TensorFlow Serving would answer.
+    """
+    first = error.__context__
+    told = first if isinstance(first, tf.errors.OpError) else error
+    return ServingError(told.message, CODES[error.error_code])
+
+
+def session_config(options: ServerOptions) -> config_pb2.ConfigProto:
+    """The ConfigProto that the flags ask for.
+
+    Raises:
+        StartError: `tensorflow_session_config_file` is missing or is none.
+    """
+    config = config_pb2.ConfigProto()
+    if path := options.tensorflow_session_config_file:
+        try:
+            with open(path, encoding="utf-8") as file:
+                text_format.Parse(file.read(), config)
+        except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+            raise StartError(
+                f"--tensorflow_session_config_file {path} is no ConfigProto: {error}"
+            ) from error
+    both = options.tensorflow_session_parallelism
+    if intra := both or options.tensorflow_intra_op_parallelism:
+        config.intra_op_parallelism_threads = intra
+    if inter := both or options.tensorflow_inter_op_parallelism:
+        config.inter_op_parallelism_threads = inter
+    if fraction := options.per_process_gpu_memory_fraction:
+        config.gpu_options.per_process_gpu_memory_fraction = fraction
+    return config
+
+
+class LoadedModel:
+    """A version of a model that can run.
+
+    Args:
+        folder: the version's folder, which holds saved_model.pb.
+        tags: which graph of the SavedModel.
+        config: settings of the session.
+
+    Attributes:
+        signatures: the SignatureDefs by key, as saved_model.pb has them.
+
+    Raises:
+        ServingError: the folder holds no SavedModel that TensorFlow Serving would run.
+    """
+
+    def __init__(
+        self, folder: str, tags: Sequence[str], config: config_pb2.ConfigProto
+    ):
+        if not os.path.exists(os.path.join(folder, "saved_model.pb")):
+            raise ServingError(
+                "Could not find SavedModel .pb or .pbtxt at supplied export "
+                f"directory path: {folder}",
+                "NOT_FOUND",
+            )
+        graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
+        try:
+            with graph.as_default(), _quiet():
+                meta_graph = tf.compat.v1.saved_model.load(
+                    self._session, list(tags), folder
+                )
+            _refuse_xla(meta_graph.graph_def)
+        except tf.errors.OpError as error:
+            self.close()
+            raise from_tensorflow(error) from error
+        # RuntimeError: no graph with these tags; ValueError: a graph of unknown
+        # operations; the others: files that are none.
+        except (RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
+            self.close()
+            text = f"cannot load {folder}: {' '.join(str(error).split())}"
+            raise ServingError(text) from error
+        except ServingError:
+            self.close()
+            raise
+        self.signatures: Mapping[str, SignatureDef] = dict(meta_graph.signature_def)
+
+    def run(
+        self,
+        signature: SignatureDef,
+        feeds: Mapping[str, np.ndarray],
+        fetches: Sequence[str],
+        timeout: float,
+    ) -> dict[str, np.ndarray]:
+        """Runs outputs of a signature.
+
+        Args:
+            signature: one of `signatures`.
+            feeds: arrays by the alias of the input.
+            fetches: aliases of outputs.
+            timeout: seconds.
+
+        Returns:
+            Arrays by alias; strings as arrays of bytes.
+
+        Raises:
+            ServingError: a type or shape that contradicts the signature, an error of
+                a kernel, or the deadline.
+        """
+        fed = {}
+        for position, (alias, array) in enumerate(sorted(feeds.items())):
+            info = signature.inputs[alias]
+            _check_type(position, info.dtype, array)
+            _check_shape(alias, info.tensor_shape, array)
+            fed[info.name] = array
+        wanted = {alias: signature.outputs[alias].name for alias in fetches}
+        milliseconds = max(1, int(timeout * 1000))
+        try:
+            values = self._session.run(
+                wanted,
+                fed,
+                options=tf.compat.v1.RunOptions(timeout_in_ms=milliseconds),
+            )
+        except tf.errors.OpError as error:
+            raise from_tensorflow(error) from error
+        # RuntimeError: the session is closed; the others: Session.run's own checks.
+        except RuntimeError as error:
+            raise ServingError(str(error), "UNAVAILABLE") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidArgument(str(error)) from error
+        return {
+            alias: np.asarray(value, object if isinstance(value, bytes) else None)
+            for alias, value in values.items()
+        }
+
+    def close(self) -> None:
+        """Frees the variables; runs that are under way fail."""
+        self._session.close()
+
+
+def _check_type(position: int, data_type: int, array: np.ndarray) -> None:
+    received = tf.as_dtype(array.dtype).as_datatype_enum
+    if received != data_type:
+        raise InvalidArgument(
+            f"Expects arg[{position}] to be {type_name(data_type)} "
+            f"but {type_name(received)} is provided"
+        )
+
+
+def _check_shape(alias: str, shape: tf.TensorShape, array: np.ndarray) -> None:
+    """Refuses what contradicts the SignatureDef.
+
+    TensorFlow Serving leaves this to the graph, which may answer nonsense.
+    """
+    if shape.unknown_rank:
+        return
+    dims = [dim.size for dim in shape.dim]
+    fits = len(dims) == array.ndim and all(
+        want < 0 or want == got for want, got in zip(dims, array.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidArgument(
+            f"Shape of tensor {alias} {shape_text(array.shape)} is not compatible "
+            f"with expected shape {shape_text(dims)}."
+        )
+
+
+def _refuse_xla(graph: graph_pb2.GraphDef) -> None:
+    """TensorFlow Serving has XLA off; what must be compiled fails there."""
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    attributes = [f.attr for f in graph.library.function] + [n.attr for n in nodes]
+    if any("_XlaMustCompile" in a and a["_XlaMustCompile"].b for a in attributes):
+        raise FailedPrecondition(
+            "the model must be compiled by XLA (jit_compile=True), which TensorFlow "
+            "Serving has off; export it with jit_compile=False"
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the loader from telling that it is deprecated."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,387 @@
+"""The local server over small SavedModels: REST and gRPC, good and bad requests."""
+
+import base64
+import gzip
+import http.client
+import json
+import urllib.parse
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    inference_pb2,
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.apis.classification_pb2 import ClassificationRequest
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+
+from serving.local import LocalServer
+
+ROWS = tf.TensorSpec([None], tf.float32, "x")
+
+
+def save_model(folder, offset=0.0):
+    """Saves y = 2 x + offset, and a signature for each thing that can go wrong."""
+    module = tf.Module()
+
+    @tf.function(input_signature=[ROWS])
+    def double(x):
+        return {"y": 2 * x + offset}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "s")])
+    def echo(s):
+        return {"s_bytes": tf.identity(s), "length": tf.strings.length(s)}
+
+    @tf.function(input_signature=[ROWS])
+    def below_100(x):
+        check = tf.debugging.assert_less(x, 100.0, message="x must be below 100")
+        with tf.control_dependencies([check]):
+            return {"y": tf.identity(x)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2, 3], tf.uint8, "images")])
+    def mean(images):
+        tf.debugging.assert_positive(tf.shape(images)[0], message="empty batch")
+        return {"mean": tf.reduce_mean(tf.cast(images, tf.float32), [1, 2])}
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64, "loops")])
+    def slow(loops):
+        start = tf.eye(64)
+        _, end = tf.while_loop(
+            lambda i, m: i < loops,
+            lambda i, m: (i + 1, tf.clip_by_value(m @ start, 0.0, 1.0)),
+            [tf.constant(0, tf.int64), start],
+        )
+        return {"y": tf.reduce_sum(end)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+    def regress(inputs):
+        feature = tf.io.FixedLenFeature([1], tf.float32)
+        return {"outputs": 2 * tf.io.parse_example(inputs, {"x": feature})["x"]}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+    def classify(inputs):
+        feature = tf.io.FixedLenFeature([1], tf.float32)
+        x = tf.io.parse_example(inputs, {"x": feature})["x"]
+        classes = tf.tile(tf.constant([["low", "high"]]), [tf.shape(x)[0], 1])
+        return {"classes": classes, "scores": tf.concat([1 - x, x], 1)}
+
+    signatures = {
+        "serving_default": double,
+        "echo": echo,
+        "below_100": below_100,
+        "mean": mean,
+        "slow": slow,
+        "regress": regress,
+        "classify": classify,
+    }
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    base_path = tmp_path_factory.mktemp("double")
+    save_model(base_path / "3")
+    monitoring = tmp_path_factory.mktemp("config") / "monitoring.config"
+    monitoring.write_text("prometheus_config { enable: true }")
+    with LocalServer(
+        {"double": base_path},
+        rest_port=0,
+        grpc_port=0,
+        rest_api_timeout_in_ms=1000,
+        monitoring_config_file=str(monitoring),
+        enable_grpc_healthcheck_service=True,
+    ) as running:
+        yield running
+
+
+def request(server, method, path, body=None, headers=None):
+    """Status, and the body as JSON where it is that."""
+    address = urllib.parse.urlsplit(server.rest_url).netloc
+    connection = http.client.HTTPConnection(address, timeout=20)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    is_json = answer.headers["Content-Type"] == "application/json" and data
+    return answer.status, json.loads(data) if is_json else data.decode()
+
+
+@pytest.fixture
+def post(server):
+    def send(document, verb="predict", model="double", **headers):
+        body = document if isinstance(document, bytes) else json.dumps(document)
+        return request(server, "POST", f"/v1/models/{model}:{verb}", body, headers)
+
+    return send
+
+
+@pytest.fixture
+def get(server):
+    return lambda path: request(server, "GET", path)
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.grpc_address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def call(channel):
+    """Calls Predict with arrays."""
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+    def send(signature="", name="double", timeout=20, **inputs):
+        asked = PredictRequest()
+        asked.model_spec.name = name
+        asked.model_spec.signature_name = signature
+        for alias, value in inputs.items():
+            asked.inputs[alias].CopyFrom(tf.make_tensor_proto(value))
+        return stub.Predict(asked, timeout=timeout)
+
+    return send
+
+
+def code_of(caught):
+    return caught.value.code().name
+
+
+def test_rest_predicts_in_both_formats(post):
+    assert post({"instances": [1.0, 2.5]}) == (200, {"predictions": [2.0, 5.0]})
+    assert post({"inputs": {"x": [1.0, 2.5]}}) == (200, {"outputs": [2.0, 5.0]})
+
+
+def test_bytes_go_in_and_out_in_base64(post):
+    data = base64.b64encode(bytes(range(256))).decode()
+    status, answer = post({"signature_name": "echo", "instances": [{"b64": data}]})
+    assert status == 200
+    assert answer["predictions"] == [{"s_bytes": {"b64": data}, "length": 256}]
+
+
+def test_grpc_and_rest_give_the_same_numbers(post, call):
+    images = np.random.default_rng(5).integers(0, 256, (3, 2, 3), dtype=np.uint8)
+    document = {"signature_name": "mean", "instances": images.tolist()}
+    _, answer = post(document)
+    outputs = call("mean", images=images).outputs
+    expected = images.mean((1, 2), dtype=np.float64)
+    np.testing.assert_allclose(answer["predictions"], expected, rtol=1e-6)
+    np.testing.assert_allclose(outputs["mean"].float_val, expected, rtol=1e-6)
+
+
+def test_grpc_answers_name_version_and_signature(call):
+    spec = call(x=np.float32([1])).model_spec
+    assert (spec.name, spec.version.value) == ("double", 3)
+    assert spec.signature_name == "serving_default"
+
+
+def test_classify_and_regress_over_rest_and_grpc(post, channel):
+    document = {"signature_name": "classify", "examples": [{"x": 0.25}]}
+    assert post(document, "classify") == (
+        200,
+        {"results": [[["low", 0.75], ["high", 0.25]]]},
+    )
+    document = {"signature_name": "regress", "examples": [{"x": 1.5}]}
+    assert post(document, "regress") == (200, {"results": [3.0]})
+    asked = ClassificationRequest()
+    asked.model_spec.name, asked.model_spec.signature_name = "double", "classify"
+    example = asked.input.example_list.examples.add()
+    example.features.feature["x"].float_list.value.append(0.25)
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    classes = stub.Classify(asked).result.classifications[0].classes
+    assert [(c.label, c.score) for c in classes] == [("low", 0.75), ("high", 0.25)]
+
+
+def test_multi_inference_runs_each_task(channel):
+    asked = inference_pb2.MultiInferenceRequest()
+    for method in ("regress", "classify"):
+        task = asked.tasks.add(method_name=f"tensorflow/serving/{method}")
+        task.model_spec.name, task.model_spec.signature_name = "double", method
+    example = asked.input.example_list.examples.add()
+    example.features.feature["x"].float_list.value.append(1.5)
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    first, second = stub.MultiInference(asked).results
+    assert first.regression_result.regressions[0].value == 3.0
+    assert second.classification_result.classifications[0].classes[1].score == 1.5
+
+
+def test_status_and_metadata(get, channel):
+    status, answer = get("/v1/models/double")
+    assert status == 200
+    assert answer["model_version_status"] == [
+        {
+            "version": "3",
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""},
+        }
+    ]
+    status, answer = get("/v1/models/double/versions/3/metadata")
+    rest = answer["metadata"]["signature_def"]["signature_def"]
+    assert answer["model_spec"]["version"] == "3"
+    assert rest["mean"]["inputs"]["images"]["tensor_shape"]["dim"][1]["size"] == "2"
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    asked = get_model_metadata_pb2.GetModelMetadataRequest(
+        metadata_field=["signature_def"]
+    )
+    asked.model_spec.name = "double"
+    signatures = get_model_metadata_pb2.SignatureDefMap()
+    stub.GetModelMetadata(asked).metadata["signature_def"].Unpack(signatures)
+    assert set(signatures.signature_def) == set(rest)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/v1/models/nope", 404, "Could not find any versions of model nope"),
+        ("/v1/models/double/versions/9", 404, "version 9 of model double"),
+        ("/v1/models/nope/metadata", 404, "for request: Latest(nope)"),
+        ("/v1/models/double/labels/x/metadata", 400, "version label: x"),
+        ("/v1/models", 400, "Missing model name in request."),
+        ("/v1/models/double/", 400, "Malformed request: GET /v1/models/double/"),
+        ("/v1/models/double:predict", 400, "Malformed request: GET /v1/models/"),
+        ("/v1/models/a%2Fb", 404, "Could not find any versions of model a/b"),
+        ("/v1/models/double?x=1", 404, "any versions of model double?x=1"),
+    ],
+)
+def test_paths_that_lead_nowhere(get, path, status, text):
+    got, answer = get(path)
+    assert got == status
+    assert text in answer["error"]
+
+
+def test_outside_of_v1_there_is_html(get):
+    status, page = get("/statuspage")
+    assert status == 404
+    assert page.startswith("<HTML>")
+    assert get("/v1/models/%zz")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "text"),
+    [
+        ({"instances": ["a"]}, 400, "is not of expected type: float"),
+        ({"instances": [[1.0]]}, 400, "is not compatible with expected shape [?]"),
+        (
+            {"signature_name": "mean", "instances": [[1, 2]]},
+            400,
+            "Shape of tensor images [1,2] is not compatible with expected "
+            "shape [?,2,3]",
+        ),
+        (
+            {"signature_name": "below_100", "instances": [100.0]},
+            400,
+            "x must be below 100",
+        ),
+        ({"signature_name": "nope", "instances": [1.0]}, 400, '"nope" not found'),
+        ({"signature_name": "mean", "inputs": []}, 400, "expected shape [?,2,3]"),
+        ({"instances": []}, 400, "No values in 'instances' array"),
+        (
+            {"signature_name": "slow", "inputs": 10**9},
+            504,
+            "Timed out waiting for notification",
+        ),
+        (b"", 400, "The document is empty"),
+        (b"{" * 100_000, 400, "JSON Parse error"),
+        (b'{"a":' * 100_000, 400, "nested too deeply"),
+        (b'{"instances": ' + b"[" * 600 + b"]" * 600 + b"}", 400, "tensor parsing"),
+    ],
+)
+def test_requests_that_are_refused(post, document, status, text):
+    got, answer = post(document)
+    assert got == status
+    assert text in answer["error"]
+
+
+def test_unknown_models_and_labels_are_told(post):
+    assert post({"instances": [1]}, model="nope") == (
+        404,
+        {"error": "Servable not found for request: Latest(nope)"},
+    )
+    assert post({"instances": [1]}, model="double/versions/9")[0] == 404
+    assert post({"instances": [1]}, model="double/labels/x")[0] == 400
+
+
+def test_bodies_may_be_compressed(post):
+    body = gzip.compress(b'{"instances": [1.0]}')
+    gzipped = {"Content-Encoding": "gzip"}
+    assert post(body, **gzipped) == (200, {"predictions": [2.0]})
+    for broken in (body[:-4], b"no gzip", body + b"x"):
+        status, answer = post(broken, **gzipped)
+        assert (status, answer["error"]) == (
+            400,
+            "JSON Parse error: The document is empty",
+        )
+
+
+@pytest.mark.parametrize(
+    ("signature", "inputs", "code", "text"),
+    [
+        ("", {"x": np.float64([1])}, "INVALID_ARGUMENT", "float but double"),
+        ("", {"x": np.float32([[1]])}, "INVALID_ARGUMENT", "[1,1] is not compatible"),
+        ("", {}, "INVALID_ARGUMENT", "input size does not match signature: 0!=1"),
+        ("", {"z": np.float32([1])}, "INVALID_ARGUMENT", "input alias: x(feed name"),
+        ("nope", {}, "FAILED_PRECONDITION", 'signature key "nope" not found'),
+        (
+            "below_100",
+            {"x": np.float32([100])},
+            "INVALID_ARGUMENT",
+            "x must be below 100",
+        ),
+        (
+            "mean",
+            {"images": np.zeros((0, 2, 3), np.uint8)},
+            "INVALID_ARGUMENT",
+            "empty batch",
+        ),
+    ],
+)
+def test_grpc_requests_that_are_refused(call, signature, inputs, code, text):
+    with pytest.raises(grpc.RpcError) as caught:
+        call(signature, **inputs)
+    assert code_of(caught) == code
+    assert text in caught.value.details()
+
+
+def test_the_deadline_of_a_grpc_call_ends_it(call):
+    with pytest.raises(grpc.RpcError) as caught:
+        call("slow", timeout=0.3, loops=np.int64(10**9))
+    assert code_of(caught) == "DEADLINE_EXCEEDED"
+
+
+def test_grpc_names_what_is_missing(channel):
+    stub = model_service_pb2_grpc.ModelServiceStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.GetModelStatus(GetModelStatusRequest())
+    assert caught.value.details() == "Missing ModelSpec"
+    asked = GetModelStatusRequest()
+    asked.model_spec.name = "nope"
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.GetModelStatus(asked)
+    assert code_of(caught) == "NOT_FOUND"
+
+
+def test_health_knows_short_names_only(channel):
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    assert check(b"\n\x11PredictionService") == b"\x08\x01"
+    with pytest.raises(grpc.RpcError) as caught:
+        check(b"\n\x04nope")
+    assert caught.value.details() == "service name unknown"
+
+
+def test_the_metrics_page_counts_requests(post, get):
+    post({"instances": [1.0]})
+    post({"instances": [1.0]}, model="absent")
+    _, page = get("/monitoring/prometheus/metrics")
+    lines = page.splitlines()
+    count = ":tensorflow:serving:request_count"
+    latency = ":tensorflow:serving:request_latency_bucket"
+    labels = 'model_name="double",API="predict",entrypoint="REST",le="10"'
+    assert f"# TYPE {count} counter" in lines
+    assert f'{count}{{model_name="absent",status="NOT_FOUND"}} 1' in lines
+    assert any(line.startswith(f"{latency}{{{labels}}}") for line in lines)
+    assert get("/monitoring/prometheus/metrics?x=1")[0] == 400

@@ -1,0 +1,297 @@
+"""The JSON of the local server: reading, converting, writing."""
+
+import json
+
+import numpy as np
+import pytest
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
+
+from serving.local.errors import InvalidArgument, ServingError, Unimplemented
+from serving.local.jsondense import decode_base64, dense
+from serving.local.jsonexamples import examples_from_json
+from serving.local.jsontensor import inputs_from_json, outputs_to_json
+from serving.local.jsontext import dump, echo, parse
+
+FLOAT, STRING = types_pb2.DT_FLOAT, types_pb2.DT_STRING
+ONE = {"x": TensorInfo(dtype=FLOAT)}
+TWO = {"a": TensorInfo(dtype=FLOAT), "b": TensorInfo(dtype=types_pb2.DT_INT64)}
+
+
+def arrays(document, infos):
+    row, inputs = inputs_from_json(document, "", infos)
+    return row, {alias: value.array(alias) for alias, value in inputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'{"a": 1}', {"a": 1}),
+        (b'\xef\xbb\xbf {"a": 1}', {"a": 1}),
+        (b'{"a": 1} and more', {"a": 1}),
+        (b'{"a": 1, "a": 2}', {"a": 1}),
+        (b'{"a": "Inf", "b": [Inf, -Inf]}', {"a": "Inf", "b": [np.inf, -np.inf]}),
+        (b'{"a": 18446744073709551616}', {"a": 2.0**64}),
+        (b'{"a": 5e-324}', {"a": 0.0}),
+        (rb'{"a": "\ud83d\ude00 \\ud800"}', {"a": "\U0001f600 \\ud800"}),
+    ],
+)
+def test_reads_what_rapidjson_reads(body, value):
+    assert parse(body) == value
+
+
+def test_bytes_that_are_not_utf8_pass_through():
+    assert dump(parse(b'{"a": "\xff"}')) == b'{"a": "\xff"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "JSON Parse error: The document is empty"),
+        (b" \n ", "JSON Parse error: The document is empty. at offset: 3"),
+        (b"instances = [1]", "JSON Parse error: "),
+        (b'{"a": [1,]}', "JSON Parse error: "),
+        (b'{"a": 01}', "JSON Parse error: "),
+        (b'{"a": 1e400}', "JSON Parse error: Number too big to be stored in double."),
+        (b'{"a": ' + b"9" * 5000 + b"}", "JSON Parse error: Number too big"),
+        (rb'{"a": "\ud800"}', "JSON Parse error: The surrogate pair in string"),
+        (b'{"a": Infinit}', "JSON Parse error: "),
+        (b"[" * 200_000, "JSON Parse error: the document is nested too deeply"),
+        (b"[1, 2]", "JSON Value: [1, 2] Is not object"),
+        (b"null", "JSON Value: null Is not object"),
+    ],
+)
+def test_refuses_what_is_no_object(body, text):
+    with pytest.raises(InvalidArgument) as caught:
+        parse(body)
+    assert str(caught.value).startswith(text)
+
+
+def test_echo_has_objects_on_lines_and_arrays_on_one_and_is_cut():
+    assert echo({"a": [1.0, {"b": "x"}], "c": {}}) == (
+        '{\n    "a": [1.0, {\n        "b": "x"\n    }],\n    "c": {}\n}'
+    )
+    assert echo(float("nan")) == ""
+    assert len(echo([1] * 1000)) == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("aGVsbG8=", b"hello"),
+        ("aGVsbG8", b"hello"),
+        ("aGVsbG8.", b"hello"),
+        (" aGVs\nbG8 = ", b"hello"),
+        ("YR==", b"a"),
+        ("", b""),
+    ],
+)
+def test_base64_of_tensorflow_serving(text, data):
+    assert decode_base64({"b64": text}) == data
+
+
+@pytest.mark.parametrize(
+    "text", ["_-_-", "aGVsbG8==", "a", "YQ==YQ==", "=", "YQ=", "data:,YQ==", "é"]
+)
+def test_base64_that_is_refused(text):
+    with pytest.raises(InvalidArgument, match="Unable to base64 decode"):
+        decode_base64({"b64": text})
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 5), (2, 0)])
+def test_nested_lists_become_the_array_that_numpy_makes(shape):
+    expected = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    array = dense(expected.tolist(), FLOAT).array("x")
+    np.testing.assert_array_equal(array, expected)
+    assert array.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([[1, 2], [3]], "unexpected size: 1 at level: 1 expected size: 2"),
+        ([[1, [2]]], "Encountered list at unexpected level: 2 expected < 2"),
+        ([[1], 2], "JSON Value: 2 found at incorrect level: 2 in the JSON DOM"),
+        ([1, None], "JSON Value: null Type: Null is not of expected type: float"),
+        ([1, True], "JSON Value: true Type: True is not of expected type: float"),
+        ([{"b64": "YQ=="}], "Type: Object is not of expected type: float"),
+    ],
+)
+def test_lists_that_are_no_float_tensor(value, text):
+    with pytest.raises(InvalidArgument) as caught:
+        dense(value, FLOAT)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("INT32", -(2**31), 2**31 - 1),
+        ("INT64", -(2**63), 2**63 - 1),
+        ("UINT32", 0, 2**32 - 1),
+        ("UINT64", 0, 2**64 - 1),
+    ],
+)
+def test_integers_up_to_their_limits_and_no_further(name, low, high):
+    data_type = types_pb2.DataType.Value(f"DT_{name}")
+    assert dense([low, high], data_type).values.tolist() == [low, high]
+    for value in (low - 1, high + 1, 1.0, "1", True):
+        with pytest.raises(InvalidArgument, match=f"expected type: {name.lower()}"):
+            dense([value], data_type)
+
+
+def test_small_integers_wrap_and_floats_overflow_to_infinity():
+    assert dense([300, -1], types_pb2.DT_UINT8).values.tolist() == [44, 255]
+    assert dense([1e300, -1e300], FLOAT).values.tolist() == [np.inf, -np.inf]
+
+
+def test_strings_are_text_or_base64_objects():
+    values = dense(["é", {"b64": "/wA="}], STRING).values.tolist()
+    assert values == ["é".encode(), b"\xff\x00"]
+    with pytest.raises(InvalidArgument, match="not formatted correctly for base64"):
+        dense([{"b64": 5}], STRING)
+
+
+def test_types_that_json_cannot_hold():
+    with pytest.raises(Unimplemented, match="Value: 1 to type: half"):
+        dense(1, types_pb2.DT_HALF)
+    with pytest.raises(InvalidArgument, match="write JSON value for tensor type: half"):
+        outputs_to_json({"y": np.ones(1, np.float16)}, row=True)
+
+
+def test_more_dimensions_than_an_array_has():
+    value: object = 1.0
+    for _ in range(300):
+        value = [value]
+    with pytest.raises(InvalidArgument, match="tensor parsing error: x"):
+        dense(value, FLOAT).array("x")
+
+
+def test_rows_and_columns_of_several_inputs_give_the_same_arrays():
+    rows = {"instances": [{"a": 1, "b": 2}, {"b": 4, "a": 3}]}
+    columns = {"inputs": {"a": [1, 3], "b": [2, 4], "ignored": "x"}}
+    is_row, by_row = arrays(rows, TWO)
+    is_column, by_column = arrays(columns, TWO)
+    assert (is_row, is_column) == (True, False)
+    for name in TWO:
+        np.testing.assert_array_equal(by_row[name], by_column[name])
+
+
+def test_a_single_input_needs_no_name():
+    for instances in ([[1.0], [2.0]], [{"x": [1.0]}, {"x": [2.0]}]):
+        _, inputs = arrays({"instances": instances}, ONE)
+        assert inputs["x"].tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({}, "Missing 'inputs' or 'instances' key"),
+        ({"instances": [1], "inputs": [1]}, "only one of 'inputs' or 'instances'"),
+        ({"instances": {"x": 1}}, "Expecting 'instances' to be an list/array"),
+        ({"instances": []}, "No values in 'instances' array"),
+        (
+            {"instances": [1, "a"]},
+            "Failed to process element: 1 of 'instances' list. "
+            'Error: INVALID_ARGUMENT: JSON Value: "a" Type: String',
+        ),
+        ({"instances": [[1, 2], [3]]}, "Expecting tensor size: 2 but got: 1"),
+        ({"instances": [[1], [[1]]]}, "Expecting shape [1] but got: [1,1]"),
+        ({"instances": [1, {"x": 2}]}, "value/list but got object at item 1"),
+        ({"instances": [{"x": 1}, 2]}, "object but got list at item 1"),
+        ({"instances": [{"y": 1}]}, "element: 0 key: y of 'instances'"),
+    ],
+)
+def test_rows_that_are_refused(document, text):
+    with pytest.raises(InvalidArgument) as caught:
+        inputs_from_json(document, "", ONE)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"instances": [1]}, "instances is a plain list, but expecting"),
+        ({"inputs": [1]}, "inputs is a plain value/list, but expecting"),
+        ({"inputs": {"a": 1}}, "Missing named input: b in 'inputs' object."),
+        ({"instances": [{"a": 1}]}, "keys must be equal to: a,b"),
+        (
+            {"instances": [{"a": 1, "b": 1}, {"a": [2], "b": 1}]},
+            "element: 1 key: a of 'instances' list. "
+            "Error: INVALID_ARGUMENT: Expecting shape [] but got: [1]",
+        ),
+    ],
+)
+def test_several_inputs_that_are_refused(document, text):
+    with pytest.raises(ServingError) as caught:
+        inputs_from_json(document, "", TWO)
+    assert text in str(caught.value)
+
+
+def test_floats_are_written_in_their_shortest_form():
+    values = np.array([0.1, 2.05, 9e6, 3e-05, np.nan, -np.inf], np.float32)
+    text = dump(outputs_to_json({"y": values}, row=False)).decode()
+    assert text == '{"outputs": [0.1, 2.05, 9000000.0, 3e-05, NaN, -Infinity]}'
+    np.testing.assert_array_equal(np.float32(json.loads(text)["outputs"]), values)
+
+
+def test_rows_carry_every_output_and_bytes_in_base64():
+    outputs = {
+        "score": np.array([0.5, 1.5], np.float32),
+        "raw_bytes": np.array([b"\xff", b"a"], object),
+    }
+    assert outputs_to_json(outputs, row=True) == {
+        "predictions": [
+            {"score": 0.5, "raw_bytes": {"b64": "/w=="}},
+            {"score": 1.5, "raw_bytes": {"b64": "YQ=="}},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("outputs", "text"),
+    [
+        ({"y": np.float32(1)}, "Tensor name: y has no shape information "),
+        (
+            {"a": np.zeros(2), "b": np.zeros(1)},
+            "Tensor name: b has inconsistent batch size: 1 expecting: 2",
+        ),
+    ],
+)
+def test_outputs_that_are_no_rows(outputs, text):
+    with pytest.raises(InvalidArgument) as caught:
+        outputs_to_json({name: np.asarray(v) for name, v in outputs.items()}, row=True)
+    assert str(caught.value) == text
+
+
+def test_examples_hold_each_kind_of_value():
+    document = {
+        "context": {"k": 1},
+        "examples": [{"f": 1.5, "i": [1, True], "s": ["a", {"b64": "/w=="}], "e": []}],
+    }
+    listed = examples_from_json(document).example_list_with_context
+    features = listed.examples[0].features.feature
+    assert listed.context.features.feature["k"].int64_list.value == [1]
+    assert features["f"].float_list.value == [1.5]
+    assert features["i"].int64_list.value == [1, 1]
+    assert features["s"].bytes_list.value == [b"a", b"\xff"]
+    assert features["e"].WhichOneof("kind") is None
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({}, "key 'examples' is expected and was not found"),
+        ({"examples": {}}, "Expecting 'examples' value to be an list/array"),
+        ({"examples": []}, "'examples' value is an empty array"),
+        ({"examples": [1.0]}, "Example must be JSON object but got JSON Number"),
+        ({"examples": [{"x": None}]}, "x has element with unexpected JSON type: Null"),
+        ({"examples": [{"x": [1, 1.5]}]}, "feature: x expecting type: int64"),
+        ({"examples": [{"x": ["a", 1]}]}, "feature: x expecting type: bytes"),
+        ({"examples": [{"x": 2**63}]}, "x has uint64_t element"),
+    ],
+)
+def test_examples_that_are_refused(document, text):
+    with pytest.raises(InvalidArgument) as caught:
+        examples_from_json(document)
+    assert text in str(caught.value)
