@@ -148,7 +148,7 @@ def export(
     """
     import tensorflow as tf
 
-    if not 1 <= top_k:
+    if not top_k >= 1:
         raise ExportError(f"`--top-k` must be at least 1. Received: {top_k}")
     try:
         with staged_version(base_path) as folder:

@@ -1,0 +1,92 @@
+"""The whole road gives one answer: live, reloaded, exported, over REST, over gRPC."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit import decoding
+from serving import export
+from serving.client import GrpcClient, RestClient
+from serving.local import LocalServer
+
+PHOTOGRAPHS = export.sample_images()
+NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
+
+
+@pytest.fixture(scope="module")
+def live(tiny_vit):
+    return tiny_vit(
+        preprocessing=keras_vit.ImagePreprocessing((22, 14), crop_fraction=0.8),
+        class_names=NAMES,
+        representation_size=11,
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(live):
+    """The live model's probabilities [2, 7] for the photographs' bytes."""
+    images = [
+        decoding.decode_and_resize(tf.constant(path.read_bytes()), live.preprocessing)
+        for path in PHOTOGRAPHS
+    ]
+    return tf.nn.softmax(live.predict(np.stack(images), verbose=0)).numpy()
+
+
+@pytest.fixture(scope="module")
+def folder(live, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("road")
+    live.save(folder / "best.keras")
+    reloaded = keras.models.load_model(folder / "best.keras")
+    export.export(reloaded, folder / "insects", top_k=7, check_images=PHOTOGRAPHS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with LocalServer(
+        {"insects": folder / "insects"}, rest_port=0, grpc_port=0
+    ) as running:
+        yield running
+
+
+def by_class(class_ids, scores):
+    """Scores [2, 7] in the order of the classes."""
+    ordered = np.empty((len(PHOTOGRAPHS), 7))
+    np.put_along_axis(ordered, np.asarray(class_ids), np.asarray(scores), axis=1)
+    return ordered
+
+
+def test_the_reloaded_file_gives_the_live_scores(folder, expected):
+    model = keras.models.load_model(folder / "best.keras")
+    images = [
+        decoding.decode_and_resize(tf.constant(path.read_bytes()), model.preprocessing)
+        for path in PHOTOGRAPHS
+    ]
+    scores = tf.nn.softmax(model(np.stack(images)))
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
+
+
+def test_the_saved_model_gives_the_live_scores(folder, expected):
+    signature = tf.saved_model.load(str(folder / "insects" / "1")).signatures
+    answer = signature["serving_default"](
+        image_bytes=tf.constant([path.read_bytes() for path in PHOTOGRAPHS])
+    )
+    scores = by_class(answer["class_ids"], answer["scores"])
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("transport", ["REST", "gRPC"])
+def test_the_server_gives_the_live_scores(server, expected, transport):
+    client = (
+        RestClient(server.rest_url, "insects")
+        if transport == "REST"
+        else GrpcClient(server.grpc_address, "insects")
+    )
+    with client:
+        answers = client.classify(PHOTOGRAPHS)
+    scores = by_class([a.class_ids for a in answers], [a.scores for a in answers])
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
+    best = [NAMES[i] for i in expected.argmax(1)]
+    assert [answer.label for answer in answers] == best
