@@ -23,6 +23,7 @@ from serving.client import (
     Unimplemented,
     VersionStatus,
 )
+from serving.client.tensors import input_array
 
 BUSY = Failure("UNAVAILABLE", "The batch scheduling queue is full")
 
@@ -176,6 +177,15 @@ def test_predict_refuses_values_that_are_not_of_the_type(connect, fake, inputs):
     with pytest.raises(InvalidArgument, match=r"`inputs\['[ac]'\]` must be"):
         connect().predict(inputs, "multi")
     assert "predict" not in fake.calls
+
+
+def test_strings_keep_zero_bytes_at_their_end():
+    array = input_array("x", [b"a\x00", "é"], TensorInfo("string", (None,)))
+    assert array.tolist() == [b"a\x00", "é".encode()]
+
+
+def test_an_empty_list_has_the_type_of_the_signature():
+    assert input_array("x", [], TensorInfo("int32", (None,))).dtype == "int32"
 
 
 def test_predict_accepts_an_empty_list(connect, fake):

@@ -1,6 +1,7 @@
 """RestClient: what it sends, what it makes of HTTP, and what it does not import."""
 
 import base64
+import contextlib
 import json
 import socket
 import subprocess
@@ -41,18 +42,16 @@ def connect():
 
 @pytest.fixture
 def dripping_url():
-    """A server that sends its answer a byte at a time, for ever."""
+    """A server that sends its answer a byte at a time, for three seconds."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
             self.end_headers()
-            try:
-                while True:
+            with contextlib.suppress(OSError):  # the client hangs up
+                for _ in range(60):
                     self.wfile.write(b" ")
                     time.sleep(0.05)
-            except OSError:
-                pass
 
         def log_message(self, *args):
             pass
@@ -142,7 +141,7 @@ def test_a_silent_server_is_given_up_after_the_deadline():
         assert 0.25 < time.monotonic() - start < 2
 
 
-def test_an_endless_answer_is_given_up_after_the_deadline(dripping_url):
+def test_an_answer_that_drips_is_given_up_after_the_deadline(dripping_url):
     start = time.monotonic()
     with (
         RestClient(dripping_url, "tiny_vit", timeout=0.3) as client,

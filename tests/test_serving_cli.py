@@ -9,7 +9,7 @@ import sys
 import httpx2
 import numpy as np
 import pytest
-from client_fakes import Failure, FakeServer, Outputs
+from client_fakes import METADATA, Failure, FakeServer, Outputs, info, signature
 
 from serving.__main__ import main
 from serving.client import RestClient
@@ -140,6 +140,17 @@ def test_an_unknown_model_is_one_line(fake, paths, capsys):
         "serving classify: Servable not found for request: Latest(x) "
         "(model 'tiny_vit' at http://server)\n",
     )
+
+
+def test_a_model_that_takes_no_images_is_one_line(fake, paths, capsys):
+    signatures = {"serving_default": signature({"x": info("DT_FLOAT", -1)}, {})}
+    metadata = {"signature_def": {"signature_def": signatures}}
+    fake.others = [{**METADATA, "metadata": metadata}]
+    assert main(["classify", *paths, *REST]) == 1
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert "must have the input image_bytes. Received: x" in error
+    assert fake.calls == ["metadata"]
 
 
 @pytest.mark.parametrize("transport", ["--rest", "--grpc"])

@@ -1,0 +1,1 @@
+"""Export, local server and clients; nothing is imported before it is needed."""

@@ -1,0 +1,70 @@
+"""`python -m serving`: finds the command; each one is imported when it is asked for."""
+
+import importlib
+import sys
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command lives, and what it does."""
+
+    module: str
+    function: str
+    about: str
+
+
+COMMANDS = {
+    "export": Command(".export", "main", "write a model as a versioned SavedModel"),
+    "serve": Command(".local", "main", "start the local server"),
+    "classify": Command(".client.command", "classify", "ask a server about images"),
+    "status": Command(".client.command", "status", "list a model's versions"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command with the arguments after its name, which it alone reads.
+
+    Args:
+        argv: name of the command and its arguments; default: the process's own.
+
+    Returns:
+        The exit status: 0, 1 after a failure, 2 for a usage error.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(f"serving: no command {name!r}. There are: {known}", file=sys.stderr)
+        return 2
+    return _run(COMMANDS[name], rest)
+
+
+def _run(command: Command, argv: list[str]) -> int:
+    try:
+        module = importlib.import_module(command.module, package="serving")
+        return getattr(module, command.function)(argv)
+    except ModuleNotFoundError as error:
+        package = (error.name or "serving").partition(".")[0]
+        if package in ("serving", "keras_vit"):
+            raise
+        print(
+            f'serving: {package} is missing: pip install "keras-vit[serve]"',
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _usage() -> str:
+    lines = [f"  {name:10}{command.about}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        ["usage: python -m serving COMMAND ...", "", *lines, "", "COMMAND --help: more"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""What the clients return: predictions, versions and states, signatures.
+
+REST answers in JSON, and proto messages have the same form after
+`google.protobuf.json_format`; so each answer is read once, from that form.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ServingError
+
+# TensorFlow's names of these types do not follow from the protocol's.
+_FLOATS = {"DT_HALF": "float16", "DT_FLOAT": "float32", "DT_DOUBLE": "float64"}
+# The outputs of a classifier.
+_CLASSIFY = ("classes", "scores", "class_ids")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The K best classes of one image, best first.
+
+    Attributes:
+        labels: K names of classes.
+        scores: K probabilities, rounded to float32.
+        class_ids: K indices of classes.
+    """
+
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    class_ids: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """Name of the best class."""
+        return self.labels[0]
+
+    @property
+    def score(self) -> float:
+        """Probability of the best class."""
+        return self.scores[0]
+
+    @property
+    def class_id(self) -> int:
+        """Index of the best class."""
+        return self.class_ids[0]
+
+
+@dataclass(frozen=True)
+class VersionStatus:
+    """The state of one version of a model.
+
+    Attributes:
+        version: its number.
+        state: START, LOADING, AVAILABLE, UNLOADING or END.
+        error_code: OK, or the canonical code of the reason why it is not available.
+        error_message: the reason in words, "" with OK.
+    """
+
+    version: int
+    state: str
+    error_code: str
+    error_message: str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a signature.
+
+    Attributes:
+        dtype: TensorFlow's name of the type, such as "float32" or "string".
+        shape: its dimensions, None where any size fits; None for any rank.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One way to call a model: its inputs and outputs by name."""
+
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a server tells about the version that answers.
+
+    Attributes:
+        model: name of the model.
+        version: number of the version.
+        signatures: by name.
+    """
+
+    model: str
+    version: int
+    signatures: Mapping[str, Signature]
+
+
+def read_status(answer: Mapping[str, Any]) -> list[VersionStatus]:
+    """The versions in a GetModelStatusResponse, newest first."""
+    versions = [
+        VersionStatus(
+            version=int(entry["version"]),
+            state=entry["state"],
+            error_code=entry["status"]["error_code"],
+            error_message=entry["status"]["error_message"],
+        )
+        for entry in answer["model_version_status"]
+    ]
+    return sorted(versions, key=lambda status: status.version, reverse=True)
+
+
+def read_metadata(answer: Mapping[str, Any]) -> Metadata:
+    """The signatures in a GetModelMetadataResponse."""
+    signatures = answer["metadata"]["signature_def"]["signature_def"]
+    return Metadata(
+        model=answer["model_spec"]["name"],
+        version=int(answer["model_spec"]["version"]),
+        signatures={name: _signature(entry) for name, entry in signatures.items()},
+    )
+
+
+def read_predictions(
+    outputs: Mapping[str, Any], images: int, top_k: int | None
+) -> list[Prediction]:
+    """The predictions in the arrays that `classify` gets.
+
+    Args:
+        outputs: `classes` bytes, `scores` float32 and `class_ids` int64, each [N, K].
+        images: N, how many were asked for.
+        top_k: keep so many of the K classes; None keeps all.
+
+    Returns:
+        N predictions.
+
+    Raises:
+        ServingError: these are not the outputs of a classifier.
+    """
+    if not set(outputs).issuperset(_CLASSIFY):
+        raise ServingError(
+            f"the model is no classifier. Wanted outputs: {', '.join(_CLASSIFY)}. "
+            f"Received: {', '.join(sorted(outputs)) or 'none'}"
+        )
+    shapes = {outputs[name].shape for name in _CLASSIFY}
+    if len(shapes) > 1 or outputs["scores"].shape[:-1] != (images,):
+        raise ServingError(
+            f"the model must answer every output as [{images}, K]. "
+            f"Received: {', '.join(map(str, sorted(shapes)))}"
+        )
+    rows = zip(*(outputs[name] for name in _CLASSIFY), strict=True)
+    return [
+        Prediction(
+            labels=tuple(label.decode("utf-8", "replace") for label in labels[:top_k]),
+            scores=tuple(scores[:top_k].tolist()),
+            class_ids=tuple(class_ids[:top_k].tolist()),
+        )
+        for labels, scores, class_ids in rows
+    ]
+
+
+def _signature(entry: Mapping[str, Any]) -> Signature:
+    return Signature(
+        inputs={name: _tensor(info) for name, info in entry["inputs"].items()},
+        outputs={name: _tensor(info) for name, info in entry["outputs"].items()},
+    )
+
+
+def _tensor(info: Mapping[str, Any]) -> TensorInfo:
+    dtype: str = info["dtype"]
+    name = _FLOATS.get(dtype, dtype.removeprefix("DT_").lower())
+    shape = info.get("tensor_shape")
+    if shape is None or shape["unknown_rank"]:
+        return TensorInfo(name, None)
+    return TensorInfo(name, _sizes(shape["dim"]))
+
+
+def _sizes(dimensions: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:
+    sizes = (int(dimension["size"]) for dimension in dimensions)
+    return tuple(None if size < 0 else size for size in sizes)

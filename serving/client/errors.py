@@ -1,0 +1,104 @@
+"""Errors of the clients: one tree for both transports, in the server's words.
+
+    ServingError                any other error of the server    500, INTERNAL, ...
+    ├── InvalidArgument         the request is wrong             400
+    ├── FailedPrecondition      the model lacks the signature    400
+    ├── NotFound                no such model or version         404
+    ├── ResourceExhausted       too large, or over a quota       413, 429
+    ├── Unimplemented           the server cannot do this        501
+    ├── Unavailable             not reached, or overloaded       503
+    └── DeadlineExceeded        no answer in time                504
+
+The clients ask again after `Unavailable` alone, see `serving.client.base`.
+
+TensorFlow Serving answers 400 for an unknown signature over REST and
+FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures inside a
+model's graph with that code are told apart over gRPC only.
+"""
+
+
+class ServingError(Exception):
+    """The server answered with an error, or did not answer; the text says which."""
+
+
+class InvalidArgument(ServingError):
+    """The request is wrong: no image, a wrong shape or type, an unknown label."""
+
+
+class FailedPrecondition(ServingError):
+    """The request does not fit the loaded model: it has no such signature."""
+
+
+class NotFound(ServingError):
+    """The model or the version does not exist, or is not available."""
+
+
+class ResourceExhausted(ServingError):
+    """The message is too large, or a quota is used up."""
+
+
+class Unimplemented(ServingError):
+    """The server cannot do this, over this transport or at all."""
+
+
+class Unavailable(ServingError):
+    """The server was not reached, hung up, or has no room for the request."""
+
+
+class DeadlineExceeded(ServingError):
+    """There was no answer in time."""
+
+
+# The canonical names of gRPC; what is not here is a plain ServingError.
+OF_CODE: dict[str, type[ServingError]] = {
+    "INVALID_ARGUMENT": InvalidArgument,
+    "OUT_OF_RANGE": InvalidArgument,
+    "FAILED_PRECONDITION": FailedPrecondition,
+    "NOT_FOUND": NotFound,
+    "RESOURCE_EXHAUSTED": ResourceExhausted,
+    "UNIMPLEMENTED": Unimplemented,
+    "UNAVAILABLE": Unavailable,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+}
+
+OF_HTTP_STATUS: dict[int, type[ServingError]] = {
+    400: InvalidArgument,
+    404: NotFound,
+    413: ResourceExhausted,
+    429: ResourceExhausted,
+    501: Unimplemented,
+    503: Unavailable,
+    504: DeadlineExceeded,
+}
+
+
+def from_code(code: str, message: str) -> ServingError:
+    """The error of a gRPC status.
+
+    Args:
+        code: name of the canonical code, such as "NOT_FOUND".
+        message: the details of the status.
+    """
+    return OF_CODE.get(code, ServingError)(message)
+
+
+def from_http_status(status: int, message: str) -> ServingError:
+    """The error of an HTTP status.
+
+    Args:
+        status: 400 or above.
+        message: the text of the answer; it tells an unknown signature from other 400s.
+    """
+    if status == 400 and message.startswith("Serving signature name: "):
+        return FailedPrecondition(message)
+    return OF_HTTP_STATUS.get(status, ServingError)(message)
+
+
+def too_late(where: str, timeout: float) -> DeadlineExceeded:
+    """The error of a client that gave up waiting.
+
+    Args:
+        where: URL or address of the server.
+        timeout: what it waited, in seconds.
+    """
+    return DeadlineExceeded(f"no answer from {where} within {timeout:.3g} s")
