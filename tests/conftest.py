@@ -8,6 +8,16 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 import pytest
 
+TINY = {
+    "image_size": (22, 14),
+    "patch_size": 2,
+    "width": 15,
+    "depth": 2,
+    "mlp_dim": 23,
+    "heads": 5,
+    "classes": 7,
+}
+
 
 @pytest.fixture(scope="session")
 def tiny_vit():
@@ -19,18 +29,7 @@ def tiny_vit():
     def build(seed=11, **kwargs):
         keras.utils.set_random_seed(seed)
         random = np.random.default_rng(seed)
-        model = keras_vit.VisionTransformer(
-            **{
-                "image_size": (22, 14),
-                "patch_size": 2,
-                "width": 15,
-                "depth": 2,
-                "mlp_dim": 23,
-                "heads": 5,
-                "classes": 7,
-                **kwargs,
-            }
-        )
+        model = keras_vit.VisionTransformer(**{**TINY, **kwargs})
         for weight in model.weights:
             if "seed" not in weight.path:
                 weight.assign(random.normal(scale=0.3, size=weight.shape))

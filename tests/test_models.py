@@ -7,6 +7,7 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+from conftest import TINY
 
 import keras_vit
 
@@ -18,16 +19,7 @@ def numpy(tensor):
 
 
 def small(**kwargs):
-    arguments = {
-        "image_size": (22, 14),
-        "patch_size": 2,
-        "width": 15,
-        "depth": 2,
-        "mlp_dim": 23,
-        "heads": 5,
-        "classes": 7,
-    }
-    return keras_vit.VisionTransformer(**{**arguments, **kwargs})
+    return keras_vit.VisionTransformer(**{**TINY, **kwargs})
 
 
 def test_it_is_an_ordinary_functional_model(tiny_vit, capsys):
