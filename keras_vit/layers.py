@@ -78,6 +78,11 @@ class PositionEmbedding(keras.layers.Layer):
     It is one plain weight, not an Embedding layer: the sparse gradients of a lookup
     cannot be all-reduced efficiently.
 
+    Args:
+        stddev: Standard deviation of the initial values: 0.02 in the official code,
+            D^-0.5 in big_vision. Tiny models that train briefly learn positions sooner
+            from a larger one.
+
     Call arguments:
         tokens: Tensor [B, N, D], N static.
 
@@ -85,11 +90,15 @@ class PositionEmbedding(keras.layers.Layer):
         Tensor [B, N, D].
     """
 
+    def __init__(self, stddev=0.02, **kwargs):
+        super().__init__(**kwargs)
+        self.stddev = stddev
+
     def build(self, input_shape):
         self.embedding = self.add_weight(
             name="embedding",
             shape=(1, *input_shape[1:]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            initializer=keras.initializers.RandomNormal(stddev=self.stddev),
         )
 
     def call(self, tokens):
@@ -97,6 +106,9 @@ class PositionEmbedding(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "stddev": self.stddev}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

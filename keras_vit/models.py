@@ -55,6 +55,8 @@ class VisionTransformer(keras.Model):
             pre-training used (section 3.2), or `None` for no such layer.
         gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
             timm and Hugging Face compute.
+        position_stddev: Standard deviation of the initial position embedding: 0.02 in
+            the official code, D^-0.5 in big_vision.
         head_bias_init: Initial bias of the classifier, for example -10 for a sigmoid
             loss over many classes. Its kernel starts at zero.
         classifier_activation: Activation of the scores, or `None` for logits.
@@ -86,6 +88,7 @@ class VisionTransformer(keras.Model):
         stochastic_depth: float = 0.0,
         representation_size: int | None = None,
         gelu: str = "tanh",
+        position_stddev: float = 0.02,
         head_bias_init: float = 0.0,
         classifier_activation: str | None = None,
         preprocessing: ImagePreprocessing | None = None,
@@ -110,6 +113,7 @@ class VisionTransformer(keras.Model):
             "stochastic_depth": stochastic_depth,
             "representation_size": representation_size,
             "gelu": gelu,
+            "position_stddev": position_stddev,
             "head_bias_init": head_bias_init,
             "classifier_activation": classifier_activation,
             "preprocessing": preprocessing,
@@ -240,6 +244,7 @@ def _connect(
     attention_dropout,
     stochastic_depth,
     gelu,
+    position_stddev,
     preprocessing,
     **head_arguments,
 ):
@@ -257,7 +262,9 @@ def _connect(
     x = keras.layers.Reshape((-1, width), dtype=policy, name="patches")(x)  # [B, N, D]
     if class_token:
         x = layers.ClassToken(dtype=policy, name="class_token")(x)
-    x = layers.PositionEmbedding(dtype=policy, name="position_embedding")(x)
+    x = layers.PositionEmbedding(
+        position_stddev, dtype=policy, name="position_embedding"
+    )(x)
     x = keras.layers.Dropout(dropout, dtype=policy, name="embedding_dropout")(x)
     for index in range(depth):
         x = layers.EncoderBlock(

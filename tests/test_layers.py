@@ -20,6 +20,7 @@ ARGUMENTS = {
     },
     "MLP": {"hidden_dim": 7, "dropout": 0.1, "gelu": "exact"},
     "MultiHeadSelfAttention": {"heads": 3, "attention_dropout": 0.1},
+    "PositionEmbedding": {"stddev": 0.5},
     "StochasticDepth": {"rate": 0.3, "seed": 5},
 }
 
