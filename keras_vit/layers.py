@@ -70,6 +70,10 @@ class ClassToken(keras.layers.Layer):
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else tokens + 1, width)
 
+    def get_config(self):
+        # Keras makes a config by itself only where `dtype` was given as a string.
+        return super().get_config()
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PositionEmbedding(keras.layers.Layer):

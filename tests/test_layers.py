@@ -53,6 +53,13 @@ def test_a_layer_comes_back_from_its_config(layer, tokens):
     np.testing.assert_array_equal(numpy(copy(tokens)), expected)
 
 
+def test_a_layer_comes_back_with_its_dtype_policy(name):
+    policy = keras.DTypePolicy("mixed_bfloat16")
+    layer = getattr(layers, name)(**ARGUMENTS.get(name, {}), dtype=policy)
+    copy = type(layer).from_config(layer.get_config())
+    assert copy.dtype_policy == policy
+
+
 def test_the_config_holds_the_constructors_arguments_as_attributes(name, layer):
     config = layer.get_config()
     for argument, value in ARGUMENTS.get(name, {}).items():

@@ -220,3 +220,37 @@ def test_layer_norm_survives_numbers_whose_squares_overflow_in_float16():
     tokens = (np.arange(15) - 7)[None, None] * 1000.0
     expected = (np.arange(15) - 7) / np.std(np.arange(15))
     np.testing.assert_allclose(numpy(norm(tokens))[0, 0], expected, atol=2e-3)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow only")
+def test_keras_own_export_gives_the_same_scores(tiny_vit, images, tmp_path):
+    import tensorflow as tf
+
+    model = tiny_vit()
+    model.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(str(tmp_path / "exported"))
+    served = exported.serve(images())
+    np.testing.assert_allclose(served, model(images()), rtol=0, atol=1e-5)
+
+
+def test_a_clone_and_a_new_top_work_as_with_any_functional_model(
+    tiny_vit, images, tmp_path
+):
+    model = tiny_vit(classes=None)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(numpy(clone(images())), numpy(model(images())))
+    scores = keras.layers.Dense(3)(model.output)
+    extended = keras.Model(model.input, scores)
+    extended.save(tmp_path / "extended.keras")
+    loaded = keras.models.load_model(tmp_path / "extended.keras")
+    np.testing.assert_array_equal(numpy(loaded(images())), numpy(extended(images())))
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_fit_runs_in_half_precision_with_weights_in_float32(policy):
+    model = small(dtype=policy, dropout=0.1, stochastic_depth=0.1)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(np.ones((4, 22, 14, 3)), np.arange(4), epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert {w.dtype for w in model.trainable_weights} == {"float32"}
