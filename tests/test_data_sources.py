@@ -1,0 +1,235 @@
+"""Folders of images and TensorFlow Datasets, with Pillow as the reference."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from training.data import load_splits
+from training.errors import DataError
+from training.folder import open_folder
+from training.recipe import DataConfig
+from training.sources import open_tfds
+
+
+@pytest.fixture(scope="module")
+def photograph():
+    return Image.fromarray(load_sample_image("flower.jpg")[100:140, 200:232])
+
+
+@pytest.fixture
+def folder(tmp_path, photograph):
+    """12 images of each of the classes ant, bee and cow; returns the folder."""
+    for number, name in enumerate(("cow", "ant", "bee")):
+        (tmp_path / name).mkdir()
+        for index in range(12):
+            image = photograph.rotate(30 * index).resize((20 + number, 17))
+            image.save(tmp_path / name / f"{index:02}.png")
+    return tmp_path
+
+
+def read(split, index):
+    return split.read(tf.constant(index, tf.int64)).numpy()
+
+
+def test_classes_are_sorted_and_files_belong_to_theirs(folder):
+    source = open_folder(folder)
+    assert source.class_names == ("ant", "bee", "cow")
+    for name, label in zip(source.train.names, source.train.labels, strict=True):
+        assert f"/{source.class_names[label]}/" in name
+
+
+def test_a_folder_without_a_test_level_is_divided(folder):
+    splits = load_splits(DataConfig(f"folder:{folder}", validation=0.25, test=0.25), 3)
+    parts = [splits.train, splits.validation, splits.test]
+    assert [len(part) for part in parts] == [20, 7, 9]
+    assert len({name for part in parts for name in part.names}) == 36
+    np.testing.assert_array_equal(np.bincount(splits.test.labels), [3, 3, 3])
+
+
+def test_a_folder_is_divided_in_the_same_way_every_time(folder):
+    config = DataConfig(f"folder:{folder}")
+    assert load_splits(config, 3).test.names == load_splits(config, 3).test.names
+
+
+def test_train_and_test_folders_are_used_as_they_are(tmp_path, folder):
+    root = tmp_path / "divided"
+    for level, names in (("train", ("ant", "bee")), ("test", ("ant", "bee"))):
+        for name in names:
+            (root / level).mkdir(parents=True, exist_ok=True)
+            (root / level / name).symlink_to(folder / name)
+    splits = load_splits(DataConfig(f"folder:{root}", validation=0.0), 3)
+    assert [len(splits.train), len(splits.test)] == [24, 24]
+    assert all("/test/" in name for name in splits.test.names)
+
+
+def test_a_train_folder_alone_gives_its_test_images_too(folder):
+    for name in ("ant", "bee", "cow"):
+        (folder / "train").mkdir(exist_ok=True)
+        (folder / name).rename(folder / "train" / name)
+    splits = load_splits(DataConfig(f"folder:{folder}", validation=0.0, test=0.5), 3)
+    assert [len(splits.train), len(splits.test)] == [18, 18]
+
+
+def test_other_classes_in_test_than_in_train_are_an_error(folder):
+    for level, name in (("train", "ant"), ("train", "bee"), ("test", "ant")):
+        (folder / level).mkdir(exist_ok=True)
+        (folder / level / name).symlink_to(folder / name)
+    (folder / "test" / "cow").symlink_to(folder / "cow")
+    with pytest.raises(DataError, match="bee, cow"):
+        open_folder(folder)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        open_folder(tmp_path / "nowhere")
+
+
+def test_a_folder_without_classes_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="at least 2 class folders"):
+        open_folder(tmp_path)
+
+
+def test_an_empty_class_folder_is_named(folder):
+    (folder / "dog").mkdir()
+    with pytest.raises(DataError, match="no images in class folder dog"):
+        open_folder(folder)
+
+
+def test_too_few_images_to_divide_is_one_line(folder):
+    for path in sorted((folder / "ant").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(DataError, match="test share of 0.2") as error:
+        load_splits(DataConfig(f"folder:{folder}"), 3)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def damaged(folder):
+    """The folder with a truncated PNG and a text file; returns it and their names."""
+    whole = (folder / "ant" / "03.png").read_bytes()
+    (folder / "ant" / "03.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "cow" / "notes.txt").write_text("no image")
+    return folder, ("ant/03.png", "cow/notes.txt")
+
+
+def test_bad_images_are_counted_and_named(damaged):
+    folder, names = damaged
+    with pytest.raises(DataError, match="2 of 37 images cannot be read") as error:
+        open_folder(folder)
+    assert all(name in str(error.value) for name in names)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_images_can_be_left_out(damaged):
+    folder, names = damaged
+    source = open_folder(folder, on_bad_image="skip")
+    assert len(source.train) == 35
+    assert len(source.bad_images) == 2
+    for name in names:
+        assert any(name in reason for reason in source.bad_images)
+        assert not any(name in kept for kept in source.train.names)
+
+
+def test_a_class_of_bad_images_only_is_an_error(damaged):
+    folder, _ = damaged
+    (folder / "dog").mkdir()
+    (folder / "dog" / "a.png").write_bytes(b"\x89PNG")
+    with pytest.raises(DataError, match="no images in class folder dog"):
+        open_folder(folder, on_bad_image="skip")
+
+
+def test_hidden_files_are_no_images(folder):
+    (folder / "ant" / ".DS_Store").write_text("")
+    (folder / ".cache").mkdir()
+    assert len(open_folder(folder).train) == 36
+
+
+def gray_16(photograph):
+    values = np.asarray(photograph.convert("L"), "uint16") * 257
+    return Image.fromarray(values)
+
+
+# file ending, how the photograph is turned into that kind, largest mean difference
+KINDS = {
+    "png": (lambda image: image, 0),
+    "bmp": (lambda image: image, 0),
+    "gif": (lambda image: image.quantize(64), 0),
+    "jpg": (lambda image: image, 1.5),
+    "gray.png": (lambda image: image.convert("L"), 0),
+    "gray.jpg": (lambda image: image.convert("L"), 1.5),
+    "16.png": (gray_16, 0),
+    "cmyk.jpg": (lambda image: image.convert("CMYK"), 4),
+}
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_a_file_of_each_kind_reads_as_pillow_reads_it(folder, photograph, ending):
+    convert, tolerance = KINDS[ending]
+    path = folder / "bee" / f"zzz.{ending}"
+    convert(photograph).save(path)
+    with Image.open(path) as image:
+        if ending == "16.png":
+            expected = np.repeat(np.asarray(image)[..., np.newaxis] // 257, 3, -1)
+        else:
+            expected = np.asarray(image.convert("RGB"))
+    split = open_folder(folder).train
+    pixels = read(split, split.names.index(str(path)))
+    assert pixels.shape == (40, 32, 3)
+    assert np.abs(pixels.astype(int) - expected.astype(int)).mean() <= tolerance
+
+
+def test_an_animation_reads_as_its_first_frame(folder, photograph):
+    frames = [photograph.quantize(32), photograph.rotate(90).quantize(32)]
+    path = folder / "bee" / "zzz.gif"
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    split = open_folder(folder).train
+    pixels = read(split, split.names.index(str(path)))
+    np.testing.assert_array_equal(pixels, np.asarray(frames[0].convert("RGB")))
+
+
+def test_gray_models_get_gray_images(folder):
+    assert read(open_folder(folder, channels=1).train, 0).shape == (17, 21, 1)
+
+
+@pytest.fixture
+def tfds():
+    return pytest.importorskip("tensorflow_datasets")
+
+
+def test_tensorflow_datasets_gives_train_and_test_images(tfds):
+    with tfds.testing.mock_data(num_examples=7):
+        source = open_tfds("cifar10", channels=3)
+    assert len(source.class_names) == 10
+    assert [len(source.train), len(source.test)] == [7, 7]
+    assert read(source.train, 3).shape == (32, 32, 3)
+
+
+def test_tensorflow_datasets_gives_the_images_of_its_own_reader(tfds):
+    with tfds.testing.mock_data(num_examples=5):
+        source = open_tfds("mnist", channels=1)
+        pairs = list(tfds.load("mnist", split="train", as_supervised=True))
+    for index, (image, label) in enumerate(pairs):
+        np.testing.assert_array_equal(read(source.train, index), image)
+        assert source.train.labels[index] == label
+
+
+def test_without_data_it_says_at_once_what_to_do(tfds, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    with pytest.raises(DataError, match="--data.download true"):
+        open_tfds("mnist")
+
+
+def test_an_unknown_data_set_is_one_line(tfds):
+    with pytest.raises(DataError, match="Dataset cifer10 not found") as error:
+        open_tfds("cifer10")
+    assert "\n" not in str(error.value)
+
+
+def test_a_data_set_without_class_labels_is_an_error(tfds):
+    with (
+        tfds.testing.mock_data(num_examples=2),
+        pytest.raises(DataError, match="no image with a class label"),
+    ):
+        open_tfds("voc/2007")

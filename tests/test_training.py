@@ -1,0 +1,282 @@
+"""`fit` on a tiny model: the same run twice, a resumed run, what it leaves behind."""
+
+import csv
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import accuracy_score, f1_score
+
+from training.checkpoint import load_state
+from training.data import load_splits
+from training.errors import RecipeError, RunError
+from training.evaluate import Evaluation, evaluate
+from training.fit import Recorder, fit
+from training.model import build_model, compile_trainer
+from training.optimizer import Warmup, make_optimizer, make_schedule
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
+from training.runs import load_model
+from training.strategy import check_batch_size
+
+# Everything that draws random numbers is on.
+RECIPE = Recipe(
+    seed=3,
+    epochs=2,
+    batch_size=100,
+    label_smoothing=0.1,
+    model=ModelConfig(
+        variant=None,
+        patch_size=4,
+        width=12,
+        depth=2,
+        mlp_dim=16,
+        heads=3,
+        image_size=8,
+        channels=1,
+        dropout=0.2,
+        stochastic_depth=0.2,
+    ),
+    data=DataConfig("digits", validation=0.1),
+    augmentation=AugmentationConfig(shift=1, flip=True),
+    optimizer=OptimizerConfig(learning_rate=3e-3, weight_decay=0.01),
+    schedule=ScheduleConfig("cosine", warmup_epochs=0.5),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    fit(RECIPE, folder)
+    return folder
+
+
+def weights(folder, name="last"):
+    return load_model(folder / f"{name}.keras").get_weights()
+
+
+def equal(ours, theirs):
+    return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_the_same_seed_gives_the_same_weights(run, tmp_path):
+    fit(RECIPE, tmp_path / "again")
+    assert equal(weights(tmp_path / "again"), weights(run))
+
+
+class Stop(Exception):
+    """What stops a run in the middle of a step."""
+
+
+@pytest.mark.parametrize("stop_in_epoch", [0, 1])
+def test_a_resumed_run_ends_with_the_same_weights(
+    run, tmp_path, monkeypatch, stop_in_epoch
+):
+    def stop(recorder, batch, logs=None):
+        if len(recorder.history) == stop_in_epoch and batch == 5:
+            raise Stop
+
+    monkeypatch.setattr(Recorder, "on_train_batch_end", stop)
+    with pytest.raises(Stop):
+        fit(RECIPE, tmp_path / "stopped")
+    monkeypatch.undo()
+    keras.utils.set_random_seed(99)
+    fit(RECIPE, tmp_path / "stopped", resume=True)
+    assert equal(weights(tmp_path / "stopped"), weights(run))
+    assert equal(weights(tmp_path / "stopped", "best"), weights(run, "best"))
+    columns = ("epoch", "loss", "val_loss", "learning_rate")
+    ours, theirs = history(tmp_path / "stopped"), history(run)
+    assert [[row[c] for c in columns] for row in ours] == [
+        [row[c] for c in columns] for row in theirs
+    ]
+
+
+def test_a_run_stopped_before_its_report_is_finished(run, tmp_path):
+    shutil.copytree(run, tmp_path / "copy")
+    for name in ("report.json", "last.keras"):
+        (tmp_path / "copy" / name).unlink()
+    fit(RECIPE, tmp_path / "copy", resume=True)
+    assert equal(weights(tmp_path / "copy"), weights(run))
+
+
+def history(folder):
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_everything_behind(run):
+    assert sorted(path.name for path in run.iterdir()) == [
+        "best.keras",
+        "checkpoint.npz",
+        "confusion_matrix.png",
+        "curves.png",
+        "history.csv",
+        "last.keras",
+        "misclassified.png",
+        "recipe.yaml",
+        "report.json",
+        "tensorboard",
+    ]
+    assert [row["epoch"] for row in history(run)] == ["1", "2"]
+
+
+def test_the_report_says_what_the_best_model_does(run):
+    report = json.loads((run / "report.json").read_text())
+    splits = load_splits(RECIPE.data, channels=1)
+    model = load_model(run / "best.keras")
+    images = np.stack([splits.test.read(tf.constant(i)).numpy() for i in range(360)])
+    predicted = model.predict(images, verbose=0).argmax(axis=1)
+    labels = splits.test.labels
+    assert report["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    assert report["macro_f1"] == pytest.approx(
+        f1_score(labels, predicted, average="macro")
+    )
+    assert report["parameters"] == model.count_params()
+    assert report["classes"]["7"]["support"] == 36
+
+
+def test_the_best_epoch_has_the_highest_validation_accuracy(run):
+    report = json.loads((run / "report.json").read_text())
+    validation = load_splits(RECIPE.data, channels=1).validation
+    accuracy = evaluate(load_model(run / "best.keras"), validation).accuracy
+    highest = max(float(row["val_accuracy"]) for row in history(run))
+    assert accuracy == pytest.approx(highest)
+    assert report["best_epoch"]["val_accuracy"] == pytest.approx(highest)
+
+
+def test_the_model_opens_where_only_the_library_is_imported(run, tmp_path):
+    code = (
+        "import sys, keras, keras_vit;"
+        f"model = keras.models.load_model({str(run / 'best.keras')!r});"
+        "print(type(model).__name__, model.class_names[3], 'training' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.stdout.split() == ["VisionTransformer", "3", "False"], result.stderr
+
+
+def test_a_finished_run_is_not_overwritten(run):
+    for resume in (False, True):
+        with pytest.raises(RunError, match="holds a finished run"):
+            fit(RECIPE, run, resume=resume)
+    assert (run / "report.json").exists()
+
+
+def test_a_stopped_run_is_not_overwritten(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(RECIPE.to_yaml())
+    with pytest.raises(RunError, match="--resume goes on"):
+        fit(RECIPE, tmp_path)
+
+
+def test_a_run_does_not_go_on_with_another_recipe(tmp_path):
+    other = dataclasses.replace(RECIPE, batch_size=50)
+    (tmp_path / "recipe.yaml").write_text(other.to_yaml())
+    with pytest.raises(RunError, match="needs the recipe that the run began with"):
+        fit(RECIPE, tmp_path, resume=True)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    for overwrite in (False, True):
+        with pytest.raises(RunError, match="is not a run"):
+            fit(RECIPE, tmp_path, overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused(run):
+    model = build_model(dataclasses.replace(RECIPE.model, width=15), ("a", "b"))
+    trainer = compile_trainer(model, RECIPE, steps=3)
+    with pytest.raises(RunError, match="does not belong"):
+        load_state(run / "checkpoint.npz", trainer)
+
+
+def test_sizes_that_do_not_fit_are_one_line(tmp_path):
+    model = dataclasses.replace(RECIPE.model, patch_size=3)
+    with pytest.raises(RecipeError, match="multiple of `patch_size`"):
+        fit(dataclasses.replace(RECIPE, model=model), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_replicas_get_equally_many_images():
+    strategy = types.SimpleNamespace(num_replicas_in_sync=2)
+    check_batch_size(strategy, 6)
+    with pytest.raises(RecipeError, match="batch_size=5, 2 replicas"):
+        check_batch_size(strategy, 5)
+
+
+def test_initial_position_embeddings_have_the_recipes_size():
+    config = dataclasses.replace(RECIPE.model, position_stddev=3.0, patch_size=1)
+    positions = build_model(config, ("a", "b")).get_layer("position_embedding")
+    assert np.std(positions.embedding) == pytest.approx(3.0, rel=0.1)
+
+
+def test_weight_decay_shrinks_kernels_only():
+    model = build_model(RECIPE.model, ("a", "b"))
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.5), 0.1, model)
+    before = [weight.numpy() for weight in model.trainable_weights]
+    zeros = [tf.zeros(weight.shape) for weight in model.trainable_weights]
+    optimizer.apply(zeros, model.trainable_variables)
+    for weight, old in zip(model.trainable_weights, before, strict=True):
+        factor = 0.95 if weight.path.endswith("/kernel") else 1.0
+        np.testing.assert_allclose(weight.numpy(), old * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "constant"])
+def test_the_learning_rate_follows_the_schedule(name):
+    recipe = dataclasses.replace(
+        RECIPE, epochs=5, schedule=ScheduleConfig(name, warmup_epochs=1.5)
+    )
+    schedule = make_schedule(recipe, steps_per_epoch=4)
+    after = (np.arange(6, 20) - 6) / 14
+    shape = {
+        "cosine": (1 + np.cos(np.pi * after)) / 2,
+        "linear": 1 - after,
+        "constant": np.ones(14),
+    }[name]
+    expected = 3e-3 * np.concatenate([np.arange(1, 7) / 6, shape])
+    rates = [float(schedule(step)) for step in range(20)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_a_constant_rate_needs_no_schedule():
+    recipe = dataclasses.replace(RECIPE, schedule=ScheduleConfig("constant"))
+    assert make_schedule(recipe, steps_per_epoch=4) == 3e-3
+
+
+def test_a_schedule_survives_its_config():
+    schedule = Warmup(0.5, 4, None)
+    assert float(Warmup.from_config(schedule.get_config())(9)) == 0.5
+
+
+@pytest.fixture
+def evaluation():
+    """Seven images of six classes, scores typed by hand."""
+    labels = np.array([0, 1, 2, 3, 4, 5, 0])
+    probabilities = np.eye(6, dtype="float32")[[0, 1, 2, 3, 4, 0, 1]]
+    probabilities[5] = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]  # the true class comes last
+    return Evaluation(("a", "b", "c", "d", "e", "f"), labels, probabilities)
+
+
+def test_figures_are_those_computed_by_hand(evaluation):
+    summary = evaluation.summary()
+    assert summary["accuracy"] == pytest.approx(5 / 7)
+    assert summary["top_5"] == pytest.approx(6 / 7)
+    assert summary["macro_f1"] == pytest.approx((1 / 2 + 2 / 3 + 1 + 1 + 1 + 0) / 6)
+    assert summary["classes"]["a"]["recall"] == 0.5
+    assert evaluation.confusion()[5, 0] == 1
+    assert evaluation.confusion()[0, 1] == 1

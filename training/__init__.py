@@ -1,0 +1,1 @@
+"""Trains Vision Transformers from the checkout: `python -m training fit`."""

@@ -1,0 +1,25 @@
+"""python -m training: fit, evaluate, predict, recipes, baselines."""
+
+import os
+import sys
+
+from .errors import TrainingError
+
+if __name__ == "__main__":
+    # TensorFlow's start-up lines say nothing about this project.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from .cli import main
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"error: python -m training needs {error.name}: "
+            'pip install -c constraints.txt -e ".[train]"'
+        )
+    try:
+        main()
+    except TrainingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        print("stopped; `fit` goes on with --resume", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,27 @@
+"""What a user can get wrong: each of these ends a command with one line, no traceback.
+
+TrainingError       exit status 1: the work failed
+|-- DataError       the images are not as they should be
+|-- RunError        the run's folder or a model file is not
+`-- RecipeError     exit status 2: the command line or the recipe is not
+"""
+
+
+class TrainingError(Exception):
+    """A mistake of the user's, explained in one line."""
+
+    exit_status = 1
+
+
+class DataError(TrainingError):
+    """A source without images, an unreadable image, data that are not there."""
+
+
+class RunError(TrainingError):
+    """A run that exists already or not yet, a file that is no model."""
+
+
+class RecipeError(TrainingError):
+    """An unknown key, a wrong type, a value out of range."""
+
+    exit_status = 2

@@ -1,0 +1,102 @@
+"""The source folder:PATH: image files of a user's, one folder for each class."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import decoding
+
+from .errors import DataError
+from .splits import Source, Split
+
+
+def open_folder(root: Path, channels: int = 3, on_bad_image: str = "error") -> Source:
+    """Image files in one folder for each class: root/CLASS/..., root/train/CLASS/...
+
+    Every file that is not hidden counts as an image, and all are decoded once, so that
+    a bad one is known before the training and not in the middle of it.
+    """
+    if not root.is_dir():
+        raise DataError(f"folder:{root}: there is no such folder")
+    if not (root / "train").is_dir():
+        class_names, train, bad = _open_classes(root, channels, on_bad_image)
+        return Source(class_names, train, None, bad)
+    class_names, train, bad = _open_classes(root / "train", channels, on_bad_image)
+    if not (root / "test").is_dir():
+        return Source(class_names, train, None, bad)
+    test_names, test, more = _open_classes(root / "test", channels, on_bad_image)
+    if test_names != class_names:
+        raise DataError(
+            f"folder:{root}: train/ and test/ must have the same class folders. "
+            f"Only in one of them: {_listed(set(class_names) ^ set(test_names))}"
+        )
+    return Source(class_names, train, test, bad + more)
+
+
+def _open_classes(
+    root: Path, channels: int, on_bad_image: str
+) -> tuple[tuple[str, ...], Split, tuple[str, ...]]:
+    """The class names, the images and the bad ones of one level of class folders."""
+    folders = sorted(
+        path
+        for path in root.iterdir()
+        if path.is_dir() and not path.name.startswith(".")
+    )
+    if len(folders) < 2:
+        raise DataError(
+            f"folder:{root}: needs at least 2 class folders with images. "
+            f"Found: {_listed(path.name for path in folders)}"
+        )
+    files = {folder: _files(folder) for folder in folders}
+    reasons = _scan([path for paths in files.values() for path in paths], channels)
+    if reasons and on_bad_image == "error":
+        raise DataError(
+            f"folder:{root}: {len(reasons)} of {sum(map(len, files.values()))} images "
+            "cannot be read (--data.on_bad_image skip leaves them out): "
+            f"{_listed(reasons.values(), '; ')}"
+        )
+    good = {f: [p for p in paths if p not in reasons] for f, paths in files.items()}
+    if empty := [folder.name for folder, paths in good.items() if not paths]:
+        raise DataError(f"folder:{root}: no images in class folder {_listed(empty)}")
+    names = [str(path) for paths in good.values() for path in paths]
+    labels = np.repeat(np.arange(len(good)), [len(paths) for paths in good.values()])
+    split = Split(labels, len(good), _file_reader(names, channels), names)
+    return tuple(f.name for f in folders), split, tuple(reasons.values())
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    )
+
+
+def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
+    """The files that cannot be decoded, and why."""
+
+    def reason(path: Path) -> str | None:
+        try:
+            decoding.load_image(path, channels)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor() as pool:
+        found = zip(paths, pool.map(reason, paths), strict=True)
+        return {path: text for path, text in found if text is not None}
+
+
+def _file_reader(names: list[str], channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    paths = tf.constant(names)
+    return lambda index: decoding.decode_image(tf.io.read_file(paths[index]), channels)
+
+
+def _listed(items, separator: str = ", ") -> str:
+    """The first five, and how many more."""
+    items = sorted(items)
+    more = f"{separator}and {len(items) - 5} more" if len(items) > 5 else ""
+    return (separator.join(items[:5]) or "none") + more

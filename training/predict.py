@@ -1,0 +1,97 @@
+"""Classifies image files with a trained model."""
+
+import glob
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+import keras_vit
+from keras_vit import decoding
+
+from .errors import DataError
+
+BATCH_SIZE = 64
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp")
+
+
+def find_images(pattern: str) -> list[Path]:
+    """The image files that a path means.
+
+    Args:
+        pattern: A file, a folder (its images, by their endings, sub-folders included)
+            or a pattern such as `photos/*.jpg`.
+
+    Returns:
+        The files, sorted.
+
+    Raises:
+        DataError: There are none.
+    """
+    path = Path(pattern)
+    if path.is_dir():
+        found = [p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES]
+    elif path.is_file():
+        found = [path]
+    else:
+        found = [Path(name) for name in glob.glob(pattern, recursive=True)]
+    files = sorted(path for path in found if path.is_file())
+    if not files:
+        raise DataError(f"{pattern}: there is no such image file, folder or pattern")
+    return files
+
+
+def predict(
+    model: keras_vit.VisionTransformer, files: Sequence[Path], top: int = 1
+) -> list[list[tuple[str, float]] | None]:
+    """The most probable classes of each file; bad files are named on stderr.
+
+    Args:
+        model: With preprocessing and class names; returns logits.
+        files: Image files of any size.
+        top: How many classes to give for each.
+
+    Returns:
+        For each file its classes and their probabilities, best first, or None where
+        the file is no image.
+    """
+    answers: list[list[tuple[str, float]] | None] = []
+    for start in range(0, len(files), BATCH_SIZE):
+        answers += _predict_batch(model, files[start : start + BATCH_SIZE], top)
+    return answers
+
+
+def _predict_batch(model, files, top):
+    images = [_read(model, path) for path in files]
+    good = [image for image in images if image is not None]
+    if not good:
+        return [None] * len(files)
+    logits = model.predict_on_batch(np.stack(good))
+    probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    best = keras_vit.decode_predictions(probabilities, top, model.class_names)
+    answers = iter([(name, score) for _, name, score in row] for row in best)
+    return [None if image is None else next(answers) for image in images]
+
+
+def _read(model, path: Path) -> np.ndarray[Any, Any] | None:
+    try:
+        image = decoding.load_image(path, model.channels)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return None
+    return decoding.resize_image(tf.constant(image), model.preprocessing).numpy()
+
+
+def print_predictions(files, answers) -> None:
+    """Prints one row for each file that is an image."""
+    table = Table("image", "class", "probability")
+    for path, answer in zip(files, answers, strict=True):
+        for rank, (name, probability) in enumerate(answer or ()):
+            table.add_row("" if rank else str(path), name, f"{probability:.4f}")
+    Console().print(table)
