@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
 	-q -c constraints.txt
 # Quiet: TensorFlow's start-up lines say nothing about this project.
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .PHONY: demo test lint parity constraints clean

@@ -4,6 +4,7 @@ Every step is a command that a user would type; it is printed before it runs.
 """
 
 import contextlib
+import os
 import pathlib
 import shlex
 import socket
@@ -24,6 +25,7 @@ def main() -> int:
     Returns:
         The exit status: 0 when every step succeeded.
     """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     start = time.monotonic()
     try:
         step("training", "fit", "--recipe", "digits", "--name", RUN.name, "--overwrite")
@@ -55,12 +57,12 @@ def digit_png() -> pathlib.Path:
     """Writes the first digit of the test set, which no training saw, as a PNG."""
     from PIL import Image
 
-    from training.data import load_source
-    from training.recipe import load_recipe
+    from training.data import load_splits
+    from training.recipe import DataConfig
 
-    test = load_source(load_recipe("digits")).test
+    test = load_splits(DataConfig("digits"), channels=1).test
     path = RUN / f"digit-{test.labels[0]}.png"
-    Image.fromarray(test.images[0][..., 0]).save(path)
+    Image.fromarray(test.read(0).numpy()[..., 0]).save(path)
     return path
 
 

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         "photographs that scikit-learn carries",
     )
     arguments = parser.parse_args(argv)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         path, difference = export(
             load(arguments.model),
