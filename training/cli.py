@@ -79,6 +79,11 @@ def _fit_parser() -> ArgumentParser:
     )
     parser.add_class_arguments(Recipe)
     parser.add_argument(
+        "--on-bad-image",
+        choices=("error", "skip"),
+        help="short for --data.on_bad_image",
+    )
+    parser.add_argument(
         "--output_dir",
         type=Path | None,
         help="the run's folder (default: runs/<name>, or runs/<name>-seed<seed>)",
@@ -126,7 +131,11 @@ def _fit(options: Namespace) -> None:
     options.pop("recipe", None)
     control = {key: options.pop(key) for key in ("resume", "overwrite")}
     output_dir = options.pop("output_dir")
+    on_bad_image = options.pop("on_bad_image")
     recipe = Recipe(**vars(options))
+    if on_bad_image is not None:
+        data = dataclasses.replace(recipe.data, on_bad_image=on_bad_image)
+        recipe = dataclasses.replace(recipe, data=data)
 
     from .fit import fit
 
