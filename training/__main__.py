@@ -20,6 +20,9 @@ if __name__ == "__main__":
     except TrainingError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
+    except OSError as error:  # a full disk, a folder without permission
+        print(f"error: {error}; `fit` goes on with --resume", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("stopped; `fit` goes on with --resume", file=sys.stderr)
         sys.exit(130)
