@@ -156,18 +156,22 @@ class VisionTransformer(keras.Model):
             self.preprocessing
         )
         config["dtype"] = keras.saving.serialize_keras_object(self.dtype_policy)
-        return {**config, "name": self.name, "trainable": self.trainable}
+        frozen = [layer.name for layer in self.layers if not layer.trainable]
+        return {**config, "name": self.name, "frozen_layers": frozen}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """Rebuilds the model from `get_config()`."""
-        objects = {
-            key: keras.saving.deserialize_keras_object(
+        config = dict(config)
+        for key in ("preprocessing", "dtype"):
+            config[key] = keras.saving.deserialize_keras_object(
                 config[key], custom_objects=custom_objects
             )
-            for key in ("preprocessing", "dtype")
-        }
-        return cls(**{**config, **objects})
+        frozen = config.pop("frozen_layers")
+        model = cls(**config)
+        for name in frozen:
+            model.get_layer(name).trainable = False
+        return model
 
 
 _COUNTS = ("patch_size", "width", "depth", "mlp_dim", "heads", "channels")

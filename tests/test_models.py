@@ -97,6 +97,16 @@ def test_the_config_rebuilds_the_model(tiny_vit, images, kwargs):
     assert copy.get_config() == model.get_config()
 
 
+def test_frozen_layers_stay_frozen_in_the_file(tmp_path):
+    model = small()
+    model.get_layer("encoder_block_0").trainable = False
+    model.save(tmp_path / "frozen.keras")
+    loaded = keras.models.load_model(tmp_path / "frozen.keras")
+    names = [weight.path for weight in model.trainable_weights]
+    assert [weight.path for weight in loaded.trainable_weights] == names
+    assert len(names) == len(model.weights) - 16
+
+
 def test_dropout_stands_where_appendix_b1_puts_it():
     model = small(dropout=0.25)
     block = model.get_layer("encoder_block_0")
