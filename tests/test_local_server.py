@@ -197,17 +197,37 @@ def test_classify_and_regress_over_rest_and_grpc(post, channel):
     assert [(c.label, c.score) for c in classes] == [("low", 0.75), ("high", 0.25)]
 
 
-def test_multi_inference_runs_each_task(channel):
+def multi_inference(channel, *tasks):
     asked = inference_pb2.MultiInferenceRequest()
-    for method in ("regress", "classify"):
+    for name, method in tasks:
         task = asked.tasks.add(method_name=f"tensorflow/serving/{method}")
-        task.model_spec.name, task.model_spec.signature_name = "double", method
+        task.model_spec.name, task.model_spec.signature_name = name, method
     example = asked.input.example_list.examples.add()
     example.features.feature["x"].float_list.value.append(1.5)
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    first, second = stub.MultiInference(asked).results
-    assert first.regression_result.regressions[0].value == 3.0
-    assert second.classification_result.classifications[0].classes[1].score == 1.5
+    return stub.MultiInference(asked).results
+
+
+def test_multi_inference_answers_a_task(channel):
+    (result,) = multi_inference(channel, ("double", "regress"))
+    assert result.regression_result.regressions[0].value == 3.0
+    (result,) = multi_inference(channel, ("double", "classify"))
+    assert result.classification_result.classifications[0].classes[1].score == 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("double", "Input tensor must be the same for all Signatures."),
+        ("", "Found ModelSpec with an empty model name."),
+        ("other", "All ModelSpecs in a MultiInferenceRequest must access the same"),
+    ],
+)
+def test_multi_inference_refuses_tasks_without_a_common_input(channel, name, text):
+    with pytest.raises(grpc.RpcError) as caught:
+        multi_inference(channel, ("double", "regress"), (name, "classify"))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details().startswith(text)
 
 
 def test_status_and_metadata(get, channel):

@@ -20,7 +20,10 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+from tensorflow_serving.config.model_server_config_pb2 import (
+    TENSORFLOW,
+    ModelServerConfig,
+)
 from test_local_server import request
 
 from serving.local import LocalServer
@@ -182,6 +185,16 @@ def test_labels_at_the_start_need_the_flag(publish):
         (("name", "n"), "UNKNOWN", "1 model(s) did not become available"),
         (("base_path", "rel"), "INVALID_ARGUMENT", "have an absolute path or URI"),
         (("model_platform", "x"), "INVALID_ARGUMENT", "change a model's platform"),
+        (
+            ("model_platform", ""),
+            "INVALID_ARGUMENT",
+            "Illegal setting neither ModelServerConfig::model_type (deprecated) nor",
+        ),
+        (
+            ("model_type", TENSORFLOW),
+            "INVALID_ARGUMENT",
+            "Illegal setting both ModelServerConfig::model_type (deprecated) and",
+        ),
     ],
 )
 def test_a_refused_reload_says_why(publish, tmp_path, change, code, text):
@@ -196,6 +209,25 @@ def test_a_refused_reload_says_why(publish, tmp_path, change, code, text):
             reload(server, wanted)
         assert caught.value.code().name == code
         assert text in caught.value.details()
+
+
+def test_a_reload_tells_names_first_and_labels_before_new_platforms(publish):
+    base_path = publish(1)
+    with serve(base_path) as server:
+        wanted = config("relative")
+        wanted.model_config_list.config.add().CopyFrom(
+            wanted.model_config_list.config[0]
+        )
+        with pytest.raises(grpc.RpcError, match="Illegal to list model m multiple"):
+            reload(server, wanted)
+        wanted = config(base_path, labels=STABLE % 9)
+        other = wanted.model_config_list.config.add()
+        other.CopyFrom(wanted.model_config_list.config[0])
+        wanted.model_config_list.config[0].ClearField("version_labels")
+        wanted.model_config_list.config[0].name = "new"
+        wanted.model_config_list.config[0].model_platform = "x"
+        with pytest.raises(grpc.RpcError, match="Request to assign label"):
+            reload(server, wanted)
 
 
 def test_a_reload_drops_models_that_it_does_not_name(publish):

@@ -31,6 +31,8 @@ def arrays(document, infos):
         (b'{"a": 1} and more', {"a": 1}),
         (b'{"a": 1, "a": 2}', {"a": 1}),
         (b'{"a": "Inf", "b": [Inf, -Inf]}', {"a": "Inf", "b": [np.inf, -np.inf]}),
+        (b'{"a": [1, "-NaN", -Inf], "a": -NaN}', {"a": [1, "-NaN", -np.inf]}),
+        (b'{"a": 0.0e309}', {"a": 0.0}),
         (b'{"a": 18446744073709551616}', {"a": 2.0**64}),
         (b'{"a": 5e-324}', {"a": 0.0}),
         (rb'{"a": "\ud83d\ude00 \\ud800"}', {"a": "\U0001f600 \\ud800"}),
@@ -53,6 +55,9 @@ def test_bytes_that_are_not_utf8_pass_through():
         (b'{"a": [1,]}', "JSON Parse error: "),
         (b'{"a": 01}', "JSON Parse error: "),
         (b'{"a": 1e400}', "JSON Parse error: Number too big to be stored in double."),
+        (b'{"a": 0e309}', "JSON Parse error: Number too big to be stored in double."),
+        (b'{"a": 0.0E310}', "JSON Parse error: Number too big"),
+        (b'{"a": --NaN}', "JSON Parse error: "),
         (b'{"a": ' + b"9" * 5000 + b"}", "JSON Parse error: Number too big"),
         (rb'{"a": "\ud800"}', "JSON Parse error: The surrogate pair in string"),
         (b'{"a": Infinit}', "JSON Parse error: "),
@@ -112,6 +117,7 @@ def test_nested_lists_become_the_array_that_numpy_makes(shape):
         ([[1, 2], [3]], "unexpected size: 1 at level: 1 expected size: 2"),
         ([[1, [2]]], "Encountered list at unexpected level: 2 expected < 2"),
         ([[1], 2], "JSON Value: 2 found at incorrect level: 2 in the JSON DOM"),
+        ([[1, "a"], [2]], 'JSON Value: "a" Type: String'),
         ([1, None], "JSON Value: null Type: Null is not of expected type: float"),
         ([1, True], "JSON Value: true Type: True is not of expected type: float"),
         ([{"b64": "YQ=="}], "Type: Object is not of expected type: float"),
@@ -278,6 +284,25 @@ def test_examples_hold_each_kind_of_value():
     assert features["e"].WhichOneof("kind") is None
 
 
+def test_of_a_name_that_comes_twice_the_first_or_in_examples_the_last_counts():
+    columns = parse(b'{"inputs": {"x": [1], "x": ["a"]}}')
+    assert arrays(columns, ONE)[1]["x"].tolist() == [1]
+    rows = parse(b'{"instances": [{"x": 1, "x": 2}]}')
+    assert arrays(rows, ONE)[1]["x"].tolist() == [1]
+    rows = parse(b'{"instances": [{"x": 1, "x": "a"}]}')
+    with pytest.raises(InvalidArgument, match="element: 0 key: x .*Type: String"):
+        arrays(rows, ONE)
+    examples = examples_from_json(parse(b'{"examples": [{"x": 1, "x": 2.5}]}'))
+    feature = examples.example_list.examples[0].features.feature["x"]
+    assert feature.float_list.value == [2.5]
+
+
+def test_two_b64_keys_are_no_bytes():
+    rows = parse(b'{"instances": [{"b64": "YQ==", "b64": "Yg=="}]}')
+    with pytest.raises(InvalidArgument, match="does not have named input: b64"):
+        arrays(rows, {"x": TensorInfo(dtype=STRING)})
+
+
 @pytest.mark.parametrize(
     ("document", "text"),
     [
@@ -289,6 +314,8 @@ def test_examples_hold_each_kind_of_value():
         ({"examples": [{"x": [1, 1.5]}]}, "feature: x expecting type: int64"),
         ({"examples": [{"x": ["a", 1]}]}, "feature: x expecting type: bytes"),
         ({"examples": [{"x": 2**63}]}, "x has uint64_t element"),
+        ({"examples": [{"x": [1.5, 2**63]}]}, "feature: x expecting type: float"),
+        ({"examples": [{"x": [1, {"b64": "-"}]}]}, "feature: x expecting type: int64"),
     ],
 )
 def test_examples_that_are_refused(document, text):

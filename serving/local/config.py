@@ -16,6 +16,7 @@ from google.protobuf import (
     text_format,
 )
 from tensorflow_serving.config.model_server_config_pb2 import (
+    MODEL_TYPE_UNSPECIFIED,
     TENSORFLOW,
     ModelConfig,
     ModelServerConfig,
@@ -88,6 +89,7 @@ def check_config(config: ModelServerConfig) -> None:
                 f"Illegal to list model {model.name} multiple times in config list"
             )
         names.add(model.name)
+    for model in config.model_config_list.config:
         if not os.path.isabs(model.base_path):
             raise InvalidArgument(
                 f"Expected model {model.name} to have an absolute path or URI; "
@@ -101,17 +103,7 @@ def check_platform(model: ModelConfig) -> None:
     Raises:
         InvalidArgument: the platform is unknown, missing, or given twice.
     """
-    if model.model_type and model.model_platform:
-        raise InvalidArgument(
-            "Illegal setting both ModelServerConfig::model_type(deprecated) "
-            "and ModelServerConfig::model_platform."
-        )
     platform = platform_of(model)
-    if not platform:
-        raise InvalidArgument(
-            "Illegal setting neither ModelServerConfig::model_type(deprecated) "
-            "nor ModelServerConfig::model_platform."
-        )
     if platform != PLATFORM:
         raise InvalidArgument(
             f"Model {model.name} requests unsupported platform {platform}"
@@ -119,10 +111,27 @@ def check_platform(model: ModelConfig) -> None:
 
 
 def platform_of(model: ModelConfig) -> str:
-    """The platform's name; the old field `model_type` counts too."""
-    if model.model_platform:
-        return model.model_platform
-    return PLATFORM if model.model_type == TENSORFLOW else ""
+    """The platform's name; the old field `model_type` counts too.
+
+    Raises:
+        InvalidArgument: the platform is missing or given twice.
+    """
+    if model.model_type and model.model_platform:
+        raise InvalidArgument(
+            "Illegal setting both ModelServerConfig::model_type (deprecated) "
+            "and ModelServerConfig::model_platform."
+        )
+    if model.model_type not in (MODEL_TYPE_UNSPECIFIED, TENSORFLOW):
+        raise InvalidArgument(
+            f"ModelServerConfig::model_type choice {model.model_type} not supported."
+        )
+    platform = PLATFORM if model.model_type else model.model_platform
+    if not platform:
+        raise InvalidArgument(
+            "Illegal setting neither ModelServerConfig::model_type (deprecated) "
+            "nor ModelServerConfig::model_platform."
+        )
+    return platform
 
 
 def versions_on_disk(base_path: str) -> list[int]:

@@ -70,7 +70,7 @@ def multi_infer(
 
     Raises:
         InvalidArgument: several models, a signature twice, unknown or of another kind,
-            or no examples.
+            signatures that do not read the same tensor, or no examples.
         Unimplemented: a method that is neither `CLASSIFY` nor `REGRESS`.
     """
     _check_tasks(model, tasks, check_method)
@@ -90,8 +90,10 @@ def multi_infer(
 def _check_tasks(
     model: LoadedModel, tasks: Sequence[inference_pb2.InferenceTask], check_method: bool
 ) -> None:
-    seen = set()
+    seen, feeds = set(), set()
     for task in tasks:
+        if not task.model_spec.name:
+            raise InvalidArgument("Found ModelSpec with an empty model name.")
         if task.model_spec.name != tasks[0].model_spec.name:
             raise InvalidArgument(
                 "All ModelSpecs in a MultiInferenceRequest must access the same "
@@ -106,6 +108,9 @@ def _check_tasks(
                 f"Requested signature not found in model graph: {key}"
             )
         _check(model.signatures[key], task.method_name, check_method)
+        feeds.add(model.signatures[key].inputs["inputs"].name)
+        if len(feeds) > 1:
+            raise InvalidArgument("Input tensor must be the same for all Signatures.")
 
 
 def _serialized(examples: input_pb2.Input) -> np.ndarray:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from .errors import InvalidArgument, Unimplemented
-from .jsontext import echo, format_error, type_of
+from .jsontext import Repeated, echo, format_error, type_of
 from .session import type_name
 from .tensors import parsing_error
 
@@ -51,6 +51,7 @@ def is_base64(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and value.keys() == {"b64"}
+        and not isinstance(value, Repeated)
         and isinstance(value["b64"], str)
     )
 
@@ -96,15 +97,15 @@ def dense(value: Any, data_type: int) -> Dense:
     leaves = [value]
     for size in shape:
         if any(type(v) is not list or len(v) != size for v in leaves):
-            _blame(value, shape, 0)
+            _blame(value, shape, 0, data_type)
         leaves = list(itertools.chain.from_iterable(leaves))
     if any(type(v) is list for v in leaves):
-        _blame(value, shape, 0)
+        _blame(value, shape, 0, data_type)
     return Dense(tuple(shape), _convert(leaves, data_type))
 
 
-def _blame(value: Any, shape: list[int], level: int) -> None:
-    """Raises for the first element that does not fit the shape."""
+def _blame(value: Any, shape: list[int], level: int, data_type: int) -> None:
+    """Raises for the first element that does not fit the shape or the type."""
     rank = len(shape)
     if not isinstance(value, list):
         if level != rank:
@@ -112,6 +113,7 @@ def _blame(value: Any, shape: list[int], level: int) -> None:
                 f"JSON Value: {echo(value)} found at incorrect level: {level + 1} "
                 f"in the JSON DOM. Expected at level: {rank}"
             )
+        _convert([value], data_type)
         return
     if level >= rank:
         raise InvalidArgument(
@@ -123,7 +125,7 @@ def _blame(value: Any, shape: list[int], level: int) -> None:
             f"expected size: {shape[level]}"
         )
     for item in value:
-        _blame(item, shape, level + 1)
+        _blame(item, shape, level + 1, data_type)
 
 
 def _within(low: int, high: int) -> Callable[[Any], bool]:

@@ -9,7 +9,7 @@ from tensorflow_serving.apis import input_pb2
 
 from .errors import InvalidArgument
 from .jsondense import decode_base64, is_base64
-from .jsontext import format_error, type_of
+from .jsontext import format_error, members, type_of
 
 
 def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:
@@ -41,8 +41,9 @@ def _example(value: Any) -> example_pb2.Example:
             f"Example must be JSON object but got JSON {type_of(value)}"
         )
     example = example_pb2.Example()
-    for name, content in value.items():
+    for name, content in members(value):
         feature = example.features.feature[name]
+        feature.Clear()  # of a name that comes twice, the last counts
         for item in content if isinstance(content, list) else [content]:
             _add(feature, name, item)
     return example
@@ -50,34 +51,38 @@ def _example(value: Any) -> example_pb2.Example:
 
 def _add(feature: feature_pb2.Feature, name: str, item: Any) -> None:
     """Appends a value; all values of a feature have one kind."""
-    kind, value = _kind_and_value(name, item)
+    kind = _kind(name, item)
     present = feature.WhichOneof("kind")
     if present not in (None, kind):
         raise InvalidArgument(
             f"Unexpected element type in feature: {name} "
             f"expecting type: {present.removesuffix('_list')}"
         )
-    getattr(feature, kind).value.append(value)
+    getattr(feature, kind).value.append(_value(name, item))
 
 
-def _kind_and_value(name: str, item: Any) -> tuple[str, Any]:
-    if isinstance(item, str):
-        return "bytes_list", item.encode("utf-8", "surrogateescape")
-    if is_base64(item):
-        return "bytes_list", decode_base64(item)
-    if isinstance(item, bool):
-        return "int64_list", int(item)
-    if isinstance(item, float):
-        return "float_list", item
+def _kind(name: str, item: Any) -> str:
+    if isinstance(item, str) or is_base64(item):
+        return "bytes_list"
     if isinstance(item, int):
-        if item >= 2**63:
-            raise InvalidArgument(
-                f"Feature: {name} has uint64_t element. Only int64_t is supported."
-            )
-        return "int64_list", item
+        return "int64_list"
+    if isinstance(item, float):
+        return "float_list"
     raise InvalidArgument(
         f"Feature: {name} has element with unexpected JSON type: {type_of(item)}"
     )
+
+
+def _value(name: str, item: Any) -> Any:
+    if isinstance(item, str):
+        return item.encode("utf-8", "surrogateescape")
+    if isinstance(item, dict):
+        return decode_base64(item)
+    if isinstance(item, int) and item >= 2**63:
+        raise InvalidArgument(
+            f"Feature: {name} has uint64_t element. Only int64_t is supported."
+        )
+    return int(item) if isinstance(item, bool) else item
 
 
 def result_to_json(result: Any) -> dict[str, Any]:

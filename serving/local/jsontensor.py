@@ -11,7 +11,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from .errors import InvalidArgument, ServingError
 from .jsondense import CONVERSIONS, Dense, dense, is_base64
-from .jsontext import echo, format_error
+from .jsontext import echo, format_error, members
 from .session import type_name
 
 TensorInfos = Mapping[str, TensorInfo]
@@ -78,15 +78,15 @@ def _from_rows(instances: list[Any], infos: TensorInfos) -> dict[str, Dense]:
             "input tensors required as per tensorinfo_map"
         )
     if _is_named(instances[0]):
-        rows = _named_rows(instances, infos)
-        return {alias: _stack([row[alias] for row in rows]) for alias in sorted(infos)}
+        named = _named_rows(instances, infos)
+        return {alias: _stack(named[alias], len(instances)) for alias in sorted(infos)}
     alias = min(infos)
     data_type = infos[alias].dtype
     try:
         return {alias: dense(instances, data_type)}
     except ServingError:
         # Once more, row by row, to tell which one is wrong.
-        return {alias: _stack(_plain_rows(instances, data_type))}
+        return {alias: _stack(_plain_rows(instances, data_type), len(instances))}
 
 
 def _plain_rows(instances: list[Any], data_type: int) -> list[Dense]:
@@ -103,17 +103,15 @@ def _plain_rows(instances: list[Any], data_type: int) -> list[Dense]:
     return rows
 
 
-def _named_rows(instances: list[Any], infos: TensorInfos) -> list[dict[str, Dense]]:
-    firsts: dict[str, list[Dense]] = {alias: [] for alias in infos}
-    rows = []
+def _named_rows(instances: list[Any], infos: TensorInfos) -> dict[str, list[Dense]]:
+    rows: dict[str, list[Dense]] = {alias: [] for alias in infos}
     for index, row in enumerate(instances):
         if not _is_named(row):
             raise InvalidArgument(
                 f"Expecting object but got list at item {index} of input list"
             )
-        rows.append(
-            {key: _named_value(index, key, row[key], infos, firsts) for key in row}
-        )
+        for key, value in members(row):
+            _add_named(index, key, value, infos, rows)
         if row.keys() != infos.keys():
             raise InvalidArgument(
                 f"Failed to process element: {index} of 'instances' list. JSON object: "
@@ -122,17 +120,15 @@ def _named_rows(instances: list[Any], infos: TensorInfos) -> list[dict[str, Dens
     return rows
 
 
-def _named_value(
-    index: int, key: str, value: Any, infos: TensorInfos, firsts: dict[str, list[Dense]]
-) -> Dense:
+def _add_named(
+    index: int, key: str, value: Any, infos: TensorInfos, rows: dict[str, list[Dense]]
+) -> None:
     try:
         if key not in infos:
             raise InvalidArgument(f"JSON object: does not have named input: {key}")
-        value_read = _like_first(dense(value, infos[key].dtype), firsts[key])
+        rows[key].append(_like_first(dense(value, infos[key].dtype), rows[key]))
     except ServingError as error:
         raise _row_error(index, f" key: {key}", error) from error
-    firsts[key] = firsts[key] or [value_read]
-    return value_read
 
 
 def _row_error(index: int, key: str, error: ServingError) -> InvalidArgument:
@@ -153,9 +149,10 @@ def _like_first(row: Dense, rows: list[Dense]) -> Dense:
     return row
 
 
-def _stack(rows: list[Dense]) -> Dense:
-    shape = (len(rows), *rows[0].shape)
-    return Dense(shape, np.concatenate([row.values for row in rows]))
+def _stack(rows: list[Dense], count: int) -> Dense:
+    """One tensor; as in TensorFlow Serving, keys that come twice push others out."""
+    values = np.concatenate([row.values for row in rows])
+    return Dense((count, *rows[0].shape), values[: count * rows[0].values.size])
 
 
 def _is_named(value: Any) -> bool:

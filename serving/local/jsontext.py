@@ -1,15 +1,16 @@
 """JSON as TensorFlow Serving's parser reads it and prints it.
 
 The standard library reads it; what RapidJSON does otherwise is here: NaN and Infinity
-are numbers (Inf too), the first of two equal keys counts, bytes after the document are
-ignored, bytes that are not UTF-8 pass through strings, denormal numbers are 0.
+are numbers (Inf and -NaN too), the first of two equal keys counts, bytes after the
+document are ignored, bytes that are not UTF-8 pass through strings, denormal numbers
+are 0, and a zero may have no exponent that another digit could not have.
 """
 
 import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .errors import InvalidArgument
@@ -20,7 +21,7 @@ TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 _ECHO_LIMIT = 256
 _SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max
 _BLANKS = " \t\n\r"
-_INFINITIES = re.compile(r'"(?:[^"\\]|\\.)*"|(-?)Inf(?:inity)?', re.DOTALL)
+_SPECIAL = re.compile(r'"(?:[^"\\]|\\.)*"|-(?=NaN)|(-?)Inf(?:inity)?', re.DOTALL)
 _ESCAPES = re.compile(
     r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
 )
@@ -67,30 +68,59 @@ def _decode(text: str, start: int) -> Any:
     try:
         return _DECODER.raw_decode(text, start)[0]
     except json.JSONDecodeError as error:
-        if not text.startswith(("Inf", "-Inf"), error.pos):
+        if not text.startswith(("Inf", "-Inf", "-NaN"), error.pos):
             raise
-    text = _INFINITIES.sub(
-        lambda match: match[0] if match[1] is None else f"{match[1]}Infinity", text
-    )
-    return _DECODER.raw_decode(text, start)[0]
+    return _DECODER.raw_decode(_SPECIAL.sub(_as_python, text), start)[0]
+
+
+def _as_python(match: re.Match[str]) -> str:
+    """A number of `_SPECIAL` as Python spells it; NaN has no sign."""
+    if match[1] is not None:
+        return f"{match[1]}Infinity"
+    return "" if match[0] == "-" else match[0]
 
 
 def _parse_error(text: str, offset: int) -> InvalidArgument:
     return InvalidArgument(f"JSON Parse error: {text} at offset: {offset}")
 
 
-def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    return members if len(members) == len(pairs) else dict(reversed(pairs))
+class Repeated(dict[str, Any]):
+    """An object in which a key comes twice: the first one is found by it.
+
+    Attributes:
+        pairs: all keys with their values, in order.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]):
+        super().__init__(reversed(pairs))
+        self.pairs = pairs
+
+
+def members(value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """The keys of an object with their values, each as often as it comes."""
+    return value.pairs if isinstance(value, Repeated) else value.items()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    return value if len(value) == len(pairs) else Repeated(pairs)
 
 
 def _number(text: str) -> float:
     value = float(text)
     if _SMALLEST <= abs(value) <= _LARGEST:
         return value
-    if math.isinf(value):
+    if math.isinf(value) or _exponent_too_large(text):
         raise OverflowError(text)
     return math.copysign(0.0, value)
+
+
+def _exponent_too_large(text: str) -> bool:
+    """Whether a zero has an exponent that RapidJSON refuses whatever comes before."""
+    if len(text) < len("0e309"):  # most zeros
+        return False
+    digits, _, exponent = text.lower().partition("e")
+    return bool(exponent) and float(exponent) > 308 + len(digits.partition(".")[2])
 
 
 def _integer(text: str) -> int | float:
@@ -103,7 +133,7 @@ def _integer(text: str) -> int | float:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_first_wins, parse_float=_number, parse_int=_integer
+    object_pairs_hook=_object, parse_float=_number, parse_int=_integer
 )
 
 
@@ -142,7 +172,7 @@ def _pieces(value: Any, indent: str) -> Iterator[str]:
     """Objects on several lines, arrays on one."""
     if isinstance(value, dict) and value:
         inner, separator = f"{indent}    ", "{\n"
-        for name, member in value.items():
+        for name, member in members(value):
             yield f"{separator}{inner}{json.dumps(name, ensure_ascii=False)}: "
             yield from _pieces(member, inner)
             separator = ",\n"

@@ -167,7 +167,7 @@ class ServedModels:
         """Takes a configuration over, or refuses it and changes nothing."""
         new = {model.name: model for model in config.model_config_list.config}
         present = self._configs()
-        for name in new.keys() & present.keys():
+        for name in [name for name in new if name in present]:
             platforms = [configuration.platform_of(c[name]) for c in (present, new)]
             if platforms[0] != platforms[1]:
                 raise InvalidArgument(
@@ -177,6 +177,7 @@ class ServedModels:
         allow = self._options.allow_version_labels_for_unavailable_models
         for name, model in new.items():
             self._model(name).check_labels(model, allow)
+        for model in new.values():
             configuration.check_platform(model)
         for name in new.keys() - self._models.keys():
             self._models[name] = ServedModel(name, self._load)
