@@ -95,7 +95,6 @@ class VisionTransformer(keras.Model):
         class_names: Sequence[str] | None = None,
         dtype: Any = None,
         name: str | None = None,
-        **kwargs,
     ):
         arguments: dict[str, Any] = {
             "image_size": image_size_pair(image_size),
@@ -124,7 +123,7 @@ class VisionTransformer(keras.Model):
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         images = keras.Input((*arguments["image_size"], channels), name="images")
         outputs = _connect(images, policy, **arguments)
-        super().__init__(images, outputs, name=name, **kwargs)
+        super().__init__(images, outputs, name=name)
         self.dtype_policy = policy
         for argument, value in arguments.items():
             setattr(self, argument, value)
@@ -183,9 +182,10 @@ def _check_numbers(arguments: dict[str, Any]) -> None:
     optional = ("classes", "representation_size")
     counts = [key for key in optional if arguments[key] is not None]
     for key in (*_COUNTS, *counts):
-        if not arguments[key] >= 1:
+        if not isinstance(arguments[key], int) or arguments[key] < 1:
             raise ValueError(
-                f"`{key}` must be at least 1. Received: {key}={arguments[key]}"
+                f"`{key}` must be an integer of at least 1. "
+                f"Received: {key}={arguments[key]!r}"
             )
     for key in _RATES:
         if not 0.0 <= arguments[key] < 1.0:
@@ -350,6 +350,16 @@ def _application(variant: str) -> Callable[..., VisionTransformer]:
             raise ValueError(
                 f"`pooling` must be one of {', '.join(map(repr, _POOLING_HEADS))}. "
                 f"Received: pooling={pooling!r}"
+            )
+        if input_shape is not None and len(input_shape) != 3:
+            raise ValueError(
+                "`input_shape` must be (height, width, channels). "
+                f"Received: input_shape={input_shape}"
+            )
+        if weights is not None and not os.path.isfile(weights):
+            raise ValueError(
+                "`weights` must be None or the path of a .weights.h5 file that "
+                f"`save_weights` wrote. Received: weights={os.fspath(weights)!r}"
             )
         height, width, channels = input_shape or (224, 224, 3)
         model = VisionTransformer.from_variant(

@@ -1,6 +1,7 @@
 """`python -m serving`: finds the command; each one is imported when it is asked for."""
 
 import importlib
+import os
 import sys
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1 after a failure, 2 for a usage error.
     """
+    # TensorFlow's start-up lines say nothing about what was asked.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     arguments = sys.argv[1:] if argv is None else argv
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):

@@ -1,7 +1,6 @@
 """From a trained `.keras` file to the next version of a served model."""
 
 import argparse
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -32,7 +31,9 @@ def main(argv: list[str]) -> int:
         prog="python -m serving export",
         description="Writes a trained model as the next version of a served model.",
     )
-    parser.add_argument("model", type=pathlib.Path, help="a .keras file")
+    parser.add_argument(
+        "model", type=pathlib.Path, help="a .keras file, or a run's folder"
+    )
     parser.add_argument(
         "--to",
         type=pathlib.Path,
@@ -56,7 +57,6 @@ def main(argv: list[str]) -> int:
         "photographs that scikit-learn carries",
     )
     arguments = parser.parse_args(argv)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         path, difference = export(
             load(arguments.model),
@@ -75,7 +75,7 @@ def load(path: pathlib.Path) -> Any:
     """Loads a trained classifier.
 
     Args:
-        path: A `.keras` file.
+        path: A `.keras` file, or a folder that holds `best.keras`.
 
     Returns:
         The `keras_vit.VisionTransformer`.
@@ -83,6 +83,8 @@ def load(path: pathlib.Path) -> Any:
     Raises:
         ExportError: No such file, no such format, or another kind of model.
     """
+    if path.is_dir():
+        path = path / "best.keras"
     if not path.is_file():
         raise ExportError(f"{path}: no such file")
     import keras

@@ -233,3 +233,14 @@ def test_a_data_set_without_class_labels_is_an_error(tfds):
         pytest.raises(DataError, match="no image with a class label"),
     ):
         open_tfds("voc/2007")
+
+
+@pytest.mark.parametrize(
+    "levels", [("train", "val"), ("training", "validation"), ("test",)]
+)
+def test_divisions_that_would_be_left_out_are_refused(tmp_path, levels):
+    for level in levels:
+        for name in ("cat", "dog"):
+            (tmp_path / level / name).mkdir(parents=True)
+    with pytest.raises(DataError, match="must hold class folders, or train/"):
+        open_folder(tmp_path)

@@ -180,6 +180,14 @@ def test_a_file_that_is_no_model_is_named(tmp_path, capsys):
     assert not (tmp_path / "m").exists()
 
 
+def test_a_runs_folder_means_its_best_model(keras_file, tmp_path):
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    keras_file.rename(run_folder / "best.keras")
+    assert run(run_folder, "--to", tmp_path / "m") == 0
+    assert run(tmp_path, "--to", tmp_path / "m") == 1
+
+
 def test_another_kind_of_model_is_refused(tmp_path, capsys):
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(
         tmp_path / "mlp.keras"

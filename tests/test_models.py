@@ -192,6 +192,7 @@ def test_every_name_of_the_package_exists():
         ({"gelu": "fast"}, "`gelu` must be one of 'tanh', 'exact'"),
         ({"class_names": ["a"]}, "one name for each class.*1 names, classes=7"),
         ({"channels": 0}, "`channels`.*at least 1.*channels=0"),
+        ({"classes": "3"}, "`classes` must be an integer.*classes='3'"),
         ({"patch_size": 0}, "`patch_size`.*at least 1.*patch_size=0"),
         ({"dropout": 1.5}, "`dropout`.*1.5"),
         ({"stochastic_depth": 1.0}, "`stochastic_depth`.*1.0"),
@@ -264,3 +265,23 @@ def test_fit_runs_in_half_precision_with_weights_in_float32(policy):
     history = model.fit(np.ones((4, 22, 14, 3)), np.arange(4), epochs=2, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     assert {w.dtype for w in model.trainable_weights} == {"float32"}
+
+
+@pytest.mark.parametrize("name", ["img_size", "num_classes", "drop_rate"])
+def test_other_libraries_names_of_arguments_are_not_swallowed(name):
+    with pytest.raises(TypeError, match=name):
+        small(**{name: 1})
+    with pytest.raises(TypeError, match=name):
+        keras_vit.ViTTi16(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"input_shape": (64, 64)}, r"`input_shape` must be \(height, width, channels"),
+        ({"weights": "imagenet"}, "`weights` must be None or the path.*'imagenet'"),
+    ],
+)
+def test_a_function_names_the_argument_and_what_came(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.ViTTi16(**kwargs)

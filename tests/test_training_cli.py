@@ -83,6 +83,23 @@ def test_evaluate_refuses_other_classes(folder):
         main(["evaluate", "runs/tiny", "--source", "folder:animals"])
 
 
+def test_evaluate_counts_every_image_of_another_folder(folder, capsys):
+    for name in range(10):
+        (folder / "digits" / str(name)).mkdir(parents=True)
+        for index in range(3):
+            image = Image.new("L", (8, 8), 20 * index)
+            image.save(folder / "digits" / str(name) / f"{index}.png")
+    main(["evaluate", "runs/tiny", "--source", "folder:digits"])
+    assert "on 30 images" in capsys.readouterr().out
+
+
+def test_predict_takes_what_a_shell_makes_of_a_pattern(capsys):
+    main(["predict", "images/0.png", "images/1.png", "--model", "runs/tiny"])
+    printed = capsys.readouterr().out
+    assert "images/0.png" in printed
+    assert "images/1.png" in printed
+
+
 def test_predict_names_the_classes_of_a_folder(capsys):
     main(["predict", "images", "--model", "runs/tiny", "--top", "2"])
     printed = capsys.readouterr().out

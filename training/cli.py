@@ -104,14 +104,18 @@ def _evaluate_parser() -> ArgumentParser:
         "--split", type=Literal["train", "validation", "test"], default="test"
     )
     parser.add_argument(
-        "--source", type=str | None, help="other images than those of the run's recipe"
+        "--source",
+        type=str | None,
+        help="other images than the run's: of a folder all, or those in test/",
     )
     return parser
 
 
 def _predict_parser() -> ArgumentParser:
     parser = _new_parser()
-    parser.add_argument("images", type=str, help="a file, a folder or a pattern")
+    parser.add_argument(
+        "images", type=str, nargs="+", help="files, folders or patterns"
+    )
     parser.add_argument(
         "--model", type=Path, required=True, help="a .keras file or a run's folder"
     )
@@ -145,43 +149,59 @@ def _fit(options: Namespace) -> None:
 
 def _evaluate(options: Namespace) -> None:
     from . import runs
-    from .data import load_splits
     from .evaluate import evaluate, print_evaluation
 
     path = runs.model_file(options.model)
     model = runs.load_model(path)
-    config = _data_config(path, options.source)
-    splits = load_splits(config, model.channels)
-    if list(splits.class_names) != model.class_names:
+    if options.source is None:
+        title, names, split = _run_images(path, options.split, model.channels)
+    else:
+        title, names, split = _other_images(options.source, model.channels)
+    if list(names) != model.class_names:
         raise RunError(
-            f"{path}: its classes are not those of {config.source}: "
-            f"{', '.join(model.class_names)} and {', '.join(splits.class_names)}"
+            f"{path}: its classes are not those of the {title}: "
+            f"{', '.join(model.class_names)} and {', '.join(names)}"
         )
-    split = getattr(splits, options.split)
-    if split is None:
-        raise RunError(f"{config.source}: no validation images (data.validation is 0)")
-    title = f"{options.split} images of {config.source}"
     print_evaluation(evaluate(model, split).summary(), title)
 
 
-def _data_config(model_file: Path, source: str | None) -> DataConfig:
-    """The data of the run that the model lies in, or of another source."""
+def _run_images(model_file: Path, part: str, channels: int):
+    """A part of the data of the run that a model lies in: title, classes, images."""
+    from .data import load_splits
+
     recipe_file = model_file.parent / "recipe.yaml"
-    if recipe_file.exists():
-        config = load_recipe(recipe_file).data
-        return config if source is None else dataclasses.replace(config, source=source)
-    if source is None:
+    if not recipe_file.exists():
         raise RunError(
             f"{model_file}: there is no recipe.yaml beside it, so --source is needed"
         )
-    return DataConfig(source)
+    config = load_recipe(recipe_file).data
+    splits = load_splits(config, channels)
+    split = getattr(splits, part)
+    if split is None:
+        raise RunError(f"{config.source}: no validation images (data.validation is 0)")
+    return f"{part} images of {config.source}", splits.class_names, split
+
+
+def _other_images(name: str, channels: int):
+    """A source's test images; of a folder without test/ all: title, classes, images."""
+    from .data import load_splits
+    from .sources import open_source
+
+    config = DataConfig(name)
+    if name.startswith("folder:"):
+        source = open_source(config, channels)
+        if source.test is None:
+            return f"images of {name}", source.class_names, source.train
+        return f"test images of {name}", source.class_names, source.test
+    splits = load_splits(config, channels)
+    return f"test images of {name}", splits.class_names, splits.test
 
 
 def _predict(options: Namespace) -> None:
     from . import runs
     from .predict import find_images, predict, print_predictions
 
-    files = find_images(options.images)
+    files = [file for pattern in options.images for file in find_images(pattern)]
     model = runs.load_model(runs.model_file(options.model))
     answers = predict(model, files, options.top)
     print_predictions(files, answers)

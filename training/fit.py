@@ -55,6 +55,7 @@ def fit(
     for reason in splits.bad_images:
         print(f"left out: {reason}", file=sys.stderr)
     steps = steps_per_epoch(splits.train, recipe.batch_size)
+    print(_header(recipe, splits))
     with strategy.scope():
         model = build_model(recipe.model, splits.class_names)
         trainer = compile_trainer(model, recipe, steps)
@@ -64,6 +65,17 @@ def fit(
     if first_epoch < recipe.epochs:
         train(trainer, recipe, splits, recorder, first_epoch, steps)
     return finish(recipe, splits, recorder)
+
+
+def _header(recipe: Recipe, splits: Splits) -> str:
+    """What is trained on, in one line."""
+    parts = {"training": splits.train, "validation": splits.validation}
+    parts["test"] = splits.test
+    counts = [f"{len(p)} {name}" for name, p in parts.items() if p is not None]
+    return (
+        f"{recipe.data.source}: {', '.join(counts)} images, "
+        f"{len(splits.class_names)} classes"
+    )
 
 
 class Recorder(keras.callbacks.Callback):

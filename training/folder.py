@@ -12,6 +12,9 @@ from keras_vit import decoding
 from .errors import DataError
 from .splits import Source, Split
 
+# What other tools call the parts of a data set.
+OTHER_DIVISIONS = ("training", "val", "valid", "validation", "testing")
+
 
 def open_folder(root: Path, channels: int = 3, on_bad_image: str = "error") -> Source:
     """Image files in one folder for each class: root/CLASS/..., root/train/CLASS/...
@@ -21,6 +24,7 @@ def open_folder(root: Path, channels: int = 3, on_bad_image: str = "error") -> S
     """
     if not root.is_dir():
         raise DataError(f"folder:{root}: there is no such folder")
+    _check_levels(root)
     if not (root / "train").is_dir():
         class_names, train, bad = _open_classes(root, channels, on_bad_image)
         return Source(class_names, train, None, bad)
@@ -34,6 +38,18 @@ def open_folder(root: Path, channels: int = 3, on_bad_image: str = "error") -> S
             f"Only in one of them: {_listed(set(class_names) ^ set(test_names))}"
         )
     return Source(class_names, train, test, bad + more)
+
+
+def _check_levels(root: Path) -> None:
+    """Raises DataError for divisions that would be misread or left out."""
+    names = {path.name for path in root.iterdir() if path.is_dir()}
+    divisions = names & {"train", "test", *OTHER_DIVISIONS}
+    if divisions - {"train", "test"} or divisions == {"test"}:
+        raise DataError(
+            f"folder:{root}: must hold class folders, or train/ with or without test/; "
+            "a validation part is taken from train/ by data.validation. "
+            f"Found: {_listed(sorted(divisions))}"
+        )
 
 
 def _open_classes(
