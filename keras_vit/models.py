@@ -5,6 +5,7 @@ details that it leaves out are those of its code, google-research/vision_transfo
 """
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -178,15 +179,16 @@ _RATES = ("dropout", "attention_dropout", "stochastic_depth")
 
 
 def _check_numbers(arguments: dict[str, Any]) -> None:
-    """Raises ValueError for a count below 1 or a rate outside [0, 1)."""
+    """Makes counts plain; ValueError for one below 1 or a rate outside [0, 1)."""
     optional = ("classes", "representation_size")
     counts = [key for key in optional if arguments[key] is not None]
     for key in (*_COUNTS, *counts):
-        if not isinstance(arguments[key], int) or arguments[key] < 1:
+        if not isinstance(arguments[key], numbers.Integral) or arguments[key] < 1:
             raise ValueError(
                 f"`{key}` must be an integer of at least 1. "
                 f"Received: {key}={arguments[key]!r}"
             )
+        arguments[key] = int(arguments[key])  # NumPy's integers are no JSON
     for key in _RATES:
         if not 0.0 <= arguments[key] < 1.0:
             raise ValueError(

@@ -285,3 +285,9 @@ def test_other_libraries_names_of_arguments_are_not_swallowed(name):
 def test_a_function_names_the_argument_and_what_came(kwargs, message):
     with pytest.raises(ValueError, match=message):
         keras_vit.ViTTi16(**kwargs)
+
+
+def test_numpys_integers_count_too(tmp_path):
+    model = small(classes=np.array([0, 4]).max() + 1, image_size=22)
+    model.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras").classes == 5
