@@ -5,14 +5,21 @@ details that it leaves out are those of its code, google-research/vision_transfo
 """
 
 import dataclasses
-import numbers
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_vit import layers
+from keras_vit.base import (
+    ImageModel,
+    application,
+    check_choice,
+    check_counts,
+    check_labels,
+    check_rates,
+    connect_classifier,
+)
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, parse_variant
 
@@ -20,7 +27,7 @@ HEADS = ("token", "gap", "map", "none")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class VisionTransformer(keras.Model):
+class VisionTransformer(ImageModel):
     """The Vision Transformer of the paper, a functional `keras.Model`.
 
     An image is cut into patches by a convolution of stride P, a class token is put in
@@ -119,16 +126,12 @@ class VisionTransformer(keras.Model):
             "preprocessing": preprocessing,
             "class_names": None if class_names is None else list(class_names),
         }
-        _check_numbers(arguments)
-        _check_arguments(**arguments)
+        _check(arguments)
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         images = keras.Input((*arguments["image_size"], channels), name="images")
         outputs = _connect(images, policy, **arguments)
         super().__init__(images, outputs, name=name)
-        self.dtype_policy = policy
-        for argument, value in arguments.items():
-            setattr(self, argument, value)
-        self._argument_names = tuple(arguments)
+        self.describe(arguments, policy)
 
     @classmethod
     def from_variant(cls, variant: str, **kwargs) -> "VisionTransformer":
@@ -147,92 +150,27 @@ class VisionTransformer(keras.Model):
         spec, patch_size = parse_variant(variant)
         return cls(**{**dataclasses.asdict(spec), "patch_size": patch_size, **kwargs})
 
-    def get_config(self):
-        """The constructor's arguments, serialised."""
-        config = {name: getattr(self, name) for name in self._argument_names}
-        if self.class_names is not None:
-            config["class_names"] = list(self.class_names)
-        config["preprocessing"] = keras.saving.serialize_keras_object(
-            self.preprocessing
-        )
-        config["dtype"] = keras.saving.serialize_keras_object(self.dtype_policy)
-        frozen = [layer.name for layer in self.layers if not layer.trainable]
-        return {**config, "name": self.name, "frozen_layers": frozen}
 
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """Rebuilds the model from `get_config()`."""
-        config = dict(config)
-        for key in ("preprocessing", "dtype"):
-            config[key] = keras.saving.deserialize_keras_object(
-                config[key], custom_objects=custom_objects
-            )
-        frozen = config.pop("frozen_layers")
-        model = cls(**config)
-        for name in frozen:
-            model.get_layer(name).trainable = False
-        return model
-
-
-_COUNTS = ("patch_size", "width", "depth", "mlp_dim", "heads", "channels")
-_RATES = ("dropout", "attention_dropout", "stochastic_depth")
-
-
-def _check_numbers(arguments: dict[str, Any]) -> None:
-    """Makes counts plain; ValueError for one below 1 or a rate outside [0, 1)."""
+def _check(arguments: dict[str, Any]) -> None:
+    """Raises ValueError where an argument is wrong or does not fit the others."""
+    check_counts(
+        arguments, ("patch_size", "width", "depth", "mlp_dim", "heads", "channels")
+    )
     optional = ("classes", "representation_size")
-    counts = [key for key in optional if arguments[key] is not None]
-    for key in (*_COUNTS, *counts):
-        if not isinstance(arguments[key], numbers.Integral) or arguments[key] < 1:
-            raise ValueError(
-                f"`{key}` must be an integer of at least 1. "
-                f"Received: {key}={arguments[key]!r}"
-            )
-        arguments[key] = int(arguments[key])  # NumPy's integers are no JSON
-    for key in _RATES:
-        if not 0.0 <= arguments[key] < 1.0:
-            raise ValueError(
-                f"`{key}` must be in [0, 1). Received: {key}={arguments[key]}"
-            )
-
-
-def _check_arguments(
-    *,
-    image_size,
-    patch_size,
-    head,
-    class_token,
-    classes,
-    class_names,
-    preprocessing,
-    **_,
-):
-    """Raises ValueError where arguments do not fit each other."""
+    check_counts(arguments, [key for key in optional if arguments[key] is not None])
+    check_rates(arguments, ("dropout", "attention_dropout", "stochastic_depth"))
+    check_choice("head", arguments["head"], HEADS)
+    check_labels(**arguments)
+    image_size, patch_size = arguments["image_size"], arguments["patch_size"]
     if any(side % patch_size for side in image_size):
         raise ValueError(
             "`image_size` must be a multiple of `patch_size`. "
             f"Received: image_size={image_size}, patch_size={patch_size}"
         )
-    if head not in HEADS:
-        raise ValueError(
-            f"`head` must be one of {', '.join(map(repr, HEADS))}. "
-            f"Received: head={head!r}"
-        )
-    if head == "token" and not class_token:
+    if arguments["head"] == "token" and not arguments["class_token"]:
         raise ValueError(
             "`head='token'` needs the class token. "
             "Received: head='token', class_token=False"
-        )
-    if class_names is not None and len(class_names) != classes:
-        raise ValueError(
-            "`class_names` must have one name for each class. "
-            f"Received: {len(class_names)} names, classes={classes}"
-        )
-    if preprocessing is not None and preprocessing.image_size != image_size:
-        raise ValueError(
-            "`preprocessing` must produce images of `image_size`. "
-            f"Received: preprocessing.image_size={preprocessing.image_size}, "
-            f"image_size={image_size}"
         )
 
 
@@ -319,86 +257,17 @@ def _connect_head(
             dtype=policy,
             name="pre_logits",
         )(x)
-    if classes is None:
-        return x
-    return keras.layers.Dense(
-        classes,
-        activation=classifier_activation,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(head_bias_init),
-        dtype="float32",
-        name="head",
-    )(x)
+    return connect_classifier(x, classes, head_bias_init, classifier_activation)
 
 
-# The grammar of keras.applications: include_top and pooling to a head.
-_POOLING_HEADS = {None: "none", "avg": "gap", "token": "token", "map": "map"}
-
-
-def _application(variant: str) -> Callable[..., VisionTransformer]:
-    """A constructor for one size in the grammar of `keras.applications`."""
-
-    def build(
-        include_top: bool = True,
-        weights: str | os.PathLike[str] | None = None,
-        input_shape: tuple[int, int, int] | None = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: str | None = "softmax",
-        name: str | None = None,
-        **kwargs,
-    ) -> VisionTransformer:
-        if pooling not in _POOLING_HEADS:
-            raise ValueError(
-                f"`pooling` must be one of {', '.join(map(repr, _POOLING_HEADS))}. "
-                f"Received: pooling={pooling!r}"
-            )
-        if input_shape is not None and len(input_shape) != 3:
-            raise ValueError(
-                "`input_shape` must be (height, width, channels). "
-                f"Received: input_shape={input_shape}"
-            )
-        if weights is not None and not os.path.isfile(weights):
-            raise ValueError(
-                "`weights` must be None or the path of a .weights.h5 file that "
-                f"`save_weights` wrote. Received: weights={os.fspath(weights)!r}"
-            )
-        height, width, channels = input_shape or (224, 224, 3)
-        model = VisionTransformer.from_variant(
-            variant,
-            image_size=(height, width),
-            channels=channels,
-            head="token" if include_top else _POOLING_HEADS[pooling],
-            classes=classes if include_top else None,
-            classifier_activation=classifier_activation if include_top else None,
-            name=name,
-            **kwargs,
-        )
-        if weights is not None:
-            model.load_weights(weights)
-        return model
-
-    build.__name__ = build.__qualname__ = "ViT" + variant.replace("/", "")
-    build.__doc__ = f"""ViT-{variant}, as `keras.applications` would have it.
-
-    Args:
-        include_top: Whether the class-token classifier is on top.
-        weights: Path of a `.weights.h5` file, or `None` for random weights.
-        input_shape: (H, W, C); (224, 224, 3) when absent.
-        pooling: Without the top: `None` for all tokens [B, N, D], or `"avg"`,
-            `"token"`, `"map"` for one vector [B, D].
-        classes: Number of classes.
-        classifier_activation: Activation of the scores, or `None` for logits.
-        name: Name of the model.
-        **kwargs: Other arguments of `VisionTransformer`.
-
-    Returns:
-        A `VisionTransformer` that reads pixels in [-1, 1]; see `preprocess_input`.
-
-    Raises:
-        ValueError: An argument that does not fit.
-    """
-    return build
+def _application(variant: str):
+    return application(
+        VisionTransformer,
+        variant,
+        name="ViT" + variant.replace("/", ""),
+        top="token",
+        poolings={None: "none", "avg": "gap", "token": "token", "map": "map"},
+    )
 
 
 ViTTi16 = _application("Ti/16")

@@ -1,0 +1,185 @@
+"""What the models share: config, classifier, the grammar of keras.applications."""
+
+import numbers
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.specs import image_size_pair
+
+
+class ImageModel(keras.Model):
+    """A functional model that its constructor's arguments describe completely.
+
+    A subclass passes them to `describe` once the functional model is there, and every
+    argument becomes an attribute and a part of the config.
+    """
+
+    def describe(self, arguments: Mapping[str, Any], policy) -> None:
+        """Keeps the constructor's arguments, for `get_config` and as attributes."""
+        self.dtype_policy = policy
+        for argument, value in arguments.items():
+            setattr(self, argument, value)
+        self._argument_names = tuple(arguments)
+
+    def get_config(self):
+        """The constructor's arguments, serialised."""
+        config = {name: getattr(self, name) for name in self._argument_names}
+        if self.class_names is not None:
+            config["class_names"] = list(self.class_names)
+        config["preprocessing"] = keras.saving.serialize_keras_object(
+            self.preprocessing
+        )
+        config["dtype"] = keras.saving.serialize_keras_object(self.dtype_policy)
+        frozen = [layer.name for layer in self.layers if not layer.trainable]
+        return {**config, "name": self.name, "frozen_layers": frozen}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Rebuilds the model from `get_config()`."""
+        config = dict(config)
+        for key in ("preprocessing", "dtype"):
+            config[key] = keras.saving.deserialize_keras_object(
+                config[key], custom_objects=custom_objects
+            )
+        frozen = config.pop("frozen_layers")
+        model = cls(**config)
+        for name in frozen:
+            model.get_layer(name).trainable = False
+        return model
+
+
+def check_counts(arguments: dict[str, Any], names: Iterable[str]) -> None:
+    """Makes these arguments plain integers; ValueError for one below 1."""
+    for name in names:
+        value = arguments[name]
+        if not isinstance(value, numbers.Integral) or value < 1:
+            raise ValueError(
+                f"`{name}` must be an integer of at least 1. Received: {name}={value!r}"
+            )
+        arguments[name] = int(value)  # NumPy's integers are no JSON
+
+
+def check_rates(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
+    """ValueError for an argument outside [0, 1)."""
+    for name in names:
+        if not 0.0 <= arguments[name] < 1.0:
+            raise ValueError(
+                f"`{name}` must be in [0, 1). Received: {name}={arguments[name]}"
+            )
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """ValueError for a value that is none of the choices."""
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}"
+        )
+
+
+def check_labels(*, image_size, classes, class_names, preprocessing, **_) -> None:
+    """ValueError where what surrounds a model does not fit it."""
+    if class_names is not None and len(class_names) != classes:
+        raise ValueError(
+            "`class_names` must have one name for each class. "
+            f"Received: {len(class_names)} names, classes={classes}"
+        )
+    if preprocessing is not None and preprocessing.image_size != image_size:
+        raise ValueError(
+            "`preprocessing` must produce images of `image_size`. "
+            f"Received: preprocessing.image_size={preprocessing.image_size}, "
+            f"image_size={image_size}"
+        )
+
+
+def connect_classifier(x, classes, head_bias_init, classifier_activation):
+    """The linear classifier on features [B, D], in float32; nothing without classes."""
+    if classes is None:
+        return x
+    return keras.layers.Dense(
+        classes,
+        activation=classifier_activation,
+        kernel_initializer="zeros",
+        bias_initializer=keras.initializers.Constant(head_bias_init),
+        dtype="float32",
+        name="head",
+    )(x)
+
+
+def application(
+    model_class: Any,
+    variant: str,
+    name: str,
+    top: str,
+    poolings: Mapping[str | None, str],
+) -> Callable[..., Any]:
+    """A constructor for one size in the grammar of `keras.applications`.
+
+    Args:
+        model_class: Its `from_variant(variant, ...)` builds the model.
+        variant: Name of the size, such as `"B/16"`.
+        name: Name of the constructor.
+        top: The `head` under the classifier.
+        poolings: The `head` for each value of `pooling` where there is no classifier.
+    """
+
+    def build(
+        include_top: bool = True,
+        weights: str | os.PathLike[str] | None = None,
+        input_shape: tuple[int, int, int] | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | None = "softmax",
+        name: str | None = None,
+        **kwargs,
+    ):
+        check_choice("pooling", pooling, tuple(poolings))
+        if input_shape is not None and len(input_shape) != 3:
+            raise ValueError(
+                "`input_shape` must be (height, width, channels). "
+                f"Received: input_shape={input_shape}"
+            )
+        if weights is not None and not os.path.isfile(weights):
+            raise ValueError(
+                "`weights` must be None or the path of a .weights.h5 file that "
+                f"`save_weights` wrote. Received: weights={os.fspath(weights)!r}"
+            )
+        height, width, channels = input_shape or (224, 224, 3)
+        model = model_class.from_variant(
+            variant,
+            image_size=image_size_pair((height, width)),
+            channels=channels,
+            head=top if include_top else poolings[pooling],
+            classes=classes if include_top else None,
+            classifier_activation=classifier_activation if include_top else None,
+            name=name,
+            **kwargs,
+        )
+        if weights is not None:
+            model.load_weights(weights)
+        return model
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"""{variant}, as `keras.applications` would have it.
+
+    Args:
+        include_top: Whether the classifier is on top.
+        weights: Path of a `.weights.h5` file, or `None` for random weights.
+        input_shape: (H, W, C); (224, 224, 3) when absent.
+        pooling: Without the top: one of {", ".join(map(repr, poolings))}. `None` gives
+            all of the last layer's features, the others one vector [B, D].
+        classes: Number of classes.
+        classifier_activation: Activation of the scores, or `None` for logits.
+        name: Name of the model.
+        **kwargs: Other arguments of `{model_class.__name__}`.
+
+    Returns:
+        A `{model_class.__name__}` that reads pixels in [-1, 1]; see `preprocess_input`.
+
+    Raises:
+        ValueError: An argument that does not fit.
+    """
+    return build
