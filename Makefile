@@ -24,7 +24,7 @@ lint: $(VENV)/.test
 # Compares with timm, transformers and keras-hub; brings PyTorch.
 parity: $(VENV)/.test
 	$(PIP_INSTALL) -e ".[parity]"
-	$(BIN)/python -m pytest tests/test_parity.py
+	$(BIN)/python -m pytest -m parity
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
@@ -40,14 +40,14 @@ $(VENV)/.demo: $(VENV)/.python setup.cfg constraints.txt
 
 $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt
 	@echo "Installing into $(VENV): about two minutes, once."
-	$(PIP_INSTALL) -e ".[train,serve,viz,dev]"
+	$(PIP_INSTALL) -e ".[train,serve,viz,convert,dev]"
 	@touch $@
 
-# Resolves every extra but [gpu] and [parity] for all platforms; run after editing setup.cfg.
+# Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
 constraints:
 	$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/pip install -q uv
 	$(VENV)-uv/bin/uv pip compile -q setup.cfg --universal --python-version 3.11 \
-		--extra train --extra models --extra serve --extra viz --extra convert --extra dev \
+		--extra train --extra models --extra serve --extra viz --extra convert --extra dev --extra parity \
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:

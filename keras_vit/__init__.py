@@ -4,9 +4,16 @@ Importing this package registers its layers and models, so that
 `keras.models.load_model` opens the files they were saved in.
 """
 
-from keras_vit import decoding, layers
+from keras_vit import decoding, layers, weights
 from keras_vit._version import __version__
 from keras_vit.models import (
+    R26ViTB32,
+    R26ViTS32,
+    R50ViTB16,
+    R50ViTB32,
+    R50ViTL16,
+    R50ViTL32,
+    RViTTi16,
     VisionTransformer,
     ViTB8,
     ViTB16,
@@ -24,11 +31,38 @@ from keras_vit.preprocessing import (
     imagenet_labels,
     preprocess_input,
 )
-from keras_vit.specs import SPECS, ViTSpec, parse_variant
+from keras_vit.resnet import (
+    BiTR50x1,
+    BiTR50x3,
+    BiTR101x1,
+    BiTR101x3,
+    BiTR152x2,
+    BiTR152x4,
+    ResNet,
+)
+from keras_vit.specs import SPECS, ViTSpec, parse_resnet, parse_variant
+from keras_vit.weights.build import from_checkpoint, with_image_size
+from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.registry import list_weights
+from keras_vit.weights.save import save_checkpoint
 
 __all__ = [
     "SPECS",
+    "BiTR50x1",
+    "BiTR50x3",
+    "BiTR101x1",
+    "BiTR101x3",
+    "BiTR152x2",
+    "BiTR152x4",
     "ImagePreprocessing",
+    "R26ViTB32",
+    "R26ViTS32",
+    "R50ViTB16",
+    "R50ViTB32",
+    "R50ViTL16",
+    "R50ViTL32",
+    "RViTTi16",
+    "ResNet",
     "ViTB8",
     "ViTB16",
     "ViTB32",
@@ -43,8 +77,15 @@ __all__ = [
     "__version__",
     "decode_predictions",
     "decoding",
+    "from_checkpoint",
     "imagenet_labels",
     "layers",
+    "list_weights",
+    "load_checkpoint",
+    "parse_resnet",
     "parse_variant",
     "preprocess_input",
+    "save_checkpoint",
+    "weights",
+    "with_image_size",
 ]

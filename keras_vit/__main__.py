@@ -1,4 +1,4 @@
-"""The library's command line: `python -m keras_vit info B/16`."""
+"""The library's command line: `python -m keras_vit info | list | convert`."""
 
 import argparse
 import sys
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from keras_vit.costs import Costs, model_costs
-from keras_vit.specs import parse_variant
+from keras_vit.costs import Costs, variant_costs
+from keras_vit.weights import command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,8 +22,28 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m keras_vit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    info = commands.add_parser("info", help="parameters, FLOPs, tokens, memory")
-    info.add_argument("variants", nargs="+", metavar="VARIANT", help="such as B/16")
+    _add_info(commands)
+    command.add_list(commands)
+    command.add_convert(commands, _image_size)
+    arguments = parser.parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"keras_vit {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _add_info(commands) -> None:
+    info = commands.add_parser(
+        "info", help="parameters, FLOPs, tokens, memory; or what a file is"
+    )
+    info.add_argument(
+        "targets",
+        nargs="+",
+        metavar="VARIANT|FILE",
+        help="such as B/16, R50+B/16, R50x1; or a checkpoint of any family",
+    )
     info.add_argument(
         "--image-size",
         type=_image_size,
@@ -38,17 +58,20 @@ def main(argv: list[str] | None = None) -> int:
         default=1000,
         help="0 for no classifier; default 1000",
     )
-    arguments = parser.parse_args(argv)
-    try:
-        rows = [
-            (variant, _costs(variant, arguments, 4), _costs(variant, arguments, 2))
-            for variant in arguments.variants
-        ]
-    except ValueError as error:
-        print(f"keras_vit info: {error}", file=sys.stderr)
-        return 2
-    Console().print(_table(rows, arguments))
-    return 0
+    info.set_defaults(run=_info)
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    files = [target for target in arguments.targets if command.is_file(target)]
+    for target in files:
+        command.print_file(target)
+    rows = [
+        (variant, _costs(variant, arguments, 4), _costs(variant, arguments, 2))
+        for variant in arguments.targets
+        if variant not in files
+    ]
+    if rows:
+        Console().print(_table(rows, arguments))
 
 
 def _image_size(text: str) -> tuple[int, int]:
@@ -76,10 +99,8 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _costs(variant: str, arguments: argparse.Namespace, bytes_per_value: int) -> Costs:
-    spec, patch_size = parse_variant(variant)
-    return model_costs(
-        spec,
-        patch_size,
+    return variant_costs(
+        variant,
         arguments.image_size,
         arguments.channels,
         arguments.classes or None,
@@ -104,7 +125,7 @@ def _table(
         table.add_row(
             variant,
             f"{float32.parameters:,}",
-            f"{float32.tokens:,}",
+            f"{float32.tokens:,}" if float32.tokens else "-",
             f"{float32.macs / 1e9:.2f}",
             f"{float32.flops / 1e9:.1f}",
             *(

@@ -24,6 +24,38 @@ class ImageModel(keras.Model):
             setattr(self, argument, value)
         self._argument_names = tuple(arguments)
 
+    @classmethod
+    def from_variant(
+        cls,
+        variant: str,
+        weights: str | os.PathLike[str] | None = None,
+        resample: str = "google",
+        **kwargs,
+    ):
+        """Builds a published size.
+
+        Args:
+            variant: Its name, such as `"B/16"`, `"R50+B/16"` or `"R50x1"`.
+            weights: A name of `keras_vit.list_weights(variant)`, `"hf://owner/name"`,
+                the path of a checkpoint of any family or of a `.weights.h5` file, or
+                `None` for random weights. They decide what `kwargs` leave open.
+            resample: How positions go to another grid; see `load_checkpoint`.
+            **kwargs: The other arguments of the class.
+
+        Raises:
+            ValueError: There is no such size, or weights that do not fit.
+        """
+        if weights is not None:
+            from keras_vit.weights.build import build_variant
+
+            return build_variant(cls, variant, weights, kwargs, resample)
+        return cls(**{**cls.variant_arguments(variant), **kwargs})
+
+    @classmethod
+    def variant_arguments(cls, variant: str) -> dict[str, Any]:
+        """The arguments that make a published size; ValueError for no such size."""
+        raise NotImplementedError
+
     def get_config(self):
         """The constructor's arguments, serialised."""
         config = {name: getattr(self, name) for name in self._argument_names}
@@ -131,55 +163,53 @@ def application(
         weights: str | os.PathLike[str] | None = None,
         input_shape: tuple[int, int, int] | None = None,
         pooling: str | None = None,
-        classes: int = 1000,
+        classes: int | None = None,
         classifier_activation: str | None = "softmax",
         name: str | None = None,
         **kwargs,
     ):
         check_choice("pooling", pooling, tuple(poolings))
-        if input_shape is not None and len(input_shape) != 3:
-            raise ValueError(
-                "`input_shape` must be (height, width, channels). "
-                f"Received: input_shape={input_shape}"
-            )
-        if weights is not None and not os.path.isfile(weights):
-            raise ValueError(
-                "`weights` must be None or the path of a .weights.h5 file that "
-                f"`save_weights` wrote. Received: weights={os.fspath(weights)!r}"
-            )
-        height, width, channels = input_shape or (224, 224, 3)
-        model = model_class.from_variant(
-            variant,
-            image_size=image_size_pair((height, width)),
-            channels=channels,
-            head=top if include_top else poolings[pooling],
-            classes=classes if include_top else None,
-            classifier_activation=classifier_activation if include_top else None,
-            name=name,
-            **kwargs,
-        )
-        if weights is not None:
-            model.load_weights(weights)
-        return model
+        arguments = {"name": name, **kwargs}
+        if input_shape is not None:
+            if len(input_shape) != 3:
+                raise ValueError(
+                    "`input_shape` must be (height, width, channels). "
+                    f"Received: input_shape={input_shape}"
+                )
+            arguments["image_size"] = image_size_pair((input_shape[0], input_shape[1]))
+            arguments["channels"] = input_shape[2]
+        if not include_top:
+            arguments.update(head=poolings[pooling], classes=None)
+        else:
+            arguments["classifier_activation"] = classifier_activation
+            if classes is not None:
+                arguments["classes"] = classes
+            if weights is None:
+                arguments["head"] = top
+        return model_class.from_variant(variant, weights=weights, **arguments)
 
     build.__name__ = build.__qualname__ = name
     build.__doc__ = f"""{variant}, as `keras.applications` would have it.
 
     Args:
         include_top: Whether the classifier is on top.
-        weights: Path of a `.weights.h5` file, or `None` for random weights.
-        input_shape: (H, W, C); (224, 224, 3) when absent.
+        weights: A name of `keras_vit.list_weights("{variant}")`, `"hf://owner/name"`,
+            the path of a checkpoint of any family or of a `.weights.h5` file, or
+            `None` for random weights.
+        input_shape: (H, W, C); that of the weights when absent, or (224, 224, 3).
         pooling: Without the top: one of {", ".join(map(repr, poolings))}. `None` gives
             all of the last layer's features, the others one vector [B, D].
-        classes: Number of classes.
+        classes: Number of classes: that of the weights when absent, or 1,000. Another
+            one than theirs gives a new classifier.
         classifier_activation: Activation of the scores, or `None` for logits.
         name: Name of the model.
-        **kwargs: Other arguments of `{model_class.__name__}`.
+        **kwargs: Other arguments of `{model_class.__name__}`; `resample`, how positions
+            go to another grid (see `load_checkpoint`).
 
     Returns:
         A `{model_class.__name__}` that reads pixels in [-1, 1]; see `preprocess_input`.
 
     Raises:
-        ValueError: An argument that does not fit.
+        ValueError: An argument or weights that do not fit.
     """
     return build

@@ -1,8 +1,15 @@
-"""What a Vision Transformer costs, in closed form: parameters, operations, memory."""
+"""What a model costs, in closed form: parameters, operations, memory."""
 
 import dataclasses
+from collections.abc import Sequence
 
-from keras_vit.specs import ViTSpec, image_size_pair
+from keras_vit.specs import (
+    ViTSpec,
+    image_size_pair,
+    parse_resnet,
+    parse_variant,
+    stem_scale,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,10 +17,11 @@ class Costs:
     """The cost of one model on one image.
 
     Args:
-        tokens: Number N of tokens in the encoder, class token included.
+        tokens: Number N of tokens in the encoder, class token included; 0 in a ResNet.
         parameters: Number of weights.
         macs: Multiply-accumulate operations of one forward pass, attention's two
-            products included. Normalisation, GELU and softmax are not counted.
+            products included, and those with the zeros around a map. Normalisation,
+            activation functions, softmax and pooling are not counted.
         inference_bytes: Largest sum of activations that must be held at one time.
         training_bytes: Activations that a backward pass needs, without
             rematerialisation, kept in the compute dtype.
@@ -31,6 +39,37 @@ class Costs:
         return 2 * self.macs
 
 
+def variant_costs(
+    variant: str,
+    image_size: int | tuple[int, int] = 224,
+    channels: int = 3,
+    classes: int | None = 1000,
+    bytes_per_value: int = 4,
+) -> Costs:
+    """The cost of a model by its name: `"B/16"`, `"R50+B/16"` or `"R50x1"`.
+
+    Returns:
+        The `Costs`, for one image.
+
+    Raises:
+        ValueError: There is no such model, or `image_size` does not fit it.
+    """
+    if variant.startswith("R") and "/" not in variant:
+        blocks, width = parse_resnet(variant)
+        return resnet_costs(
+            blocks, width, image_size, channels, classes, bytes_per_value
+        )
+    spec, patch_size = parse_variant(variant)
+    return model_costs(
+        spec,
+        patch_size,
+        image_size,
+        channels,
+        classes,
+        bytes_per_value=bytes_per_value,
+    )
+
+
 def model_costs(
     spec: ViTSpec,
     patch_size: int,
@@ -40,12 +79,12 @@ def model_costs(
     class_token: bool = True,
     bytes_per_value: int = 4,
 ) -> Costs:
-    """Counts the cost of a plain ViT with a class-token or mean-pooling head.
+    """Counts the cost of a ViT with a class-token or mean-pooling head.
 
     Args:
-        spec: Width, depth, MLP width and heads.
-        patch_size: Side P of a patch, in pixels.
-        image_size: (H, W) or one integer, multiples of `patch_size`.
+        spec: Width, depth, MLP width and heads, and a hybrid's stem.
+        patch_size: Side P of a patch, in pixels of the image or of the stem's map.
+        image_size: (H, W) or one integer, multiples of what a patch sees.
         channels: Channels C of the images.
         classes: Number of classes, or `None` for no classifier.
         class_token: Whether there is a class token.
@@ -55,39 +94,168 @@ def model_costs(
         The `Costs`, for one image.
 
     Raises:
-        ValueError: `image_size` is no multiple of `patch_size`.
+        ValueError: `image_size` is no multiple of what a patch sees.
     """
     height, width = image_size_pair(image_size)
-    if height % patch_size or width % patch_size:
+    pixels = patch_size * stem_scale(spec.resnet_blocks)
+    if height % pixels or width % pixels:
+        hybrid = spec.resnet_blocks is not None
+        step = f" times the stem's step: of {pixels}" if hybrid else ""
         raise ValueError(
-            "`image_size` must be a multiple of `patch_size`. "
+            f"`image_size` must be a multiple of `patch_size`{step}. "
             f"Received: image_size={image_size}, patch_size={patch_size}"
         )
-    d, depth, m = spec.width, spec.depth, spec.mlp_dim
-    patches = (height // patch_size) * (width // patch_size)
-    n = patches + class_token
-    patch_weights = patch_size * patch_size * channels * d
-    head = 0 if classes is None else d * classes
+    image = x = _Map(height, width, channels)
+    sums = _Sums()
+    if spec.resnet_blocks is not None:
+        x = sums.add_resnet(image, spec.resnet_blocks, 1, preactivation=False)
+    grid = x.step(patch_size, spec.width)
+    tokens = grid.positions + class_token
+    sums.add_convolution(x, grid, patch_size)
+    sums.parameters += spec.width * (1 + class_token + tokens)  # bias, token, positions
+    sums.add_encoder(spec, tokens)
+    sums.add_classifier(spec.width, classes)
+    return sums.costs(image, tokens, bytes_per_value)
 
-    block = 4 * d * (d + 1) + d * (m + 1) + m * (d + 1) + 4 * d
-    parameters = patch_weights + d + class_token * d + n * d + depth * block + 2 * d
-    parameters += 0 if classes is None else head + classes
-    products = 4 * n * d * d + 2 * n * n * d + 2 * n * d * m
-    macs = patches * patch_weights + depth * products + head
 
-    tokens_size, scores_size, hidden_size = n * d, spec.heads * n * n, n * m
-    # At the peak: residual stream and norm with either the attention's query, key,
-    # value and two copies of the scores, or the MLP's hidden layer around its GELU.
-    peak = 2 * tokens_size + max(3 * tokens_size + 2 * scores_size, 2 * hidden_size)
-    # Kept for the backward pass: the inputs of both norms, of the query, key and value
-    # projections, of the attention's two products (three tensors, and the weights), of
-    # the output projection, of the MLP, and of its GELU and second layer.
-    kept = 8 * tokens_size + scores_size + 2 * hidden_size
-    image = height * width * channels
-    return Costs(
-        tokens=n,
-        parameters=parameters,
-        macs=macs,
-        inference_bytes=(image + peak) * bytes_per_value,
-        training_bytes=(image + depth * kept + 2 * tokens_size) * bytes_per_value,
-    )
+def resnet_costs(
+    blocks: Sequence[int],
+    width: int = 1,
+    image_size: int | tuple[int, int] = 224,
+    channels: int = 3,
+    classes: int | None = 1000,
+    bytes_per_value: int = 4,
+) -> Costs:
+    """Counts the cost of a BiT ResNet.
+
+    Args:
+        blocks: Units in each stage.
+        width: Width factor.
+        image_size: (H, W) or one integer.
+        channels: Channels C of the images.
+        classes: Number of classes, or `None` for no classifier.
+        bytes_per_value: Of the compute dtype: 4 for float32, 2 for bfloat16.
+
+    Returns:
+        The `Costs`, for one image.
+    """
+    image = _Map(*image_size_pair(image_size), channels)
+    sums = _Sums()
+    x = sums.add_resnet(image, blocks, width, preactivation=True)
+    sums.add_classifier(x.channels, classes)
+    return sums.costs(image, 0, bytes_per_value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Map:
+    """The shape of a feature map."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def positions(self) -> int:
+        return self.height * self.width
+
+    @property
+    def size(self) -> int:
+        return self.positions * self.channels
+
+    def step(self, strides: int, channels: int) -> "_Map":
+        """The shape after a padded step."""
+        return _Map(-(-self.height // strides), -(-self.width // strides), channels)
+
+
+class _Sums:
+    """Adds up the costs of a network's parts; activations in values."""
+
+    def __init__(self) -> None:
+        self.parameters = 0
+        self.macs = 0
+        self.peak = 0  # without the image
+        self.kept = 0
+
+    def costs(self, image: _Map, tokens: int, bytes_per_value: int) -> Costs:
+        return Costs(
+            tokens=tokens,
+            parameters=self.parameters,
+            macs=self.macs,
+            inference_bytes=(image.size + self.peak) * bytes_per_value,
+            training_bytes=(image.size + self.kept) * bytes_per_value,
+        )
+
+    def add_convolution(self, x: _Map, y: _Map, kernel_size: int = 1) -> None:
+        weights = kernel_size * kernel_size * x.channels * y.channels
+        self.parameters += weights
+        self.macs += weights * y.positions
+
+    def add_classifier(self, width: int, classes: int | None) -> None:
+        if classes is not None:
+            self.parameters += (width + 1) * classes
+            self.macs += width * classes
+
+    def add_encoder(self, spec: ViTSpec, n: int) -> None:
+        """The blocks and the final norm, on N tokens."""
+        d, m = spec.width, spec.mlp_dim
+        block = 4 * d * (d + 1) + d * (m + 1) + m * (d + 1) + 4 * d
+        self.parameters += spec.depth * block + 2 * d
+        self.macs += spec.depth * (4 * n * d * d + 2 * n * n * d + 2 * n * d * m)
+        tokens, scores, hidden = n * d, spec.heads * n * n, n * m
+        # At the peak: residual stream and norm with either the attention's query, key,
+        # value and two copies of the scores, or the MLP's hidden layer around its GELU.
+        peak = 2 * tokens + max(3 * tokens + 2 * scores, 2 * hidden)
+        self.peak = max(self.peak, peak)
+        # Kept for the backward pass: the inputs of both norms, of the query, key and
+        # value projections, of the attention's two products (three tensors, and the
+        # weights), of the output projection, of the MLP, and of its GELU and second
+        # layer. After the blocks the inputs of the final norm and of the head.
+        self.kept += spec.depth * (8 * tokens + scores + 2 * hidden) + 2 * tokens
+
+    def add_resnet(
+        self, image: _Map, blocks: Sequence[int], width: int, preactivation: bool
+    ) -> _Map:
+        """BiT, or (without `preactivation`) the stem of a hybrid; its last map."""
+        root = image.step(2, 64 * width)
+        x = root.step(2, root.channels)
+        self.add_convolution(image, root, 7)
+        self.peak = 2 * root.size
+        self.kept = root.size + x.size
+        if not preactivation:
+            self.parameters += 2 * root.channels
+            self.kept += root.size
+        for stage, units in enumerate(blocks):
+            for unit in range(units):
+                strides = 2 if stage > 0 and unit == 0 else 1
+                x = self._add_unit(x, root.channels * 2**stage, strides, preactivation)
+        if preactivation:
+            self.parameters += 2 * x.channels
+            self.kept += x.size
+        return x
+
+    def _add_unit(
+        self, x: _Map, filters: int, strides: int, preactivation: bool
+    ) -> _Map:
+        """Three convolutions a, b, y beside a shortcut from x."""
+        a, b = x.step(1, filters), x.step(strides, filters)
+        y = b.step(1, 4 * filters)
+        self.add_convolution(x, a)
+        self.add_convolution(a, b, 3)
+        self.add_convolution(b, y)
+        projected = x.channels != y.channels or strides != 1
+        if projected:
+            self.add_convolution(x, y)
+        # Kept are the inputs of every norm and of every convolution, which is what the
+        # backward passes of ReLU need, too; the norms' outputs are not.
+        kept = 2 * (a.size + b.size) + y.size
+        if preactivation:
+            self.parameters += 2 * (x.channels + a.channels + b.channels)
+            self.kept += kept + x.size
+            most = max(x.size + a.size, a.size + b.size, b.size + y.size)
+        else:
+            norms = a.channels + b.channels + (1 + projected) * y.channels
+            self.parameters += 2 * norms
+            self.kept += kept + (1 + projected) * y.size
+            most = max(projected * (x.size + y.size), a.size + b.size, 2 * y.size)
+        self.peak = max(self.peak, (y if projected else x).size + max(most, 2 * a.size))
+        return y

@@ -15,287 +15,38 @@ Letters in comments and docstrings:
 import keras
 from keras import ops
 
+from keras_vit.attention import MultiHeadSelfAttention
+from keras_vit.branches import (
+    LAYER_NORM_EPSILON,
+    MLP,
+    LayerScale,
+    StochasticDepth,
+    layer_norm,
+)
+from keras_vit.positions import (
+    PositionEmbedding,
+    PositionEmbedding2D,
+    RelativePosition,
+    SinCosPositionEmbedding,
+)
+from keras_vit.tokens import ClassToken, PatchDropout, RegisterTokens
+
 __all__ = [
     "MLP",
     "AttentionPooling",
+    "AxialEncoderBlock",
     "ClassToken",
     "EncoderBlock",
+    "LayerScale",
     "MultiHeadSelfAttention",
+    "PatchDropout",
     "PositionEmbedding",
+    "PositionEmbedding2D",
+    "RegisterTokens",
+    "RelativePosition",
+    "SinCosPositionEmbedding",
     "StochasticDepth",
 ]
-
-LAYER_NORM_EPSILON = 1e-6
-GELUS = {"tanh": True, "exact": False}  # to keras.activations.gelu's `approximate`
-
-
-def layer_norm(name: str, dtype=None) -> keras.layers.LayerNormalization:
-    """LayerNormalization as every published ViT has it: epsilon 1e-6."""
-    return keras.layers.LayerNormalization(
-        epsilon=LAYER_NORM_EPSILON, name=name, dtype=dtype
-    )
-
-
-def _rank_2(tokens):
-    """[..., D] -> [-1, D].
-
-    On CPU only a rank-2 MatMul next to its BiasAdd (and GELU) is fused into one
-    kernel; a Dense layer on rank 3 hides the pattern. It costs nothing elsewhere.
-    """
-    return ops.reshape(tokens, (-1, tokens.shape[-1]))
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class ClassToken(keras.layers.Layer):
-    """Prepends one learned token, initialised to zero (section 3.1, equation 1).
-
-    Call arguments:
-        patches: Tensor [B, N, D].
-
-    Returns:
-        Tensor [B, N + 1, D], the class token first.
-    """
-
-    def build(self, input_shape):
-        self.token = self.add_weight(
-            name="token", shape=(1, 1, input_shape[-1]), initializer="zeros"
-        )
-
-    def call(self, patches):
-        token = ops.cast(self.token, patches.dtype)
-        shape = (ops.shape(patches)[0], 1, patches.shape[-1])
-        return ops.concatenate([ops.broadcast_to(token, shape), patches], axis=1)
-
-    def compute_output_shape(self, input_shape):
-        batch, tokens, width = input_shape
-        return (batch, None if tokens is None else tokens + 1, width)
-
-    def get_config(self):
-        # Keras makes a config by itself only where `dtype` was given as a string.
-        return super().get_config()
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class PositionEmbedding(keras.layers.Layer):
-    """Adds a learned vector to each token (section 3.1; "1-D" in Table 8).
-
-    It is one plain weight, not an Embedding layer: the sparse gradients of a lookup
-    cannot be all-reduced efficiently.
-
-    Args:
-        stddev: Standard deviation of the initial values: 0.02 in the official code,
-            D^-0.5 in big_vision. Tiny models that train briefly learn positions sooner
-            from a larger one.
-
-    Call arguments:
-        tokens: Tensor [B, N, D], N static.
-
-    Returns:
-        Tensor [B, N, D].
-    """
-
-    def __init__(self, stddev=0.02, **kwargs):
-        super().__init__(**kwargs)
-        self.stddev = stddev
-
-    def build(self, input_shape):
-        self.embedding = self.add_weight(
-            name="embedding",
-            shape=(1, *input_shape[1:]),
-            initializer=keras.initializers.RandomNormal(stddev=self.stddev),
-        )
-
-    def call(self, tokens):
-        return tokens + ops.cast(self.embedding, tokens.dtype)
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "stddev": self.stddev}
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class StochasticDepth(keras.layers.Layer):
-    """Drops a residual branch for whole examples while training (arXiv:1603.09382).
-
-    Args:
-        rate: Probability in [0, 1) that an example skips the branch. The branches
-            that stay are scaled by 1 / (1 - rate).
-        seed: Integer or `keras.random.SeedGenerator`.
-
-    Call arguments:
-        branch: Tensor [B, ...].
-        training: Nothing is dropped unless true.
-
-    Returns:
-        Tensor of the same shape.
-    """
-
-    def __init__(self, rate, seed=None, **kwargs):
-        super().__init__(**kwargs)
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
-        self.rate = rate
-        self.seed = seed
-        if rate > 0.0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
-        self.built = True
-
-    def call(self, branch, training=False):
-        if not training or self.rate == 0.0:
-            return branch
-        shape = (ops.shape(branch)[0],) + (1,) * (len(branch.shape) - 1)
-        keep = 1.0 - self.rate
-        uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
-        kept = ops.cast(uniform < keep, branch.dtype)
-        return branch * kept / keep
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MLP(keras.layers.Layer):
-    """Two dense layers with a GELU between them (section 3.1).
-
-    Args:
-        hidden_dim: Width M of the hidden layer.
-        dropout: Dropout rate after each of the two layers (appendix B.1).
-        gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
-            timm and Hugging Face compute.
-
-    Call arguments:
-        tokens: Tensor [B, N, D].
-        training: Whether dropout is active.
-
-    Returns:
-        Tensor [B, N, D].
-    """
-
-    def __init__(self, hidden_dim, dropout=0.0, gelu="tanh", **kwargs):
-        super().__init__(**kwargs)
-        if gelu not in GELUS:
-            raise ValueError(
-                f"`gelu` must be one of {', '.join(map(repr, GELUS))}. "
-                f"Received: gelu={gelu!r}"
-            )
-        self.hidden_dim = hidden_dim
-        self.dropout = dropout
-        self.gelu = gelu
-        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-
-    def build(self, input_shape):
-        width = input_shape[-1]
-        # The official code's names. TensorFlow sorts a graph's inputs by name before it
-        # looks for MatMul + BiasAdd + GELU, and finds it only where the dense layer's
-        # name comes before "Gelu": with "dense" the step is a third slower in bfloat16.
-        self.dense1 = self._dense("Dense_0", self.hidden_dim)
-        self.dense2 = self._dense("Dense_1", width)
-        self.dense1.build((None, width))
-        self.dense2.build((None, self.hidden_dim))
-
-    def _dense(self, name, units):
-        return keras.layers.Dense(
-            units,
-            kernel_initializer="glorot_uniform",
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def call(self, tokens, training=False):
-        hidden = self.dense1(_rank_2(tokens))  # [B * N, M]
-        hidden = keras.activations.gelu(hidden, approximate=GELUS[self.gelu])
-        hidden = self.dropout_layer(hidden, training=training)
-        outputs = self.dropout_layer(self.dense2(hidden), training=training)
-        return ops.reshape(outputs, ops.shape(tokens))
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_dim": self.hidden_dim,
-            "dropout": self.dropout,
-            "gelu": self.gelu,
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MultiHeadSelfAttention(keras.layers.Layer):
-    """Multi-head scaled dot-product attention (appendix A, equations 5 to 8).
-
-    Args:
-        heads: Number of heads A; must divide the width D of the tokens.
-        attention_dropout: Dropout rate on the attention weights. The paper has none.
-
-    Call arguments:
-        tokens: Tensor [B, N, D], the keys and values.
-        queries: Tensor [B, Q, D]; the tokens themselves when absent.
-        training: Whether dropout is active.
-
-    Returns:
-        Tensor of the queries' shape.
-    """
-
-    def __init__(self, heads, attention_dropout=0.0, **kwargs):
-        super().__init__(**kwargs)
-        self.heads = heads
-        self.attention_dropout = attention_dropout
-        self.dropout_layer = keras.layers.Dropout(
-            attention_dropout, dtype=self.dtype_policy
-        )
-
-    def build(self, tokens_shape, queries_shape=None):
-        width = tokens_shape[-1]
-        if width % self.heads:
-            raise ValueError(
-                "`heads` must divide the width of the tokens. "
-                f"Received: heads={self.heads}, width={width}"
-            )
-        for name in ("query", "key", "value", "out"):
-            dense = keras.layers.Dense(width, dtype=self.dtype_policy, name=name)
-            dense.build((None, width))
-            setattr(self, name, dense)
-
-    def _split_heads(self, dense, tokens):
-        """[B, N, D] -> [B, A, N, K]."""
-        width = tokens.shape[-1]
-        length = ops.shape(tokens)[1]
-        projected = ops.reshape(
-            dense(_rank_2(tokens)), (-1, length, self.heads, width // self.heads)
-        )
-        return ops.transpose(projected, (0, 2, 1, 3))
-
-    def call(self, tokens, queries=None, training=False):
-        queries = tokens if queries is None else queries
-        query = self._split_heads(self.query, queries)
-        key = self._split_heads(self.key, tokens)
-        value = self._split_heads(self.value, tokens)
-        # Scaled before the product: in half precision the product could overflow.
-        query = query * (query.shape[-1] ** -0.5)
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # [B, A, Q, N]
-        weights = ops.softmax(ops.cast(scores, "float32"), axis=-1)
-        weights = ops.cast(weights, value.dtype)
-        weights = self.dropout_layer(weights, training=training)
-        heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, Q, A, K]
-        merged = ops.reshape(heads, (-1, queries.shape[-1]))
-        return ops.reshape(self.out(merged), ops.shape(queries))
-
-    def compute_output_shape(self, tokens_shape, queries_shape=None):
-        return queries_shape or tokens_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "attention_dropout": self.attention_dropout,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -310,13 +61,20 @@ class EncoderBlock(keras.layers.Layer):
         attention_dropout: Dropout rate on the attention weights.
         stochastic_depth: Probability that an example skips a residual branch.
         gelu: `"tanh"` or `"exact"`.
+        layer_scale: Initial value of a `LayerScale` on each branch; `None` for none.
+        qk_norm: Whether queries and keys are normalised.
+        norm_epsilon: Epsilon of every LayerNorm.
+        relative_stddev: Standard deviation of the initial relative embeddings of its
+            own, or `None` for none.
 
     Call arguments:
-        tokens: Tensor [B, N, D].
+        tokens: Tensor [B, N, D]; or [B, ..., N, D], where N tokens attend to each
+            other.
+        relative_embedding: Tensor [2 N - 1, K] that is not its own.
         training: Whether dropout and stochastic depth are active.
 
     Returns:
-        Tensor [B, N, D].
+        Tensor of the tokens' shape.
     """
 
     def __init__(
@@ -327,6 +85,10 @@ class EncoderBlock(keras.layers.Layer):
         attention_dropout=0.0,
         stochastic_depth=0.0,
         gelu="tanh",
+        layer_scale=None,
+        qk_norm=False,
+        norm_epsilon=LAYER_NORM_EPSILON,
+        relative_stddev=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -336,25 +98,57 @@ class EncoderBlock(keras.layers.Layer):
         self.attention_dropout = attention_dropout
         self.stochastic_depth = stochastic_depth
         self.gelu = gelu
+        self.layer_scale = layer_scale
+        self.qk_norm = qk_norm
+        self.norm_epsilon = norm_epsilon
+        self.relative_stddev = relative_stddev
         dtype = self.dtype_policy
-        self.norm1 = layer_norm("norm1", dtype)
+        self.norm1 = layer_norm("norm1", dtype, norm_epsilon)
         self.attention = MultiHeadSelfAttention(
-            heads, attention_dropout, name="attention", dtype=dtype
+            heads,
+            attention_dropout,
+            qk_norm,
+            norm_epsilon,
+            relative_stddev,
+            name="attention",
+            dtype=dtype,
         )
-        self.norm2 = layer_norm("norm2", dtype)
+        self.norm2 = layer_norm("norm2", dtype, norm_epsilon)
         self.mlp = MLP(mlp_dim, dropout, gelu, name="mlp", dtype=dtype)
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype)
         self.stochastic_depth_layer = StochasticDepth(stochastic_depth, dtype=dtype)
+        self.layer_scale1 = self._layer_scale("layer_scale1")
+        self.layer_scale2 = self._layer_scale("layer_scale2")
+
+    def _layer_scale(self, name):
+        if self.layer_scale is None:
+            return None
+        return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape):
-        for layer in (self.norm1, self.attention, self.norm2, self.mlp):
-            layer.build(input_shape)
+        scales = (self.layer_scale1, self.layer_scale2)
+        for layer in (self.norm1, self.attention, self.norm2, self.mlp, *scales):
+            if layer is not None:
+                layer.build(input_shape)
 
-    def call(self, tokens, training=False):
-        branch = self.attention(self.norm1(tokens), training=training)
+    def call(self, tokens, relative_embedding=None, training=False):
+        branch = self.attention(
+            self.norm1(tokens), relative_embedding=relative_embedding, training=training
+        )
         branch = self.dropout_layer(branch, training=training)
-        tokens = tokens + self.stochastic_depth_layer(branch, training=training)
+        tokens = self._add(tokens, branch, self.layer_scale1, training)
         branch = self.mlp(self.norm2(tokens), training=training)
+        return self._add(tokens, branch, self.layer_scale2, training)
+
+    def attention_weights(self, tokens, relative_embedding=None):
+        """What the heads' queries take of each token: [B, A, N, N] in float32."""
+        return self.attention.attention_weights(
+            self.norm1(tokens), relative_embedding=relative_embedding
+        )
+
+    def _add(self, tokens, branch, layer_scale, training):
+        if layer_scale is not None:
+            branch = layer_scale(branch)
         return tokens + self.stochastic_depth_layer(branch, training=training)
 
     def compute_output_shape(self, input_shape):
@@ -369,7 +163,61 @@ class EncoderBlock(keras.layers.Layer):
             "attention_dropout": self.attention_dropout,
             "stochastic_depth": self.stochastic_depth,
             "gelu": self.gelu,
+            "layer_scale": self.layer_scale,
+            "qk_norm": self.qk_norm,
+            "norm_epsilon": self.norm_epsilon,
+            "relative_stddev": self.relative_stddev,
         }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialEncoderBlock(keras.layers.Layer):
+    """Attention within the rows, then within the columns (appendix D.6).
+
+    Two `EncoderBlock`s with weights of their own, `rows` and `columns`: each patch
+    attends to its row, passes an MLP, attends to its column, passes another.
+
+    Args:
+        grid: (h, w), rows and columns of patches.
+        block: Arguments of both blocks.
+
+    Call arguments:
+        tokens: Tensor [B, h * w, D], row by row.
+        training: Whether dropout and stochastic depth are active.
+
+    Returns:
+        Tensor [B, h * w, D].
+    """
+
+    def __init__(self, grid, block, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = tuple(grid)
+        self.block = block
+        self.rows = EncoderBlock(**block, dtype=self.dtype_policy, name="rows")
+        self.columns = EncoderBlock(**block, dtype=self.dtype_policy, name="columns")
+
+    def build(self, input_shape):
+        (rows, columns), (_, tokens, width) = self.grid, input_shape
+        if tokens != rows * columns:
+            raise ValueError(
+                "Axial attention needs the patches of the whole `grid` and no other "
+                f"token. Received: grid={self.grid}, {tokens} tokens"
+            )
+        self.rows.build((None, rows, columns, width))
+        self.columns.build((None, columns, rows, width))
+
+    def call(self, tokens, training=False):
+        x = ops.reshape(tokens, (-1, *self.grid, tokens.shape[-1]))  # [B, h, w, D]
+        x = self.rows(x, training=training)
+        x = ops.transpose(x, (0, 2, 1, 3))  # [B, w, h, D]
+        x = self.columns(x, training=training)
+        return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), ops.shape(tokens))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "grid": self.grid, "block": self.block}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -380,6 +228,7 @@ class AttentionPooling(keras.layers.Layer):
         mlp_dim: Width M of the MLP that follows the attention.
         heads: Number of attention heads A.
         gelu: `"tanh"` or `"exact"`.
+        norm_epsilon: Epsilon of the LayerNorm.
 
     Call arguments:
         tokens: Tensor [B, N, D].
@@ -388,14 +237,17 @@ class AttentionPooling(keras.layers.Layer):
         Tensor [B, D].
     """
 
-    def __init__(self, mlp_dim, heads, gelu="tanh", **kwargs):
+    def __init__(
+        self, mlp_dim, heads, gelu="tanh", norm_epsilon=LAYER_NORM_EPSILON, **kwargs
+    ):
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.heads = heads
         self.gelu = gelu
+        self.norm_epsilon = norm_epsilon
         dtype = self.dtype_policy
         self.attention = MultiHeadSelfAttention(heads, name="attention", dtype=dtype)
-        self.norm = layer_norm("norm", dtype)
+        self.norm = layer_norm("norm", dtype, norm_epsilon)
         self.mlp = MLP(mlp_dim, gelu=gelu, name="mlp", dtype=dtype)
 
     def build(self, input_shape):
@@ -423,4 +275,5 @@ class AttentionPooling(keras.layers.Layer):
             "mlp_dim": self.mlp_dim,
             "heads": self.heads,
             "gelu": self.gelu,
+            "norm_epsilon": self.norm_epsilon,
         }

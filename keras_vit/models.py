@@ -5,25 +5,18 @@ details that it leaves out are those of its code, google-research/vision_transfo
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import keras
 
-from keras_vit import layers
-from keras_vit.base import (
-    ImageModel,
-    application,
-    check_choice,
-    check_counts,
-    check_labels,
-    check_rates,
-    connect_classifier,
-)
+from keras_vit import features, layers
+from keras_vit.arguments import check, patch_side
+from keras_vit.base import ImageModel, application
+from keras_vit.graph import connect
 from keras_vit.preprocessing import ImagePreprocessing
-from keras_vit.specs import image_size_pair, parse_variant
-
-HEADS = ("token", "gap", "map", "none")
+from keras_vit.specs import image_size_pair, parse_variant, resnet_blocks_tuple
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -42,8 +35,10 @@ class VisionTransformer(ImageModel):
     `head="none"` all tokens [B, N, D] after the final LayerNorm.
 
     Args:
-        image_size: (H, W) or one integer for both; multiples of `patch_size`.
-        patch_size: Side P of the square patches, in pixels.
+        image_size: (H, W) or one integer for both; multiples of `patch_size`, for a
+            hybrid times the step of its stem.
+        patch_size: Side P of the square patches, in pixels; in a hybrid in those of
+            the stem's feature map.
         width: Width D of the tokens.
         depth: Number of encoder blocks.
         mlp_dim: Width M of the hidden layer in each block's MLP.
@@ -63,8 +58,33 @@ class VisionTransformer(ImageModel):
             pre-training used (section 3.2), or `None` for no such layer.
         gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
             timm and Hugging Face compute.
+        position_embedding: Table 8: `"learned_1d"` (one vector for each token),
+            `"learned_2d"` (halves for row and column), `"relative"` (1-D, in the
+            attention), `"none"`; or fixed waves, `"sincos2d"` as in big_vision and
+            MoCo v3, `"sincos2d_mae"` as in MAE.
+        position_placement: Where they are added: `"stem"`, `"every_layer"` (each with
+            its own), `"shared"` (at every layer the same). `None`: at the stem, and
+            relative ones at every layer.
+        prefix_positions: Whether class token and registers have learned positions too;
+            big_vision and timm's `no_embed_class` leave them without.
         position_stddev: Standard deviation of the initial position embedding: 0.02 in
             the official code, D^-0.5 in big_vision.
+        register_tokens: Number of learned tokens between class token and patches
+            (arXiv:2309.16588); no head reads them.
+        layer_scale: Initial value of the learned vector that scales each residual
+            branch (arXiv:2103.17239), or `None` for no such vector.
+        qk_norm: Whether a LayerNorm over each head's K elements follows the query and
+            key projections (arXiv:2302.05442).
+        patch_dropout: Part of the patches that each image loses while training
+            (arXiv:2212.00794).
+        fc_norm: Whether the final LayerNorm stands after the pooling instead of before.
+        attention: `"full"`, or `"axial"`: within rows, then within columns, with an MLP
+            after each (appendix D.6); for patches without other tokens.
+        norm_epsilon: Epsilon of every LayerNorm: 1e-6 in the official code and timm,
+            1e-12 in Hugging Face's ViT.
+        resnet_blocks: Units in each stage of a hybrid's ResNet stem, such as
+            (3, 4, 9); `()` for its root alone, `None` for no stem (section 3.1).
+        resnet_width: Width factor of the stem.
         head_bias_init: Initial bias of the classifier, for example -10 for a sigmoid
             loss over many classes. Its kernel starts at zero.
         classifier_activation: Activation of the scores, or `None` for logits.
@@ -96,7 +116,19 @@ class VisionTransformer(ImageModel):
         stochastic_depth: float = 0.0,
         representation_size: int | None = None,
         gelu: str = "tanh",
+        position_embedding: str = "learned_1d",
+        position_placement: str | None = None,
+        prefix_positions: bool = True,
         position_stddev: float = 0.02,
+        register_tokens: int = 0,
+        layer_scale: float | None = None,
+        qk_norm: bool = False,
+        patch_dropout: float = 0.0,
+        fc_norm: bool = False,
+        attention: str = "full",
+        norm_epsilon: float = layers.LAYER_NORM_EPSILON,
+        resnet_blocks: Sequence[int] | None = None,
+        resnet_width: int = 1,
         head_bias_init: float = 0.0,
         classifier_activation: str | None = None,
         preprocessing: ImagePreprocessing | None = None,
@@ -104,6 +136,11 @@ class VisionTransformer(ImageModel):
         dtype: Any = None,
         name: str | None = None,
     ):
+        if position_placement is None:
+            relative = position_embedding == "relative"
+            position_placement = "every_layer" if relative else "stem"
+        if resnet_blocks is not None:
+            resnet_blocks = resnet_blocks_tuple("resnet_blocks", resnet_blocks)
         arguments: dict[str, Any] = {
             "image_size": image_size_pair(image_size),
             "patch_size": patch_size,
@@ -120,151 +157,79 @@ class VisionTransformer(ImageModel):
             "stochastic_depth": stochastic_depth,
             "representation_size": representation_size,
             "gelu": gelu,
+            "position_embedding": position_embedding,
+            "position_placement": position_placement,
+            "prefix_positions": prefix_positions,
             "position_stddev": position_stddev,
+            "register_tokens": register_tokens,
+            "layer_scale": layer_scale,
+            "qk_norm": qk_norm,
+            "patch_dropout": patch_dropout,
+            "fc_norm": fc_norm,
+            "attention": attention,
+            "norm_epsilon": norm_epsilon,
+            "resnet_blocks": resnet_blocks,
+            "resnet_width": resnet_width,
             "head_bias_init": head_bias_init,
             "classifier_activation": classifier_activation,
             "preprocessing": preprocessing,
             "class_names": None if class_names is None else list(class_names),
         }
-        _check(arguments)
+        check(arguments)
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        images = keras.Input((*arguments["image_size"], channels), name="images")
-        outputs = _connect(images, policy, **arguments)
-        super().__init__(images, outputs, name=name)
+        vit = SimpleNamespace(**arguments, policy=policy)
+        vit.grid, vit.prefix_tokens = _grid(vit), _prefix_tokens(vit)
+        images = keras.Input((*vit.image_size, vit.channels), name="images")
+        super().__init__(images, connect(images, vit), name=name)
         self.describe(arguments, policy)
 
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(h, w), rows and columns of patches."""
+        return _grid(self)
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Number of tokens before the patches: class token and registers."""
+        return _prefix_tokens(self)
+
+    def features(
+        self,
+        blocks: int | Iterable[int] = -1,
+        prefix_tokens: bool = False,
+        layout: str = "tokens",
+    ) -> keras.Model:
+        """A model of encoder blocks' outputs; see `keras_vit.features.features`."""
+        return features.features(self, blocks, prefix_tokens, layout)
+
+    def attention_weights(
+        self, blocks: int | Iterable[int] | None = None
+    ) -> keras.Model:
+        """A model of attention weights; see `keras_vit.features.attention_weights`."""
+        return features.attention_weights(self, blocks)
+
     @classmethod
-    def from_variant(cls, variant: str, **kwargs) -> "VisionTransformer":
-        """Builds a published size.
-
-        Args:
-            variant: A size and a patch size: `"B/16"`. See `keras_vit.SPECS`.
-            **kwargs: The other arguments of `VisionTransformer`.
-
-        Returns:
-            The model, with random weights.
-
-        Raises:
-            ValueError: There is no such size.
-        """
+    def variant_arguments(cls, variant: str) -> dict[str, Any]:
+        """Of a size, with a patch size: `"B/16"`. See `keras_vit.SPECS`."""
         spec, patch_size = parse_variant(variant)
-        return cls(**{**dataclasses.asdict(spec), "patch_size": patch_size, **kwargs})
+        return {**dataclasses.asdict(spec), "patch_size": patch_size}
 
 
-def _check(arguments: dict[str, Any]) -> None:
-    """Raises ValueError where an argument is wrong or does not fit the others."""
-    check_counts(
-        arguments, ("patch_size", "width", "depth", "mlp_dim", "heads", "channels")
-    )
-    optional = ("classes", "representation_size")
-    check_counts(arguments, [key for key in optional if arguments[key] is not None])
-    check_rates(arguments, ("dropout", "attention_dropout", "stochastic_depth"))
-    check_choice("head", arguments["head"], HEADS)
-    check_labels(**arguments)
-    image_size, patch_size = arguments["image_size"], arguments["patch_size"]
-    if any(side % patch_size for side in image_size):
-        raise ValueError(
-            "`image_size` must be a multiple of `patch_size`. "
-            f"Received: image_size={image_size}, patch_size={patch_size}"
-        )
-    if arguments["head"] == "token" and not arguments["class_token"]:
-        raise ValueError(
-            "`head='token'` needs the class token. "
-            "Received: head='token', class_token=False"
-        )
+def _grid(vit) -> tuple[int, int]:
+    side = patch_side(vit.patch_size, vit.resnet_blocks)
+    height, width = vit.image_size
+    return height // side, width // side
 
 
-def _connect(
-    images,
-    policy,
-    *,
-    patch_size,
-    width,
-    depth,
-    mlp_dim,
-    heads,
-    class_token,
-    dropout,
-    attention_dropout,
-    stochastic_depth,
-    gelu,
-    position_stddev,
-    preprocessing,
-    **head_arguments,
-):
-    """The graph from [B, H, W, C] to the output, layer by layer."""
-    x = images if preprocessing is None else preprocessing(images)
-    x = keras.layers.Conv2D(
-        width,
-        patch_size,
-        strides=patch_size,
-        kernel_initializer="lecun_normal",
-        data_format="channels_last",
-        dtype=policy,
-        name="embedding",
-    )(x)
-    x = keras.layers.Reshape((-1, width), dtype=policy, name="patches")(x)  # [B, N, D]
-    if class_token:
-        x = layers.ClassToken(dtype=policy, name="class_token")(x)
-    x = layers.PositionEmbedding(
-        position_stddev, dtype=policy, name="position_embedding"
-    )(x)
-    x = keras.layers.Dropout(dropout, dtype=policy, name="embedding_dropout")(x)
-    for index in range(depth):
-        x = layers.EncoderBlock(
-            mlp_dim,
-            heads,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            stochastic_depth=stochastic_depth * index / max(depth - 1, 1),
-            gelu=gelu,
-            dtype=policy,
-            name=f"encoder_block_{index}",
-        )(x)
-    x = layers.layer_norm("encoder_norm", policy)(x)
-    if head_arguments["head"] == "map":
-        x = layers.AttentionPooling(
-            mlp_dim, heads, gelu=gelu, dtype=policy, name="attention_pooling"
-        )(x)
-    return _connect_head(x, policy, class_token=class_token, **head_arguments)
-
-
-def _connect_head(
-    x,
-    policy,
-    *,
-    head,
-    class_token,
-    classes,
-    representation_size,
-    head_bias_init,
-    classifier_activation,
-    **_,
-):
-    """From tokens [B, N, D] (from [B, D] after attention pooling) to the output."""
-    if head == "token":
-        x = x[:, 0]  # [B, D]
-    elif head == "gap":
-        patches = x[:, 1:] if class_token else x
-        x = keras.layers.GlobalAveragePooling1D(dtype="float32", name="pooling")(
-            patches
-        )
-    if representation_size is not None:
-        x = keras.layers.Dense(
-            representation_size,
-            activation="tanh",
-            kernel_initializer="lecun_normal",
-            dtype=policy,
-            name="pre_logits",
-        )(x)
-    return connect_classifier(x, classes, head_bias_init, classifier_activation)
+def _prefix_tokens(vit) -> int:
+    return int(vit.class_token) + vit.register_tokens
 
 
 def _application(variant: str):
     return application(
         VisionTransformer,
         variant,
-        name="ViT" + variant.replace("/", ""),
+        name="ViT".join(variant.replace("/", "").rpartition("+")[::2]),
         top="token",
         poolings={None: "none", "avg": "gap", "token": "token", "map": "map"},
     )
@@ -279,3 +244,12 @@ ViTB32 = _application("B/32")
 ViTL16 = _application("L/16")
 ViTL32 = _application("L/32")
 ViTH14 = _application("H/14")
+
+# The hybrids: a ResNet stem of so many layers, and the total down-sampling.
+RViTTi16 = _application("R+Ti/16")
+R26ViTS32 = _application("R26+S/32")
+R26ViTB32 = _application("R26+B/32")
+R50ViTB16 = _application("R50+B/16")
+R50ViTB32 = _application("R50+B/32")
+R50ViTL16 = _application("R50+L/16")
+R50ViTL32 = _application("R50+L/32")

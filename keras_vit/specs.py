@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
+from numbers import Integral
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,17 +15,20 @@ class ViTSpec:
         depth: Number of encoder blocks.
         mlp_dim: Width of the hidden layer in each block's MLP.
         heads: Number of attention heads A; divides `width`.
+        resnet_blocks: Units in each stage of a hybrid's ResNet stem, `()` for its root
+            alone, `None` for no stem.
     """
 
     width: int
     depth: int
     mlp_dim: int
     heads: int
+    resnet_blocks: tuple[int, ...] | None = None
 
 
 # Ti, S: arXiv:2012.12877 (DeiT) and arXiv:2106.10270, Table 2. B, L, H: Table 1 of
 # arXiv:2010.11929. g, G: arXiv:2106.04560, Table 2. So400m: arXiv:2305.13035.
-# mu, M: google-research/big_vision, models/vit.py.
+# mu, M, g-opt, G-opt, e: google-research/big_vision, models/vit.py.
 SPECS: dict[str, ViTSpec] = {
     #                width depth mlp_dim heads
     "mu": ViTSpec(32, 1, 128, 2),
@@ -35,31 +40,122 @@ SPECS: dict[str, ViTSpec] = {
     "So400m": ViTSpec(1152, 27, 4304, 16),
     "H": ViTSpec(1280, 32, 5120, 16),
     "g": ViTSpec(1408, 40, 6144, 16),
+    "g-opt": ViTSpec(1536, 40, 6144, 16),
     "G": ViTSpec(1664, 48, 8192, 16),
+    "G-opt": ViTSpec(1536, 48, 8192, 16),
+    "e": ViTSpec(1792, 56, 15360, 16),
+}
+
+# Units in each stage by the number of layers. 50 to 152: Table 1 of arXiv:1512.03385;
+# 26, 200: google-research/big_vision, models/bit.py.
+RESNET_DEPTHS: dict[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
 }
 
 
 def parse_variant(variant: str) -> tuple[ViTSpec, int]:
-    """Splits a name such as `"B/16"` into its size and its patch size.
+    """Splits a name such as `"B/16"` or `"R50+B/16"` into its size and patch size.
+
+    In a hybrid's name the number after the slash is the down-sampling of stem and
+    patches together (section 4.1): with 32 the ResNet has its four stages, with 16 the
+    units of stage 4 are in stage 3 (section 3.1), and a patch is one pixel of the
+    feature map. The stem alone, `"R+Ti/16"`, is named as if it scaled by 2, as the
+    official configuration believed; it scales by 4, and the model by 32.
 
     Args:
         variant: A key of `SPECS`, a slash, and the patch's side P in pixels. Upper
-            and lower case differ: `"g/14"` and `"G/14"` are two models.
+            and lower case differ: `"g/14"` and `"G/14"` are two models. A hybrid has
+            `"R50+"` or another depth of `RESNET_DEPTHS` in front, or `"R+"`.
 
     Returns:
-        The `ViTSpec` and the patch size.
+        The `ViTSpec` and the patch size, a hybrid's in pixels of its feature map.
 
     Raises:
         ValueError: The name is not of this form, or there is no such size.
     """
-    match = re.fullmatch(r"(\w+)/([1-9]\d*)", variant)
-    if match is None or match[1] not in SPECS:
+    match = re.fullmatch(r"(?:R(\d*)\+)?([\w-]+)/([1-9]\d*)", variant)
+    if match is None or match[2] not in SPECS:
         raise ValueError(
             "`variant` must be one of the sizes "
-            f"{', '.join(SPECS)} with a patch size in pixels, such as 'B/16'. "
+            f"{', '.join(SPECS)} with a patch size in pixels, such as 'B/16', for a "
+            f"hybrid after a ResNet, such as 'R50+B/16'. Received: variant={variant!r}"
+        )
+    depth, spec, total = match[1], SPECS[match[2]], int(match[3])
+    if depth is None:
+        return spec, total
+    blocks, patch_size = _hybrid(depth, total, variant)
+    return dataclasses.replace(spec, resnet_blocks=blocks), patch_size
+
+
+def _hybrid(depth: str, total: int, variant: str) -> tuple[tuple[int, ...], int]:
+    """The units of the stem and the patch size on its feature map."""
+    if not depth:
+        if total % 2:
+            raise ValueError(
+                "After the stem alone, 'R+', the patch size in `variant` must be even. "
+                f"Received: variant={variant!r}"
+            )
+        return (), total // 2
+    first, second, third, fourth = _resnet_blocks(depth, variant)
+    if total == 32:
+        return (first, second, third, fourth), 1
+    if total == 16:
+        return (first, second, third + fourth), 1
+    raise ValueError(
+        "A hybrid's down-sampling in `variant` must be 16 or 32. "
+        f"Received: variant={variant!r}"
+    )
+
+
+def parse_resnet(variant: str) -> tuple[tuple[int, ...], int]:
+    """Splits a name such as `"R50x1"` into units per stage and width factor.
+
+    Raises:
+        ValueError: The name is not of this form, or there is no such depth.
+    """
+    match = re.fullmatch(r"R(\d+)x([1-9]\d*)", variant)
+    if match is None:
+        raise ValueError(
+            "`variant` must be a ResNet's depth and width factor, such as 'R50x1'. "
             f"Received: variant={variant!r}"
         )
-    return SPECS[match[1]], int(match[2])
+    return _resnet_blocks(match[1], variant), int(match[2])
+
+
+def _resnet_blocks(depth: str, variant: str) -> tuple[int, ...]:
+    if int(depth) not in RESNET_DEPTHS:
+        raise ValueError(
+            "The ResNet's depth in `variant` must be one of "
+            f"{', '.join(map(str, RESNET_DEPTHS))}. Received: variant={variant!r}"
+        )
+    return RESNET_DEPTHS[int(depth)]
+
+
+def resnet_blocks_tuple(name: str, blocks: Sequence[int]) -> tuple[int, ...]:
+    """Units per stage as a tuple of plain integers.
+
+    Raises:
+        ValueError: Not a sequence of positive integers; `name` is the argument's name.
+    """
+    integers = isinstance(blocks, Sequence) and not isinstance(blocks, str)
+    if not integers or not all(isinstance(b, Integral) and b > 0 for b in blocks):
+        raise ValueError(
+            f"`{name}` must be a sequence of positive integers, the units of each "
+            f"stage. Received: {name}={blocks!r}"
+        )
+    return tuple(int(units) for units in blocks)
+
+
+def stem_scale(blocks: Sequence[int] | None) -> int:
+    """How many pixels of the image make one of the stem's map, along each side.
+
+    The root scales by 4, each stage after the first by 2; without a stem it is 1.
+    """
+    return 1 if blocks is None else 4 * 2 ** max(len(blocks) - 1, 0)
 
 
 def image_size_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:

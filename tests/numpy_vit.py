@@ -1,7 +1,8 @@
 """The Vision Transformer in NumPy float64, written from the paper's equations.
 
 Dosovitskiy et al., arXiv:2010.11929: section 3.1, equations (1) to (4), appendix A,
-equations (5) to (8). Only the weights are taken from the model under test.
+equations (5) to (8), appendix D.4 and D.6; options that came later from their papers.
+Only the weights are taken from the model under test, and its arguments.
 """
 
 import math
@@ -14,10 +15,10 @@ def weights_of(model) -> dict[str, np.ndarray]:
     return {w.path: np.asarray(w.numpy(), "float64") for w in model.weights}
 
 
-def layer_norm(x, weights, name):
+def layer_norm(x, weights, name, epsilon=1e-6):
     mean = x.mean(-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(-1, keepdims=True)
-    normalised = (x - mean) / np.sqrt(variance + 1e-6)
+    normalised = (x - mean) / np.sqrt(variance + epsilon)
     return normalised * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
 
@@ -37,19 +38,41 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def attention(z, weights, name, heads, queries=None):
-    """MSA: one head after the other, as in equations (5) to (8)."""
+def attention_weights(z, weights, name, model, queries=None):
+    """Equation (6), one head after the other: [B, A, Q, N]."""
     queries = z if queries is None else queries
     q = dense(queries, weights, f"{name}/query")
     k = dense(z, weights, f"{name}/key")
-    v = dense(z, weights, f"{name}/value")
-    width = q.shape[-1] // heads
-    outputs = []
-    for head in range(heads):
+    width = q.shape[-1] // model.heads
+    table = weights.get(f"{name}/relative_embedding")
+    if name.startswith("encoder_block"):
+        table = weights.get("relative_position/embedding", table)
+    heads = []
+    for head in range(model.heads):
         part = slice(head * width, (head + 1) * width)
-        scores = q[..., part] @ k[..., part].swapaxes(-1, -2) / math.sqrt(width)
-        outputs.append(softmax(scores) @ v[..., part])
-    return dense(np.concatenate(outputs, -1), weights, f"{name}/out")
+        query, key = q[..., part], k[..., part]
+        if f"{name}/query_norm/gamma" in weights:
+            query = layer_norm(query, weights, f"{name}/query_norm", model.norm_epsilon)
+            key = layer_norm(key, weights, f"{name}/key_norm", model.norm_epsilon)
+        scores = query @ key.swapaxes(-1, -2)
+        if table is not None:
+            scores = scores + relative_scores(query, table)
+        heads.append(softmax(scores / math.sqrt(width)))
+    return np.stack(heads, 1)
+
+
+def relative_scores(query, table):
+    """Appendix D.4: every pair of tokens has the vector of p_q - p_k, from N - 1 on."""
+    offsets = np.subtract.outer(np.arange(query.shape[-2]), np.arange(query.shape[-2]))
+    return np.einsum("...qd,qkd->...qk", query, table[offsets.max() - offsets])
+
+
+def attention(z, weights, name, model, queries=None):
+    """MSA: equations (5) to (8)."""
+    shares = attention_weights(z, weights, name, model, queries)
+    values = np.split(dense(z, weights, f"{name}/value"), model.heads, axis=-1)
+    heads = [shares[:, head] @ value for head, value in enumerate(values)]
+    return dense(np.concatenate(heads, -1), weights, f"{name}/out")
 
 
 def mlp(z, weights, name, kind):
@@ -67,38 +90,114 @@ def patches(images, size):
     return np.stack(rows, 1)
 
 
+def waves(model, position):
+    """Half of a fixed position: sines, then cosines, of one coordinate."""
+    count = model.width // 4
+    steps = {"sincos2d": count - 1, "sincos2d_mae": count}[model.position_embedding]
+    angles = [position / 10000 ** (j / steps) for j in range(count)]
+    return [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+
+
+def positions(model, w, name):
+    """What is added to each token, [N, D]; zeros where nothing is."""
+    rows, columns = model.grid
+    prefix = model.prefix_tokens
+    result = np.zeros((prefix + rows * columns, model.width))
+    kind = model.position_embedding
+    if kind == "learned_1d":
+        embedding = w[f"{name}/embedding"][0]
+        result[len(result) - len(embedding) :] = embedding
+    elif kind not in ("none", "relative"):
+        for y in range(rows):
+            for x in range(columns):
+                if kind == "learned_2d":
+                    halves = w[f"{name}/columns"][0, 0, x], w[f"{name}/rows"][0, y, 0]
+                else:
+                    halves = waves(model, x), waves(model, y)
+                result[prefix + y * columns + x] = np.concatenate(halves)
+        if f"{name}/prefix" in w:
+            result[:prefix] = w[f"{name}/prefix"][0]
+    return result
+
+
+def tokens(model, w, images):
+    """Class token, registers and patches [B, N, D], without positions."""
+    x = np.asarray(images, "float64")
+    if model.resnet_blocks is not None:
+        from numpy_resnet import stem
+
+        x = stem(model, x, model.resnet_blocks)
+    kernel = w["embedding/kernel"].reshape(-1, model.width)
+    z = patches(x, model.patch_size) @ kernel + w["embedding/bias"]
+    for name in ("register_tokens/tokens", "class_token/token"):
+        if name in w:
+            token = np.broadcast_to(w[name], (len(z), *w[name].shape[1:]))
+            z = np.concatenate([token, z], 1)
+    return z
+
+
+def encoder_block(z, w, block, model):
+    """Equations (2) and (3)."""
+    scale = [w.get(f"{block}/layer_scale{i}/gamma", 1.0) for i in (1, 2)]
+    norm = layer_norm(z, w, f"{block}/norm1", model.norm_epsilon)
+    z = z + scale[0] * attention(norm, w, f"{block}/attention", model)
+    norm = layer_norm(z, w, f"{block}/norm2", model.norm_epsilon)
+    return z + scale[1] * mlp(norm, w, f"{block}/mlp", model.gelu)
+
+
+def axial_block(z, w, block, model):
+    """Appendix D.6: one row after the other, then one column after the other."""
+    z = z.reshape(len(z), *model.grid, -1).copy()
+    for y in range(model.grid[0]):
+        z[:, y] = encoder_block(z[:, y], w, f"{block}/rows", model)
+    for x in range(model.grid[1]):
+        z[:, :, x] = encoder_block(z[:, :, x], w, f"{block}/columns", model)
+    return z.reshape(len(z), -1, model.width)
+
+
+def encoder(model, images):
+    """What each block is given and what it gives."""
+    w = weights_of(model)
+    block = axial_block if model.attention == "axial" else encoder_block
+    z, states = tokens(model, w, images), []
+    if model.position_placement == "stem":
+        z = z + positions(model, w, "position_embedding")  # (1)
+    for index in range(model.depth):
+        if model.position_placement == "every_layer":
+            z = z + positions(model, w, f"position_embedding_{index}")
+        elif model.position_placement == "shared":
+            z = z + positions(model, w, "position_embedding")
+        states.append((z, block(z, w, f"encoder_block_{index}", model)))
+        z = states[-1][1]
+    return states
+
+
 def forward(model, images):
     """The model's output for pixels in [-1, 1]."""
     w = weights_of(model)
-    x = np.asarray(images, "float64")
-    kernel = w["embedding/kernel"].reshape(-1, model.width)
-    z = patches(x, model.patch_size) @ kernel + w["embedding/bias"]
-    if model.class_token:
-        token = np.broadcast_to(w["class_token/token"], (len(z), 1, model.width))
-        z = np.concatenate([token, z], 1)
-    z = z + w["position_embedding/embedding"]  # (1)
-    for index in range(model.depth):
-        block = f"encoder_block_{index}"
-        norm = layer_norm(z, w, f"{block}/norm1")
-        z = z + attention(norm, w, f"{block}/attention", model.heads)  # (2)
-        norm = layer_norm(z, w, f"{block}/norm2")
-        z = z + mlp(norm, w, f"{block}/mlp", model.gelu)  # (3)
-    z = layer_norm(z, w, "encoder_norm")
+    z = encoder(model, images)[-1][1]
+    if not model.fc_norm:
+        z = layer_norm(z, w, "encoder_norm", model.norm_epsilon)
     if model.head == "none":
         return z
     y = pool(z, w, model)  # (4)
+    if model.fc_norm:
+        y = layer_norm(y, w, "fc_norm", model.norm_epsilon)
     if model.representation_size is not None:
         y = np.tanh(dense(y, w, "pre_logits"))
     return y if model.classes is None else dense(y, w, "head")
 
 
 def pool(z, w, model):
-    """One vector for each image, by the model's head."""
+    """One vector for each image, by the model's head; registers take no part."""
+    class_token = z[:, : int(model.class_token)]
+    patch_tokens = z[:, model.prefix_tokens :]
     if model.head == "token":
-        return z[:, 0]
+        return class_token[:, 0]
     if model.head == "gap":
-        return z[:, 1 if model.class_token else 0 :].mean(1)
+        return patch_tokens.mean(1)
+    z = np.concatenate([class_token, patch_tokens], 1)
     probe = np.broadcast_to(w["attention_pooling/probe"], (len(z), 1, z.shape[-1]))
-    y = attention(z, w, "attention_pooling/attention", model.heads, probe)
-    norm = layer_norm(y, w, "attention_pooling/norm")
+    y = attention(z, w, "attention_pooling/attention", model, probe)
+    norm = layer_norm(y, w, "attention_pooling/norm", model.norm_epsilon)
     return (y + mlp(norm, w, "attention_pooling/mlp", model.gelu))[:, 0]

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from benchmarks.table6 import ROWS, pretraining_exaflops
 from keras_vit.__main__ import main
-from keras_vit.costs import model_costs
-
-
-def costs(variant, **kwargs):
-    return model_costs(*keras_vit.parse_variant(variant), **kwargs)
+from keras_vit.costs import model_costs, resnet_costs, variant_costs
+from keras_vit.resnet import ResNet
 
 
 # GMACs as timm and the DeiT and MAE repositories print them.
@@ -25,8 +23,33 @@ def costs(variant, **kwargs):
     ],
 )
 def test_the_operations_are_the_published_ones(variant, image_size, gmacs):
-    macs = costs(variant, image_size=image_size).macs / 1e9
+    macs = variant_costs(variant, image_size=image_size).macs / 1e9
     assert macs == pytest.approx(gmacs, rel=0.012)
+
+
+# The products of timm's modules at 224 pixels, by hooks on its convolutions, linear
+# layers and attention (timm 1.0.31).
+@pytest.mark.parametrize(
+    ("variant", "macs"),
+    [
+        ("R+Ti/16", 433_681_920),
+        ("R26+S/32", 3_463_851_008),
+        ("R26+B/32", 6_710_859_776),
+        ("R50+B/16", 21_535_358_976),
+        ("R50+L/32", 19_413_295_104),
+        ("R50x1", 4_089_184_256),
+        ("R101x3", 69_492_277_248),
+        ("R152x2", 45_814_382_592),
+    ],
+)
+def test_the_operations_are_those_of_timm(variant, macs):
+    assert variant_costs(variant).macs == macs
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.variant} {row.epochs}ep")
+def test_pretraining_costs_what_table_6_says(row):
+    ours = pretraining_exaflops(row.variant, row.epochs)
+    assert ours == pytest.approx(row.exaflops, rel=0.1)
 
 
 def graph_macs(model):
@@ -54,8 +77,33 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs):
     assert model_costs(spec, 2, (22, 14), **arguments).macs == graph_macs(model)
 
 
-def test_half_the_bytes_in_half_precision():
-    whole, half = (costs("B/16", bytes_per_value=size) for size in (4, 2))
+@pytest.mark.parametrize("size", [(64, 32), (96, 128)])
+def test_the_operations_of_a_hybrid_equal_the_products_of_the_graph(tiny_vit, size):
+    kwargs = {"image_size": size, "patch_size": 2, "resnet_blocks": (1, 2), "width": 10}
+    model = tiny_vit(**kwargs)
+    spec = keras_vit.ViTSpec(10, model.depth, model.mlp_dim, model.heads, (1, 2))
+    assert model_costs(spec, 2, size, classes=7).macs == graph_macs(model)
+
+
+@pytest.mark.parametrize("size", [(65, 47), (96, 128)])
+def test_the_operations_of_a_resnet_equal_the_products_of_the_graph(size):
+    model = ResNet(image_size=size, blocks=(1, 2), width=2, channels=5, classes=7)
+    costs = resnet_costs((1, 2), 2, size, channels=5, classes=7)
+    assert costs.macs == graph_macs(model)
+
+
+def test_a_resnet_keeps_the_inputs_of_its_norms_and_convolutions():
+    """BiT of one unit, by hand: the root's map is 6 x 4, the pooled one 3 x 2."""
+    inputs = 12 * 8 * 3 + 24 * 64 + 6 * 64  # image, root, pooled (of norm1)
+    inner = 5 * 6 * 64  # of the convolutions, norm2 and norm3
+    last = 2 * 6 * 256  # of the final norm, and of the mean
+    costs = resnet_costs((1,), image_size=(12, 8), bytes_per_value=1)
+    assert costs.training_bytes == inputs + inner + last
+
+
+@pytest.mark.parametrize("variant", ["B/16", "R50+B/16", "R50x1"])
+def test_half_the_bytes_in_half_precision(variant):
+    whole, half = (variant_costs(variant, bytes_per_value=size) for size in (4, 2))
     assert whole.training_bytes == 2 * half.training_bytes
     assert whole.inference_bytes == 2 * half.inference_bytes
 
@@ -67,11 +115,20 @@ def test_info_prints_the_figures_of_the_paper(capsys):
         assert figure in printed
 
 
+def test_info_knows_hybrids_and_resnets(capsys):
+    assert main(["info", "R50+B/16", "R50x1", "--image-size", "384x224"]) == 0
+    printed = capsys.readouterr().out
+    for figure in ("R50+B/16", "337", "R50x1", "25,549,352"):
+        assert figure in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["B/15"], "must be a multiple of `patch_size`"),
         (["Q/16"], "must be one of the sizes"),
+        (["R50x"], "such as 'R50x1'"),
+        (["R50+B/16", "--image-size", "200"], "times the stem's step: of 16"),
         (["B/16", "--image-size", "10x10x10"], "such as 384 or 384x256"),
         (["B/16", "--classes", "-1"], "must be at least 0"),
     ],

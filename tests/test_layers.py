@@ -3,31 +3,55 @@
 import keras
 import numpy as np
 import pytest
+from layer_contract import *  # noqa: F403
 
 from keras_vit import layers
 
 pytestmark = pytest.mark.backend
 
+BLOCK = {
+    "mlp_dim": 7,
+    "heads": 3,
+    "dropout": 0.1,
+    "attention_dropout": 0.2,
+    "stochastic_depth": 0.3,
+    "gelu": "exact",
+    "layer_scale": 0.4,
+    "qk_norm": True,
+    "norm_epsilon": 0.01,
+    "relative_stddev": 0.5,
+}
 ARGUMENTS = {
-    "AttentionPooling": {"mlp_dim": 7, "heads": 3, "gelu": "exact"},
-    "EncoderBlock": {
+    "AttentionPooling": {
         "mlp_dim": 7,
         "heads": 3,
-        "dropout": 0.1,
-        "attention_dropout": 0.2,
-        "stochastic_depth": 0.3,
         "gelu": "exact",
+        "norm_epsilon": 0.01,
     },
+    "AxialEncoderBlock": {"grid": (2, 3), "block": BLOCK},
+    "EncoderBlock": BLOCK,
+    "LayerScale": {"initial_value": 0.4},
     "MLP": {"hidden_dim": 7, "dropout": 0.1, "gelu": "exact"},
-    "MultiHeadSelfAttention": {"heads": 3, "attention_dropout": 0.1},
-    "PositionEmbedding": {"stddev": 0.5},
+    "MultiHeadSelfAttention": {
+        "heads": 3,
+        "attention_dropout": 0.1,
+        "qk_norm": True,
+        "norm_epsilon": 0.01,
+        "relative_stddev": 0.5,
+    },
+    "PatchDropout": {"rate": 0.4, "prefix_tokens": 2, "seed": 5},
+    "PositionEmbedding": {"stddev": 0.5, "skip_tokens": 2},
+    "PositionEmbedding2D": {"grid": (1, 3), "stddev": 0.5, "skip_tokens": 2},
+    "RegisterTokens": {"count": 4},
+    "RelativePosition": {"heads": 3, "stddev": 0.5},
+    "SinCosPositionEmbedding": {"grid": (1, 5), "last_frequency": False},
     "StochasticDepth": {"rate": 0.3, "seed": 5},
 }
 
 
 @pytest.fixture
-def tokens():
-    return np.random.default_rng(2).normal(size=(2, 5, 15)).astype("float32")
+def inputs():
+    return np.random.default_rng(2).normal(size=(5, 6, 12)).astype("float32")
 
 
 @pytest.fixture(params=layers.__all__)
@@ -36,64 +60,17 @@ def name(request):
 
 
 @pytest.fixture
-def layer(name):
-    keras.utils.set_random_seed(1)
-    return getattr(layers, name)(**ARGUMENTS.get(name, {}))
+def arguments(name):
+    return ARGUMENTS.get(name, {})
+
+
+@pytest.fixture
+def make(name, arguments):
+    return lambda **kwargs: getattr(layers, name)(**arguments, **kwargs)
 
 
 def numpy(tensor):
     return keras.ops.convert_to_numpy(tensor)
-
-
-def test_a_layer_comes_back_from_its_config(layer, tokens):
-    expected = numpy(layer(tokens))
-    copy = type(layer).from_config(layer.get_config())
-    copy.build(tokens.shape)
-    copy.set_weights(layer.get_weights())
-    np.testing.assert_array_equal(numpy(copy(tokens)), expected)
-
-
-def test_a_layer_comes_back_with_its_dtype_policy(name):
-    policy = keras.DTypePolicy("mixed_bfloat16")
-    layer = getattr(layers, name)(**ARGUMENTS.get(name, {}), dtype=policy)
-    copy = type(layer).from_config(layer.get_config())
-    assert copy.dtype_policy == policy
-
-
-def test_the_config_holds_the_constructors_arguments_as_attributes(name, layer):
-    config = layer.get_config()
-    for argument, value in ARGUMENTS.get(name, {}).items():
-        assert config[argument] == getattr(layer, argument) == value
-    base = set(keras.layers.Layer().get_config())
-    assert set(config) - base == set(ARGUMENTS.get(name, {}))
-
-
-def test_a_layer_survives_a_saved_model(layer, tokens, tmp_path):
-    inputs = keras.Input(tokens.shape[1:])
-    model = keras.Model(inputs, layer(inputs))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_array_equal(numpy(loaded(tokens)), numpy(model(tokens)))
-
-
-def test_all_weights_exist_after_build(layer, tokens):
-    layer.build(tokens.shape)
-    built = [w.path for w in layer.weights]
-    layer(tokens)
-    assert [w.path for w in layer.weights] == built
-
-
-def test_the_symbolic_shape_is_the_real_shape(layer, tokens):
-    symbolic = layer(keras.KerasTensor((None, *tokens.shape[1:])))
-    assert symbolic.shape[1:] == layer(tokens).shape[1:]
-    assert layer.compute_output_shape(tokens.shape) == tuple(layer(tokens).shape)
-
-
-def test_it_computes_in_the_dtype_of_its_policy(name, tokens):
-    layer = getattr(layers, name)(**ARGUMENTS.get(name, {}), dtype="mixed_bfloat16")
-    output = layer(tokens)
-    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
-    assert {w.dtype for w in layer.trainable_weights} <= {"float32"}
 
 
 def test_dropped_branches_are_whole_examples_and_the_mean_stays():
@@ -105,9 +82,53 @@ def test_dropped_branches_are_whole_examples_and_the_mean_stays():
     assert kept.mean() == pytest.approx(0.75, abs=0.03)
 
 
-def test_nothing_is_dropped_at_inference(tokens):
-    layer = layers.StochasticDepth(0.9)
-    np.testing.assert_array_equal(numpy(layer(tokens)), tokens)
+@pytest.mark.parametrize("dropout", [layers.StochasticDepth, layers.PatchDropout])
+def test_nothing_is_dropped_at_inference(dropout, inputs):
+    np.testing.assert_array_equal(numpy(dropout(0.9)(inputs)), inputs)
+
+
+@pytest.mark.parametrize(
+    ("rate", "kept"), [(0.0, 11), (0.05, 10), (0.5, 5), (0.75, 2), (0.99, 1)]
+)
+def test_patch_dropout_keeps_the_prefix_and_whole_patches_in_order(rate, kept):
+    tokens = np.arange(7 * 13 * 3, dtype="float32").reshape(7, 13, 3)
+    layer = layers.PatchDropout(rate, prefix_tokens=2, seed=4)
+    output = numpy(layer(tokens, training=True))
+    assert output.shape == (7, 2 + kept, 3)
+    for image, all_tokens in zip(output, tokens, strict=True):
+        rows = [all_tokens.tolist().index(token) for token in image.tolist()]
+        assert rows[:2] == [0, 1]
+        assert rows == sorted(set(rows))
+
+
+def test_patch_dropout_draws_anew_and_every_patch_as_often():
+    tokens = np.broadcast_to(np.arange(1.0, 6.0)[None, :, None], (3000, 5, 1))
+    layer = layers.PatchDropout(0.4, seed=3)
+    first, second = (numpy(layer(tokens, training=True)) for _ in range(2))
+    assert (first != second).any(axis=(1, 2)).mean() > 0.8
+    kept = [(first == patch).any(axis=1).mean() for patch in range(1, 6)]
+    np.testing.assert_allclose(kept, 3 / 5, atol=0.03)
+
+
+def test_the_branches_of_an_axial_block_are_dropped_for_whole_images():
+    block = {"mlp_dim": 7, "heads": 3, "stochastic_depth": 0.5}
+    layer = layers.AxialEncoderBlock((3, 2), block)
+    tokens = np.ones((40, 6, 12), "float32")
+    layer.build(tokens.shape)
+    for weight in layer.trainable_weights:
+        weight.assign(np.full(weight.shape, 0.1))
+    output = numpy(layer(tokens, training=True))
+    np.testing.assert_allclose(output, np.broadcast_to(output[:, :1], output.shape))
+    assert len(np.unique(output[:, 0, 0].round(4))) > 2
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")
+def test_one_token_takes_all_of_itself_whatever_its_relative_position(inputs):
+    layer = layers.MultiHeadSelfAttention(3, relative_stddev=1.0)
+    output = layer(inputs[:, :1])
+    assert layer.relative_embedding.shape == (1, 4)
+    expected = layer.out(layer.value(inputs[:, :1]))
+    np.testing.assert_allclose(numpy(output), numpy(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +136,21 @@ def test_nothing_is_dropped_at_inference(tokens):
     [
         (lambda: layers.StochasticDepth(1.0), r"`rate` must be in \[0, 1\).*rate=1.0"),
         (lambda: layers.MLP(7, gelu="relu"), "`gelu` must be one of 'tanh', 'exact'"),
+        (lambda: layers.PatchDropout(-0.1), r"`rate` must be in \[0, 1\).*rate=-0.1"),
         (
-            lambda: layers.MultiHeadSelfAttention(4).build((None, 5, 15)),
+            lambda: layers.AxialEncoderBlock((2, 3), BLOCK).build((None, 7, 12)),
+            r"whole `grid` and no other.*grid=\(2, 3\), 7 tokens",
+        ),
+        (
+            lambda: layers.PositionEmbedding2D((2, 3)).build((None, 6, 15)),
+            "even width.*width=15",
+        ),
+        (
+            lambda: layers.SinCosPositionEmbedding((2, 3)).build((None, 6, 14)),
+            "multiple of 4.*width=14",
+        ),
+        (
+            lambda: layers.MultiHeadSelfAttention(4).build((None, 6, 15)),
             "`heads` must divide.*heads=4, width=15",
         ),
     ],

@@ -60,6 +60,7 @@ def test_the_wheel_holds_the_library_alone(distributions):
     rooms = {name.split("/")[0] for name in names}
     assert {r for r in rooms if not r.endswith(".dist-info")} == {"keras_vit"}
     assert "keras_vit/imagenet2012_labels.tsv" in names
+    assert "keras_vit/weights/published.tsv" in names
     assert "keras_vit/py.typed" in names
 
 

@@ -1,5 +1,7 @@
 """The model computes the paper's equations: NumPy float64 and finite differences."""
 
+import itertools
+
 import keras
 import numpy as np
 import numpy_vit
@@ -34,6 +36,28 @@ def test_any_number_of_channels_equals_the_equations(tiny_vit, images, channels)
         {"classes": None},
         {"classes": None, "representation_size": 13, "head": "gap"},
         {"depth": 1, "heads": 3},
+        {"prefix_positions": False},
+        {"register_tokens": 4},
+        {"register_tokens": 4, "prefix_positions": False, "head": "gap"},
+        {"register_tokens": 4, "class_token": False, "head": "gap"},
+        {"register_tokens": 4, "head": "map"},
+        {"register_tokens": 4, "class_token": False, "head": "map"},
+        {"layer_scale": 0.1},
+        {"qk_norm": True},
+        {"fc_norm": True, "head": "token"},
+        {"fc_norm": True, "head": "gap", "representation_size": 13},
+        {"fc_norm": True, "head": "map"},
+        {"norm_epsilon": 0.3, "qk_norm": True, "head": "map"},
+        {"norm_epsilon": 0.3, "fc_norm": True, "head": "gap"},
+        {"position_embedding": "none"},
+        {"attention": "axial", "head": "gap", "class_token": False},
+        {
+            "attention": "axial",
+            "head": "map",
+            "class_token": False,
+            "layer_scale": 0.1,
+            "qk_norm": True,
+        },
     ],
 )
 def test_every_form_of_the_model_equals_the_equations(tiny_vit, images, kwargs):
@@ -41,6 +65,48 @@ def test_every_form_of_the_model_equals_the_equations(tiny_vit, images, kwargs):
     output = keras.ops.convert_to_numpy(model(images()))
     expected = numpy_vit.forward(model, images())
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
+
+
+WITHOUT = {"class_token": False, "head": "gap"}
+PREFIXES = [{}, {"register_tokens": 4}, {"prefix_positions": False}, WITHOUT]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(
+    ("kind", "placement"),
+    [
+        *itertools.product(
+            ["learned_1d", "learned_2d", "sincos2d", "sincos2d_mae"],
+            ["stem", "every_layer", "shared"],
+        ),
+        ("relative", "every_layer"),
+        ("relative", "shared"),
+    ],
+)
+def test_every_row_of_table_8_equals_the_equations(
+    tiny_vit, images, kind, placement, prefix
+):
+    options = {"position_embedding": kind, "position_placement": placement}
+    model = tiny_vit(width=24, heads=3, **options, **prefix)
+    output = keras.ops.convert_to_numpy(model(images()))
+    expected = numpy_vit.forward(model, images())
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "grid"),
+    [
+        ({"resnet_blocks": (), "patch_size": 2}, (3, 4)),
+        ({"resnet_blocks": (1, 2), "patch_size": 1}, (3, 4)),
+    ],
+)
+def test_a_hybrid_equals_the_equations(tiny_vit, kwargs, grid):
+    model = tiny_vit(image_size=(24, 32), channels=2, resnet_width=1, **kwargs)
+    pixels = np.random.default_rng(8).uniform(-1, 1, (2, 24, 32, 2)).astype("float32")
+    output = keras.ops.convert_to_numpy(model(pixels))
+    expected = numpy_vit.forward(model, pixels)
+    assert model.grid == grid
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -81,9 +147,18 @@ def _reference_loss(model, images, labels):
     return -np.log(probabilities[np.arange(len(labels)), labels]).mean()
 
 
-@pytest.mark.parametrize("head", ["token", "gap", "map"])
-def test_gradients_equal_finite_differences(tiny_vit, images, monkeypatch, head):
-    model = tiny_vit(head=head, depth=1)
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"head": "token"},
+        {"head": "gap"},
+        {"head": "map"},
+        {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
+        {"position_embedding": "learned_2d", "width": 30, "register_tokens": 4},
+    ],
+)
+def test_gradients_equal_finite_differences(tiny_vit, images, monkeypatch, kwargs):
+    model = tiny_vit(**{"depth": 1, **kwargs})
     labels = np.array([2, 5])
     gradients = _gradients(model, images(), labels)
     weights = numpy_vit.weights_of(model)

@@ -1,13 +1,16 @@
 """Names of models, and their published sizes."""
 
 import contextlib
+import dataclasses
 
 import keras
 import pytest
 from keras.src.backend.common import global_state
 
 import keras_vit
-from keras_vit.costs import model_costs
+from keras_vit.costs import model_costs, resnet_costs, variant_costs
+from keras_vit.resnet import ResNet
+from keras_vit.specs import parse_resnet
 
 
 @contextlib.contextmanager
@@ -36,7 +39,10 @@ BACKBONES = {
     "So400m/14": 412_444_656,
     "H/14": 630_764_800,
     "g/14": 1_011_202_432,
+    "g-opt/16": 1_134_749_184,
     "G/14": 1_842_775_680,
+    "G-opt/16": 1_663_489_536,
+    "e/14": 3_805_421_312,
 }
 CLASSIFIERS = {
     "Ti/16": 5_717_416,
@@ -48,6 +54,28 @@ CLASSIFIERS = {
     "L/16": 304_326_632,
     "L/32": 306_535_400,
     "H/14": 632_045_800,
+    "R+Ti/16": 6_337_704,
+    "R26+S/32": 36_431_912,
+    "R26+B/32": 101_383_976,
+    "R50+B/16": 98_659_112,
+    "R50+L/32": 328_994_856,
+}
+# timm's resnetv2_*_bit with 1,000 classes.
+BIT = {
+    "R50x1": 25_549_352,
+    "R50x3": 217_319_080,
+    "R101x1": 44_541_480,
+    "R101x3": 387_934_888,
+    "R152x2": 236_335_208,
+    "R152x4": 936_533_224,
+}
+# Files of the first release: 21,843 classes on a hidden layer.
+PRETRAINED = {
+    "B/16": 103_186_515,
+    "L/32": 328_949_075,
+    "R26+B/32": 118_002_835,
+    "R50+B/16": 115_277_971,
+    "R50+L/32": 351_408_531,
 }
 WITHOUT_CLASS_TOKEN = {
     "S/16": 22_049_896,
@@ -61,12 +89,14 @@ RESOLUTIONS = {
     ("H/14", 518): 633_470_440,
     ("B/32", 384): 88_297_192,
     ("L/32", 384): 306_632_680,
+    ("R50+B/16", 384): 98_950_952,
 }
 
 
 def count(variant, **kwargs):
+    family = keras_vit.VisionTransformer if "/" in variant else ResNet
     with shapes_only():
-        model = keras_vit.VisionTransformer.from_variant(variant, **kwargs)
+        model = family.from_variant(variant, **kwargs)
     return model.count_params()
 
 
@@ -78,6 +108,23 @@ def test_a_backbone_has_the_published_parameters(variant):
 @pytest.mark.parametrize("variant", CLASSIFIERS)
 def test_a_classifier_has_the_published_parameters(variant):
     assert count(variant) == CLASSIFIERS[variant]
+
+
+@pytest.mark.parametrize("variant", BIT)
+def test_a_resnet_has_the_published_parameters(variant):
+    assert count(variant) == BIT[variant]
+
+
+@pytest.mark.parametrize("variant", PRETRAINED)
+def test_a_pretrained_model_has_the_published_parameters(variant):
+    width = keras_vit.parse_variant(variant)[0].width
+    parameters = count(variant, classes=21843, representation_size=width)
+    assert parameters == PRETRAINED[variant]
+
+
+@pytest.mark.parametrize("variant", CLASSIFIERS | BIT)
+def test_the_closed_form_counts_the_published_parameters(variant):
+    assert variant_costs(variant).parameters == (CLASSIFIERS | BIT)[variant]
 
 
 @pytest.mark.parametrize("variant", WITHOUT_CLASS_TOKEN)
@@ -101,21 +148,76 @@ def test_a_resolution_has_the_published_parameters(variant, image_size):
         {"channels": 5},
     ],
 )
-def test_the_closed_form_counts_the_parameters_of_the_model(kwargs):
-    spec, patch_size = keras_vit.parse_variant("Ti/16")
+@pytest.mark.parametrize("variant", ["Ti/16", "R+Ti/16", "R26+S/32"])
+def test_the_closed_form_counts_the_parameters_of_the_model(variant, kwargs):
+    spec, patch_size = keras_vit.parse_variant(variant)
     head = "token" if kwargs.get("class_token", True) else "gap"
     costs = model_costs(spec, patch_size, **kwargs)
-    assert costs.parameters == count("Ti/16", head=head, **kwargs)
+    assert costs.parameters == count(variant, head=head, **kwargs)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"classes": None}, {"channels": 5}])
+@pytest.mark.parametrize("variant", ["R26x3", "R200x1"])
+def test_the_closed_form_counts_the_parameters_of_a_resnet(variant, kwargs):
+    costs = resnet_costs(*parse_resnet(variant), **kwargs)
+    assert costs.parameters == count(variant, **kwargs)
 
 
 def test_every_size_is_counted():
     assert {name.split("/")[0] for name in BACKBONES} == set(keras_vit.SPECS)
 
 
-@pytest.mark.parametrize("variant", ["X/16", "B", "B/0", "B16", "b/16", "", "R50+B/16"])
+@pytest.mark.parametrize(
+    "variant", ["X/16", "B", "B/0", "B16", "b/16", "", "R50+X/16", "ViT-B/16", "R50x1"]
+)
 def test_an_unknown_variant_lists_the_sizes_that_exist(variant):
-    with pytest.raises(ValueError, match=r"mu, Ti, S, M, B, L, So400m, H, g, G.*Rec"):
+    sizes = "mu, Ti, S, M, B, L, So400m, H, g, g-opt, G, G-opt, e .*Rec"
+    with pytest.raises(ValueError, match=sizes):
         keras_vit.parse_variant(variant)
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("R34+B/16", "depth in `variant` must be one of 26, 50, 101, 152, 200.*R34"),
+        ("R50+B/14", "down-sampling in `variant` must be 16 or 32.*R50.B/14"),
+        ("R+Ti/15", "patch size in `variant` must be even.*R.Ti/15"),
+    ],
+)
+def test_an_unknown_hybrid_says_what_exists(variant, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.parse_variant(variant)
+
+
+@pytest.mark.parametrize(
+    ("variant", "blocks", "patch_size"),
+    [
+        ("B/16", None, 16),
+        ("R+Ti/16", (), 8),
+        ("R26+S/32", (2, 2, 2, 2), 1),
+        ("R50+B/32", (3, 4, 6, 3), 1),
+        ("R50+L/16", (3, 4, 9), 1),
+        ("R152+H/16", (3, 8, 39), 1),
+    ],
+)
+def test_a_hybrid_keeps_stage_4_or_moves_it_into_stage_3(variant, blocks, patch_size):
+    spec, patch = keras_vit.parse_variant(variant)
+    assert (spec.resnet_blocks, patch) == (blocks, patch_size)
+    size = keras_vit.SPECS[variant.split("/")[0].split("+")[-1]]
+    assert dataclasses.replace(spec, resnet_blocks=None) == size
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("R50", "depth and width factor, such as 'R50x1'. Received: variant='R50'"),
+        ("R50x0", "depth and width factor"),
+        ("R34x1", "must be one of 26, 50, 101, 152, 200. Received: variant='R34x1'"),
+    ],
+)
+def test_an_unknown_resnet_says_what_exists(variant, message):
+    with pytest.raises(ValueError, match=message):
+        parse_resnet(variant)
 
 
 def test_a_variant_is_a_size_and_a_patch_size():

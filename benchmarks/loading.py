@@ -1,0 +1,197 @@
+"""How long does loading a model take, and how much memory, beside timm and NumPy?
+
+    python -m benchmarks.loading [--size L/16] [--rounds 5] [--output FILE.json]
+
+One file of random float32 weights as an .npz with Google's names and one as a
+.safetensors with timm's, in a temporary folder, both in the operating system's cache.
+Each load runs in a fresh process, after its model is built; the readers take turns, and
+the best of the rounds counts. NumPy only reads the arrays: `numpy.load` each of an
+.npz, `numpy.fromfile` a .safetensors whole.
+
+Memory is the highest anonymous memory (RssAnon) while loading, over what the process
+had when the model was built. Pages of the mapped file do not count: the system takes
+them back whenever it needs them. timm needs `pip install "keras-vit[parity]"`.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+READERS = ("numpy", "keras_vit", "timm")
+TIMM_NAMES = {
+    "Ti/16": "vit_tiny_patch16_224",
+    "B/16": "vit_base_patch16_224",
+    "L/16": "vit_large_patch16_224",
+}
+
+
+def prepare(size: str, folder: pathlib.Path) -> None:
+    """Writes both files, and the size of the largest array."""
+    import keras_vit
+
+    model = keras_vit.VisionTransformer.from_variant(size)
+    random = np.random.default_rng(0)
+    for weight in model.weights:
+        numbers = random.standard_normal(weight.shape, dtype="float32")
+        weight.assign(0.02 * numbers)
+    keras_vit.save_checkpoint(model, folder / "model.npz", "google")
+    keras_vit.save_checkpoint(model, folder / "timm", "timm")
+    largest = max(4 * int(np.prod(weight.shape)) for weight in model.weights)
+    (folder / "largest").write_text(str(largest))
+
+
+def numpy_loader(size: str, path: pathlib.Path) -> Callable[[], object]:
+    """Reads the file's bytes as arrays, and nothing else."""
+    if path.suffix == ".safetensors":
+        return lambda: np.fromfile(path, "uint8")
+
+    def read():
+        with np.load(path) as file:
+            return [file[name] for name in file.files]
+
+    return read
+
+
+def keras_vit_loader(size: str, path: pathlib.Path) -> Callable[[], object]:
+    """Builds the model; loads the file."""
+    import keras_vit
+
+    model = keras_vit.VisionTransformer.from_variant(size)
+    return lambda: keras_vit.load_checkpoint(model, path)
+
+
+def timm_loader(size: str, path: pathlib.Path) -> Callable[[], object]:
+    """Builds timm's model; loads the file as timm does."""
+    from benchmarks import torch_libraries  # noqa: F401  isort: skip
+    import timm
+    from safetensors.torch import load_file
+
+    model: Any = timm.create_model(TIMM_NAMES[size])
+    if path.suffix == ".npz":
+        return lambda: model.load_pretrained(str(path))
+    return lambda: model.load_state_dict(load_file(path))
+
+
+LOADERS = {"numpy": numpy_loader, "keras_vit": keras_vit_loader, "timm": timm_loader}
+
+
+def serve(reader: str, size: str, path: pathlib.Path) -> None:
+    """The fresh process: builds, says so, loads when told, prints the seconds."""
+    load = LOADERS[reader](size, path)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    start = time.perf_counter()
+    result = load()
+    print(time.perf_counter() - start, flush=True)
+    sys.stdin.readline()  # the result lives until the last look at the memory
+    del result
+
+
+def anonymous_bytes(process: int) -> int:
+    """Memory of a process that no file stands behind."""
+    for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return 1024 * int(line.split()[1])
+    raise OSError("This system's /proc has no RssAnon")
+
+
+def measure(reader: str, size: str, path: pathlib.Path) -> tuple[float, int]:
+    """Seconds, and bytes at the peak over those before."""
+    command = [sys.executable, "-m", "benchmarks.loading", "--serve", reader]
+    with subprocess.Popen(
+        [*command, "--size", size, "--path", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = peak = anonymous_bytes(process.pid)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        os.set_blocking(process.stdout.fileno(), False)
+        while not (line := process.stdout.readline()):
+            peak = max(peak, anonymous_bytes(process.pid))
+            time.sleep(0.0005)
+    return float(line), peak - before
+
+
+def rows_of(size: str, rounds: int, folder: pathlib.Path) -> list[dict]:
+    """Measures every reader on both files."""
+    readers = [r for r in READERS if r != "timm" or importlib.util.find_spec("timm")]
+    largest = int((folder / "largest").read_text())
+    rows = []
+    for path in (folder / "model.npz", folder / "timm" / "model.safetensors"):
+        found: dict[str, list[tuple[float, int]]] = {reader: [] for reader in readers}
+        for _ in range(rounds):
+            for reader in readers:
+                found[reader].append(measure(reader, size, path))
+        numpy_seconds = min(found["numpy"])[0]
+        for reader in readers:
+            seconds, memory = (
+                min(s for s, _ in found[reader]),
+                max(m for _, m in found[reader]),
+            )
+            rows.append(
+                {
+                    "file": path.suffix,
+                    "reader": reader,
+                    "seconds": round(seconds, 3),
+                    "ratio_to_numpy": round(seconds / numpy_seconds, 2),
+                    "peak_mib": round(memory / 2**20, 1),
+                    "peak_to_largest_array": round(memory / largest, 2),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    """Measures, prints the table, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", default="L/16", choices=TIMM_NAMES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", default="benchmarks/loading.json")
+    parser.add_argument("--serve", choices=("prepare", *READERS), help="internal")
+    parser.add_argument("--path", type=pathlib.Path, help="internal")
+    arguments = parser.parse_args()
+    if arguments.serve == "prepare":
+        return prepare(arguments.size, arguments.path)
+    if arguments.serve:
+        return serve(arguments.serve, arguments.size, arguments.path)
+
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.loading", "--serve", "prepare"]
+        options = ["--size", arguments.size, "--path", folder]
+        subprocess.run([*command, *options], check=True)
+        rows = rows_of(arguments.size, arguments.rounds, pathlib.Path(folder))
+    table = Table(title=f"Loading ViT-{arguments.size}")
+    for heading in (
+        *("file", "reader", "seconds", "to NumPy's"),
+        *("MiB over the model", "to the largest array"),
+    ):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console().print(table)
+    with open(arguments.output, "w", encoding="utf-8") as file:
+        json.dump({"size": arguments.size, "rows": rows}, file, indent=1)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""The arrays of every published checkpoint, name to shape, and files with them.
+
+Written from descriptions of the files, not from the tables of `keras_vit.weights`:
+google-research/vision_transformer (README.md, models_resnet.py, and models.py before
+Linen), google-research/big_vision (models/vit.py) and google-research/big_transfer.
+"""
+
+import functools
+import re
+import struct
+import zlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Shapes = dict[str, tuple[int, ...]]
+
+# Width, depth, width of the MLP, heads.
+SIZES = {
+    "Ti": (192, 12, 768, 3),
+    "S": (384, 12, 1536, 6),
+    "B": (768, 12, 3072, 12),
+    "L": (1024, 24, 4096, 16),
+    "H": (1280, 32, 5120, 16),
+}
+# Units per stage of BiT, and of the hybrids' stems; those of stage 4 may be in 3.
+UNITS = {
+    "R": (),
+    "R26": (2, 2, 2, 2),
+    "R50": (3, 4, 6, 3),
+    "R50-3": (3, 4, 9),
+    "R101": (3, 4, 23, 3),
+    "R152": (3, 8, 36, 3),
+}
+# How the modules of a block are numbered: attention, second norm, MLP.
+BY_CALL, BY_KIND = (1, 2, 3), (0, 1, 0)
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}/scale": (width,), f"{name}/bias": (width,)}
+
+
+def _dense(name: str, inputs: int, outputs: int) -> Shapes:
+    return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+
+
+def _attention(name: str, width: int, heads: int) -> Shapes:
+    size = width // heads
+    shapes: Shapes = {}
+    for part in ("query", "key", "value"):
+        shapes[f"{name}/{part}/kernel"] = (width, heads, size)
+        shapes[f"{name}/{part}/bias"] = (heads, size)
+    shapes[f"{name}/out/kernel"] = (heads, size, width)
+    shapes[f"{name}/out/bias"] = (width,)
+    return shapes
+
+
+def _mlp(name: str, width: int, mlp_dim: int) -> Shapes:
+    return {
+        **_dense(f"{name}/Dense_0", width, mlp_dim),
+        **_dense(f"{name}/Dense_1", mlp_dim, width),
+    }
+
+
+def _encoder(size, numbers) -> Shapes:
+    width, depth, mlp_dim, heads = size
+    attention, norm, mlp = numbers
+    shapes = _norm("Transformer/encoder_norm", width)
+    for index in range(depth):
+        block = f"Transformer/encoderblock_{index}"
+        shapes |= _norm(f"{block}/LayerNorm_0", width)
+        name = f"{block}/MultiHeadDotProductAttention_{attention}"
+        shapes |= _attention(name, width, heads)
+        shapes |= _norm(f"{block}/LayerNorm_{norm}", width)
+        shapes |= _mlp(f"{block}/MlpBlock_{mlp}", width, mlp_dim)
+    return shapes
+
+
+def stem(units) -> Shapes:
+    """A hybrid's ResNet: GroupNorm's arrays have an image's axes."""
+    shapes: Shapes = {"conv_root/kernel": (7, 7, 3, 64)}
+    norms = {"gn_root": 64}
+    channels = 64
+    for stage, count in enumerate(units, 1):
+        width = 32 * 2**stage
+        for unit in range(1, count + 1):
+            name = f"block{stage}/unit{unit}"
+            convolutions = [(1, channels, width), (3, width, width)]
+            convolutions += [(1, width, 4 * width)]
+            for number, (side, inputs, outputs) in enumerate(convolutions, 1):
+                shapes[f"{name}/conv{number}/kernel"] = (side, side, inputs, outputs)
+                norms[f"{name}/gn{number}"] = outputs
+            if unit == 1:
+                shapes[f"{name}/conv_proj/kernel"] = (1, 1, channels, 4 * width)
+                norms[f"{name}/gn_proj"] = 4 * width
+            channels = 4 * width
+    for name, width in norms.items():
+        shapes |= {f"{name}/{part}": (1, 1, 1, width) for part in ("scale", "bias")}
+    return shapes
+
+
+def google(
+    size, patch, grid, classes, pre_logits=False, units=None, class_token=True
+) -> Shapes:
+    """A ViT of the paper, of AugReg or of SAM; a hybrid where there are `units`.
+
+    Args:
+        size: A value of `SIZES`.
+        patch: Side of the patches; in a hybrid in pixels of its feature map.
+        grid: Rows and columns of patches, as many.
+        classes: Number of classes.
+        pre_logits: Whether there is a hidden layer before the classifier.
+        units: A value of `UNITS`, or None for no ResNet.
+        class_token: Whether there is one, with a position of its own.
+    """
+    width = size[0]
+    channels = 3
+    shapes: Shapes = {}
+    if units is not None:
+        shapes = stem(units)
+        channels = 128 * 2 ** len(units) if units else 64
+    shapes |= _encoder(size, BY_CALL)
+    shapes["embedding/kernel"] = (patch, patch, channels, width)
+    shapes["embedding/bias"] = (width,)
+    tokens = grid * grid
+    if class_token:
+        tokens += 1
+        shapes["cls"] = (1, 1, width)
+    shapes["Transformer/posembed_input/pos_embedding"] = (1, tokens, width)
+    if pre_logits:
+        shapes |= _dense("pre_logits", width, width)
+    return shapes | _dense("head", width, classes)
+
+
+def big_vision(size, patch, grid, classes=None, pooling="gap") -> Shapes:
+    """A ViT of big_vision: no position for the class token, a classifier if asked.
+
+    Args:
+        size, patch, grid: As for `google`; there are no hybrids.
+        classes: Number of classes, or None for no classifier.
+        pooling: `"gap"`, `"tok"` or `"map"`.
+    """
+    width, _, mlp_dim, heads = size
+    shapes = _encoder(size, BY_KIND)
+    shapes["embedding/kernel"] = (patch, patch, 3, width)
+    shapes["embedding/bias"] = (width,)
+    shapes["pos_embedding"] = (1, grid * grid, width)
+    if pooling == "tok":
+        shapes["cls"] = (1, 1, width)
+    if pooling == "map":
+        shapes["MAPHead_0/probe"] = (1, 1, width)
+        name = "MAPHead_0/MultiHeadDotProductAttention_0"
+        shapes |= _attention(name, width, heads)
+        shapes |= _norm("MAPHead_0/LayerNorm_0", width)
+        shapes |= _mlp("MAPHead_0/MlpBlock_0", width, mlp_dim)
+    return shapes if classes is None else shapes | _dense("head", width, classes)
+
+
+def bit(units, factor, classes) -> Shapes:
+    """A BiT ResNet: `factor` widens it, the classifier is a convolution."""
+    channels = 64 * factor
+    convolution = "standardized_conv2d/kernel"
+    shapes: Shapes = {f"resnet/root_block/{convolution}": (7, 7, 3, channels)}
+    norms: dict[str, int] = {}
+    for stage, count in enumerate(units, 1):
+        width = 32 * 2**stage * factor
+        for unit in range(1, count + 1):
+            name = f"resnet/block{stage}/unit{unit:02d}"
+            shapes[f"{name}/a/{convolution}"] = (1, 1, channels, width)
+            shapes[f"{name}/b/{convolution}"] = (3, 3, width, width)
+            shapes[f"{name}/c/{convolution}"] = (1, 1, width, 4 * width)
+            if unit == 1:
+                shapes[f"{name}/a/proj/{convolution}"] = (1, 1, channels, 4 * width)
+            norms |= {f"{name}/a": channels, f"{name}/b": width, f"{name}/c": width}
+            channels = 4 * width
+    for name, width in {**norms, "resnet": channels}.items():
+        shapes |= {f"{name}/group_norm/{part}": (width,) for part in ("gamma", "beta")}
+    shapes["resnet/head/conv2d/kernel"] = (1, 1, channels, classes)
+    return shapes | {"resnet/head/conv2d/bias": (classes,)}
+
+
+def prefixed(prefix: str, arrays):
+    """The same with a prefix before every name."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def with_adam(shapes: Shapes) -> Shapes:
+    """A training checkpoint: the model, and two moments for each of its arrays."""
+    result = prefixed("opt/target/", shapes) | {"opt/state/step": ()}
+    for name, shape in shapes.items():
+        for moment in ("grad_ema", "grad_sq_ema"):
+            result[f"opt/state/param_states/{name}/{moment}"] = shape
+    return result
+
+
+def parameters(shapes: Shapes) -> int:
+    """Number of elements of all arrays."""
+    return sum(int(np.prod(shape)) for shape in shapes.values())
+
+
+def random_arrays(shapes: Shapes, seed=0, scale=0.3) -> dict[str, np.ndarray]:
+    """Normal numbers, float32, in every array."""
+    random = np.random.default_rng(seed)
+    return {
+        name: random.normal(scale=scale, size=shape).astype("float32")
+        for name, shape in shapes.items()
+    }
+
+
+def as_void(array: np.ndarray) -> np.ndarray:
+    """bfloat16 as big_vision's files have it: two bytes without a type."""
+    return array.astype(ml_dtypes.bfloat16).view("V2")
+
+
+def stacked(items, combine):
+    """Blocks under one name each, as a scan over them has it.
+
+    Args:
+        items: Arrays or shapes by name.
+        combine: From those of all blocks in order to one.
+    """
+    result: dict[str, Any] = {}
+    blocks: dict[str, dict[int, Any]] = {}
+    for name, item in items.items():
+        match = re.fullmatch(r"(Transformer/encoderblock)_(\d+)(/.*)", name)
+        if match is None:
+            result[name] = item
+        else:
+            blocks.setdefault(match[1] + match[3], {})[int(match[2])] = item
+    for name, found in blocks.items():
+        result[name] = combine([found[index] for index in range(len(found))])
+    return result
+
+
+def inlined(items):
+    """The attention pooling's arrays as before it was a module."""
+    return {name.removeprefix("MAPHead_0/"): item for name, item in items.items()}
+
+
+# Beyond it zipfile writes numbers of 64 bits; this stands in their place.
+ZIP64_LIMIT, ELSEWHERE = 2**31 - 1, 2**32 - 1
+
+
+@functools.cache
+def _npy(shape) -> tuple[bytes, int, int]:
+    """The header of a member, its bytes in all, and its checksum if all are zero."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    length = -(-(10 + len(text) + 1) // 64) * 64 - 10
+    header = b"\x93NUMPY\1\0" + struct.pack("<H", length)
+    header += text.ljust(length - 1).encode() + b"\n"
+    size = 4 * int(np.prod(shape, dtype="int64"))
+    checksum, megabyte = zlib.crc32(header), bytes(2**20)
+    for start in range(0, size, 2**20):
+        checksum = zlib.crc32(megabyte[: min(2**20, size - start)], checksum)
+    return header, len(header) + size, checksum
+
+
+def write_sparse(path, shapes: Shapes) -> int:
+    """Writes an .npz of zeros as `numpy.savez` does, which takes no room on the disk.
+
+    Returns:
+        Its size in bytes.
+    """
+    with open(path, "wb") as file:
+        entries = [_write_member(file, *item) for item in shapes.items()]
+        _write_end(file, b"".join(entries), len(shapes))
+        return file.tell()
+
+
+def _write_member(file, name, shape) -> bytes:
+    """One array; returns its entry in the directory."""
+    header, size, checksum = _npy(shape)
+    start, member = file.tell(), f"{name}.npy".encode()
+    # No flags, stored; midnight, 1 January 1980.
+    common = struct.pack("<HHHHHI", 45, 0, 0, 0, 33, checksum)
+    extra = struct.pack("<HHQQ", 1, 16, size, size)
+    lengths = struct.pack("<IIHH", ELSEWHERE, ELSEWHERE, len(member), len(extra))
+    file.write(b"PK\3\4" + common + lengths + member + extra + header)
+    file.truncate(file.tell() + size - len(header))
+    file.seek(0, 2)
+    large = start > ZIP64_LIMIT
+    extra = struct.pack("<HHQ", 1, 8, start) if large else b""
+    # Made by version 4.5 on Unix, with rights 0600.
+    lengths = struct.pack("<IIHHHHH", size, size, len(member), len(extra), 0, 0, 0)
+    place = struct.pack("<II", 0o600 << 16, ELSEWHERE if large else start)
+    return b"PK\1\2\x2d\3" + common + lengths + place + member + extra
+
+
+def _write_end(file, directory: bytes, count: int) -> None:
+    """The directory of a ZIP and what says where it begins."""
+    start, size = file.tell(), len(directory)
+    file.write(directory)
+    place = start
+    if start > ZIP64_LIMIT:
+        end, place = file.tell(), ELSEWHERE
+        record = struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, count, count, size, start)
+        file.write(b"PK\6\6" + record + b"PK\6\7" + struct.pack("<IQI", 0, end, 1))
+    record = struct.pack("<HHHHIIH", 0, 0, count, count, size, place, 0)
+    file.write(b"PK\5\6" + record)

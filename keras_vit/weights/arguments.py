@@ -1,0 +1,282 @@
+"""What a checkpoint says about its model, as arguments of our constructors."""
+
+import math
+import re
+from typing import Any
+
+from keras_vit.specs import SPECS, image_size_pair, stem_scale
+from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
+from keras_vit.weights.files import WeightsFileError
+from keras_vit.weights.tables import HEADS_FIRST, HEADS_LAST
+
+_GELUS = {
+    "gelu": "exact",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_tanh": "tanh",
+}
+# timm's models that were trained with the approximation and compute it.
+_TIMM_TANH = re.compile(
+    r"vit_(base_patch32|large_patch16|so400m_patch16|giantopt_patch16)_siglip_"
+)
+
+
+def model_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The arguments that build the model of a checkpoint.
+
+    Args:
+        checkpoint: An open checkpoint.
+
+    Returns:
+        Arguments of `VisionTransformer`, or of `ResNet` for BiT. `heads` and
+        `image_size` are absent where neither arrays nor config tell them.
+
+    Raises:
+        WeightsFileError: An array that every model has is missing or malformed, or the
+            config names something that we do not compute.
+    """
+    try:
+        return _arguments(checkpoint)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise WeightsFileError(
+            f"The .json files beside the weights must be of a {checkpoint.family} "
+            f"model. Received: those beside {str(checkpoint.file.path)!r}, which make "
+            f"no sense ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _arguments(checkpoint: Checkpoint) -> dict[str, Any]:
+    if FAMILIES[checkpoint.family].model == "resnet":
+        return _resnet(checkpoint)
+    shapes = _Shapes(checkpoint)
+    width = shapes["embedding/kernel"][-1]
+    arguments: dict[str, Any] = {
+        "patch_size": shapes["embedding/kernel"][0],
+        "width": width,
+        "depth": _count(shapes, r"encoder_block_(\d+)/norm1/gamma") + 1,
+        "mlp_dim": shapes["encoder_block_0/mlp/Dense_0/kernel"][-1],
+        "channels": shapes[_first_kernel(shapes)][2],
+        "classes": shapes["head/kernel"][-1] if "head/kernel" in shapes else None,
+        "representation_size": shapes.get("pre_logits/bias", (None,))[0],
+        "class_token": "class_token/token" in shapes,
+        "register_tokens": shapes.get("register_tokens/tokens", (1, 0))[1],
+        "layer_scale": 1e-5 if "encoder_block_0/layer_scale1/gamma" in shapes else None,
+        "qk_norm": "encoder_block_0/attention/query_norm/gamma" in shapes,
+        "fc_norm": "fc_norm/gamma" in shapes,
+        "position_embedding": _positions(checkpoint, shapes),
+        **_stem(shapes),
+        **_settings(checkpoint),
+    }
+    arguments["head"] = _head(checkpoint, shapes, arguments)
+    heads = _heads(checkpoint, shapes, arguments)
+    if heads is not None:
+        arguments["heads"] = heads
+    prefix = arguments["class_token"] + arguments["register_tokens"]
+    arguments.update(_grid(checkpoint, shapes, arguments, prefix))
+    return arguments
+
+
+# Of the weights whose shapes tell a model's sizes.
+_AXES = {
+    "stem_conv/kernel": 4,
+    "embedding/kernel": 4,
+    "class_token/token": 3,
+    "register_tokens/tokens": 3,
+    "position_embedding/embedding": 3,
+    "encoder_block_0/attention/query/kernel": 2,
+    "encoder_block_0/attention/query_norm/gamma": 1,
+    "encoder_block_0/mlp/Dense_0/kernel": 2,
+    "pre_logits/bias": 1,
+    "head/kernel": 2,
+}
+
+
+class _Shapes(dict):
+    """The shapes of a checkpoint by our paths; a missing one is an error."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        super().__init__((path, e.shape()) for path, e in checkpoint.entries.items())
+        self.path = checkpoint.file.path
+        for path, axes in _AXES.items():
+            shape = self.get(path)
+            if shape is not None and (len(shape) != axes or not all(shape)):
+                raise WeightsFileError(
+                    f"`{checkpoint.entries[path].name}` must have {axes} axes, none "
+                    f"empty. Received: shape={shape} in {str(self.path)!r}"
+                )
+
+    def __missing__(self, path):
+        raise WeightsFileError(
+            f"A checkpoint must have the weights of `{path}`. "
+            f"Received: {str(self.path)!r}, which has none"
+        )
+
+
+def _count(shapes, pattern: str) -> int:
+    """The largest number that a path has in the pattern's group; -1 for none."""
+    matches = (re.fullmatch(pattern, path) for path in shapes)
+    return max((int(match[1]) for match in matches if match), default=-1)
+
+
+def _first_kernel(shapes) -> str:
+    return "stem_conv/kernel" if "stem_conv/kernel" in shapes else "embedding/kernel"
+
+
+def _blocks(shapes) -> tuple[int, ...]:
+    """Units of each stage of a ResNet."""
+    stages = _count(shapes, r"stage(\d+)_unit1/conv1/kernel")
+    return tuple(
+        _count(shapes, rf"stage{stage}_unit(\d+)/conv1/kernel")
+        for stage in range(1, stages + 1)
+    )
+
+
+def _positions(checkpoint: Checkpoint, shapes) -> str:
+    if "position_embedding/embedding" in shapes:
+        return "learned_1d"
+    # big_vision has waves where nothing is learned, the others nothing.
+    return "sincos2d" if checkpoint.family == "big_vision" else "none"
+
+
+def _stem(shapes) -> dict[str, Any]:
+    if "stem_conv/kernel" not in shapes:
+        return {}
+    return {
+        "resnet_blocks": _blocks(shapes),
+        "resnet_width": shapes["stem_conv/kernel"][-1] // 64,
+    }
+
+
+def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
+    shapes = _Shapes(checkpoint)
+    classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
+    return {
+        "blocks": _blocks(shapes),
+        "width": shapes["stem_conv/kernel"][-1] // 64,
+        "channels": shapes["stem_conv/kernel"][2],
+        "classes": classes,
+        "head": "gap",
+    }
+
+
+def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What no array tells: the flavour of GELU and the epsilon of LayerNorm."""
+    family, config = FAMILIES[checkpoint.family], checkpoint.file.config
+    name, epsilon = None, family.norm_epsilon
+    if checkpoint.family == "hugging_face":
+        name = config.get("hidden_act")
+        epsilon = config.get("layer_norm_eps", epsilon)
+    elif checkpoint.family == "keras_hub":
+        epsilon = config.get("config", {}).get("layer_norm_epsilon", epsilon)
+    elif checkpoint.family == "timm":
+        architecture = config.get("architecture", "")
+        name = "gelu_tanh" if _TIMM_TANH.match(architecture) else None
+        name = "quick_gelu" if "quickgelu" in architecture else name
+        name = config.get("model_args", {}).get("act_layer", name)
+    if name is not None and name not in _GELUS:
+        raise WeightsFileError(
+            f"The activation must be one of {', '.join(_GELUS)}. "
+            f"Received: {name!r} in the config of {str(checkpoint.file.path)!r}"
+        )
+    return {"gelu": _GELUS[name] if name else family.gelu, "norm_epsilon": epsilon}
+
+
+def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
+    """How tokens become one vector."""
+    config = checkpoint.file.config
+    task = (
+        checkpoint.file.beside("task.json") if checkpoint.family == "keras_hub" else {}
+    )
+    pooling = {
+        "timm": config.get("global_pool"),
+        "keras_hub": task.get("config", {}).get("pooling"),
+    }.get(checkpoint.family)
+    if "attention_pooling/probe" in shapes:
+        return "map"
+    if pooling in ("avg", "gap") or arguments["fc_norm"]:
+        return "gap"
+    return "token" if arguments["class_token"] else "gap"
+
+
+def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
+    """The number of attention heads, which PyTorch's arrays do not show."""
+    shapes["encoder_block_0/attention/query/kernel"]  # must be there
+    raw = checkpoint.entries["encoder_block_0/attention/query/kernel"].raw_shape
+    if len(raw) == 3:  # [D, A, K]
+        _check_heads(checkpoint, raw[1:])
+        return raw[1]
+    if arguments["qk_norm"]:
+        return (
+            arguments["width"]
+            // shapes["encoder_block_0/attention/query_norm/gamma"][0]
+        )
+    config = checkpoint.file.config
+    stated = config.get("num_attention_heads") or config.get("model_args", {}).get(
+        "num_heads"
+    )
+    if stated:
+        return stated
+    size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
+    known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
+    return known.get(size)
+
+
+def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
+    """Where arrays keep heads apart, all must have as many, of the same size."""
+    places = {HEADS_LAST: slice(-2, None), HEADS_FIRST: slice(0, 2)}
+    for entry in checkpoint.entries.values():
+        place = places.get(entry.layout)
+        if place is not None and entry.raw_shape[place] != heads:
+            raise WeightsFileError(
+                f"`{entry.name}` must have heads, and elements of each, as the query's "
+                f"kernel: {heads}. Received: shape={entry.raw_shape} in "
+                f"{str(checkpoint.file.path)!r}"
+            )
+
+
+def _grid(checkpoint: Checkpoint, shapes, arguments, prefix: int) -> dict[str, Any]:
+    """Image size in pixels, and whether positions cover the prefix tokens."""
+    patch = arguments["patch_size"] * stem_scale(arguments.get("resnet_blocks"))
+    stated = _stated_image_size(checkpoint)
+    if "position_embedding/embedding" not in shapes:
+        return {"image_size": stated} if stated else {}
+    tokens = shapes["position_embedding/embedding"][1]
+    if stated:
+        patches = (stated[0] // patch) * (stated[1] // patch)
+        if tokens in (patches, patches + prefix):
+            return {
+                "grid": (stated[0] // patch, stated[1] // patch),
+                "image_size": stated,
+                "prefix_positions": tokens != patches,
+            }
+    # How many prefix tokens may have positions, what is usual first.
+    usual = {"big_vision": (0, prefix), "timm": (prefix, 0)}
+    for covered in usual.get(checkpoint.family, (prefix,)):
+        side = math.isqrt(max(tokens - covered, 0))
+        if side and side * side == tokens - covered:
+            return {
+                "grid": (side, side),
+                "image_size": (side * patch,) * 2,
+                "prefix_positions": covered == prefix,
+            }
+    return {}
+
+
+def _stated_image_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """(H, W) from a config, where there is one that says."""
+    config = checkpoint.file.config
+    size: Any = None
+    if checkpoint.family == "hugging_face":
+        size = config.get("image_size")
+    elif checkpoint.family == "keras_hub":
+        size = config.get("config", {}).get("image_shape")
+    elif checkpoint.family == "timm":
+        size = config.get("model_args", {}).get("img_size")
+        size = size or config.get("pretrained_cfg", {}).get("input_size", [None])[1:]
+    if not size:
+        return None
+    try:
+        return image_size_pair(size if isinstance(size, int) else (size[0], size[1]))
+    except ValueError as error:
+        raise TypeError(error) from error

@@ -1,0 +1,210 @@
+"""Models that begin with a checkpoint, and living models at another image size."""
+
+import inspect
+import logging
+import os
+import pathlib
+import re
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.specs import image_size_pair
+from keras_vit.weights.arguments import model_arguments
+from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.files import open_arrays
+from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.registry import find_weights
+from keras_vit.weights.report import CheckpointError
+from keras_vit.weights.resample import resample_patches, resample_positions
+
+_LOG = logging.getLogger("keras_vit")
+_SIZES = ("width", "depth", "mlp_dim", "heads", "resnet_blocks", "blocks")
+
+
+def from_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    resample: str = "google",
+    grid: tuple[int, int] | None = None,
+    **arguments,
+):
+    """Builds the model that a checkpoint describes, with its weights.
+
+    The classifier is the file's where `classes` is not given or is the file's number;
+    otherwise it begins anew, and the layer before it (`pre_logits`) is left out.
+
+    Args:
+        path: A file or folder of any family, or `"hf://owner/name"`.
+        resample: How positions go to another grid; see `load_checkpoint`.
+        grid: (h, w) of the file's positions, where they are no square.
+        **arguments: Arguments of the model that replace the file's, such as `classes`,
+            `image_size`, or `heads`, which files of PyTorch do not always tell.
+
+    Returns:
+        A `VisionTransformer`, or a `ResNet` for BiT. What was adapted is logged.
+
+    Raises:
+        WeightsFileError: The file is missing, damaged or of no known family.
+        ValueError: It does not say enough, or an argument does not fit.
+    """
+    path = fetch(path)
+    with open_checkpoint(path) as checkpoint:
+        file = model_arguments(checkpoint)
+        kind = FAMILIES[checkpoint.family].model
+    return _build(_model_class(kind), path, file, arguments, resample, grid)
+
+
+def _model_class(kind: str):
+    # Here, because the models know this package.
+    from keras_vit.models import VisionTransformer
+    from keras_vit.resnet import ResNet
+
+    return {"vit": VisionTransformer, "resnet": ResNet}[kind]
+
+
+def build_variant(
+    model_class: Any,
+    variant: str,
+    weights: str | os.PathLike[str],
+    arguments: dict[str, Any],
+    resample: str,
+):
+    """Builds a published size with weights: see `ImageModel.from_variant`."""
+    name = os.fspath(weights)
+    named = re.fullmatch(r"[\w@-]+", name) and not os.path.exists(name)
+    path = fetch(find_weights(variant, name) if named else name)
+    size = model_class.variant_arguments(variant)
+    if _is_ours(path):
+        model = model_class(**{**size, **arguments})
+        model.load_weights(path)
+        return model
+    with open_checkpoint(path) as checkpoint:
+        file = model_arguments(checkpoint)
+    wrong = [
+        f"{key}={file[key]} instead of {size.get(key)}"
+        for key in _SIZES
+        if key in file and file[key] != size.get(key)
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"`weights` must be of the size {variant}. Received: {str(path)!r} of a "
+            f"model with {', '.join(wrong)}"
+        )
+    return _build(model_class, path, file, {**size, **arguments}, resample, None)
+
+
+def _is_ours(path: pathlib.Path) -> bool:
+    """Whether `save_weights` of one of our models wrote the file."""
+    if not path.name.endswith(".weights.h5"):
+        return False
+    family = FAMILIES["keras_hub"]
+    with open_arrays(path) as file:
+        return family.mark not in family.model_names(file.arrays)
+
+
+def _build(model_class, path, file, arguments, resample, grid):
+    """The file's model with some arguments replaced, and its weights."""
+    theirs = file["classes"]
+    wanted = arguments.get("classes", theirs)
+    if wanted is theirs is None:
+        policy = "load"  # features of both
+    elif wanted is None:
+        policy = "drop"
+    elif theirs is None:
+        policy = "keep"
+    else:
+        policy = "load" if wanted == theirs else "reset"
+    chosen = {key: value for key, value in file.items() if key != "grid"}
+    if policy != "load":
+        chosen.pop("representation_size", None)
+    chosen.update(arguments)
+    if "heads" in inspect.signature(model_class).parameters and "heads" not in chosen:
+        raise ValueError(
+            "`heads` must be given: neither arrays nor config of the file tell it. "
+            f"Received: {str(path)!r}"
+        )
+    model = model_class(**chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report is logged, with the same words
+        report = load_checkpoint(
+            model, path, head=policy, resample=resample, grid=grid, settings="ignore"
+        )
+    changed = report.resampled or report.adapted or report.dropped or report.notes
+    _LOG.log(logging.WARNING if changed else logging.INFO, "%s", report)
+    return model
+
+
+def with_image_size(
+    model,
+    image_size: int | tuple[int, int],
+    patch_size: int | None = None,
+    resample: str = "google",
+):
+    """The same model for images of another size, its weights adapted.
+
+    Args:
+        model: A `VisionTransformer` or a `ResNet`. It is not changed.
+        image_size: (H, W) or one integer, in pixels.
+        patch_size: Another side of the patches, by FlexiViT's pseudo-inverse resize;
+            the model's own when absent.
+        resample: How positions go to another grid: `"google"` (as the official code),
+            `"timm"`, `"bicubic"`, `"bilinear"`.
+
+    Returns:
+        A new model, not compiled.
+
+    Raises:
+        ValueError: The size does not fit the patches, or the model's positions are
+            relative ones, which belong to their grid.
+    """
+    config = model.get_config()
+    config["image_size"] = image_size_pair(image_size)
+    if model.preprocessing is not None:
+        layer = model.preprocessing
+        layer = type(layer).from_config(
+            {**layer.get_config(), "image_size": config["image_size"]}
+        )
+        config["preprocessing"] = keras.saving.serialize_keras_object(layer)
+    if patch_size is not None:
+        config["patch_size"] = patch_size
+    new = type(model).from_config(config)
+    arrays = {weight.path: weight for weight in model.weights}
+    values = {
+        weight.path: _resized(weight.path, arrays[weight.path], model, new, resample)
+        for weight in new.weights
+    }
+    for weight in new.weights:
+        weight.assign(values[weight.path])
+    return new
+
+
+def _resized(path: str, weight, model, new, resample: str) -> np.ndarray:
+    """One weight of a model as it should be in the new one."""
+    array = keras.ops.convert_to_numpy(weight)
+    layer, _, name = path.rpartition("/")
+    if path == "embedding/kernel":
+        return resample_patches(array, (new.patch_size,) * 2)
+    if "relative" in path and model.grid != new.grid:
+        raise ValueError(
+            "`model` must have other than relative positions, which belong to their "
+            f"grid. Received: {path} for {model.grid} instead of {new.grid}"
+        )
+    if not layer.startswith("position_embedding"):
+        return array
+    (height, width), (new_height, new_width) = model.grid, new.grid
+    if name == "rows":
+        flat = resample_positions(
+            array[:, :, 0], (height, 1), (new_height, 1), 0, resample
+        )
+        return flat[:, :, None]
+    if name == "columns":
+        flat = resample_positions(array[:, 0], (width, 1), (new_width, 1), 0, resample)
+        return flat[:, None]
+    if name == "embedding":
+        prefix = array.shape[1] - height * width
+        return resample_positions(array, model.grid, new.grid, prefix, resample)
+    return array

@@ -1,0 +1,243 @@
+"""One checkpoint of any family: which it is, and its arrays under our names."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from keras_vit.weights import flax, hugging_face, keras_hub, timm
+from keras_vit.weights.files import (
+    ArrayFile,
+    StoredArray,
+    WeightsFileError,
+    open_arrays,
+)
+from keras_vit.weights.tables import Layout, Row, match_theirs
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Checkpoints that one project writes in one way.
+
+    Args:
+        title: What a reader calls it.
+        rows: Their arrays and our weights.
+        model_names: From the names in a file, those inside the model.
+        mark: An array that every such file has and no other.
+        gelu, norm_epsilon: What its models compute unless a config says otherwise.
+        model: `"vit"` or `"resnet"`.
+        second_classifiers: How the names of classifiers begin that have no place here.
+    """
+
+    title: str
+    rows: tuple[Row, ...]
+    model_names: Callable[[Iterable[str]], dict[str, str]]
+    mark: str
+    gelu: str = "exact"
+    norm_epsilon: float = 1e-6
+    model: str = "vit"
+    second_classifiers: tuple[str, ...] = ()
+
+
+_BLOCK = "Transformer/encoderblock_0"
+FAMILIES: dict[str, Family] = {
+    "google": Family(
+        "Google ViT (.npz of the paper, AugReg, SAM)",
+        flax.GOOGLE,
+        flax.model_names,
+        f"{_BLOCK}/MultiHeadDotProductAttention_1/query/kernel",
+        gelu="tanh",
+    ),
+    "big_vision": Family(
+        "big_vision",
+        flax.BIG_VISION,
+        flax.model_names,
+        f"{_BLOCK}/MultiHeadDotProductAttention_0/query/kernel",
+        gelu="tanh",
+    ),
+    "bit": Family(
+        "BiT ResNet (.npz of Big Transfer)",
+        flax.BIT,
+        flax.model_names,
+        "resnet/root_block/standardized_conv2d/kernel",
+        model="resnet",
+    ),
+    "timm": Family(
+        "timm ViT",
+        timm.TIMM,
+        timm.model_names,
+        "patch_embed.proj.weight",
+        second_classifiers=("head_dist.",),
+    ),
+    "timm_bit": Family(
+        "timm BiT ResNet",
+        timm.TIMM_BIT,
+        timm.model_names,
+        "stages.0.blocks.0.conv1.weight",
+        model="resnet",
+    ),
+    "hugging_face": Family(
+        "Hugging Face ViT",
+        hugging_face.HUGGING_FACE,
+        hugging_face.model_names,
+        "embeddings.patch_embeddings.projection.weight",
+        norm_epsilon=1e-12,
+        second_classifiers=("distillation_classifier.",),
+    ),
+    "keras_hub": Family(
+        "keras-hub ViT",
+        keras_hub.KERAS_HUB,
+        keras_hub.model_names,
+        "layers/vi_t_patching_and_embedding/patch_embedding/vars/0",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One of our weights as it lies in a file.
+
+    Args:
+        name: Name of the array in the file.
+        stored: The array.
+        layout: The order of its axes.
+        part, parts: Which of several weights in one array, on its first axis.
+        block: Which block, where a scan has stacked all blocks into one array.
+    """
+
+    name: str
+    stored: StoredArray
+    layout: Layout
+    part: int = 0
+    parts: int = 1
+    block: int | None = None
+
+    def _ours(self, array: np.ndarray) -> np.ndarray:
+        if self.block is not None:
+            array = array[self.block]
+        if self.parts > 1:
+            array = np.split(array, self.parts)[self.part]
+        return self.layout.read(array)
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """The shape in the file, of one block."""
+        return self.stored.shape[self.block is not None :]
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape in our layout; reads nothing.
+
+        Raises:
+            WeightsFileError: The array cannot be what its name says.
+        """
+        try:
+            # A view of one number with the array's shape.
+            return self._ours(np.broadcast_to(np.float32(0), self.stored.shape)).shape
+        except (ValueError, IndexError) as error:
+            raise WeightsFileError(
+                f"`{self.name}` must have the shape that its name promises. "
+                f"Received: shape={self.stored.shape}"
+            ) from error
+
+    def read(self) -> np.ndarray:
+        """The weight in our layout and in the file's type; a view where possible."""
+        return self._ours(self.stored.read())
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    """An open checkpoint whose arrays are not yet read, a context manager.
+
+    Args:
+        file: The open file.
+        family: Key of `FAMILIES`.
+        entries: Its arrays by the paths of our weights.
+        unknown: Names of arrays inside the model that the family's table lacks.
+        second_classifiers: Names of arrays of classifiers that have no place here.
+        outside: Names of arrays that are not the model's, such as an optimizer's.
+    """
+
+    file: ArrayFile
+    family: str
+    entries: dict[str, Entry]
+    unknown: list[str]
+    second_classifiers: list[str]
+    outside: list[str]
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.file.close()
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Opens a checkpoint of any family; the names of its arrays say which.
+
+    Args:
+        path: An `.npz`, `.safetensors` or HDF5 file, or a folder with one.
+
+    Raises:
+        WeightsFileError: No such file, a damaged one, or one of no known family.
+    """
+    file = open_arrays(path)
+    try:
+        return _recognise(file)
+    except WeightsFileError:
+        file.close()
+        raise
+
+
+def _recognise(file: ArrayFile) -> Checkpoint:
+    for key, family in FAMILIES.items():
+        inside = family.model_names(file.arrays)
+        stacked = _stacked(family.mark)
+        if family.mark in inside or stacked in inside:
+            return _checkpoint(file, key, inside, stacked in inside)
+    some = ", ".join(list(file.arrays)[:4])
+    titles = ", ".join(family.title for family in FAMILIES.values())
+    raise WeightsFileError(
+        f"`path` must hold a checkpoint of a known family: {titles}. "
+        f"Received: {str(file.path)!r} with {len(file.arrays)} arrays: {some}, ..."
+    )
+
+
+def _stacked(name: str) -> str:
+    """The name where a scan over the blocks has stacked their arrays."""
+    return name.replace("encoderblock_0/", "encoderblock/")
+
+
+def _checkpoint(file, key, inside, stacked) -> Checkpoint:
+    family = FAMILIES[key]
+    entries: dict[str, Entry] = {}
+    unknown, second = [], []
+    for bare, name in inside.items():
+        found = _entries(family.rows, bare, name, file.arrays[name], stacked)
+        if bare.startswith(family.second_classifiers or ("\0",)):
+            second.append(name)
+        elif not found or not entries.keys().isdisjoint(found):
+            unknown.append(name)
+        else:
+            entries.update(found)
+    outside = sorted(file.arrays.keys() - inside.values())
+    return Checkpoint(file, key, entries, unknown, second, outside)
+
+
+def _entries(rows, bare, name, stored, stacked) -> dict[str, Entry]:
+    """Our weights in one of their arrays."""
+    if stacked and "/encoderblock/" in bare:
+        found: dict[str, Entry] = {}
+        for block in range(stored.shape[0] if stored.shape else 0):
+            one = bare.replace("/encoderblock/", f"/encoderblock_{block}/")
+            for path, entry in _entries(rows, one, name, stored, False).items():
+                found[path] = dataclasses.replace(entry, block=block)
+        return found
+    match = match_theirs(rows, bare)
+    if match is None:
+        return {}
+    row, paths = match
+    return {
+        path: Entry(name, stored, row.layout, part, len(paths))
+        for part, path in enumerate(paths)
+    }

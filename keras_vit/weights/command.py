@@ -1,0 +1,204 @@
+"""The commands about files of weights: `list`, `convert`, and `info FILE`."""
+
+import argparse
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import rich.box
+from rich.console import Console
+from rich.table import Table
+
+from keras_vit.specs import RESNET_DEPTHS, SPECS
+from keras_vit.weights.arguments import model_arguments
+from keras_vit.weights.build import from_checkpoint
+from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.registry import list_weights
+from keras_vit.weights.resample import RESIZES
+from keras_vit.weights.save import WRITTEN, save_checkpoint
+
+_SUFFIXES = (".npz", ".safetensors", ".h5", ".json")
+
+
+def is_file(target: str) -> bool:
+    """Whether an argument of `info` is a file of weights rather than a variant."""
+    return (
+        target.startswith("hf://")
+        or target.endswith(_SUFFIXES)
+        or os.path.exists(target)
+    )
+
+
+def add_list(commands: Any) -> None:
+    """`list [VARIANT]`: the published weights."""
+    parser = commands.add_parser("list", help="published weights and their names")
+    parser.add_argument("variant", nargs="?", help="such as B/16; all when absent")
+    parser.set_defaults(run=_list)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    table = Table(
+        box=rich.box.SIMPLE_HEAD,
+        caption="weights=NAME in a constructor. top-1: published accuracy on ImageNet "
+        "in percent, and by whom. zeros: the authors emptied the classifier.",
+    )
+    for heading in ("variant", "name", "classes", "pixels", "MiB", "top-1", "source"):
+        left = heading in ("variant", "name", "source")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for row in list_weights(arguments.variant):
+        classes = f"{row.classes:,}" if row.classes else "none"
+        table.add_row(
+            row.variant,
+            row.name,
+            f"{classes} zeros" if row.head == "zeros" else classes,
+            str(row.image_size),
+            f"{row.bytes / 2**20:,.0f}",
+            "" if row.top1 is None else f"{row.top1:.2f}",
+            row.source,
+        )
+    # Names are for copying: rather too wide a table than a broken one.
+    Console(width=max(Console().width, 120)).print(table)
+
+
+def add_convert(commands: Any, image_size: Callable[[str], tuple[int, int]]) -> None:
+    """`convert IN OUT`: from any family to Keras, Google, timm or Hugging Face."""
+    parser = commands.add_parser("convert", help="a checkpoint to another family")
+    parser.add_argument("source", metavar="IN", help="a checkpoint, or a .keras file")
+    parser.add_argument(
+        "target",
+        metavar="OUT",
+        help="NAME.keras, NAME.npz (Google), or a folder (with --to)",
+    )
+    parser.add_argument("--to", choices=WRITTEN[1:], help="for a folder")
+    parser.add_argument("--heads", type=int, help="of attention, where IN is silent")
+    parser.add_argument(
+        "--image-size", type=image_size, metavar="H[xW]", help="another, in pixels"
+    )
+    parser.add_argument(
+        "--grid", type=image_size, metavar="H[xW]", help="of IN's positions"
+    )
+    parser.add_argument("--resample", choices=tuple(RESIZES), default="google")
+    parser.set_defaults(run=_convert)
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    target = pathlib.Path(arguments.target)
+    family = {".npz": "google", ".keras": "keras"}.get(target.suffix, arguments.to)
+    if family is None or (arguments.to is not None and family != arguments.to):
+        raise ValueError(
+            "OUT must be NAME.keras, NAME.npz, or a folder with --to "
+            f"{' or '.join(WRITTEN[1:])}. Received: {arguments.target!r}, "
+            f"--to {arguments.to}"
+        )
+    model = _read(arguments)
+    if family == "keras":
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{os.getpid()}.{target.name}")
+        try:
+            model.save(temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        written = [target]
+    else:
+        written = save_checkpoint(model, target, family)
+    for path in written:
+        print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def _read(arguments: argparse.Namespace):
+    chosen = {
+        key: getattr(arguments, key)
+        for key in ("heads", "image_size")
+        if getattr(arguments, key) is not None
+    }
+    if not arguments.source.endswith(".keras"):
+        return from_checkpoint(
+            arguments.source,
+            resample=arguments.resample,
+            grid=arguments.grid,
+            **chosen,
+        )
+    if chosen or arguments.grid:
+        raise ValueError(
+            "--heads, --image-size and --grid are for checkpoints of others. "
+            f"Received: {arguments.source!r}"
+        )
+    if not os.path.isfile(arguments.source):
+        raise ValueError(f"IN must be a file. Received: {arguments.source!r}")
+    model = keras.models.load_model(arguments.source, compile=False)
+    if not hasattr(model, "variant_arguments"):
+        raise ValueError(
+            "IN must hold a VisionTransformer or a ResNet of keras_vit. Received: "
+            f"{arguments.source!r} with {type(model).__name__}"
+        )
+    return model
+
+
+def print_file(source: str) -> None:
+    """Prints what a checkpoint is: family, model, head, grid."""
+    with open_checkpoint(fetch(source)) as checkpoint:
+        arguments = model_arguments(checkpoint)
+        table = Table(title=source, show_header=False)
+        for key, value in _facts(checkpoint, arguments).items():
+            table.add_row(key, value)
+        Console().print(table)
+
+
+def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
+    stored = {entry.name: entry.stored for entry in checkpoint.entries.values()}
+    parameters = sum(int(np.prod(array.shape)) for array in stored.values())
+    family = FAMILIES[checkpoint.family]
+    facts = {
+        "family": f"{family.title}, {checkpoint.file.format}",
+        "model": _variant(arguments),
+        "arrays": f"{len(stored)} of the model, {parameters:,} parameters",
+        "classifier": _classifier(checkpoint, arguments),
+    }
+    if "grid" in arguments:
+        height, width = arguments["image_size"]
+        facts["grid"] = "{} x {} patches".format(*arguments["grid"])
+        facts["image"] = f"{height} x {width} x {arguments['channels']} pixels"
+    told = ("grid", "image_size", "channels", "classes", "head")
+    for key, value in arguments.items():
+        if value not in (None, False, 0) and key not in told:
+            facts[key] = str(value)
+    for title, names in (
+        ("beside the model", checkpoint.outside),
+        ("second classifier", checkpoint.second_classifiers),
+        ("not known", checkpoint.unknown),
+    ):
+        if names:
+            facts[title] = f"{len(names)} arrays: {', '.join(names[:3])} ..."
+    return facts
+
+
+def _classifier(checkpoint: Checkpoint, arguments: dict[str, Any]) -> str:
+    if arguments["classes"] is None:
+        return f"none; features head={arguments['head']!r}"
+    empty = not np.any(checkpoint.entries["head/kernel"].read())
+    zeros = ", all zeros: it predicts nothing" if empty else ""
+    return f"{arguments['classes']:,} classes, head={arguments['head']!r}{zeros}"
+
+
+def _variant(arguments: dict[str, Any]) -> str:
+    """The published size of these arguments, where it is one."""
+    blocks: Any = arguments.get("blocks", arguments.get("resnet_blocks"))
+    depths = {units: f"R{depth}" for depth, units in RESNET_DEPTHS.items()}
+    # Stage 4 of a hybrid may stand in stage 3.
+    depths |= {(*u[:2], u[2] + u[3]): f"R{d}" for d, u in RESNET_DEPTHS.items()}
+    stem = "R" if blocks == () else depths.get(blocks, str(blocks))
+    if "blocks" in arguments:
+        return f"BiT {stem}x{arguments['width']}"
+    size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
+    names = {(s.width, s.depth, s.mlp_dim): name for name, s in SPECS.items()}
+    name = names.get(size, "of no published size")
+    if blocks is None:
+        return f"ViT {name}/{arguments['patch_size']}"
+    patch = 4 * 2 ** max(len(blocks) - 1, 0) * arguments["patch_size"]
+    patch = patch // 2 if blocks == () else patch  # as the official name has it
+    return f"ViT {stem}+{name}/{patch}"

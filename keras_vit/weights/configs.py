@@ -1,0 +1,204 @@
+"""The config.json of timm and Hugging Face, and what their models cannot hold."""
+
+from typing import Any
+
+_TIMM_HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+_TIMM_RESNETS = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+
+
+def problems(model, family: str) -> list[str]:
+    """Why a family's code would not compute what the model computes; empty if it does.
+
+    Args:
+        model: A `VisionTransformer` or a `ResNet`.
+        family: `"google"`, `"timm"` or `"hugging_face"`.
+    """
+    found = []
+
+    def need(holds: bool, wanted: str) -> None:
+        if not holds:
+            found.append(wanted)
+
+    if hasattr(model, "blocks"):
+        need(family != "hugging_face", "Hugging Face's ViT is no ResNet")
+        known = family != "timm" or (model.blocks, model.width) in _TIMM_RESNETS
+        need(known, f"timm has no BiT with blocks={model.blocks}, width={model.width}")
+        return found
+    learned = model.position_embedding == "learned_1d"
+    once = model.position_placement in (None, "stem")
+    need(learned and once, "position_embedding must be 'learned_1d' at the stem")
+    need(model.attention == "full", "attention must be 'full'")
+    if family == "google":
+        need(model.gelu == "tanh", "gelu must be 'tanh', which its code computes")
+    if family in ("google", "timm"):
+        need(model.norm_epsilon == 1e-6, "norm_epsilon must be 1e-6, its own")
+    if family == "google":
+        need(model.head != "map", "head must not be 'map'")
+        need(
+            model.class_token == (model.head != "gap"),
+            "there must be a class token, but not where head='gap'",
+        )
+    if family == "hugging_face":
+        need(model.head in ("token", "none"), "head must be 'token'")
+        need(model.class_token, "there must be a class token")
+        need(model.resnet_blocks is None, "resnet_blocks must be None")
+        both = model.representation_size is not None and model.classes is not None
+        need(not both, "representation_size must be None where there are classes")
+        pooler = model.representation_size in (None, model.width)
+        need(pooler, "representation_size must be the width")
+    if family == "timm":
+        known = model.resnet_blocks is None or model.resnet_blocks in _TIMM_HYBRIDS
+        need(known, f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
+        need(model.resnet_width == 1, "resnet_width must be 1")
+        need(model.representation_size is None, "representation_size must be None")
+    return found
+
+
+def file_name(name: str, model, family: str) -> str:
+    """Name in the file, from that inside the bare model."""
+    if family == "hugging_face":
+        bare = model.classes is None or name.startswith("classifier.")
+        return name if bare else f"vit.{name}"
+    if family == "timm" and getattr(model, "resnet_blocks", None) == ():
+        return name.replace(".backbone.stem.", ".backbone.")
+    return name
+
+
+def documents(model, family: str) -> dict[str, Any]:
+    """The JSON documents beside the weights, by file name."""
+    if family == "timm":
+        return {"config.json": _timm(model)}
+    return {
+        "config.json": _hugging_face(model),
+        "preprocessor_config.json": _preprocessor(model),
+    }
+
+
+def _normalisation(model) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel, of pixels from 0 to 1."""
+    if model.preprocessing is None:
+        return [0.5] * model.channels, [0.5] * model.channels
+    config = model.preprocessing.get_config()
+    mean, std = config["mean"], config["std"]
+    pair = (
+        v if isinstance(v, (list, tuple)) else [v] * model.channels for v in (mean, std)
+    )
+    mean, std = ([float(value) / 255 for value in values] for values in pair)
+    return mean, std
+
+
+def _timm(model) -> dict[str, Any]:
+    mean, std = _normalisation(model)
+    resnet = hasattr(model, "blocks")
+    features = 2048 * model.width if resnet else model.width
+    height, width = model.image_size
+    classes = model.classes or 0
+    arguments: dict[str, Any] = {}
+    if resnet:
+        architecture = _TIMM_RESNETS[model.blocks, model.width]
+    else:
+        architecture, arguments = _timm_vit(model)
+    document = {
+        "architecture": architecture,
+        "num_classes": classes,
+        "num_features": features,
+        "model_args": {**arguments, "in_chans": model.channels},
+        "pretrained_cfg": {
+            "input_size": [model.channels, height, width],
+            "num_classes": classes,
+            "mean": mean,
+            "std": std,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+        },
+    }
+    if model.class_names is not None:
+        document["pretrained_cfg"]["label_names"] = list(model.class_names)
+    return document
+
+
+def _timm_vit(model) -> tuple[str, dict[str, Any]]:
+    hybrid = model.resnet_blocks is not None
+    pooling = {"token": "token", "gap": "avg", "map": "map", "none": ""}[model.head]
+    ratio = model.mlp_dim / model.width
+    if int(model.width * ratio) != model.mlp_dim:  # rounded down to one less
+        ratio = (model.mlp_dim + 0.5) / model.width
+    arguments = {
+        "img_size": list(model.image_size),
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.heads,
+        "mlp_ratio": ratio,
+        "class_token": model.class_token,
+        "global_pool": pooling,
+        "no_embed_class": not model.prefix_positions,
+        "reg_tokens": model.register_tokens,
+        "init_values": model.layer_scale,
+        "qk_norm": model.qk_norm,
+        "fc_norm": model.fc_norm,
+        "act_layer": {"tanh": "gelu_tanh", "exact": "gelu"}[model.gelu],
+    }
+    if not hybrid:
+        arguments["patch_size"] = model.patch_size
+        return "vit_base_patch16_224", arguments
+    return _TIMM_HYBRIDS[model.resnet_blocks], arguments
+
+
+def _square_or_pair(image_size: tuple[int, int]) -> int | list[int]:
+    height, width = image_size
+    return height if height == width else [height, width]
+
+
+def _hugging_face(model) -> dict[str, Any]:
+    document = {
+        "architectures": [
+            "ViTModel" if model.classes is None else "ViTForImageClassification"
+        ],
+        "model_type": "vit",
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.mlp_dim,
+        "hidden_act": {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}[model.gelu],
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.attention_dropout,
+        "layer_norm_eps": model.norm_epsilon,
+        "image_size": _square_or_pair(model.image_size),
+        "patch_size": model.patch_size,
+        "num_channels": model.channels,
+        "qkv_bias": True,
+        "dtype": "float32",
+    }
+    if model.classes is not None:
+        names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
+        document["id2label"] = {str(i): name for i, name in enumerate(names)}
+        document["label2id"] = {name: i for i, name in enumerate(names)}
+    return document
+
+
+def _preprocessor(model) -> dict[str, Any]:
+    mean, std = _normalisation(model)
+    height, width = model.image_size
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": 2,  # bilinear
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": mean,
+        "image_std": std,
+    }

@@ -1,0 +1,189 @@
+"""Fetches published weights: from the storage buckets into Keras's cache, from the hub.
+
+`keras.utils.get_file` begins every interrupted download anew; here it goes on where it
+stopped, and a file gets its name only when it is whole.
+"""
+
+import base64
+import hashlib
+import http.client
+import os
+import pathlib
+import re
+import urllib.error
+import urllib.request
+
+import keras
+
+from keras_vit.weights.files import WeightsFileError
+from keras_vit.weights.registry import PublishedWeights
+
+# Of a repository: what `open_arrays` reads, as timm, transformers and keras-hub name
+# it. Others may lie beside, such as pickles with the same weights.
+HUB_FILES = (
+    "*.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.weights.h5",
+    "task.weights.h5",
+)
+TIMEOUT = 30  # seconds without a byte
+BLOCK = 2**20
+
+
+def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
+    """The local path of weights, downloaded where they are elsewhere and not yet here.
+
+    Args:
+        source: A row of `list_weights()`; the URL of a file; a repository of Hugging
+            Face, `hf://owner/name[@revision][/file]`; or a path, which stays.
+
+    Returns:
+        The file in Keras's cache, under `~/.keras/models/keras_vit` or that of
+        `KERAS_HOME`; or the repository's folder, or its file, in the hub's cache.
+
+    Raises:
+        WeightsFileError: It cannot be downloaded, or is not what was published. The
+            message says where to put the file on a machine that is offline.
+        ImportError: `hf://` without the package huggingface_hub.
+    """
+    if isinstance(source, PublishedWeights):
+        row, url = source, source.url
+    else:
+        row, url = None, os.fspath(source)
+    if url.startswith("hf://"):
+        return _fetch_from_hub(url)
+    if not url.startswith(("https://", "http://")):
+        return pathlib.Path(url)
+    path = _cache_path(url)
+    if not path.exists():
+        try:
+            _download(url, path, row)
+        except (OSError, http.client.HTTPException) as error:
+            raise WeightsFileError(
+                "`weights` must be a file that can be downloaded. Received: "
+                f"{url}: {error}. Try again, it goes on from where it stopped; or "
+                f"download the file elsewhere and put it at {path}"
+            ) from error
+    return pathlib.Path(
+        keras.utils.get_file(path.name, url, cache_subdir=str(path.parent))
+    )
+
+
+def _cache_path(url: str) -> pathlib.Path:
+    """Where the file belongs: host and folders tell files of the same name apart."""
+    home = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
+    place = re.sub(r"[^\w.+/-]", "_", url.partition("://")[2])
+    names = [name for name in place.split("/") if name not in ("", ".", "..")]
+    return (home / "models" / "keras_vit").joinpath(*names).absolute()
+
+
+def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> None:
+    """Downloads to `path`, by way of a .part beside it that outlives interruptions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    print(f"Downloading {url} to {path}")
+    response, have = _request(url, part)
+    with response:
+        length = response.headers["Content-Length"]
+        total = have + int(length) if length else None
+        if total is not None:
+            _check_size(row, total)  # a web page must not replace the .part
+        progress = keras.utils.Progbar(total)
+        with part.open("ab" if have else "wb") as file:
+            while block := response.read(BLOCK):
+                file.write(block)
+                have += len(block)
+                progress.update(have)
+    if total is not None and have < total:
+        raise ConnectionError(f"The connection ended after {have} of {total} bytes")
+    try:
+        _check_size(row, have)
+        _check_hash(url, part, response.headers)
+    except WeightsFileError:
+        part.unlink()  # going on from here would never help
+        raise
+    part.replace(path)
+
+
+def _request(url: str, part: pathlib.Path):
+    """The open response, and how many bytes of the file are there already."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url)
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != 416 or not have:  # 416: there is nothing beyond `have`
+            raise
+        part.unlink()
+        return _request(url, part)
+    return response, have if response.status == 206 else 0
+
+
+def _check_size(row: PublishedWeights | None, size: int) -> None:
+    if row is not None and not row.has_size(size):
+        raise WeightsFileError(
+            f"{row.url} must have about {row.bytes / 2**20:.2f} MiB, as published. "
+            f"Received: {size} bytes, perhaps a web page in its place"
+        )
+
+
+def _md5():
+    return hashlib.md5(usedforsecurity=False)  # against accidents
+
+
+def _check_hash(url: str, part: pathlib.Path, headers) -> None:
+    """Compares with the MD5 that Google's storage sends along, in base64."""
+    sent = re.search(r"md5=([\w+/]+=*)", str(headers.get_all("x-goog-hash")))
+    if sent is None:
+        return
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, _md5).digest()
+    if found != base64.b64decode(sent[1]):
+        raise WeightsFileError(
+            f"{url} must have the MD5 {base64.b64decode(sent[1]).hex()}. "
+            f"Received: {found.hex()}. Try again"
+        )
+
+
+def _fetch_from_hub(source: str) -> pathlib.Path:
+    match = re.fullmatch(r"hf://([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+))?", source)
+    if match is None:
+        raise WeightsFileError(
+            "`weights` must be of the form hf://owner/name[@revision][/file]. "
+            f"Received: weights={source!r}"
+        )
+    repository, revision, file = match.groups()
+    wanted = [file, "*.json"] if file else list(HUB_FILES)
+    path = pathlib.Path(_snapshot(source, repository, revision, wanted), file or "")
+    weights = [path] if file else [*path.glob("*.safetensors"), *path.glob("*.h5")]
+    if not any(found.exists() for found in weights):
+        raise WeightsFileError(
+            f"`weights` must be a repository with one of {wanted}. Received: {source}, "
+            "which may have its weights in pickles only; they are not opened"
+        )
+    return path
+
+
+def _snapshot(source: str, repository: str, revision: str | None, wanted) -> str:
+    """The folder of the repository's files in the hub's cache."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(
+            "`weights` from hf:// needs the package huggingface_hub: "
+            f'pip install "keras-vit[convert]". Received: weights={source!r}'
+        ) from error
+    try:
+        return huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=wanted
+        )
+    except Exception as error:  # of the hub, of its HTTP client, of the file system
+        raise WeightsFileError(
+            "`weights` must be a repository that can be downloaded. Received: "
+            f"{source}: {error}. Or download its files elsewhere (of {wanted} what "
+            f"https://huggingface.co/{repository} has) and pass the path of their "
+            "folder"
+        ) from error

@@ -1,0 +1,80 @@
+"""keras-hub's checkpoints: ViT presets and weight files, as HDF5 names them.
+
+Source: keras-team/keras-hub, models/vit. A preset keeps the backbone and the classifier
+in two files, `save_weights` writes one with a longer path.
+"""
+
+import re
+from collections.abc import Iterable
+
+from keras_vit.weights.tables import (
+    HEADS_FIRST,
+    HEADS_LAST,
+    SAME,
+    WITHOUT_BATCH,
+    Row,
+    affine,
+    norm,
+    row,
+)
+
+_NAMES = ("vars/0", "vars/1")
+_EMBEDDING = "layers/vi_t_patching_and_embedding"
+
+
+def _block() -> tuple[Row, ...]:
+    theirs = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block_{i}"
+    ours = "encoder_block_{i}"
+    rows: list[Row] = []
+    for name in ("query", "key", "value"):
+        dense, projection = f"{theirs}/mha/{name}_dense/", f"{ours}/attention/{name}"
+        rows += [
+            row(f"{dense}{_NAMES[0]}", f"{projection}/kernel", layout=HEADS_LAST),
+            row(f"{dense}{_NAMES[1]}", f"{projection}/bias", layout=HEADS_LAST),
+        ]
+    return (
+        *rows,
+        *affine(
+            f"{theirs}/mha/output_dense/", f"{ours}/attention/out", HEADS_FIRST, _NAMES
+        ),
+        *norm(f"{theirs}/layer_norm_1/", f"{ours}/norm1", _NAMES),
+        *norm(f"{theirs}/layer_norm_2/", f"{ours}/norm2", _NAMES),
+        *affine(f"{theirs}/mlp/dense_1/", f"{ours}/mlp/Dense_0", SAME, _NAMES),
+        *affine(f"{theirs}/mlp/dense_2/", f"{ours}/mlp/Dense_1", SAME, _NAMES),
+    )
+
+
+KERAS_HUB = (
+    row(f"{_EMBEDDING}/vars/0", "class_token/token"),
+    *affine(f"{_EMBEDDING}/patch_embedding/", "embedding", SAME, _NAMES),
+    row(
+        f"{_EMBEDDING}/position_embedding/vars/0",
+        "position_embedding/embedding",
+        layout=WITHOUT_BATCH,
+    ),
+    *_block(),
+    *norm("layers/vi_t_encoder/layer_norm/", "encoder_norm", _NAMES),
+    *affine("pre_logits/", "pre_logits", SAME, _NAMES),
+    *affine("predictions/", "head", SAME, _NAMES),
+)
+
+
+def model_names(names: Iterable[str]) -> dict[str, str]:
+    """Names inside the model, every block numbered -> names in the file.
+
+    Dense layers of the task are numbered in the file: the last is the classifier, one
+    before it is `pre_logits`. A compiled task's optimizer is left out.
+    """
+    names = [name for name in names if not name.startswith("optimizer/")]
+    pre_logits = any(name.startswith("layers/dense_1/") for name in names)
+    heads = {"layers/dense/": "predictions/"}
+    if pre_logits:
+        heads = {"layers/dense/": "pre_logits/", "layers/dense_1/": "predictions/"}
+    inside = {}
+    for name in names:
+        bare = name.removeprefix("layers/vi_t_backbone/")
+        bare = re.sub(r"/vi_t_encoder_block/", "/vi_t_encoder_block_0/", bare)
+        for dense, head in heads.items():
+            bare = bare.replace(dense, head) if bare.startswith(dense) else bare
+        inside[bare] = name
+    return inside

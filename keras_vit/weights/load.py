@@ -1,0 +1,147 @@
+"""A checkpoint into a living model: everything fits and is whole, or nothing moves."""
+
+import os
+import warnings
+
+import numpy as np
+
+from keras_vit.base import ImageModel, check_choice
+from keras_vit.weights.adapt import adapt_kernels, adapt_positions
+from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.plan import HEAD_POLICIES, Plan
+from keras_vit.weights.report import CheckpointError, LoadReport
+from keras_vit.weights.resample import RESIZES
+
+
+def load_checkpoint(
+    model,
+    path: str | os.PathLike[str],
+    *,
+    head: str = "load",
+    resample: str = "google",
+    grid: tuple[int, int] | None = None,
+    settings: str = "match",
+    strict: bool = True,
+) -> LoadReport:
+    """Loads a published checkpoint, of any family, into a model.
+
+    The family is recognised from the names of the arrays. Nothing in the model changes
+    before everything is known to fit. Positions of another grid, patches of another
+    size and images of other than three channels are adapted, and the report says so.
+
+    Args:
+        model: A `VisionTransformer`, or a `ResNet` for BiT.
+        path: An `.npz`, `.safetensors` or `.weights.h5` file, a folder of Hugging Face,
+            timm or keras-hub, or `"hf://owner/name"`.
+        head: `"load"` the file's classifier; or leave it out and `"keep"` the model's,
+            or `"reset"` the model's to its initial values; or `"drop"` it, the model
+            having none.
+        resample: How positions go to another grid: `"google"` (corner-aligned bilinear,
+            the official code's), `"timm"` (bicubic, antialiased), `"bicubic"` or
+            `"bilinear"`. See `keras_vit.weights.resample_positions`.
+        grid: (h, w) of the file's positions, where they are no square.
+        settings: `"match"`: the file's GELU, LayerNorm epsilon and number of heads must
+            be the model's. `"ignore"`: the model's stay, and the report says so.
+        strict: Whether an array without a weight, or a weight without an array, is an
+            error.
+
+    Returns:
+        The `LoadReport`; `print` it.
+
+    Raises:
+        WeightsFileError: The file is missing, damaged or of no known family.
+        CheckpointError: It does not fit the model. All reasons are listed.
+        ValueError: An argument is none of its choices.
+        TypeError: `model` is another kind of model.
+    """
+    check_choice("head", head, HEAD_POLICIES)
+    check_choice("resample", resample, tuple(RESIZES))
+    check_choice("settings", settings, ("match", "ignore"))
+    with open_checkpoint(fetch(path)) as checkpoint:
+        _check_kind(model, checkpoint)
+        plan = Plan(model, checkpoint)
+        plan.compare_settings(required=settings == "match")
+        if head == "load":
+            plan.load_head()
+        else:
+            plan.leave_head(head)
+        adapt_kernels(plan)
+        adapt_positions(plan, resample, grid)
+        plan.place_the_rest(head)
+        _refuse(plan, strict)
+        _verify(plan)
+        for weight_path, read in plan.values.items():
+            plan.weights[weight_path].assign(read())
+    return plan.report
+
+
+def _check_kind(model, checkpoint) -> None:
+    """A ResNet's file and a ViT have nothing in common; said at once."""
+    if not isinstance(model, ImageModel):
+        raise TypeError(
+            "`model` must be a VisionTransformer or a ResNet of keras_vit. "
+            f"Received: model={model!r}"
+        )
+    kind = "resnet" if hasattr(model, "blocks") else "vit"
+    family = FAMILIES[checkpoint.family]
+    if family.model != kind:
+        wanted = {"vit": "a VisionTransformer", "resnet": "a ResNet"}[family.model]
+        raise CheckpointError(
+            f"`model` must be {wanted} for {str(checkpoint.file.path)!r} "
+            f"({family.title}). Received: {type(model).__name__} {model.name!r}"
+        )
+
+
+def _refuse(plan: Plan, strict: bool) -> None:
+    """Raises, with every reason, where something does not fit."""
+    problems = list(plan.problems)
+    if strict:
+        for title, names in (
+            ("arrays without a weight", plan.report.unused),
+            ("weights without an array", plan.report.missing),
+        ):
+            if names:
+                problems.append(f"{title}: {', '.join(names)}")
+    if problems:
+        lines = [f"\n- {line}" for line in problems + plan.report.notes]
+        raise CheckpointError(
+            f"The checkpoint must fit the model {plan.model.name!r}. Received: "
+            f"{plan.report.path} ({FAMILIES[plan.report.family].title})"
+            + "".join(lines)
+        )
+
+
+def _verify(plan: Plan) -> None:
+    """Raises for damaged bytes, warns of numbers that are not finite."""
+    stored = {
+        entry.name: entry.stored
+        for path, entry in plan.checkpoint.entries.items()
+        if path in plan.values
+    }
+    broken = []
+    for name, array in stored.items():
+        array.verify()
+        if not _finite(array.read()):
+            broken.append(name)
+    if broken:
+        _warn(plan, f"not all numbers are finite in {', '.join(broken)}")
+    loaded = "head/kernel" in plan.report.used
+    if loaded and not np.any(plan.checkpoint.entries["head/kernel"].read()):
+        _warn(
+            plan,
+            "its classifier is all zeros, as in the files that Google published for "
+            "ImageNet-21k: it predicts nothing",
+        )
+
+
+def _warn(plan: Plan, text: str) -> None:
+    plan.report.notes.append(text)
+    warnings.warn(f"{plan.report.path}: {text}", stacklevel=4)
+
+
+def _finite(array: np.ndarray) -> bool:
+    # A sum is four times as fast as looking at each number, and infected by any.
+    with np.errstate(all="ignore"):
+        total = np.sum(array, dtype="float32")
+    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())

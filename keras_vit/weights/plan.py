@@ -1,0 +1,160 @@
+"""Which array of a checkpoint goes into which weight, decided before anything moves."""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.weights.arguments import model_arguments
+from keras_vit.weights.checkpoint import Checkpoint, Entry
+from keras_vit.weights.report import LoadReport
+
+HEAD_POLICIES = ("load", "keep", "reset", "drop")
+_HEAD = ("head/", "pre_logits/", "attention_pooling/")
+_SETTINGS = ("gelu", "norm_epsilon", "heads", "position_embedding")
+
+
+class Plan:
+    """The values of a model's weights, each a function that reads it from the file.
+
+    Args:
+        model: The model, which is not touched.
+        checkpoint: The open checkpoint.
+
+    Attributes:
+        weights: The model's weights by path.
+        entries: The checkpoint's arrays that have no place yet, by path.
+        values: What goes into a weight: path -> a function that gives the array.
+        problems: Why the checkpoint does not fit.
+        report: What is going to be done.
+    """
+
+    def __init__(self, model, checkpoint: Checkpoint):
+        self.model = model
+        self.checkpoint = checkpoint
+        self.file = model_arguments(checkpoint)
+        self.weights = {weight.path: weight for weight in model.weights}
+        self.entries = dict(checkpoint.entries)
+        self.values: dict[str, Callable[[], np.ndarray]] = {}
+        self.problems: list[str] = []
+        self.report = LoadReport(
+            str(checkpoint.file.path),
+            checkpoint.family,
+            unused=list(checkpoint.unknown),
+            outside=list(checkpoint.outside),
+        )
+
+    def use(self, path: str, read: Callable[[], np.ndarray] | None = None) -> None:
+        """An array goes into its weight, as it is or through `read`."""
+        entry = self.entries.pop(path)
+        dtype = entry.stored.dtype
+        if not is_float(dtype):
+            self.problems.append(f"`{entry.name}` must hold floats, not {dtype}")
+        elif dtype != np.float32:
+            self.report.adapted.setdefault(path, f"from {dtype}")
+        self.values[path] = read or entry.read
+        self.report.used[path] = entry.name
+
+    def refuse(self, path: str) -> None:
+        """An array is there and does not fit: neither missing nor unused."""
+        self.report.used[path] = self.entries.pop(path).name
+
+    def compare_settings(self, required: bool) -> None:
+        """What no array shows must be the same in the file and in the model."""
+        for name in _SETTINGS:
+            theirs, ours = self.file.get(name), getattr(self.model, name, None)
+            if None in (theirs, ours) or theirs == ours:
+                continue
+            if "learned_1d" in (theirs, ours):  # the arrays show it
+                continue
+            if required:
+                self.problems.append(
+                    f"the file is of a model with {name}={theirs!r}, this one has "
+                    f"{name}={ours!r}: build it with the file's, or pass "
+                    "settings='ignore'"
+                )
+            else:
+                self.report.notes.append(
+                    f"{name}={ours!r} of the model stays; the file's is {theirs!r}"
+                )
+        if hasattr(self.model, "heads") and "heads" not in self.file:
+            self.report.notes.append(
+                f"the file does not say how many heads it has; the model has "
+                f"{self.model.heads}"
+            )
+        if "timm" in self.checkpoint.family and "stem_conv/kernel" in self.entries:
+            self.report.notes.append(
+                "timm computes its ResNets with other epsilons than the official code, "
+                "whose this model has: outputs may differ where kernels are small"
+            )
+
+    def load_head(self) -> None:
+        """The file's classifier must be the model's."""
+        if second := self.checkpoint.second_classifiers:
+            self.report.unused += second
+            self.report.notes.append(
+                "its second classifier, of the distillation token, has no place here"
+            )
+        theirs, ours = self.file["classes"], self.model.classes
+        if theirs is None or ours is None:
+            return  # one has none: arrays or weights are left over
+        if theirs != ours:
+            problem = f"the file's classifier has {theirs} classes, the model's {ours}"
+        elif self.file["head"] != self.model.head:
+            problem = (
+                f"the file's classifier is for head={self.file['head']!r}, the "
+                f"model's for head={self.model.head!r}"
+            )
+        else:
+            return
+        for path in ("head/kernel", "head/bias"):
+            self.refuse(path)
+        self.problems.append(f"{problem}: pass head='keep' or head='reset'")
+
+    def leave_head(self, policy: str) -> None:
+        """The file's classifier is left out, as the caller said."""
+        ours = [path for path in self.weights if path.startswith("head/")]
+        if policy == "drop" and ours:
+            self.problems.append("head='drop' is for a model without classifier")
+        elif policy != "drop" and not ours:
+            self.problems.append(f"head={policy!r} is for a model with a classifier")
+        for path in [path for path in self.entries if path.startswith(_HEAD)]:
+            # The layers below the classifier stay where the model has them.
+            if path.startswith("head/") or path not in self.weights:
+                self.report.dropped.append(self.entries.pop(path).name)
+        self.report.dropped += self.checkpoint.second_classifiers
+        if policy == "reset":
+            for path in ours:
+                self._reset(path)
+
+    def _reset(self, path: str) -> None:
+        value = self.model.head_bias_init if path.endswith("bias") else 0.0
+        shape = tuple(self.weights[path].shape)
+        self.values[path] = lambda: np.full(shape, value, "float32")
+        self.report.adapted[path] = f"reset to {value}"
+
+    def place_the_rest(self, head: str) -> None:
+        """What is left goes into the weight of its path, if it has the shape."""
+        for path in [path for path in self.entries if path in self.weights]:
+            shape, wanted = self.entries[path].shape(), tuple(self.weights[path].shape)
+            if shape == wanted:
+                self.use(path)
+            else:
+                name = self.entries[path].name
+                self.problems.append(f"{path} is {wanted}, and `{name}` gives {shape}")
+                self.refuse(path)
+        self.report.unused += dict.fromkeys(e.name for e in self.entries.values())
+        for path in self.weights.keys() - self.values.keys() - self.report.used.keys():
+            if head == "load" or not path.startswith(_HEAD):
+                self.report.missing.append(path)
+        self.report.missing.sort(key=list(self.weights).index)
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Whether these are floating-point numbers, bfloat16 included."""
+    return dtype == ml_dtypes.bfloat16 or np.issubdtype(dtype, np.floating)
+
+
+def as_float32(entry: Entry) -> np.ndarray:
+    """The array for arithmetic."""
+    return np.asarray(entry.read(), "float32")

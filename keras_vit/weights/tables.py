@@ -1,0 +1,148 @@
+"""How a family of checkpoints names and lays out its arrays, one row for each."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The order of an array's axes in a family, and in ours.
+
+    Args:
+        read: From their array to ours. On arrays that allow it, a view.
+        write: From ours, and the number of attention heads, to theirs.
+    """
+
+    read: Callable[[np.ndarray], np.ndarray]
+    write: Callable[[np.ndarray, int], np.ndarray]
+
+
+def _merge_last(array):
+    return array.reshape(*array.shape[:-2], -1)
+
+
+def _split_last(array, heads):
+    return array.reshape(*array.shape[:-1], heads, array.shape[-1] // heads)
+
+
+SAME = Layout(lambda array: array, lambda array, heads: array)
+# Flax attention keeps heads apart: [D, A, K], [A, K], and [A, K, D] on the way out.
+HEADS_LAST = Layout(_merge_last, _split_last)
+HEADS_FIRST = Layout(
+    lambda array: array.reshape(-1, array.shape[-1]),
+    lambda array, heads: array.reshape(heads, -1, array.shape[-1]),
+)
+# PyTorch: linear layers [out, in], convolutions [out, in, H, W].
+LINEAR = Layout(lambda array: array.T, lambda array, heads: array.T)
+CONVOLUTION = Layout(
+    lambda array: array.transpose(2, 3, 1, 0),
+    lambda array, heads: array.transpose(3, 2, 0, 1),
+)
+# The classifier as a 1x1 convolution, and GroupNorm's weights with an image's axes.
+LINEAR_CONVOLUTION = Layout(
+    lambda array: array.reshape(array.shape[:2]).T,
+    lambda array, heads: array.T[:, :, None, None],
+)
+CONVOLUTION_1X1 = Layout(
+    lambda array: array.reshape(array.shape[-2:]),
+    lambda array, heads: array[None, None],
+)
+CHANNELS = Layout(
+    lambda array: array.reshape(array.shape[-1]),
+    lambda array, heads: array.reshape(1, 1, 1, -1),
+)
+WITHOUT_BATCH = Layout(lambda array: array[None], lambda array, heads: array[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One array of a family, or one for each block, stage and unit.
+
+    Args:
+        theirs: Its name. `{i}`, `{s}`, `{u}` stand for our numbers of block (from 0),
+            stage and unit (from 1); `{i1}` counts from 1, `{s0}` and `{u0}` from 0,
+            `{u02}` is padded to two digits.
+        ours: The path of our weight; several where their array holds ours one after
+            the other on its first axis.
+        layout: The order of its axes.
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    layout: Layout = SAME
+
+
+def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:
+    """A `Row`, its weights written one after the other."""
+    return Row(theirs, ours, layout)
+
+
+def affine(theirs: str, ours: str, kernel: Layout, names=("weight", "bias")):
+    """The two rows of a dense layer or a convolution with a bias."""
+    return (
+        row(f"{theirs}{names[0]}", f"{ours}/kernel", layout=kernel),
+        row(f"{theirs}{names[1]}", f"{ours}/bias"),
+    )
+
+
+def norm(theirs: str, ours: str, names=("weight", "bias"), layout: Layout = SAME):
+    """The two rows of a normalisation."""
+    return (
+        row(f"{theirs}{names[0]}", f"{ours}/gamma", layout=layout),
+        row(f"{theirs}{names[1]}", f"{ours}/beta", layout=layout),
+    )
+
+
+_NUMBER = re.compile(r"\\\{([isu])(0|1|02)?\\\}")
+# What is added to their number to get ours.
+_OFFSETS = {None: 0, "02": 0, "0": 1, "1": -1}
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    """Finds the numbers in a name: groups such as `s0`."""
+    text = _NUMBER.sub(lambda m: rf"(?P<{m[1]}{m[2] or ''}>\\d+)", re.escape(template))
+    return re.compile(text.replace("\\\\d", "\\d"))
+
+
+def numbers_of(template: str, name: str) -> dict[str, int] | None:
+    """Our numbers of block, stage and unit in a name; None for another name."""
+    match = _pattern(template).fullmatch(name)
+    if match is None:
+        return None
+    return {
+        key[0]: int(value) + _OFFSETS[key[1:] or None]
+        for key, value in match.groupdict().items()
+    }
+
+
+def named(template: str, numbers: dict[str, int]) -> str:
+    """The name that a template gives for our numbers."""
+
+    def number(match: re.Match[str]) -> str:
+        value = numbers[match[1]] - _OFFSETS[match[2]]
+        return f"{value:02d}" if match[2] == "02" else str(value)
+
+    return re.sub(r"\{([isu])(0|1|02)?\}", number, template)
+
+
+def match_theirs(rows: tuple[Row, ...], name: str) -> tuple[Row, list[str]] | None:
+    """The row of one of their arrays, and the paths of our weights in it."""
+    for candidate in rows:
+        numbers = numbers_of(candidate.theirs, name)
+        if numbers is not None:
+            return candidate, [named(ours, numbers) for ours in candidate.ours]
+    return None
+
+
+def match_ours(rows: tuple[Row, ...], path: str) -> Iterator[tuple[Row, str, int]]:
+    """The rows of one of our weights: row, their name, and which part of it ours is."""
+    for candidate in rows:
+        for part, ours in enumerate(candidate.ours):
+            numbers = numbers_of(ours, path)
+            if numbers is not None:
+                yield candidate, named(candidate.theirs, numbers), part

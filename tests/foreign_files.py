@@ -1,0 +1,98 @@
+"""Writes a model of ours as files of other projects, by hand.
+
+Each function that takes a model and a folder writes what a family's code would, and
+returns the path to load.
+"""
+
+import json
+import struct
+
+import foreign_weights as foreign
+import h5py
+import keras
+import numpy as np
+
+SAFETENSORS_TYPES = {
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "int32": "I32",
+}
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def arrays_of(model):
+    return {weight.path: numpy(weight) for weight in model.weights}
+
+
+def check_unmoved(model, before):
+    """Not one weight of the model has changed, bit by bit."""
+    for path, weight in arrays_of(model).items():
+        assert weight.tobytes() == before[path].tobytes(), path
+
+
+def write_npz(path, arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def google(model, folder):
+    return write_npz(folder / "g.npz", foreign.google(arrays_of(model), model.heads))
+
+
+def big_vision(model, folder):
+    arrays = foreign.big_vision(arrays_of(model), model.heads)
+    return write_npz(folder / "b.npz", arrays)
+
+
+def timm(model, folder, **config):
+    config.setdefault("model_args", {"num_heads": model.heads})
+    (folder / "config.json").write_text(json.dumps(config))
+    return write_safetensors(
+        folder / "model.safetensors", foreign.timm(arrays_of(model))
+    )
+
+
+def hugging_face(model, folder, release=4, **config):
+    config.setdefault("num_attention_heads", model.heads)
+    (folder / "config.json").write_text(json.dumps(config))
+    arrays = foreign.hugging_face(arrays_of(model), release)
+    return write_safetensors(folder / "model.safetensors", arrays)
+
+
+def keras_hub(model, folder):
+    backbone, head = foreign.keras_hub(arrays_of(model), model.heads)
+    write_hdf5(folder / "model.weights.h5", backbone)
+    write_hdf5(folder / "task.weights.h5", head)
+    config = {"num_heads": model.heads, "image_shape": [*model.image_size, 3]}
+    (folder / "config.json").write_text(json.dumps({"config": config}))
+    task = {"config": {"pooling": {"token": "token", "gap": "gap"}[model.head]}}
+    (folder / "task.json").write_text(json.dumps(task))
+    return folder
+
+
+def write_safetensors(path, arrays):
+    """The format by its specification."""
+    header, offset = {}, 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": SAFETENSORS_TYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    data = [np.ascontiguousarray(array).tobytes() for array in arrays.values()]
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+    return path
+
+
+def write_hdf5(path, arrays):
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    return path

@@ -1,0 +1,70 @@
+"""The contract of every public layer, for test files to import.
+
+Such a file has the fixtures `make` (builds the layer, with further keywords),
+`arguments` (the constructor's, by name) and `inputs` (an array the layer takes).
+"""
+
+import keras
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def layer(make):
+    keras.utils.set_random_seed(1)
+    return make()
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def test_a_layer_comes_back_from_its_config(layer, inputs):
+    expected = numpy(layer(inputs))
+    copy = type(layer).from_config(layer.get_config())
+    copy.build(inputs.shape)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(numpy(copy(inputs)), expected)
+
+
+def test_a_layer_comes_back_with_its_dtype_policy(make):
+    policy = keras.DTypePolicy("mixed_bfloat16")
+    layer = make(dtype=policy)
+    copy = type(layer).from_config(layer.get_config())
+    assert copy.dtype_policy == policy
+
+
+def test_the_config_holds_the_constructors_arguments_as_attributes(layer, arguments):
+    config = layer.get_config()
+    for argument, value in arguments.items():
+        assert config[argument] == getattr(layer, argument) == value
+    base = set(keras.layers.Layer().get_config())
+    assert set(config) - base == set(arguments)
+
+
+def test_a_layer_survives_a_saved_model(layer, inputs, tmp_path):
+    symbolic = keras.Input(inputs.shape[1:])
+    model = keras.Model(symbolic, layer(symbolic))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(numpy(loaded(inputs)), numpy(model(inputs)))
+
+
+def test_all_weights_exist_after_build(layer, inputs):
+    layer.build(inputs.shape)
+    built = [weight.path for weight in layer.weights]
+    layer(inputs)
+    assert [weight.path for weight in layer.weights] == built
+
+
+def test_the_symbolic_shape_is_the_real_shape(layer, inputs):
+    symbolic = layer(keras.KerasTensor((None, *inputs.shape[1:])))
+    assert symbolic.shape[1:] == layer(inputs).shape[1:]
+    assert layer.compute_output_shape(inputs.shape) == tuple(layer(inputs).shape)
+
+
+def test_it_computes_in_the_dtype_of_its_policy(make, inputs):
+    layer = make(dtype="mixed_bfloat16")
+    output = layer(inputs)
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    assert {weight.dtype for weight in layer.trainable_weights} <= {"float32"}

@@ -1,0 +1,368 @@
+"""Files that are not quite the model's: grids, tokens, patches, channels, heads."""
+
+import foreign_weights as foreign
+import numpy as np
+import numpy_vit
+import pytest
+import scipy.ndimage
+from foreign_files import (
+    arrays_of,
+    big_vision,
+    check_unmoved,
+    google,
+    hugging_face,
+    numpy,
+    timm,
+    write_npz,
+    write_safetensors,
+)
+
+from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.report import CheckpointError
+from keras_vit.weights.resample import resample_positions
+
+pytestmark = pytest.mark.backend
+
+POSITIONS = "position_embedding/embedding"
+EXACT = {"gelu": "exact"}
+SQUARE = {"image_size": (22, 22), "patch_size": 2}
+
+
+def check_refused(model, path, match, **kwargs):
+    before = arrays_of(model)
+    with pytest.raises(CheckpointError, match=match) as caught:
+        load_checkpoint(model, path, **kwargs)
+    check_unmoved(model, before)
+    return str(caught.value)
+
+
+def check_others_loaded(model, source, *changed):
+    expected = arrays_of(source)
+    for path, weight in arrays_of(model).items():
+        if path not in changed:
+            assert weight.tobytes() == expected[path].tobytes(), path
+
+
+# Positions
+
+
+def zoomed(positions, old, new):
+    """The official code's resampling; the class token's position stays."""
+    grid = positions[0, 1:].reshape(*old, -1)
+    factors = (new[0] / old[0], new[1] / old[1], 1)
+    grid = scipy.ndimage.zoom(grid.astype("float64"), factors, order=1)
+    return np.concatenate([positions[0, :1], grid.reshape(new[0] * new[1], -1)])[None]
+
+
+def test_positions_go_to_the_models_grid_as_in_the_official_code(tiny_vit, tmp_path):
+    source, model = tiny_vit(**SQUARE), tiny_vit(seed=12)
+    report = load_checkpoint(model, google(source, tmp_path))
+    assert (source.grid, model.grid) == ((11, 11), (11, 7))
+    expected = zoomed(arrays_of(source)[POSITIONS], (11, 11), (11, 7))
+    np.testing.assert_allclose(arrays_of(model)[POSITIONS], expected, atol=1e-6)
+    check_others_loaded(model, source, POSITIONS)
+    assert report.resampled == {POSITIONS: "grid (11, 11) to (11, 7), method 'google'"}
+    assert "resampled position_embedding" in str(report)
+
+
+@pytest.mark.parametrize("method", ["google", "timm", "bicubic", "bilinear"])
+def test_every_method_resamples_positions_but_not_prefix_tokens(
+    method, tiny_vit, tmp_path
+):
+    kwargs = {**EXACT, "register_tokens": 4}
+    source, model = tiny_vit(**kwargs, **SQUARE), tiny_vit(seed=12, **kwargs)
+    load_checkpoint(model, timm(source, tmp_path), resample=method)
+    old, new = (arrays_of(m)[POSITIONS] for m in (source, model))
+    np.testing.assert_array_equal(new[:, :5], old[:, :5])
+    expected = resample_positions(old, (11, 11), (11, 7), 5, method)
+    np.testing.assert_array_equal(new, expected)
+
+
+def test_a_grid_that_is_no_square_must_be_told(tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, **SQUARE)
+    path = google(source, tmp_path)
+    message = check_refused(model, path, "78 positions, no square grid: pass grid=")
+    assert "missing" not in message
+    check_refused(model, path, r"78 positions, no grid of \(7, 12\)", grid=(7, 12))
+    report = load_checkpoint(model, path, grid=(11, 7))
+    expected = zoomed(arrays_of(source)[POSITIONS], (11, 7), (11, 11))
+    np.testing.assert_allclose(arrays_of(model)[POSITIONS], expected, atol=1e-6)
+    assert report.resampled[POSITIONS].startswith("grid (11, 7) to (11, 11)")
+
+
+def test_a_grid_of_the_right_size_the_other_way_round(tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, image_size=(14, 22))
+    path = google(source, tmp_path)
+    load_checkpoint(model, path, grid=(11, 7))
+    expected = zoomed(arrays_of(source)[POSITIONS], (11, 7), (7, 11))
+    np.testing.assert_allclose(arrays_of(model)[POSITIONS], expected, atol=1e-6)
+
+
+def test_the_config_tells_the_grid(tiny_vit, tmp_path):
+    source, model = tiny_vit(**EXACT), tiny_vit(seed=12, **EXACT, **SQUARE)
+    arguments = {"num_heads": 5, "img_size": [22, 14]}
+    report = load_checkpoint(model, timm(source, tmp_path, model_args=arguments))
+    assert report.resampled[POSITIONS].startswith("grid (11, 7) to (11, 11)")
+
+
+# Prefix tokens
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_the_class_tokens_position_in_it_or_apart_is_the_same(
+    merged, tiny_vit, images, tmp_path
+):
+    source = tiny_vit(prefix_positions=merged)
+    model = tiny_vit(seed=12, prefix_positions=not merged)
+    path = (google if merged else big_vision)(source, tmp_path)
+    report = load_checkpoint(model, path)
+    expected = numpy_vit.forward(source, images())
+    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    if merged:
+        assert report.adapted == {
+            "class_token/token": "its position was added to it",
+            POSITIONS: "without those of 1 prefix tokens",
+        }
+    else:
+        assert report.adapted == {
+            POSITIONS: "zeros for 1 prefix tokens without a position"
+        }
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_the_registers_positions_in_them_or_apart_are_the_same(
+    merged, tiny_vit, images, tmp_path
+):
+    kwargs = {**EXACT, "register_tokens": 4}
+    source = tiny_vit(prefix_positions=merged, **kwargs)
+    model = tiny_vit(seed=12, prefix_positions=not merged, **kwargs)
+    load_checkpoint(model, timm(source, tmp_path))
+    expected = numpy_vit.forward(source, images())
+    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+
+
+def deit(model, folder, **names):
+    """A file of timm's DeiT: the distillation token is the model's one register."""
+    arrays = foreign.timm(arrays_of(model))
+    arrays["dist_token"] = arrays.pop("reg_token")
+    arrays["head_dist.weight"] = arrays["head.weight"] + 1
+    arrays["head_dist.bias"] = arrays["head.bias"] + 1
+    return write_safetensors(folder / "model.safetensors", arrays)
+
+
+def test_a_distillation_token_is_a_register_and_its_classifier_is_not_lost_silently(
+    tiny_vit, images, tmp_path
+):
+    kwargs = {**EXACT, "register_tokens": 1}
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    path = deit(source, tmp_path)
+    message = check_refused(model, path, "without a weight: head_dist.weight, head_d")
+    assert "second classifier, of the distillation token" in message
+    report = load_checkpoint(model, path, strict=False)
+    assert report.unused == ["head_dist.weight", "head_dist.bias"]
+    assert report.used["register_tokens/tokens"] == "dist_token"
+    expected = numpy_vit.forward(source, images())
+    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+
+
+def test_a_head_policy_is_for_both_classifiers_of_deit(tiny_vit, tmp_path):
+    kwargs = {**EXACT, "register_tokens": 1}
+    source = tiny_vit(**kwargs)
+    model = tiny_vit(seed=12, **kwargs, classes=None)
+    report = load_checkpoint(model, deit(source, tmp_path), head="drop")
+    assert sorted(report.dropped) == [
+        *("head.bias", "head.weight", "head_dist.bias", "head_dist.weight")
+    ]
+    check_others_loaded(model, source)
+
+
+# Patches and channels
+
+
+def test_patches_of_another_size_by_the_pseudo_inverse(tiny_vit, images, tmp_path):
+    """What was a patch, enlarged, gives the token that it gave (FlexiViT)."""
+    source = tiny_vit(image_size=(11, 7), patch_size=1)
+    model = tiny_vit(seed=12, image_size=(22, 14), patch_size=2)
+    report = load_checkpoint(model, google(source, tmp_path))
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 11, 7, 3))
+    enlarged = pixels.repeat(2, axis=1).repeat(2, axis=2)
+    expected = numpy_vit.forward(source, pixels)
+    np.testing.assert_allclose(numpy(model(enlarged)), expected, rtol=0, atol=2e-5)
+    assert report.resampled == {
+        "embedding/kernel": "patches of (1, 1) to (2, 2) pixels, pseudo-inverse resize"
+    }
+
+
+def test_one_channel_sees_what_three_equal_ones_saw(tiny_vit, images, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, channels=1)
+    report = load_checkpoint(model, google(source, tmp_path))
+    grey = images(1)
+    expected = numpy_vit.forward(source, grey.repeat(3, axis=-1))
+    np.testing.assert_allclose(numpy(model(grey)), expected, rtol=0, atol=2e-5)
+    assert report.adapted == {"embedding/kernel": "3 to 1 channels"}
+
+
+def test_five_channels_repeat_the_three_and_keep_their_size(tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, channels=5)
+    load_checkpoint(model, google(source, tmp_path))
+    three = arrays_of(source)["embedding/kernel"]
+    five = arrays_of(model)["embedding/kernel"]
+    np.testing.assert_allclose(five[:, :, 3], three[:, :, 0] * 3 / 5, rtol=1e-6)
+    np.testing.assert_allclose(five[:, :, 2], three[:, :, 2] * 3 / 5, rtol=1e-6)
+
+
+def test_a_hybrids_first_convolution_reads_the_channels(tiny_vit, tmp_path):
+    kwargs = {"image_size": (32, 64), "resnet_blocks": (), "patch_size": 2}
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, channels=1, **kwargs)
+    report = load_checkpoint(model, google(source, tmp_path))
+    summed = arrays_of(source)["stem_conv/kernel"].sum(2, keepdims=True)
+    adapted = arrays_of(model)["stem_conv/kernel"]
+    np.testing.assert_allclose(adapted, summed, rtol=1e-5, atol=1e-6)
+    assert report.adapted == {"stem_conv/kernel": "3 to 1 channels"}
+
+
+# Classifiers
+
+
+def test_another_number_of_classes_asks_for_a_policy(tiny_vit, tmp_path):
+    path = google(tiny_vit(), tmp_path)
+    model = tiny_vit(seed=12, classes=4)
+    message = check_refused(model, path, "7 classes, the model's 4: pass head='keep'")
+    assert "without" not in message
+
+
+def test_a_classifier_for_another_pooling_asks_for_a_policy(tiny_vit, tmp_path):
+    path = google(tiny_vit(), tmp_path)
+    model = tiny_vit(seed=12, head="gap")
+    check_refused(model, path, "head='token', the model's for head='gap': pass")
+
+
+@pytest.mark.parametrize("classes", [7, 4])
+def test_keep_keeps_the_models_classifier(classes, tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, classes=classes)
+    before = arrays_of(model)
+    report = load_checkpoint(model, google(source, tmp_path), head="keep")
+    after = arrays_of(model)
+    for path in ("head/kernel", "head/bias"):
+        assert after[path].tobytes() == before[path].tobytes()
+    check_others_loaded(model, source, "head/kernel", "head/bias")
+    assert sorted(report.dropped) == ["head/bias", "head/kernel"]
+    assert report.missing == []
+
+
+def test_reset_gives_the_classifier_its_initial_values(tiny_vit, images, tmp_path):
+    source = tiny_vit(representation_size=9)
+    model = tiny_vit(seed=12, classes=4, head_bias_init=-6.9)
+    report = load_checkpoint(model, google(source, tmp_path), head="reset")
+    np.testing.assert_allclose(numpy(model(images())), np.full((2, 4), -6.9), rtol=1e-6)
+    check_others_loaded(model, source, "head/kernel", "head/bias")
+    dropped = ["head/bias", "head/kernel", "pre_logits/bias", "pre_logits/kernel"]
+    assert sorted(report.dropped) == dropped
+    assert report.adapted["head/bias"] == "reset to -6.9"
+
+
+def test_drop_leaves_the_classifier_out(tiny_vit, images, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, classes=None)
+    path = google(source, tmp_path)
+    check_refused(model, path, "without a weight: head/kernel, head/bias")
+    load_checkpoint(model, path, head="drop")
+    check_others_loaded(model, source)
+
+
+def test_policies_that_do_not_suit_the_model(tiny_vit, tmp_path):
+    path = google(tiny_vit(), tmp_path)
+    check_refused(tiny_vit(seed=12), path, "'drop' is for a model wit", head="drop")
+    features = tiny_vit(seed=12, classes=None)
+    for policy in ("keep", "reset"):
+        match = f"{policy!r} is for a model with a classifier"
+        check_refused(features, path, match, head=policy)
+
+
+def test_a_hidden_layer_before_the_classifier_loads_or_is_named(tiny_vit, tmp_path):
+    source = tiny_vit(representation_size=9)
+    path = google(source, tmp_path)
+    match = "without a weight: pre_logits/kernel"
+    message = check_refused(tiny_vit(seed=12), path, match)
+    assert "(9, 7)" in message  # the classifier's inputs
+    model = tiny_vit(seed=12, classes=None, representation_size=9)
+    load_checkpoint(model, path, head="drop")
+    check_others_loaded(model, source)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"gelu": "exact"}, "gelu='tanh', this one has gelu='exact': build it"),
+        (
+            {"norm_epsilon": 1e-12},
+            "norm_epsilon=1e-06, this one has norm_epsilon=1e-12",
+        ),
+        ({"heads": 3}, "heads=5, this one has heads=3"),
+    ],
+)
+def test_settings_that_no_array_shows_must_match(kwargs, match, tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, **kwargs)
+    path = google(source, tmp_path)
+    check_refused(model, path, match)
+    report = load_checkpoint(model, path, settings="ignore")
+    check_others_loaded(model, source)
+    ((name, value),) = kwargs.items()
+    assert any(f"{name}={value!r} of the model stays" in n for n in report.notes)
+
+
+def test_waves_and_no_positions_are_told_apart(tiny_vit, tmp_path):
+    waves = {"position_embedding": "sincos2d", "width": 20}
+    path = big_vision(tiny_vit(**waves), tmp_path)
+    model = tiny_vit(seed=12, position_embedding="none", width=20)
+    check_refused(model, path, "position_embedding='sincos2d', this one has")
+
+
+def test_the_config_of_hugging_face_tells_its_settings(tiny_vit, tmp_path):
+    kwargs = {"gelu": "tanh", "norm_epsilon": 1e-5}
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    config = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-5}
+    load_checkpoint(model, hugging_face(source, tmp_path, **config))
+    check_others_loaded(model, source)
+    path = hugging_face(source, tmp_path, hidden_act="gelu")
+    check_refused(model, path, "gelu='exact', this one has gelu='tanh'")
+
+
+def test_without_a_config_the_report_says_what_is_not_known(tiny_vit, tmp_path):
+    kwargs = {"gelu": "exact", "norm_epsilon": 1e-12}
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    path = hugging_face(source, tmp_path)
+    (tmp_path / "config.json").unlink()
+    report = load_checkpoint(model, path)
+    check_others_loaded(model, source)
+    note = "the file does not say how many heads it has; the model has 5"
+    assert note in report.notes
+
+
+# Strictness
+
+
+def test_strict_lists_all_that_is_left_over_and_lacking(tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12)
+    arrays = foreign.google(arrays_of(source), 5)
+    del arrays["Transformer/encoderblock_1/LayerNorm_2/bias"], arrays["head/bias"]
+    path = write_npz(tmp_path / "g.npz", {**arrays, "ema/decay": np.ones(3)})
+    before = arrays_of(model)
+    message = check_refused(model, path, "weights without an array")
+    assert "encoder_block_1/norm2/beta, head/bias" in message
+    assert "arrays without a weight: ema/decay" in message
+    report = load_checkpoint(model, path, strict=False)
+    assert report.unused == ["ema/decay"]
+    assert report.missing == ["encoder_block_1/norm2/beta", "head/bias"]
+    after = arrays_of(model)
+    for name in report.missing:
+        assert after[name].tobytes() == before[name].tobytes()
+
+
+@pytest.mark.parametrize("name", ["head", "resample", "settings"])
+def test_arguments_are_among_their_choices(name, tiny_vit, tmp_path):
+    path = google(tiny_vit(), tmp_path)
+    with pytest.raises(ValueError, match=f"`{name}` must be one of.*Received"):
+        load_checkpoint(tiny_vit(seed=12), path, **{name: "other"})

@@ -1,0 +1,304 @@
+"""Downloads of weights, from a server on this machine: they go on, or say why not."""
+
+import base64
+import contextlib
+import hashlib
+import http.server
+import re
+import sys
+import threading
+import types
+import urllib.request
+
+import numpy as np
+import pytest
+
+from keras_vit.weights import fetch as fetch_module
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.files import WeightsFileError
+from keras_vit.weights.registry import PublishedWeights
+
+pytestmark = pytest.mark.backend
+
+CONTENT = np.random.default_rng(3).bytes(3_000_017)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves CONTENT; `requests` are the `Range` headers that came."""
+
+    ranges = True  # whether a part can be had
+    cut = None  # after how many bytes the connection ends
+    missing = False
+    tells_length = True
+    page = None  # what comes in the file's place
+    headers: dict[str, str]
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests, self.headers = [], {}
+        self.url = f"http://127.0.0.1:{self.server_port}/bucket/a+b/ViT.npz"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked = self.headers["Range"]
+        self.server.requests.append(asked)
+        content = self.server.page or CONTENT
+        start = 0
+        if self.server.missing:
+            return self.send_error(404)
+        if asked and self.server.ranges:
+            start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
+            if start >= len(content):
+                return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if self.server.tells_length:
+            self.send_header("Content-Length", str(len(content) - start))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(content[start : self.server.cut])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    """Keras's folder, and no waiting."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(fetch_module, "TIMEOUT", 5)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def published(server):
+    """A row of the registry for the server's file."""
+
+    def row(size):
+        return PublishedWeights(
+            "B/16", "name", "google", 7, 32, 1, "valid", size, None, "", server.url
+        )
+
+    return row
+
+
+def test_a_file_is_downloaded_once_into_kerass_cache(server, home):
+    path = fetch(server.url)
+    assert path.is_relative_to(home / "models" / "keras_vit")
+    assert path.parts[-3:] == ("bucket", "a+b", "ViT.npz")
+    assert path.read_bytes() == CONTENT
+    assert fetch(server.url) == path
+    assert server.requests == [None]
+    assert [p.name for p in path.parent.iterdir()] == ["ViT.npz"]
+
+
+def test_files_of_the_same_name_stay_apart(server):
+    urls = [server.url, f"{server.url}?version=2", server.url.replace("a+b", "c")]
+    assert len({fetch(url) for url in urls}) == 3
+
+
+def test_a_url_does_not_leave_the_cache(server, home):
+    path = fetch(server.url.replace("a+b", "../../../../../x"))
+    assert path.resolve().is_relative_to(home.resolve())
+
+
+def test_an_interrupted_download_goes_on(server):
+    server.cut = 1_100_000
+    with pytest.raises(WeightsFileError, match="ended after 1100000 of 3000017 bytes"):
+        fetch(server.url)
+    server.cut = None
+    assert fetch(server.url).read_bytes() == CONTENT
+    assert server.requests == [None, "bytes=1100000-"]
+
+
+def test_an_interrupted_download_begins_anew_where_the_server_knows_no_ranges(server):
+    server.cut, server.ranges = 1_100_000, False
+    with pytest.raises(WeightsFileError):
+        fetch(server.url)
+    server.cut = None
+    assert fetch(server.url).read_bytes() == CONTENT
+
+
+def test_a_whole_part_that_never_got_its_name_is_no_dead_end(server):
+    server.cut = 1_100_000
+    with pytest.raises(WeightsFileError) as error:
+        fetch(server.url)
+    part = re.search(r"put it at (\S+)", str(error.value))[1] + ".part"
+    with open(part, "wb") as file:
+        file.write(CONTENT)
+    server.cut = None
+    assert fetch(server.url).read_bytes() == CONTENT
+
+
+def test_a_file_of_the_published_size_is_taken(published):
+    assert fetch(published("2.86 MiB")).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("size", ["2.80 MiB", "3 GiB", ""])
+def test_a_file_of_another_size_is_refused(published, size, home):
+    with pytest.raises(WeightsFileError, match="as published. Received: 3000017 bytes"):
+        fetch(published(size))
+    assert not list(home.rglob("ViT.npz*"))
+
+
+def test_a_server_need_not_tell_the_length(server, published, home):
+    server.tells_length = False
+    with pytest.raises(WeightsFileError, match="as published"):
+        fetch(published("2.80 MiB"))
+    assert not list(home.rglob("ViT.npz*"))
+    assert fetch(published("2.86 MiB")).read_bytes() == CONTENT
+
+
+def test_a_web_page_in_the_place_of_the_file_is_refused(server, published):
+    server.page = b"<html>Please sign in</html>"
+    with pytest.raises(WeightsFileError, match="perhaps a web page"):
+        fetch(published("2.86 MiB"))
+
+
+def test_a_web_page_does_not_spoil_what_was_downloaded(server, published):
+    server.cut = 1_100_000
+    with pytest.raises(WeightsFileError, match="ended after"):
+        fetch(published("2.86 MiB"))
+    server.cut, server.ranges, server.page = None, False, b"<html>Please sign in"
+    with pytest.raises(WeightsFileError, match="perhaps a web page"):
+        fetch(published("2.86 MiB"))
+    server.ranges, server.page = True, None
+    assert fetch(published("2.86 MiB")).read_bytes() == CONTENT
+    assert server.requests == [None, "bytes=1100000-", "bytes=1100000-"]
+
+
+def hashed(content):
+    digest = hashlib.md5(content, usedforsecurity=False).digest()
+    return {"x-goog-hash": f"crc32c=AAAAAA==, md5={base64.b64encode(digest).decode()}"}
+
+
+def test_a_file_of_the_hash_that_the_bucket_sends_is_taken(server):
+    server.headers = hashed(CONTENT)
+    assert fetch(server.url).read_bytes() == CONTENT
+
+
+def test_a_file_of_another_hash_is_refused_and_not_kept(server, home):
+    server.headers = hashed(b"something else")
+    with pytest.raises(WeightsFileError, match="must have the MD5"):
+        fetch(server.url)
+    assert not list(home.rglob("ViT.npz*"))
+
+
+def check_it_says_what_to_do(url, reason):
+    """The file at the place that the message names is taken without a network."""
+    with pytest.raises(WeightsFileError, match=rf"{re.escape(url)}: .*{reason}") as e:
+        fetch(url)
+    path = re.search(r"download the file elsewhere and put it at (\S+)", str(e.value))[
+        1
+    ]
+    with open(path, "wb") as file:
+        file.write(b"by hand")
+    assert fetch(url).read_bytes() == b"by hand"
+
+
+def test_offline_the_place_for_the_file_is_said(server):
+    server.missing = True
+    check_it_says_what_to_do(server.url, "404")
+
+
+def test_without_a_server_the_place_for_the_file_is_said(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    with Server() as server:
+        url = server.url  # nobody answers: the server is closed
+    check_it_says_what_to_do(url, "refused")
+
+
+def test_without_an_answer_the_place_for_the_file_is_said(server, monkeypatch):
+    def never(*_, **__):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(urllib.request, "urlopen", never)
+    check_it_says_what_to_do(server.url, "timed out")
+
+
+def test_a_path_stays(tmp_path):
+    assert fetch(tmp_path / "a.npz") == tmp_path / "a.npz"
+    assert str(fetch("models/a.npz")) == "models/a.npz"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """huggingface_hub with a repository in `tmp_path`; `calls` are its arguments."""
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    calls = []
+
+    def snapshot_download(repository, **options):
+        calls.append((repository, options))
+        return str(tmp_path)
+
+    module = types.SimpleNamespace(snapshot_download=snapshot_download, calls=calls)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return module
+
+
+def test_a_repository_of_the_hub_is_a_folder(hub, tmp_path):
+    assert fetch("hf://google/vit-base") == tmp_path
+    ((repository, options),) = hub.calls
+    assert (repository, options["revision"]) == ("google/vit-base", None)
+    wanted = options["allow_patterns"]
+    assert {"*.json", "model.safetensors", "model.weights.h5"} <= set(wanted)
+    assert not any("bin" in pattern for pattern in wanted)
+
+
+def test_a_revision_and_a_file_of_the_hub_can_be_asked_for(hub, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.npz").write_bytes(b"weights")
+    assert fetch("hf://me/mine@v1/sub/a.npz") == tmp_path / "sub" / "a.npz"
+    ((repository, options),) = hub.calls
+    assert (repository, options["revision"]) == ("me/mine", "v1")
+    assert options["allow_patterns"] == ["sub/a.npz", "*.json"]
+
+
+def test_a_row_of_the_hub_is_fetched_from_there(hub, published, tmp_path):
+    row = PublishedWeights(
+        "B/16", "n", "timm", 7, 32, 1, "valid", "", None, "", "hf://timm/vit"
+    )
+    assert fetch(row) == tmp_path
+
+
+def test_a_repository_of_pickles_only_is_said(hub, tmp_path):
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(WeightsFileError, match="hf://me/mine, .* pickles only"):
+        fetch("hf://me/mine")
+    with pytest.raises(WeightsFileError, match="pickles only"):
+        fetch("hf://me/mine/other.npz")
+
+
+def test_an_error_of_the_hub_says_what_to_do(hub):
+    def offline(*_, **__):
+        raise RuntimeError("no network")
+
+    hub.snapshot_download = offline
+    match = "no network.*https://huggingface.co/me/mine .* pass the path"
+    with pytest.raises(WeightsFileError, match=match):
+        fetch("hf://me/mine")
+
+
+@pytest.mark.parametrize("source", ["hf://mine", "hf://", "hf://a/b@"])
+def test_a_name_of_the_hub_has_an_owner(hub, source):
+    with pytest.raises(WeightsFileError, match="hf://owner/name"):
+        fetch(source)
+
+
+def test_without_the_hubs_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r'pip install "keras-vit\[convert\]"'):
+        fetch("hf://me/mine")

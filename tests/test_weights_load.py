@@ -1,0 +1,263 @@
+"""Files of every family load into our model: right numbers, and a right report."""
+
+import json
+
+import foreign_weights as foreign
+import keras
+import ml_dtypes
+import numpy as np
+import numpy_resnet
+import numpy_vit
+import pytest
+from foreign_files import (
+    arrays_of,
+    big_vision,
+    google,
+    hugging_face,
+    keras_hub,
+    numpy,
+    timm,
+    write_hdf5,
+    write_npz,
+    write_safetensors,
+)
+
+import keras_vit
+from benchmarks.published_arrays import as_void, inlined, prefixed, stacked
+from keras_vit.resnet import ResNet
+from keras_vit.weights.load import load_checkpoint
+
+pytestmark = pytest.mark.backend
+
+EXACT = {"gelu": "exact"}
+HUGGING_FACE = {"gelu": "exact", "norm_epsilon": 1e-12}
+BIG_VISION = {"prefix_positions": False}
+MAP = {"head": "map", "class_token": False}
+HYBRID = {"image_size": (32, 64), "resnet_blocks": (1, 2), "patch_size": 2}
+
+
+def check_loaded(model, source, report, family):
+    """Every weight came from the file, bit by bit."""
+    assert report.family == family
+    assert sorted(report.used) == sorted(weight.path for weight in model.weights)
+    assert report.unused == report.missing == report.dropped == []
+    expected = arrays_of(source)
+    for path, weight in arrays_of(model).items():
+        assert weight.tobytes() == expected[path].tobytes(), path
+
+
+@pytest.mark.parametrize(
+    ("writer", "kwargs"),
+    [
+        (google, {}),
+        (google, {"representation_size": 9}),
+        (google, {"head": "gap", "class_token": False}),
+        (google, {"classes": None}),
+        (big_vision, BIG_VISION),
+        (big_vision, {"head": "gap", "class_token": False}),
+        (big_vision, MAP),
+        (big_vision, {"position_embedding": "sincos2d", "width": 20, **MAP}),
+        (timm, EXACT),
+        (timm, {**EXACT, **MAP}),
+        (timm, {**EXACT, "head": "gap", "class_token": False, "fc_norm": True}),
+        (timm, {**EXACT, "head": "gap", "fc_norm": True}),
+        (timm, {**EXACT, "register_tokens": 4}),
+        (timm, {**EXACT, "register_tokens": 4, "prefix_positions": False}),
+        (timm, {**EXACT, "layer_scale": 0.1, "qk_norm": True}),
+        (hugging_face, HUGGING_FACE),
+        (hugging_face, {**HUGGING_FACE, "classes": None, "representation_size": 15}),
+        (keras_hub, EXACT),
+        (keras_hub, {**EXACT, "representation_size": 9}),
+    ],
+)
+def test_a_file_gives_its_weights_and_its_logits(
+    writer, kwargs, tiny_vit, images, tmp_path
+):
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    report = load_checkpoint(model, writer(source, tmp_path))
+    check_loaded(model, source, report, writer.__name__)
+    assert report.resampled == report.adapted == {}
+    expected = numpy_vit.forward(source, images())
+    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+
+
+def test_the_hybrids_of_the_paper(tiny_vit, tmp_path):
+    source, model = tiny_vit(**HYBRID), tiny_vit(seed=12, **HYBRID)
+    report = load_checkpoint(model, google(source, tmp_path))
+    check_loaded(model, source, report, "google")
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 64, 3))
+    expected = numpy_vit.forward(source, pixels)
+    np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=1e-4)
+
+
+def test_the_resnets_of_bit(tmp_path):
+    def build(seed):
+        keras.utils.set_random_seed(seed)
+        model = ResNet(image_size=(32, 48), blocks=(1, 2), classes=7)
+        random = np.random.default_rng(seed)
+        for weight in model.weights:
+            weight.assign(random.normal(scale=0.3, size=weight.shape))
+        return model
+
+    source, model = build(1), build(2)
+    path = write_npz(tmp_path / "bit.npz", foreign.bit(arrays_of(source)))
+    check_loaded(model, source, load_checkpoint(model, path), "bit")
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 48, 3))
+    expected = numpy_resnet.bit(source, pixels)
+    np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["opt/target/", "params/"])
+def test_what_is_beside_the_model_is_named_and_left(prefix, tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12)
+    arrays = prefixed(prefix, foreign.google(arrays_of(source), 5))
+    moments = prefixed("opt/state/param_states/", {"head/bias/grad_ema": np.ones(7)})
+    path = write_npz(tmp_path / "training.npz", {**arrays, **moments})
+    report = load_checkpoint(model, path)
+    check_loaded(model, source, report, "google")
+    assert report.outside == list(moments)
+    assert "beside the model: opt/state" in str(report)
+
+
+def test_the_image_tower_of_two(tiny_vit, tmp_path):
+    source, model = tiny_vit(**MAP), tiny_vit(seed=12, **MAP)
+    arrays = prefixed("params/img/", foreign.big_vision(arrays_of(source), 5))
+    text = prefixed("params/txt/", foreign.big_vision(arrays_of(model), 5))
+    path = write_npz(
+        tmp_path / "siglip.npz", {**text, "params/t": np.ones(1), **arrays}
+    )
+    report = load_checkpoint(model, path)
+    check_loaded(model, source, report, "big_vision")
+    assert report.outside == sorted([*text, "params/t"])
+
+
+@pytest.mark.parametrize("family", ["google", "big_vision"])
+def test_blocks_stacked_by_a_scan(family, tiny_vit, tmp_path):
+    kwargs = {"depth": 3, "prefix_positions": family == "google"}
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    arrays = getattr(foreign, family)(arrays_of(source), 5)
+    arrays = stacked(arrays, np.stack)
+    assert arrays["Transformer/encoderblock/LayerNorm_0/scale"].shape == (3, 15)
+    report = load_checkpoint(model, write_npz(tmp_path / "stacked.npz", arrays))
+    check_loaded(model, source, report, family)
+
+
+def test_an_attention_pooling_that_was_no_module(tiny_vit, tmp_path):
+    source, model = tiny_vit(**MAP), tiny_vit(seed=12, **MAP)
+    arrays = inlined(foreign.big_vision(arrays_of(source), 5))
+    assert "MlpBlock_0/Dense_1/bias" in arrays
+    report = load_checkpoint(model, write_npz(tmp_path / "old.npz", arrays))
+    check_loaded(model, source, report, "big_vision")
+
+
+@pytest.mark.parametrize("name", ["", "posembed_input/"])
+def test_big_vision_before_2022_had_its_positions_elsewhere(name, tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12)
+    arrays = foreign.big_vision(arrays_of(source), 5)
+    arrays[f"Transformer/{name}pos_embedding"] = arrays.pop("pos_embedding")
+    report = load_checkpoint(model, write_npz(tmp_path / "old.npz", arrays))
+    check_loaded(model, source, report, "big_vision")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "void16"])
+@pytest.mark.parametrize("writer", [google, timm])
+def test_other_floats_become_float32(writer, dtype, tiny_vit, tmp_path, monkeypatch):
+    kwargs = {"gelu": {google: "tanh", timm: "exact"}[writer]}
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    if dtype == "void16" and writer is timm:
+        pytest.skip("safetensors has a name for it")
+    convert = {
+        "void16": as_void,
+        "bfloat16": lambda array: array.astype(ml_dtypes.bfloat16),
+    }.get(dtype, lambda array: array.astype(dtype))
+    name = writer.__name__
+    original = getattr(foreign, name)
+    monkeypatch.setattr(
+        foreign, name, lambda *a: {k: convert(v) for k, v in original(*a).items()}
+    )
+    report = load_checkpoint(model, writer(source, tmp_path))
+    type_name = "bfloat16" if dtype == "void16" else dtype
+    numbers = ml_dtypes.bfloat16 if type_name == "bfloat16" else type_name
+    expected = arrays_of(source)
+    for path, weight in arrays_of(model).items():
+        rounded = expected[path].astype(numbers).astype("float32")
+        assert weight.tobytes() == rounded.tobytes()
+    assert set(report.adapted.values()) == {f"from {type_name}"}
+    assert len(report.adapted) == len(model.weights)
+
+
+def test_a_model_in_half_precision_keeps_float32_weights(tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12, dtype="mixed_bfloat16")
+    report = load_checkpoint(model, google(source, tmp_path))
+    check_loaded(model, source, report, "google")
+
+
+def test_names_of_release_5_of_transformers(tiny_vit, tmp_path):
+    source, model = tiny_vit(**HUGGING_FACE), tiny_vit(seed=12, **HUGGING_FACE)
+    path = hugging_face(source, tmp_path, release=5)
+    report = load_checkpoint(model, path)
+    check_loaded(model, source, report, "hugging_face")
+    assert report.used["encoder_block_1/attention/key/bias"] == (
+        "vit.layers.1.attention.k_proj.bias"
+    )
+
+
+def test_a_sharded_file(tiny_vit, tmp_path):
+    source, model = tiny_vit(**HUGGING_FACE), tiny_vit(seed=12, **HUGGING_FACE)
+    hugging_face(source, tmp_path)
+    arrays = foreign.hugging_face(arrays_of(source))
+    (tmp_path / "model.safetensors").unlink()
+    places = {}
+    for number in (1, 2):
+        part = dict(list(arrays.items())[number - 1 :: 2])
+        name = f"model-0000{number}-of-00002.safetensors"
+        write_safetensors(tmp_path / name, part)
+        places |= dict.fromkeys(part, name)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    for path in (tmp_path, index):
+        check_loaded(model, source, load_checkpoint(model, path), "hugging_face")
+
+
+def test_a_state_dict_saved_while_data_parallel(tiny_vit, tmp_path):
+    source, model = tiny_vit(**EXACT), tiny_vit(seed=12, **EXACT)
+    arrays = prefixed("module.", foreign.timm(arrays_of(source)))
+    path = write_safetensors(tmp_path / "model.safetensors", arrays)
+    check_loaded(model, source, load_checkpoint(model, path), "timm")
+
+
+def test_keras_hub_in_one_file(tiny_vit, tmp_path):
+    source, model = tiny_vit(**EXACT), tiny_vit(seed=12, **EXACT)
+    backbone, head = foreign.keras_hub(arrays_of(source), 5)
+    arrays = {**prefixed("layers/vi_t_backbone/", backbone), **head}
+    path = write_hdf5(tmp_path / "classifier.weights.h5", arrays)
+    report = load_checkpoint(model, path)
+    check_loaded(model, source, report, "keras_hub")
+    assert report.outside == ["optimizer/vars/0", "optimizer/vars/1"]
+
+
+def test_a_report_reads_well(tiny_vit, tmp_path):
+    source, model = tiny_vit(), tiny_vit(seed=12)
+    path = google(source, tmp_path)
+    report = load_checkpoint(model, path)
+    assert str(report) == (
+        f"Google ViT (.npz of the paper, AugReg, SAM): {path}\n"
+        f"  {len(model.weights)} weights loaded"
+    )
+    assert report.used["head/kernel"] == "head/kernel"
+    assert report.used["encoder_block_1/norm2/gamma"] == (
+        "Transformer/encoderblock_1/LayerNorm_2/scale"
+    )
+
+
+def test_the_published_names_are_those_of_the_hand_written_files(tiny_vit, tmp_path):
+    """The two generators of the tests agree, so that both describe Google's files."""
+    from benchmarks import published_arrays
+
+    model = keras_vit.VisionTransformer(
+        **{"image_size": 12, "patch_size": 4, "width": 6, "depth": 2, "mlp_dim": 10},
+        **{"heads": 3, "classes": 5, "representation_size": 6},
+    )
+    arrays = foreign.google(arrays_of(model), 3)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    assert shapes == published_arrays.google((6, 2, 10, 3), 4, 3, 5, pre_logits=True)

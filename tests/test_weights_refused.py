@@ -1,0 +1,302 @@
+"""Whatever is wrong with a file: a clear error, and not one weight has moved."""
+
+import json
+import pickle
+import random
+import warnings
+
+import foreign_weights as foreign
+import keras
+import numpy as np
+import pytest
+from foreign_files import (
+    arrays_of,
+    check_unmoved,
+    google,
+    hugging_face,
+    keras_hub,
+    timm,
+    write_npz,
+    write_safetensors,
+)
+
+from keras_vit.resnet import ResNet
+from keras_vit.weights.files import WeightsFileError
+from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.report import CheckpointError
+
+pytestmark = pytest.mark.backend
+
+EXACT = {"gelu": "exact"}
+ATTENTION = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1"
+
+
+@pytest.fixture
+def model(tiny_vit):
+    return tiny_vit(seed=12)
+
+
+def check_refused(model, path, match, error=ValueError):
+    """The error has this text, and the model is as it was."""
+    before = arrays_of(model)
+    with pytest.raises(error, match=match) as caught:
+        load_checkpoint(model, path)
+    check_unmoved(model, before)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("writer", [google, timm, keras_hub])
+def test_a_truncated_file(writer, tiny_vit, tmp_path):
+    kwargs = {} if writer is google else EXACT
+    model = tiny_vit(seed=12, **kwargs)
+    path = writer(tiny_vit(**kwargs), tmp_path)
+    file = tmp_path / "model.weights.h5" if writer is keras_hub else path
+    data = file.read_bytes()
+    for part in (0.001, 0.3, 0.7, 0.99, 0.9999):
+        file.write_bytes(data[: int(len(data) * part)])
+        check_refused(model, path, str(tmp_path), WeightsFileError)
+
+
+def test_damage_in_the_last_array_is_found_before_the_first_is_used(
+    tiny_vit, model, tmp_path
+):
+    path = google(tiny_vit(), tmp_path)
+    data = bytearray(path.read_bytes())
+    last = data.rindex(b"PK\3\4")
+    data[last + 300] ^= 64
+    path.write_bytes(data)
+    check_refused(model, path, "checksum|corrupt", WeightsFileError)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "empty"),
+        (b"<!DOCTYPE html><html>Sign in</html>", "web page"),
+        (pickle.dumps({"head.bias": [1.0]}), "pickle"),
+        (b"\x00" * 4096, "no known format"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs"),
+    ],
+)
+def test_a_file_that_holds_no_arrays(content, match, model, tmp_path):
+    path = tmp_path / "weights.npz"
+    path.write_bytes(content)
+    check_refused(model, path, match, WeightsFileError)
+
+
+def test_no_file(model, tmp_path):
+    check_refused(model, tmp_path / "weights.npz", r"weights\.npz")
+
+
+def test_a_pickled_array_among_others(tiny_vit, model, tmp_path):
+    arrays = foreign.google(arrays_of(tiny_vit()), 5)
+    arrays["head/bias"] = np.array([None] * 7, dtype=object)
+    path = write_npz(tmp_path / "g.npz", arrays)
+    check_refused(model, path, "Python objects, 'head/bias", WeightsFileError)
+
+
+def changed(source, folder, name, change):
+    """The source as a Google file with one array changed."""
+    arrays = foreign.google(arrays_of(source), 5)
+    arrays[name] = change(arrays[name])
+    return write_npz(folder / "g.npz", arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        (
+            "head/bias",
+            lambda a: a[:-1],
+            r"head/bias is \(7,\), and `head/bias`.*\(6,\)",
+        ),
+        (f"{ATTENTION}/key/kernel", lambda a: a.T, "query/kernel|key/kernel"),
+        (f"{ATTENTION}/key/kernel", lambda a: a.reshape(15, 15), "key/kernel"),
+        (f"{ATTENTION}/key/bias", lambda a: a.reshape(15), "key/bias"),
+        (f"{ATTENTION}/out/kernel", lambda a: a[0], "out/kernel"),
+        ("embedding/kernel", lambda a: a[..., :14], "embedding/kernel|14"),
+        ("embedding/kernel", lambda a: a.reshape(-1, 15), "embedding/kernel"),
+        ("embedding/kernel", lambda a: a[:, :, :2], "embedding/kernel"),
+        ("embedding/kernel", lambda a: a.transpose(3, 2, 0, 1), "embedding/kernel"),
+        ("cls", lambda a: a[0, 0], "cls|class_token"),
+        ("cls", lambda a: np.float32(1), "cls|class_token"),
+        ("head/kernel", lambda a: np.float32(1), "head/kernel"),
+        ("head/kernel", lambda a: a.T, "15 classes, the model's 7"),
+        (
+            "Transformer/posembed_input/pos_embedding",
+            lambda a: a[0],
+            "pos_embedding|position",
+        ),
+        (
+            "Transformer/posembed_input/pos_embedding",
+            lambda a: a[..., :4],
+            "pos_embedding|position",
+        ),
+        ("Transformer/encoder_norm/scale", lambda a: a[None], "encoder_norm"),
+    ],
+)
+def test_right_names_with_wrong_shapes(name, change, match, tiny_vit, model, tmp_path):
+    check_refused(model, changed(tiny_vit(), tmp_path, name, change), match)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64", "<U3"])
+def test_an_array_of_no_floats(dtype, tiny_vit, model, tmp_path):
+    def change(array):
+        return np.zeros(array.shape, dtype)
+
+    path = changed(tiny_vit(), tmp_path, "head/bias", change)
+    check_refused(model, path, "`head/bias` must hold floats", CheckpointError)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_loaded_with_a_warning(
+    value, tiny_vit, model, tmp_path
+):
+    def change(array):
+        array = array.copy()
+        array[3, 1, 2] = value
+        return array
+
+    path = changed(tiny_vit(), tmp_path, f"{ATTENTION}/query/kernel", change)
+    match = f"not all numbers are finite in {ATTENTION}/query/kernel"
+    with pytest.warns(UserWarning, match=match):
+        report = load_checkpoint(model, path)
+    assert any("finite" in note for note in report.notes)
+    kernel = arrays_of(model)["encoder_block_1/attention/query/kernel"]
+    np.testing.assert_array_equal(kernel[3, 1 * 3 + 2], np.float32(value))
+
+
+def test_large_numbers_alone_are_no_reason_to_warn(tiny_vit, model, tmp_path):
+    path = changed(tiny_vit(), tmp_path, "head/kernel", lambda a: a * 0 + 3e38)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_checkpoint(model, path)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"width": 20}, r"\(20, 20\), and.*gives \(15, 15\)"),
+        ({"depth": 3}, "without an array: encoder_block_2/norm1/gamma"),
+        ({"depth": 1}, "without a weight: Transformer/encoderblock_1/LayerNorm_0"),
+        ({"mlp_dim": 29}, r"\(15, 29\), and.*gives \(15, 23\)"),
+        ({"register_tokens": 4}, "without an array: register_tokens/tokens"),
+        ({"layer_scale": 0.1}, "without an array: encoder_block_0/layer_scale1/gamma"),
+        ({"qk_norm": True}, "encoder_block_1/attention/key_norm/beta"),
+        ({"fc_norm": True}, "without a weight: Transformer/encoder_norm/scale"),
+        ({"class_token": False, "head": "gap"}, "without a weight: cls"),
+        ({"position_embedding": "none"}, "posembed_input/pos_embedding"),
+        (
+            {"position_placement": "every_layer"},
+            "without an array: position_embedding_",
+        ),
+        ({"resnet_blocks": (1,), "image_size": (32, 32)}, "stem_conv/kernel"),
+    ],
+)
+def test_a_model_of_another_size_or_form(kwargs, match, tiny_vit, tmp_path):
+    path = google(tiny_vit(), tmp_path)
+    check_refused(tiny_vit(seed=12, **kwargs), path, match, CheckpointError)
+
+
+def small_resnet():
+    return ResNet(image_size=32, blocks=(1,), classes=7)
+
+
+def test_another_kind_of_model(tiny_vit, model, tmp_path):
+    resnet = small_resnet()
+    path = write_npz(tmp_path / "bit.npz", foreign.bit(arrays_of(resnet)))
+    check_refused(model, path, "must be a ResNet for.*Received: VisionTransformer")
+    path = google(tiny_vit(), tmp_path)
+    check_refused(resnet, path, "must be a VisionTransformer for.*Received: ResNet")
+    for other in (keras.Sequential([keras.layers.Dense(2)]), None):
+        with pytest.raises(TypeError, match="must be a VisionTransformer"):
+            load_checkpoint(other, path)
+
+
+def test_arrays_of_no_known_family(model, tmp_path):
+    arrays = {
+        "layer4.2.conv1.weight": np.ones((2, 3), "float32"),
+        "fc.bias": np.ones(2),
+    }
+    path = write_npz(tmp_path / "resnet50.npz", arrays)
+    message = check_refused(model, path, "2 arrays: layer4.2", WeightsFileError)
+    assert "Hugging Face ViT" in message
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"hidden_act": "relu"}, "activation must be one of.*'relu'"),
+        ({"hidden_act": 3}, "activation must be one of.*3"),
+        ({"image_size": "large"}, "make no sense"),
+        ({"image_size": [-1, 2]}, "make no sense"),
+        ({"image_size": {"height": 22, "width": 14}}, "make no sense"),
+        ({"num_attention_heads": "five"}, "heads='five', this one has heads=5"),
+        ({"layer_norm_eps": "tiny"}, "norm_epsilon='tiny'"),
+    ],
+)
+def test_a_config_that_makes_no_sense(config, match, tiny_vit, tmp_path):
+    kwargs = {"gelu": "exact", "norm_epsilon": 1e-12}
+    path = hugging_face(tiny_vit(**kwargs), tmp_path, **config)
+    check_refused(tiny_vit(seed=12, **kwargs), path, match)
+
+
+def test_a_config_that_is_no_json(tiny_vit, tmp_path):
+    kwargs = {"gelu": "exact", "norm_epsilon": 1e-12}
+    path = hugging_face(tiny_vit(**kwargs), tmp_path)
+    model = tiny_vit(seed=12, **kwargs)
+    for text in ("{", "[]", "null", json.dumps("a")):
+        (tmp_path / "config.json").write_text(text)
+        check_refused(model, path, "config.json", WeightsFileError)
+
+
+def test_two_arrays_for_one_weight(tiny_vit, tmp_path):
+    model = tiny_vit(seed=12, **EXACT, register_tokens=1)
+    arrays = foreign.timm(arrays_of(tiny_vit(**EXACT, register_tokens=1)))
+    arrays["dist_token"] = arrays["reg_token"]
+    path = write_safetensors(tmp_path / "model.safetensors", arrays)
+    check_refused(model, path, "without a weight: dist_token", CheckpointError)
+
+
+CHANGES = [
+    lambda array, dice: array.T,
+    lambda array, dice: array[None],
+    lambda array, dice: array.reshape(-1),
+    lambda array, dice: array[:0],
+    lambda array, dice: array[: dice.randint(0, 3)],
+    lambda array, dice: array.sum(0),
+    lambda array, dice: np.float32(2),
+    lambda array, dice: np.zeros((2,) * dice.randint(1, 6), "float32"),
+    lambda array, dice: array.astype("int32"),
+]
+
+
+@pytest.mark.parametrize("family", ["google", "big_vision", "timm", "hugging_face"])
+def test_any_change_of_any_array_loads_or_is_refused(family, tiny_vit, tmp_path):
+    """Dropped, renamed or reshaped: no error but the two that are promised."""
+    kwargs = {
+        "google": {"representation_size": 9},
+        "big_vision": {"head": "map", "class_token": False},
+        "timm": {**EXACT, "register_tokens": 2, "qk_norm": True},
+        "hugging_face": {"gelu": "exact", "norm_epsilon": 1e-12},
+    }[family]
+    model = tiny_vit(seed=12, depth=1, **kwargs)
+    arguments = (5,) if family in ("google", "big_vision") else ()
+    good = getattr(foreign, family)(arrays_of(tiny_vit(depth=1, **kwargs)), *arguments)
+    dice = random.Random(6)
+    before = arrays_of(model)
+    for index, name in enumerate(good):
+        arrays = dict(good)
+        array = arrays.pop(name)
+        if index % 4:
+            arrays[name] = dice.choice(CHANGES)(array, dice)
+        elif index % 8:
+            arrays[name[:-1]] = array
+        path = write_npz(tmp_path / "changed.npz", arrays)
+        try:
+            load_checkpoint(model, path)
+        except (WeightsFileError, CheckpointError):
+            check_unmoved(model, before)
+        else:
+            assert arrays[name].shape == array.shape, name
+            before = arrays_of(model)

@@ -1,0 +1,88 @@
+"""The registry of published files: its rows against sizes in closed form."""
+
+import urllib.parse
+
+import pytest
+
+import keras_vit
+from keras_vit.costs import variant_costs
+from keras_vit.weights.registry import find_weights, list_weights
+
+pytestmark = pytest.mark.backend
+
+
+ROWS = list_weights()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=repr)
+def test_the_parameters_are_those_of_the_model(row):
+    count = variant_costs(row.variant, row.image_size, classes=row.classes).parameters
+    if row.name in ("orig_in21k", "hf://google/vit-base-patch16-224-in21k"):
+        width = keras_vit.parse_variant(row.variant)[0].width
+        count += width * width + width  # the hidden layer before the classifier
+    assert row.parameters == count
+
+
+@pytest.mark.parametrize("row", ROWS, ids=repr)
+def test_a_published_size_is_that_of_its_parameters(row):
+    """Names and headers come on top, about 300 bytes for each of about 200 arrays."""
+    arrays = 4 * row.parameters + 200 * 300
+    if (row.variant, row.name) == ("S/16", "sam_in1k"):
+        arrays *= 3  # holds the optimizer's two moments too
+    assert row.has_size(arrays)
+
+
+def test_a_download_of_another_size_is_another_file():
+    for row in ROWS:
+        assert row.has_size(row.bytes), row
+        for size in (0, row.bytes // 2, row.bytes * 2):
+            assert not row.has_size(size), row
+
+
+def test_a_row_can_be_found():
+    for row in ROWS:
+        assert find_weights(row.variant, row.name) is row
+        assert row in list_weights(row.variant)
+        assert repr(row).startswith(f"<{row.variant} {row.name!r}: ")
+
+
+def test_the_place_of_a_file_is_one_of_the_projects():
+    for row in ROWS:
+        url = urllib.parse.urlsplit(row.url)
+        if url.scheme == "hf":
+            assert url.netloc in ("google", "facebook", "timm"), row
+        else:
+            assert url.netloc == "storage.googleapis.com", row
+            assert url.path.split("/")[1] in ("vit_models", "bit_models"), row
+            assert url.path.endswith(".npz"), row
+
+
+def test_a_name_tells_the_resolution():
+    for row in ROWS:
+        if "-res_" in row.url:
+            assert f"-res_{row.image_size}.npz" in row.url, row
+        if row.family != "bit":
+            marked = row.name.endswith(f"@{row.image_size}")
+            assert marked == (row.image_size != 224), row
+
+
+def test_no_file_and_no_name_is_there_twice():
+    assert len({row.url for row in ROWS}) == len(ROWS)
+    assert len({(row.variant, row.name) for row in ROWS}) == len(ROWS)
+
+
+def test_some_rows_are_as_published():
+    best = find_weights("R50+L/32", "augreg_recommended_in21k_ft_in1k@384")
+    assert (best.top1, best.classes, best.head) == (85.99, 1000, "valid")
+    original = find_weights("B/16", "orig_in21k")
+    assert (original.head, original.classes) == ("zeros", 21843)
+    assert original.bytes == pytest.approx(393.69 * 2**20, abs=1)
+    distilled = find_weights("R50x1", "goog_distilled_in1k@160")
+    assert "80.5 % (README" in repr(distilled)
+
+
+def test_what_is_not_published_is_an_error_with_the_choices():
+    with pytest.raises(ValueError, match=r"one of 'Ti/16'.*'R50x1'.*variant='X/16'"):
+        list_weights("X/16")
+    with pytest.raises(ValueError, match=r"one of 'sam_in1k', .* for S/16, or a path"):
+        find_weights("S/16", "augreg")
