@@ -1,1 +1,1 @@
-"""Measurements: one file per question; each prints a table and writes JSON."""
+"""Measurements: one file per question; each prints a table, timings also write JSON."""

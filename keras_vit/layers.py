@@ -6,7 +6,9 @@ Letters in comments and docstrings:
     H, W    height and width of an image, in pixels
     C       channels of an image
     P       side of a patch, in pixels
-    N       tokens: patches, and the class token where there is one
+    h, w    rows and columns of patches
+    N       tokens: patches, and before them class token and registers if there are any
+    R       register tokens
     D       width of a token
     A, K    attention heads, and the width D / A of each
     M       width of the hidden layer of the MLP

@@ -32,7 +32,8 @@ class VisionTransformer(ImageModel):
     The input is a batch [B, H, W, C] of pixels in [-1, 1] (see `preprocess_input`), or
     of pixels from 0 to 255 where `preprocessing` is given. The output is float32 logits
     [B, classes] (or their activation); without classes the pooled features [B, D]; with
-    `head="none"` all tokens [B, N, D] after the final LayerNorm.
+    `head="none"` all tokens [B, N, D] after the final LayerNorm. `features` and
+    `attention_weights` show what is inside.
 
     Args:
         image_size: (H, W) or one integer for both; multiples of `patch_size`, for a
@@ -60,8 +61,8 @@ class VisionTransformer(ImageModel):
             timm and Hugging Face compute.
         position_embedding: Table 8: `"learned_1d"` (one vector for each token),
             `"learned_2d"` (halves for row and column), `"relative"` (1-D, in the
-            attention), `"none"`; or fixed waves, `"sincos2d"` as in big_vision and
-            MoCo v3, `"sincos2d_mae"` as in MAE.
+            attention), `"none"`; or fixed waves, `"sincos2d"` as in big_vision,
+            `"sincos2d_mae"` as in MAE.
         position_placement: Where they are added: `"stem"`, `"every_layer"` (each with
             its own), `"shared"` (at every layer the same). `None`: at the stem, and
             relative ones at every layer.

@@ -141,8 +141,8 @@ def sincos_2d(grid, width: int, last_frequency: bool = True) -> np.ndarray:
         grid: (h, w), rows and columns of patches.
         width: Width D, a multiple of 4.
         last_frequency: Whether the frequencies fall from 1 to 1e-4 inclusively, as in
-            MoCo v3 (arXiv:2104.02057) and big_vision; without, they stop one step
-            before, as in MAE (arXiv:2111.06377).
+            big_vision (arXiv:2205.01580); without, they stop one step before, as in
+            MAE (arXiv:2111.06377).
     """
     waves = width // 4
     steps = max(waves - 1, 1) if last_frequency else waves

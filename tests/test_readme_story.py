@@ -19,8 +19,8 @@ def blocks():
     """Its commands and Python blocks, in their order."""
     readme = (ROOT / "README.md").read_text("utf-8")
     story = readme.split("### A story, with a synthetic file\n")[1].split("\n## ")[0]
-    pattern = r"```python\n(?P<code>.*?)```|^    (?P<command>python .*?)(?: {2,}#.*)?$"
-    return list(re.finditer(pattern, story, re.DOTALL | re.MULTILINE))
+    code, command = r"```python\n(?P<code>.*?)```", r"^    (?P<command>python [^#\n]*)"
+    return list(re.finditer(f"{code}|{command}", story, re.DOTALL | re.MULTILINE))
 
 
 @pytest.mark.parity

@@ -1,0 +1,273 @@
+"""The options of the model beyond the paper's own: weights, sizes, errors."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import TINY
+
+import keras_vit
+
+pytestmark = pytest.mark.backend
+
+AXIAL = {"attention": "axial", "class_token": False, "head": "gap"}
+BLOCK_PATHS = [
+    "norm1/gamma",
+    "norm1/beta",
+    *(
+        f"attention/{dense}/{weight}"
+        for dense in ("query", "key", "value", "out")
+        for weight in ("kernel", "bias")
+    ),
+    "norm2/gamma",
+    "norm2/beta",
+    "mlp/Dense_0/kernel",
+    "mlp/Dense_0/bias",
+    "mlp/Dense_1/kernel",
+    "mlp/Dense_1/bias",
+]
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def small(**kwargs):
+    return keras_vit.VisionTransformer(**{**TINY, **kwargs})
+
+
+def block_shapes(model):
+    paths = {weight.path: tuple(weight.shape) for weight in model.weights}
+    return {
+        path.removeprefix("encoder_block_0/"): shape
+        for path, shape in paths.items()
+        if path.startswith("encoder_block_0/")
+    }
+
+
+def other_shapes(model):
+    return {
+        weight.path: tuple(weight.shape)
+        for weight in model.weights
+        if not weight.path.startswith(("encoder_block", "embedding/", "head/"))
+    }
+
+
+def test_the_papers_model_has_these_weights_and_no_other():
+    model = small()
+    assert list(block_shapes(model)) == BLOCK_PATHS
+    assert other_shapes(model) == {
+        "class_token/token": (1, 1, 15),
+        "position_embedding/embedding": (1, 78, 15),
+        "encoder_norm/gamma": (15,),
+        "encoder_norm/beta": (15,),
+    }
+    assert len(model.weights) == 2 + 4 + 2 * len(BLOCK_PATHS) + 2
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "added"),
+    [
+        ({"layer_scale": 0.1}, {f"layer_scale{i}/gamma": (15,) for i in (1, 2)}),
+        (
+            {"qk_norm": True},
+            {
+                f"attention/{norm}/{weight}": (3,)
+                for norm in ("query_norm", "key_norm")
+                for weight in ("gamma", "beta")
+            },
+        ),
+        (
+            {"position_embedding": "relative"},
+            {"attention/relative_embedding": (2 * 78 - 1, 3)},
+        ),
+    ],
+)
+def test_an_option_adds_these_weights_to_a_block(kwargs, added):
+    shapes = block_shapes(small(**kwargs))
+    assert {path: shapes[path] for path in set(shapes) - set(BLOCK_PATHS)} == added
+
+
+NORM = {"encoder_norm/gamma": (30,), "encoder_norm/beta": (30,)}
+CLASS = {"class_token/token": (1, 1, 30)}
+REGISTERS = {**CLASS, "register_tokens/tokens": (1, 4, 30)}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shapes"),
+    [
+        (
+            {"register_tokens": 4},
+            {**REGISTERS, **NORM, "position_embedding/embedding": (1, 82, 30)},
+        ),
+        (
+            {"register_tokens": 4, "prefix_positions": False},
+            {**REGISTERS, **NORM, "position_embedding/embedding": (1, 77, 30)},
+        ),
+        (
+            {"position_embedding": "learned_2d"},
+            {
+                **CLASS,
+                **NORM,
+                "position_embedding/rows": (1, 11, 1, 15),
+                "position_embedding/columns": (1, 1, 7, 15),
+                "position_embedding/prefix": (1, 1, 30),
+            },
+        ),
+        (
+            {"position_embedding": "learned_2d", "prefix_positions": False},
+            {
+                **CLASS,
+                **NORM,
+                "position_embedding/rows": (1, 11, 1, 15),
+                "position_embedding/columns": (1, 1, 7, 15),
+            },
+        ),
+        (
+            {"position_placement": "every_layer"},
+            {
+                **CLASS,
+                **NORM,
+                "position_embedding_0/embedding": (1, 78, 30),
+                "position_embedding_1/embedding": (1, 78, 30),
+            },
+        ),
+        (
+            {"position_placement": "shared"},
+            {**CLASS, **NORM, "position_embedding/embedding": (1, 78, 30)},
+        ),
+        (
+            {"position_embedding": "relative", "position_placement": "shared"},
+            {**CLASS, **NORM, "relative_position/embedding": (155, 6)},
+        ),
+        ({"position_embedding": "none"}, {**CLASS, **NORM}),
+        (
+            {"position_embedding": "none", "fc_norm": True},
+            {**CLASS, "fc_norm/gamma": (30,), "fc_norm/beta": (30,)},
+        ),
+    ],
+)
+def test_an_option_has_these_weights_outside_the_blocks(kwargs, shapes):
+    assert other_shapes(small(width=30, **kwargs)) == shapes
+
+
+def test_waves_have_no_weights():
+    for kind in ("sincos2d", "sincos2d_mae"):
+        model = small(width=20, position_embedding=kind)
+        assert len(model.weights) == len(small().weights) - 1
+
+
+OPTIONS = {
+    "position_embedding",
+    "position_placement",
+    "prefix_positions",
+    "register_tokens",
+    "layer_scale",
+    "qk_norm",
+    "patch_dropout",
+    "fc_norm",
+    "attention",
+    "norm_epsilon",
+    "resnet_blocks",
+    "resnet_width",
+}
+
+
+def test_a_file_from_before_the_options_is_the_papers_model():
+    config = small().get_config()
+    old = {key: value for key, value in config.items() if key not in OPTIONS}
+    assert len(old) == len(config) - len(OPTIONS)
+    assert keras_vit.VisionTransformer.from_config(old).get_config() == config
+
+
+def test_an_axial_block_has_two_blocks_of_weights():
+    model = small(**AXIAL)
+    rows = [f"rows/{path}" for path in BLOCK_PATHS]
+    columns = [f"columns/{path}" for path in BLOCK_PATHS]
+    assert list(block_shapes(model)) == rows + columns
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "grid", "prefix_tokens"),
+    [
+        ({}, (11, 7), 1),
+        ({"register_tokens": 4}, (11, 7), 5),
+        ({"register_tokens": 4, "class_token": False, "head": "gap"}, (11, 7), 4),
+        ({"image_size": (64, 96), "resnet_blocks": ()}, (8, 12), 1),
+        ({"image_size": (64, 96), "resnet_blocks": (1, 1, 1)}, (2, 3), 1),
+    ],
+)
+def test_grid_and_prefix_tokens_say_what_the_tokens_are(kwargs, grid, prefix_tokens):
+    model = small(**{"head": "none", **kwargs})
+    assert (model.grid, model.prefix_tokens) == (grid, prefix_tokens)
+    if model.head == "none":
+        assert model.output_shape[1] == prefix_tokens + grid[0] * grid[1]
+
+
+def test_patch_dropout_trains_on_fewer_patches(tiny_vit, images):
+    model = tiny_vit(head="none", patch_dropout=0.75, register_tokens=4)
+    plain = tiny_vit(head="none", register_tokens=4)
+    assert model(images(), training=True).shape == (2, 5 + 77 // 4, 15)
+    np.testing.assert_array_equal(numpy(model(images())), numpy(plain(images())))
+
+
+def test_initial_weights_of_the_options():
+    keras.utils.set_random_seed(4)
+    model = small(
+        width=160,
+        register_tokens=9,
+        layer_scale=0.1,
+        position_embedding="relative",
+        position_stddev=0.3,
+    )
+    block = model.get_layer("encoder_block_1")
+    deviations = {
+        1e-6: model.get_layer("register_tokens").tokens,
+        0.3: block.attention.relative_embedding,
+    }
+    for deviation, weight in deviations.items():
+        assert numpy(weight).std() == pytest.approx(deviation, rel=0.1)
+    for layer in (block.layer_scale1, block.layer_scale2):
+        np.testing.assert_array_equal(numpy(layer.gamma), np.float32(0.1))
+
+
+def test_2d_positions_start_as_small_as_others():
+    keras.utils.set_random_seed(4)
+    options = {"position_embedding": "learned_2d", "position_placement": "shared"}
+    layer = small(width=1600, **options).get_layer("position_embedding")
+    for weight in (layer.rows, layer.columns, layer.prefix):
+        assert numpy(weight).std() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"patch_dropout": 1.0}, "`patch_dropout`.*1.0"),
+        ({"register_tokens": -1}, "`register_tokens` must be.*register_tokens=-1"),
+        ({"attention": "linear"}, "`attention` must be one of 'full', 'axial'"),
+        ({"position_embedding": "rope"}, "`position_embedding` must be.*'rope'"),
+        ({"position_placement": "end"}, "`position_placement` must be one of.*'end'"),
+        (
+            {"position_embedding": "relative", "position_placement": "stem"},
+            "'every_layer' or 'shared'.*position_placement='stem'",
+        ),
+        (
+            {"position_embedding": "none", "position_placement": "shared"},
+            "none to place.*position_placement='shared'",
+        ),
+        ({"position_embedding": "learned_2d"}, "even width.*width=15"),
+        ({"position_embedding": "sincos2d"}, "multiple of 4.*width=15"),
+        ({"head": "none", "fc_norm": True}, "`fc_norm` stands after the pooling"),
+        ({"attention": "axial"}, "class_token=False.*class_token=True"),
+        ({**AXIAL, "register_tokens": 2}, "register_tokens=0.*register_tokens=2"),
+        ({**AXIAL, "position_embedding": "relative"}, "no relative positions"),
+        ({**AXIAL, "patch_dropout": 0.5}, "leaves no grid.*attention='axial'"),
+        ({"patch_dropout": 0.5, "position_placement": "shared"}, "leaves no grid"),
+        ({"patch_dropout": 0.5, "position_embedding": "relative"}, "leaves no grid"),
+        ({"resnet_blocks": (1, 2)}, r"step: of 16.*\(22, 14\).*blocks=\(1, 2\)"),
+        ({"resnet_blocks": (0,)}, "`resnet_blocks` must be a sequence of positive"),
+        ({"resnet_width": 0}, "`resnet_width`.*at least 1"),
+    ],
+)
+def test_an_error_names_the_argument_and_what_came(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        small(**kwargs)
