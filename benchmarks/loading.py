@@ -5,8 +5,9 @@
 One file of random float32 weights as an .npz with Google's names and one as a
 .safetensors with timm's, in a temporary folder, both in the operating system's cache.
 Each load runs in a fresh process, after its model is built; the readers take turns, and
-the best of the rounds counts. NumPy only reads the arrays: `numpy.load` each of an
-.npz, `numpy.fromfile` a .safetensors whole.
+the best of the rounds counts. NumPy only reads the arrays as they are in the file, by
+`numpy.load` and `safetensors.numpy.load_file`; into our model every matrix of timm's
+goes transposed.
 
 Memory is the highest anonymous memory (RssAnon) while loading, over what the process
 had when the model was built. Pages of the mapped file do not count: the system takes
@@ -16,10 +17,9 @@ them back whenever it needs them. timm needs `pip install "keras-vit[parity]"`.
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,6 +31,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+SPAWN = multiprocessing.get_context("spawn")
 READERS = ("numpy", "keras_vit", "timm")
 TIMM_NAMES = {
     "Ti/16": "vit_tiny_patch16_224",
@@ -46,8 +47,8 @@ def prepare(size: str, folder: pathlib.Path) -> None:
     model = keras_vit.VisionTransformer.from_variant(size)
     random = np.random.default_rng(0)
     for weight in model.weights:
-        numbers = random.standard_normal(weight.shape, dtype="float32")
-        weight.assign(0.02 * numbers)
+        numbers = random.standard_normal(tuple(weight.shape), dtype="float32")
+        weight.assign(np.float32(0.02) * numbers)
     keras_vit.save_checkpoint(model, folder / "model.npz", "google")
     keras_vit.save_checkpoint(model, folder / "timm", "timm")
     largest = max(4 * int(np.prod(weight.shape)) for weight in model.weights)
@@ -55,9 +56,11 @@ def prepare(size: str, folder: pathlib.Path) -> None:
 
 
 def numpy_loader(size: str, path: pathlib.Path) -> Callable[[], object]:
-    """Reads the file's bytes as arrays, and nothing else."""
+    """Reads the file's arrays, and nothing else."""
     if path.suffix == ".safetensors":
-        return lambda: np.fromfile(path, "uint8")
+        from safetensors.numpy import load_file
+
+        return lambda: load_file(path)
 
     def read():
         with np.load(path) as file:
@@ -89,19 +92,18 @@ def timm_loader(size: str, path: pathlib.Path) -> Callable[[], object]:
 LOADERS = {"numpy": numpy_loader, "keras_vit": keras_vit_loader, "timm": timm_loader}
 
 
-def serve(reader: str, size: str, path: pathlib.Path) -> None:
-    """The fresh process: builds, says so, loads when told, prints the seconds."""
+def serve(reader: str, size: str, path: pathlib.Path, parent) -> None:
+    """The fresh process: builds, says so, loads when told, sends the seconds."""
     load = LOADERS[reader](size, path)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    parent.send("ready")
+    parent.recv()
     start = time.perf_counter()
     result = load()
-    print(time.perf_counter() - start, flush=True)
-    sys.stdin.readline()  # the result lives until the last look at the memory
+    parent.send(time.perf_counter() - start)
     del result
 
 
-def anonymous_bytes(process: int) -> int:
+def anonymous_bytes(process: int | None) -> int:
     """Memory of a process that no file stands behind."""
     for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
@@ -111,24 +113,18 @@ def anonymous_bytes(process: int) -> int:
 
 def measure(reader: str, size: str, path: pathlib.Path) -> tuple[float, int]:
     """Seconds, and bytes at the peak over those before."""
-    command = [sys.executable, "-m", "benchmarks.loading", "--serve", reader]
-    with subprocess.Popen(
-        [*command, "--size", size, "--path", str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()
-        before = peak = anonymous_bytes(process.pid)
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        os.set_blocking(process.stdout.fileno(), False)
-        while not (line := process.stdout.readline()):
-            peak = max(peak, anonymous_bytes(process.pid))
-            time.sleep(0.0005)
-    return float(line), peak - before
+    child, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=serve, args=(reader, size, path, theirs))
+    process.start()
+    theirs.close()
+    child.recv()
+    before = peak = anonymous_bytes(process.pid)
+    child.send("go")
+    while not child.poll(0.0005):
+        peak = max(peak, anonymous_bytes(process.pid))
+    seconds = child.recv()
+    process.join()
+    return seconds, peak - before
 
 
 def rows_of(size: str, rounds: int, folder: pathlib.Path) -> list[dict]:
@@ -143,10 +139,8 @@ def rows_of(size: str, rounds: int, folder: pathlib.Path) -> list[dict]:
                 found[reader].append(measure(reader, size, path))
         numpy_seconds = min(found["numpy"])[0]
         for reader in readers:
-            seconds, memory = (
-                min(s for s, _ in found[reader]),
-                max(m for _, m in found[reader]),
-            )
+            seconds = min(seconds for seconds, _ in found[reader])
+            memory = max(memory for _, memory in found[reader])
             rows.append(
                 {
                     "file": path.suffix,
@@ -166,19 +160,14 @@ def main() -> None:
     parser.add_argument("--size", default="L/16", choices=TIMM_NAMES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output", default="benchmarks/loading.json")
-    parser.add_argument("--serve", choices=("prepare", *READERS), help="internal")
-    parser.add_argument("--path", type=pathlib.Path, help="internal")
     arguments = parser.parse_args()
-    if arguments.serve == "prepare":
-        return prepare(arguments.size, arguments.path)
-    if arguments.serve:
-        return serve(arguments.serve, arguments.size, arguments.path)
 
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.loading", "--serve", "prepare"]
-        options = ["--size", arguments.size, "--path", folder]
-        subprocess.run([*command, *options], check=True)
-        rows = rows_of(arguments.size, arguments.rounds, pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        writer = SPAWN.Process(target=prepare, args=(arguments.size, folder))
+        writer.start()
+        writer.join()
+        rows = rows_of(arguments.size, arguments.rounds, folder)
     table = Table(title=f"Loading ViT-{arguments.size}")
     for heading in (
         *("file", "reader", "seconds", "to NumPy's"),
@@ -190,7 +179,6 @@ def main() -> None:
     Console().print(table)
     with open(arguments.output, "w", encoding="utf-8") as file:
         json.dump({"size": arguments.size, "rows": rows}, file, indent=1)
-    return None
 
 
 if __name__ == "__main__":

@@ -112,6 +112,15 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
         )
 
 
+def check_model(model: Any) -> None:
+    """TypeError for a model of another kind, such as one around one of ours."""
+    if not isinstance(model, ImageModel):
+        raise TypeError(
+            "`model` must be a VisionTransformer or a ResNet of keras_vit. "
+            f"Received: model={model!r}"
+        )
+
+
 def check_labels(*, image_size, classes, class_names, preprocessing, **_) -> None:
     """ValueError where what surrounds a model does not fit it."""
     if class_names is not None and len(class_names) != classes:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from keras_vit.specs import SPECS, image_size_pair, stem_scale
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
@@ -18,8 +18,17 @@ _GELUS = {
 }
 # timm's models that were trained with the approximation and compute it.
 _TIMM_TANH = re.compile(
-    r"vit_(base_patch32|large_patch16|so400m_patch16|giantopt_patch16)_siglip_"
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
+    r"|vit_large_patch16_siglip_(gap_)?512"
 )
+# What only the config of a family tells.
+_CONFIGURED = {
+    "timm": ("gelu", "heads", "head"),
+    "hugging_face": ("gelu", "heads", "norm_epsilon"),
+    "keras_hub": ("norm_epsilon", "head"),
+}
+# How timm and keras-hub name what becomes of the tokens.
+_POOLINGS = {"token": "token", "avg": "gap", "gap": "gap", "map": "map", "": "none"}
 
 
 def model_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -30,7 +39,8 @@ def model_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
 
     Returns:
         Arguments of `VisionTransformer`, or of `ResNet` for BiT. `heads` and
-        `image_size` are absent where neither arrays nor config tell them.
+        `image_size` are absent where neither arrays nor config tell them. A pooling
+        that we do not compute is `head` in words, which no model takes.
 
     Raises:
         WeightsFileError: An array that every model has is missing or malformed, or the
@@ -46,14 +56,21 @@ def model_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
         ) from error
 
 
+def assumed(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The arguments that are only usual, for want of a config that tells them."""
+    if checkpoint.family not in _CONFIGURED or checkpoint.file.config:
+        return ()
+    return _CONFIGURED[checkpoint.family]
+
+
 def _arguments(checkpoint: Checkpoint) -> dict[str, Any]:
     if FAMILIES[checkpoint.family].model == "resnet":
         return _resnet(checkpoint)
     shapes = _Shapes(checkpoint)
-    width = shapes["embedding/kernel"][-1]
+    shapes["encoder_block_0/norm1/gamma"]  # must be there
     arguments: dict[str, Any] = {
         "patch_size": shapes["embedding/kernel"][0],
-        "width": width,
+        "width": shapes["embedding/kernel"][-1],
         "depth": _count(shapes, r"encoder_block_(\d+)/norm1/gamma") + 1,
         "mlp_dim": shapes["encoder_block_0/mlp/Dense_0/kernel"][-1],
         "channels": shapes[_first_kernel(shapes)][2],
@@ -150,13 +167,13 @@ def _stem(shapes) -> dict[str, Any]:
 
 def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
     shapes = _Shapes(checkpoint)
-    classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
+    pooling, _ = _stated_pooling(checkpoint)
     return {
         "blocks": _blocks(shapes),
         "width": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
-        "classes": classes,
-        "head": "gap",
+        "classes": shapes["head/kernel"][-1] if "head/kernel" in shapes else None,
+        "head": "gap" if pooling is None else _POOLINGS.get(pooling, repr(pooling)),
     }
 
 
@@ -175,28 +192,53 @@ def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
         name = "quick_gelu" if "quickgelu" in architecture else name
         name = config.get("model_args", {}).get("act_layer", name)
     if name is not None and name not in _GELUS:
-        raise WeightsFileError(
-            f"The activation must be one of {', '.join(_GELUS)}. "
-            f"Received: {name!r} in the config of {str(checkpoint.file.path)!r}"
-        )
+        _refuse(checkpoint, f"The activation must be one of {', '.join(_GELUS)}", name)
+    pooler = config.get("pooler_act", "tanh")
+    if checkpoint.family == "hugging_face" and pooler != "tanh":
+        _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
     return {"gelu": _GELUS[name] if name else family.gelu, "norm_epsilon": epsilon}
 
 
-def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
-    """How tokens become one vector."""
-    config = checkpoint.file.config
-    task = (
-        checkpoint.file.beside("task.json") if checkpoint.family == "keras_hub" else {}
+def _refuse(checkpoint: Checkpoint, rule: str, received: Any) -> NoReturn:
+    raise WeightsFileError(
+        f"{rule}. Received: {received!r} in the config of {str(checkpoint.file.path)!r}"
     )
-    pooling = {
-        "timm": config.get("global_pool"),
-        "keras_hub": task.get("config", {}).get("pooling"),
-    }.get(checkpoint.family)
+
+
+def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
+    """How tokens become one vector: our `head`, or in words what we do not compute."""
     if "attention_pooling/probe" in shapes:
-        return "map"
-    if pooling in ("avg", "gap") or arguments["fc_norm"]:
-        return "gap"
-    return "token" if arguments["class_token"] else "gap"
+        usual = "map"
+    elif arguments["fc_norm"] or not arguments["class_token"]:
+        usual = "gap"
+    else:
+        usual = "token"
+    pooling, whole = _stated_pooling(checkpoint)
+    head = usual if pooling is None else _POOLINGS.get(pooling)
+    prefix = arguments["class_token"] + arguments["register_tokens"]
+    pooled = prefix if whole else 0  # of the tokens before the patches
+    ours = {
+        "token": arguments["class_token"],
+        "gap": pooled == 0,
+        "map": pooled == arguments["class_token"],
+        "none": arguments["classes"] is None,
+    }
+    if head is not None and ours[head]:
+        return head
+    return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
+
+
+def _stated_pooling(checkpoint: Checkpoint) -> tuple[str | None, bool]:
+    """How a config calls the pooling, and whether all tokens take part or patches."""
+    if checkpoint.family.startswith("timm"):
+        config = checkpoint.file.config
+        options = config.get("model_args", {})
+        pooling = options.get("global_pool", config.get("global_pool"))
+        return pooling, options.get("pool_include_prefix", False)
+    if checkpoint.family == "keras_hub":
+        task = checkpoint.file.beside("task.json").get("config", {})
+        return task.get("pooling"), True
+    return None, True
 
 
 def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
@@ -248,7 +290,7 @@ def _grid(checkpoint: Checkpoint, shapes, arguments, prefix: int) -> dict[str, A
             return {
                 "grid": (stated[0] // patch, stated[1] // patch),
                 "image_size": stated,
-                "prefix_positions": tokens != patches,
+                "prefix_positions": tokens == patches + prefix,
             }
     # How many prefix tokens may have positions, what is usual first.
     usual = {"big_vision": (0, prefix), "timm": (prefix, 0)}

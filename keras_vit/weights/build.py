@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.specs import image_size_pair
+from keras_vit.base import check_choice, check_model
+from keras_vit.specs import image_size_pair, stem_scale
 from keras_vit.weights.arguments import model_arguments
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.fetch import fetch
@@ -19,7 +20,11 @@ from keras_vit.weights.files import open_arrays
 from keras_vit.weights.load import load_checkpoint
 from keras_vit.weights.registry import find_weights
 from keras_vit.weights.report import CheckpointError
-from keras_vit.weights.resample import resample_patches, resample_positions
+from keras_vit.weights.resample import (
+    RESIZES,
+    resample_patches,
+    resample_positions,
+)
 
 _LOG = logging.getLogger("keras_vit")
 _SIZES = ("width", "depth", "mlp_dim", "heads", "resnet_blocks", "blocks")
@@ -34,8 +39,9 @@ def from_checkpoint(
 ):
     """Builds the model that a checkpoint describes, with its weights.
 
-    The classifier is the file's where `classes` is not given or is the file's number;
-    otherwise it begins anew, and the layer before it (`pre_logits`) is left out.
+    The classifier is the file's where `classes` and `head` are not given or are the
+    file's; otherwise it begins anew, and the layer before it (`pre_logits`) is left
+    out.
 
     Args:
         path: A file or folder of any family, or `"hf://owner/name"`.
@@ -55,6 +61,9 @@ def from_checkpoint(
     with open_checkpoint(path) as checkpoint:
         file = model_arguments(checkpoint)
         kind = FAMILIES[checkpoint.family].model
+    if grid is not None and kind == "vit":
+        side = file["patch_size"] * stem_scale(file.get("resnet_blocks"))
+        file["image_size"] = (grid[0] * side, grid[1] * side)
     return _build(_model_class(kind), path, file, arguments, resample, grid)
 
 
@@ -108,16 +117,17 @@ def _is_ours(path: pathlib.Path) -> bool:
 
 def _build(model_class, path, file, arguments, resample, grid):
     """The file's model with some arguments replaced, and its weights."""
+    head = arguments.get("head", file["head"])
     theirs = file["classes"]
-    wanted = arguments.get("classes", theirs)
-    if wanted is theirs is None:
-        policy = "load"  # features of both
+    wanted = None if head == "none" else arguments.get("classes", theirs)
+    if (wanted, head) == (theirs, file["head"]):
+        policy = "load"
     elif wanted is None:
         policy = "drop"
     elif theirs is None:
         policy = "keep"
     else:
-        policy = "load" if wanted == theirs else "reset"
+        policy = "reset"
     chosen = {key: value for key, value in file.items() if key != "grid"}
     if policy != "load":
         chosen.pop("representation_size", None)
@@ -160,7 +170,10 @@ def with_image_size(
     Raises:
         ValueError: The size does not fit the patches, or the model's positions are
             relative ones, which belong to their grid.
+        TypeError: `model` is another kind of model.
     """
+    check_model(model)
+    check_choice("resample", resample, tuple(RESIZES))
     config = model.get_config()
     config["image_size"] = image_size_pair(image_size)
     if model.preprocessing is not None:

@@ -197,9 +197,11 @@ def _recognise(file: ArrayFile) -> Checkpoint:
             return _checkpoint(file, key, inside, stacked in inside)
     some = ", ".join(list(file.arrays)[:4])
     titles = ", ".join(family.title for family in FAMILIES.values())
+    hint = ". What `save_weights` wrote goes back by the model's own `load_weights`"
     raise WeightsFileError(
         f"`path` must hold a checkpoint of a known family: {titles}. "
         f"Received: {str(file.path)!r} with {len(file.arrays)} arrays: {some}, ..."
+        f"{hint if file.format == 'hdf5' else ''}"
     )
 
 

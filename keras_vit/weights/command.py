@@ -12,14 +12,16 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
+from keras_vit.base import ImageModel
 from keras_vit.specs import RESNET_DEPTHS, SPECS
-from keras_vit.weights.arguments import model_arguments
+from keras_vit.weights.arguments import assumed, model_arguments
 from keras_vit.weights.build import from_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.registry import list_weights
 from keras_vit.weights.resample import RESIZES
 from keras_vit.weights.save import WRITTEN, save_checkpoint
+from keras_vit.weights.stored import refusing
 
 _SUFFIXES = (".npz", ".safetensors", ".h5", ".json")
 
@@ -130,8 +132,9 @@ def _read(arguments: argparse.Namespace):
         )
     if not os.path.isfile(arguments.source):
         raise ValueError(f"IN must be a file. Received: {arguments.source!r}")
-    model = keras.models.load_model(arguments.source, compile=False)
-    if not hasattr(model, "variant_arguments"):
+    with refusing(pathlib.Path(arguments.source)):
+        model = keras.models.load_model(arguments.source, compile=False)
+    if not isinstance(model, ImageModel):
         raise ValueError(
             "IN must hold a VisionTransformer or a ResNet of keras_vit. Received: "
             f"{arguments.source!r} with {type(model).__name__}"
@@ -167,6 +170,8 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
     for key, value in arguments.items():
         if value not in (None, False, 0) and key not in told:
             facts[key] = str(value)
+    if guessed := assumed(checkpoint):
+        facts["assumed"] = f"{', '.join(guessed)}: there is no config.json"
     for title, names in (
         ("beside the model", checkpoint.outside),
         ("second classifier", checkpoint.second_classifiers),

@@ -16,6 +16,7 @@ _TIMM_RESNETS = {
     ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
     ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
 }
+_TIMM_POOLINGS = {"token": "token", "gap": "avg", "map": "map", "none": ""}
 
 
 def problems(model, family: str) -> list[str]:
@@ -58,11 +59,16 @@ def problems(model, family: str) -> list[str]:
         need(not both, "representation_size must be None where there are classes")
         pooler = model.representation_size in (None, model.width)
         need(pooler, "representation_size must be the width")
+        pooled = model.representation_size is None or model.head == "token"
+        need(pooled, "representation_size must be None where head='none'")
+        need(model.register_tokens == 0, "register_tokens must be 0")
     if family == "timm":
         known = model.resnet_blocks is None or model.resnet_blocks in _TIMM_HYBRIDS
         need(known, f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
         need(model.resnet_width == 1, "resnet_width must be 1")
         need(model.representation_size is None, "representation_size must be None")
+        apart = model.head != "map" or not (model.class_token and model.register_tokens)
+        need(apart, "head='map' must have no class token beside register tokens")
     return found
 
 
@@ -102,26 +108,29 @@ def _normalisation(model) -> tuple[list[float], list[float]]:
 def _timm(model) -> dict[str, Any]:
     mean, std = _normalisation(model)
     resnet = hasattr(model, "blocks")
-    features = 2048 * model.width if resnet else model.width
     height, width = model.image_size
     classes = model.classes or 0
-    arguments: dict[str, Any] = {}
     if resnet:
         architecture = _TIMM_RESNETS[model.blocks, model.width]
+        arguments = {"global_pool": _TIMM_POOLINGS[model.head]}
     else:
         architecture, arguments = _timm_vit(model)
     document = {
         "architecture": architecture,
         "num_classes": classes,
-        "num_features": features,
+        "num_features": 2048 * model.width if resnet else model.width,
         "model_args": {**arguments, "in_chans": model.channels},
         "pretrained_cfg": {
             "input_size": [model.channels, height, width],
+            "fixed_input_size": not resnet,
             "num_classes": classes,
             "mean": mean,
             "std": std,
             "interpolation": "bilinear",
             "crop_pct": 1.0,
+            # What timm replaces for other channels or classes.
+            "first_conv": _timm_first(model),
+            "classifier": "head.fc" if resnet else "head",
         },
     }
     if model.class_names is not None:
@@ -129,29 +138,40 @@ def _timm(model) -> dict[str, Any]:
     return document
 
 
+def _timm_first(model) -> str:
+    """Name of the layer that reads the pixels."""
+    if hasattr(model, "blocks"):
+        return "stem.conv"
+    if model.resnet_blocks is None:
+        return "patch_embed.proj"
+    return file_name("patch_embed.backbone.stem.conv", model, "timm")
+
+
 def _timm_vit(model) -> tuple[str, dict[str, Any]]:
-    hybrid = model.resnet_blocks is not None
-    pooling = {"token": "token", "gap": "avg", "map": "map", "none": ""}[model.head]
     ratio = model.mlp_dim / model.width
     if int(model.width * ratio) != model.mlp_dim:  # rounded down to one less
         ratio = (model.mlp_dim + 0.5) / model.width
+    # timm takes 0 for none; the weights come from the file.
+    scale = 1e-5 if model.layer_scale == 0 else model.layer_scale
     arguments = {
         "img_size": list(model.image_size),
+        "patch_size": model.patch_size,
         "embed_dim": model.width,
         "depth": model.depth,
         "num_heads": model.heads,
         "mlp_ratio": ratio,
         "class_token": model.class_token,
-        "global_pool": pooling,
+        "global_pool": _TIMM_POOLINGS[model.head],
+        # Attention pooling of ours takes in the class token.
+        "pool_include_prefix": model.head == "map" and model.class_token,
         "no_embed_class": not model.prefix_positions,
         "reg_tokens": model.register_tokens,
-        "init_values": model.layer_scale,
+        "init_values": scale,
         "qk_norm": model.qk_norm,
         "fc_norm": model.fc_norm,
         "act_layer": {"tanh": "gelu_tanh", "exact": "gelu"}[model.gelu],
     }
-    if not hybrid:
-        arguments["patch_size"] = model.patch_size
+    if model.resnet_blocks is None:
         return "vit_base_patch16_224", arguments
     return _TIMM_HYBRIDS[model.resnet_blocks], arguments
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit.base import ImageModel, check_choice
 from keras_vit.weights.adapt import adapt_kernels, adapt_positions
+from keras_vit.weights.assign import assign, fresh_copy
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.plan import HEAD_POLICIES, Plan
@@ -71,8 +72,7 @@ def load_checkpoint(
         plan.place_the_rest(head)
         _refuse(plan, strict)
         _verify(plan)
-        for weight_path, read in plan.values.items():
-            plan.weights[weight_path].assign(read())
+        _assign_all(plan)
     return plan.report
 
 
@@ -113,26 +113,40 @@ def _refuse(plan: Plan, strict: bool) -> None:
 
 
 def _verify(plan: Plan) -> None:
-    """Raises for damaged bytes, warns of numbers that are not finite."""
+    """Raises for damaged bytes, warns of a classifier that is none."""
+    entries = plan.checkpoint.entries
     stored = {
         entry.name: entry.stored
-        for path, entry in plan.checkpoint.entries.items()
+        for path, entry in entries.items()
         if path in plan.values
     }
-    broken = []
-    for name, array in stored.items():
+    for array in stored.values():
         array.verify()
-        if not _finite(array.read()):
-            broken.append(name)
-    if broken:
-        _warn(plan, f"not all numbers are finite in {', '.join(broken)}")
-    loaded = "head/kernel" in plan.report.used
-    if loaded and not np.any(plan.checkpoint.entries["head/kernel"].read()):
+    if "head/kernel" in plan.report.used and not np.any(entries["head/kernel"].read()):
         _warn(
             plan,
             "its classifier is all zeros, as in the files that Google published for "
             "ImageNet-21k: it predicts nothing",
         )
+
+
+def _assign_all(plan: Plan) -> None:
+    """Reads every value into its weight, warns of numbers that are not finite."""
+    # The largest first: the backend can put what follows where their values were.
+    sizes = {path: np.prod(plan.weights[path].shape) for path in plan.values}
+    paths = sorted(sizes, key=sizes.__getitem__, reverse=True)
+    broken = {plan.report.used[path] for path in paths if not _assign(plan, path)}
+    if broken:
+        names = ", ".join(sorted(broken))
+        _warn(plan, f"not all numbers are finite in {names}")
+
+
+def _assign(plan: Plan, path: str) -> bool:
+    """Reads a value into its weight; whether all its numbers are finite."""
+    weight = plan.weights[path]
+    fresh = fresh_copy(plan.values[path](), weight.dtype)
+    assign(weight, fresh)
+    return _finite(fresh)
 
 
 def _warn(plan: Plan, text: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights.arguments import model_arguments
+from keras_vit.weights.arguments import assumed, model_arguments
 from keras_vit.weights.checkpoint import Checkpoint, Entry
 from keras_vit.weights.report import LoadReport
 
@@ -77,6 +77,11 @@ class Plan:
                 self.report.notes.append(
                     f"{name}={ours!r} of the model stays; the file's is {theirs!r}"
                 )
+        if guessed := assumed(self.checkpoint):
+            usual = [f"{k}={self.file[k]!r}" for k in guessed if k in self.file]
+            self.report.notes.append(
+                f"there is no config.json that says it: {', '.join(usual)} as usual"
+            )
         if hasattr(self.model, "heads") and "heads" not in self.file:
             self.report.notes.append(
                 f"the file does not say how many heads it has; the model has "
@@ -122,6 +127,7 @@ class Plan:
             # The layers below the classifier stay where the model has them.
             if path.startswith("head/") or path not in self.weights:
                 self.report.dropped.append(self.entries.pop(path).name)
+        self.report.dropped = list(dict.fromkeys(self.report.dropped))
         self.report.dropped += self.checkpoint.second_classifiers
         if policy == "reset":
             for path in ours:
@@ -144,10 +150,13 @@ class Plan:
                 self.problems.append(f"{path} is {wanted}, and `{name}` gives {shape}")
                 self.refuse(path)
         self.report.unused += dict.fromkeys(e.name for e in self.entries.values())
-        for path in self.weights.keys() - self.values.keys() - self.report.used.keys():
-            if head == "load" or not path.startswith(_HEAD):
-                self.report.missing.append(path)
-        self.report.missing.sort(key=list(self.weights).index)
+        placed = self.values.keys() | self.report.used.keys()
+        lacking = [path for path in self.weights if path not in placed]
+        kept = [p for p in lacking if head != "load" and p.startswith(_HEAD)]
+        self.report.missing += [path for path in lacking if path not in kept]
+        if kept:
+            layers = dict.fromkeys(path.partition("/")[0] for path in kept)
+            self.report.notes.append(f"not loaded, as before: {', '.join(layers)}")
 
 
 def is_float(dtype: np.dtype) -> bool:

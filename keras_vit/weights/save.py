@@ -11,13 +11,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.base import check_choice
+from keras_vit.base import check_choice, check_model
 from keras_vit.weights import configs
 from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.report import CheckpointError
 from keras_vit.weights.tables import Row, match_ours
 
 WRITTEN = ("google", "timm", "hugging_face")
+_FILES = (".npz", ".safetensors", ".h5", ".keras")
 _POSITIONS = "position_embedding/embedding"
 
 
@@ -42,20 +43,26 @@ def save_checkpoint(
         CheckpointError: The family has no place for a part of the model, or computes
             it in another way. All reasons are listed; nothing is written.
         ValueError: `family` is none of the three, or `path` does not suit it.
+        TypeError: `model` is another kind of model.
     """
+    check_model(model)
     check_choice("family", family, WRITTEN)
     path = pathlib.Path(path).expanduser()
-    if (path.suffix == ".npz") != (family == "google"):
+    file = path.suffix == ".npz" if family == "google" else path.suffix in _FILES
+    if file != (family == "google"):
         wanted = "an .npz file" if family == "google" else "a folder"
         raise ValueError(
             f"`path` must be {wanted} for family={family!r}. Received: {str(path)!r}"
         )
-    if problems := configs.problems(model, family):
+    problems, places = configs.problems(model, family), _places(model, family)
+    if lost := [weight for weight, place in places.items() if place is None]:
+        problems.append(f"there is no place for {', '.join(lost)}")
+    if problems:
         raise CheckpointError(
             f"The model must be one that {family} can hold. Received: {model.name!r}"
             + "".join(f"\n- {problem}" for problem in problems)
         )
-    arrays = _their_arrays(model, family)
+    arrays = _their_arrays(model, family, places)
     if family == "google":
         with _replacing(path) as temporary:
             _write_npz(temporary, arrays)
@@ -70,18 +77,18 @@ def _rows(model, family: str) -> tuple[Row, ...]:
     return FAMILIES[key].rows
 
 
-def _their_arrays(model, family: str) -> dict[str, np.ndarray]:
+def _places(model, family: str) -> dict[str, tuple[Row, str, int] | None]:
+    """For each weight its row, their name, which part it is; None without a row."""
+    rows = _rows(model, family)
+    return {w.path: next(match_ours(rows, w.path), None) for w in model.weights}
+
+
+def _their_arrays(model, family: str, places) -> dict[str, np.ndarray]:
     """The model's weights under their names and in their layout."""
     heads = getattr(model, "heads", 1)
     parts: dict[str, dict[int, np.ndarray]] = {}
     for weight in model.weights:
-        match = next(match_ours(_rows(model, family), weight.path), None)
-        if match is None:
-            raise CheckpointError(
-                f"`family` must have a place for every weight. Received: "
-                f"family={family!r}, which has none for {weight.path}"
-            )
-        row, name, part = match
+        row, name, part = places[weight.path]
         value = np.asarray(keras.ops.convert_to_numpy(weight), "float32")
         if weight.path == _POSITIONS and family != "timm":
             value = _with_prefix(value, model)
@@ -116,7 +123,7 @@ def _write_folder(
     documents: dict[str, Any],
 ) -> list[pathlib.Path]:
     try:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
     except ImportError as error:
         raise ImportError(
             f'family={family!r} needs safetensors: pip install "keras-vit[convert]"'
@@ -128,7 +135,8 @@ def _write_folder(
             temporary = stack.enter_context(_replacing(folder / name))
             temporary.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
         temporary = stack.enter_context(_replacing(folder / "model.safetensors"))
-        save_file(arrays, temporary, metadata={"format": "pt"})
+        # Not by its save_file, whose file only its owner may read.
+        temporary.write_bytes(save(arrays, metadata={"format": "pt"}))
     return [folder / name for name in ("model.safetensors", *documents)]
 
 

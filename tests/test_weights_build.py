@@ -1,0 +1,247 @@
+"""Models that begin with a checkpoint, and living models at another image size."""
+
+import json
+import logging
+
+import keras
+import numpy as np
+import numpy_vit
+import pytest
+import scipy.ndimage
+from foreign_files import arrays_of, google, hugging_face, numpy, timm, write_npz
+from foreign_weights import bit
+
+import keras_vit
+from keras_vit import specs
+from keras_vit.base import application
+from keras_vit.resnet import ResNet
+
+pytestmark = pytest.mark.backend
+
+POSITIONS = "position_embedding/embedding"
+SQUARE = {"image_size": (8, 8), "patch_size": 2}
+SIZE = {"width": 15, "depth": 2, "mlp_dim": 23, "heads": 5}
+
+
+@pytest.fixture
+def viny(monkeypatch):
+    """`keras_vit`'s constructor of a size as small as the tests' model."""
+    monkeypatch.setitem(specs.SPECS, "Viny", keras_vit.ViTSpec(**SIZE))
+    poolings = {None: "none", "avg": "gap", "token": "token", "map": "map"}
+    return application(
+        keras_vit.VisionTransformer, "Viny/2", "ViTViny2", "token", poolings
+    )
+
+
+def check_others_same(model, source, *changed):
+    expected = arrays_of(source)
+    for path, weight in arrays_of(model).items():
+        if path not in changed:
+            assert weight.tobytes() == expected[path].tobytes(), path
+
+
+def test_a_constructor_takes_what_is_open_from_the_file(viny, tiny_vit, tmp_path):
+    source = tiny_vit(**SQUARE, gelu="exact", layer_scale=0.1, register_tokens=2)
+    path = timm(source, tmp_path)
+    model = viny(weights=path, classifier_activation=None)
+    check_others_same(model, source)
+    assert (model.image_size, model.classes, model.gelu) == ((8, 8), 7, "exact")
+    assert (model.register_tokens, model.head) == (2, "token")
+    pixels = np.random.default_rng(1).uniform(-1, 1, (2, 8, 8, 3))
+    expected = numpy_vit.forward(source, pixels)
+    np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=2e-5)
+
+
+def test_scores_are_probabilities_as_in_keras_applications(viny, tiny_vit, tmp_path):
+    path = google(tiny_vit(**SQUARE), tmp_path)
+    scores = numpy(viny(weights=str(path))(np.zeros((2, 8, 8, 3))))
+    np.testing.assert_allclose(scores.sum(-1), 1, rtol=1e-5)
+
+
+def test_other_classes_begin_anew(viny, tiny_vit, tmp_path, caplog):
+    source = tiny_vit(**SQUARE, representation_size=9)
+    path = google(source, tmp_path)
+    with caplog.at_level(logging.WARNING, "keras_vit"):
+        model = viny(weights=path, classes=4, input_shape=(12, 10, 3))
+    assert model.representation_size is None
+    assert model.output_shape == (None, 4)
+    check_others_same(model, source, POSITIONS, "head/kernel", "head/bias")
+    assert not arrays_of(model)["head/kernel"].any()
+    assert "grid (4, 4) to (6, 5), method 'google'" in caplog.text
+    assert "dropped: " in caplog.text
+
+
+def test_the_files_own_number_of_classes_keeps_its_classifier(viny, tiny_vit, tmp_path):
+    source = tiny_vit(**SQUARE, representation_size=9)
+    model = viny(weights=google(source, tmp_path), classes=7)
+    assert model.representation_size == 9
+    check_others_same(model, source)
+
+
+@pytest.mark.parametrize("pooling", [None, "avg", "token"])
+def test_without_the_top_there_are_features(pooling, viny, tiny_vit, tmp_path):
+    source = tiny_vit(**SQUARE)
+    path = google(source, tmp_path)
+    model = viny(include_top=False, weights=path, pooling=pooling)
+    check_others_same(model, source)
+    shape = (None, 17, 15) if pooling is None else (None, 15)
+    assert model.output_shape == shape
+
+
+def test_resample_and_channels(viny, tiny_vit, tmp_path):
+    source = tiny_vit(**SQUARE)
+    path = google(source, tmp_path)
+    models = {
+        method: viny(weights=path, input_shape=(12, 12, 1), resample=method)
+        for method in ("google", "timm")
+    }
+    for method, model in models.items():
+        expected = keras_vit.weights.resample_positions(
+            arrays_of(source)[POSITIONS], (4, 4), (6, 6), 1, method
+        )
+        np.testing.assert_array_equal(arrays_of(model)[POSITIONS], expected)
+        assert model.channels == 1
+
+
+def test_another_size_than_the_files_is_an_error(viny, tiny_vit, tmp_path):
+    path = google(tiny_vit(**{**SQUARE, "depth": 3, "mlp_dim": 29}), tmp_path)
+    match = r"of the size Viny/2.*depth=3 instead of 2, mlp_dim=29 instead of 23"
+    with pytest.raises(keras_vit.weights.CheckpointError, match=match):
+        viny(weights=path)
+
+
+def test_weights_that_save_weights_wrote(viny, tiny_vit, tmp_path):
+    source = tiny_vit(**SQUARE)
+    source.save_weights(tmp_path / "own.weights.h5")
+    model = viny(weights=tmp_path / "own.weights.h5", classes=7, input_shape=(8, 8, 3))
+    check_others_same(model, source)
+
+
+def test_an_unknown_name_lists_those_that_there_are():
+    with pytest.raises(ValueError, match=r"augreg_in21k_ft_in1k.*Received.*'augerg'"):
+        keras_vit.ViTB16(weights="augerg")
+
+
+def test_a_file_alone_is_enough(tiny_vit, images, tmp_path):
+    kwargs = {"gelu": "tanh", "norm_epsilon": 1e-5}
+    source = tiny_vit(**kwargs)
+    config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "image_size": [22, 14]}
+    path = hugging_face(source, tmp_path, **config)
+    model = keras_vit.from_checkpoint(path)
+    check_others_same(model, source)
+    expected = numpy_vit.forward(source, images())
+    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+
+
+def test_a_bit_file_alone_is_enough(tmp_path):
+    source = ResNet(image_size=32, blocks=(1, 2), classes=7)
+    path = write_npz(tmp_path / "bit.npz", bit(arrays_of(source)))
+    model = keras_vit.from_checkpoint(path, image_size=64, classes=4)
+    assert (model.blocks, model.image_size) == ((1, 2), (64, 64))
+    check_others_same(model, source, "head/kernel", "head/bias")
+
+
+def test_heads_that_the_file_does_not_tell_are_asked_for(tiny_vit, tmp_path):
+    path = timm(tiny_vit(**SQUARE, gelu="exact"), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="`heads` must be given"):
+        keras_vit.from_checkpoint(path)
+    assert keras_vit.from_checkpoint(path, heads=5).heads == 5
+
+
+# with_image_size
+
+LIVING = [
+    {},
+    {"prefix_positions": False},
+    {"register_tokens": 4, "head": "gap"},
+    {"class_token": False, "head": "map"},
+    {"position_embedding": "learned_2d", "width": 20},
+    {"position_embedding": "learned_2d", "width": 20, "register_tokens": 2},
+    {"position_embedding": "sincos2d", "width": 20},
+    {"position_embedding": "none"},
+    {"position_placement": "every_layer"},
+    {"position_placement": "shared", "layer_scale": 0.1},
+    {"image_size": (64, 32), "resnet_blocks": (1,), "patch_size": 4},
+]
+
+
+@pytest.mark.parametrize("kwargs", LIVING)
+def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
+    source = tiny_vit(**kwargs)
+    model = keras_vit.with_image_size(source, source.image_size)
+    assert model is not source
+    check_others_same(model, source)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, *source.image_size, 3))
+    np.testing.assert_array_equal(numpy(model(pixels)), numpy(source(pixels)))
+
+
+@pytest.mark.parametrize("kwargs", LIVING)
+def test_another_size_resamples_positions_and_nothing_else(kwargs, tiny_vit):
+    source = tiny_vit(**kwargs)
+    size = (32, 64) if "resnet_blocks" in kwargs else (14, 26)
+    model = keras_vit.with_image_size(source, size)
+    assert model.image_size == size
+    old, new = arrays_of(source), arrays_of(model)
+    positions = [path for path in new if path.startswith("position_embedding")]
+    check_others_same(model, source, *positions)
+    for path in positions:
+        prefix = old[path].shape[1] - source.grid[0] * source.grid[1]
+        expected = resampled(path, old[path], source.grid, model.grid, prefix)
+        np.testing.assert_allclose(new[path], expected, atol=1e-6)
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, *size, 3))
+    assert np.isfinite(numpy(model(pixels))).all()
+
+
+def resampled(path, array, old, new, prefix):
+    """The official code's way, of a table or of its rows and columns."""
+    if path.endswith("/prefix"):
+        return array
+    if path.endswith("/rows"):
+        return scipy.ndimage.zoom(array, (1, new[0] / old[0], 1, 1), order=1)
+    if path.endswith("/columns"):
+        return scipy.ndimage.zoom(array, (1, 1, new[1] / old[1], 1), order=1)
+    grid = array[:, prefix:].reshape(1, *old, -1)
+    factors = (1, new[0] / old[0], new[1] / old[1], 1)
+    grid = scipy.ndimage.zoom(grid, factors, order=1)
+    return np.concatenate([array[:, :prefix], grid.reshape(1, new[0] * new[1], -1)], 1)
+
+
+def test_what_belongs_to_the_model_goes_along(tiny_vit):
+    preprocessing = keras_vit.ImagePreprocessing((22, 14))
+    source = tiny_vit(preprocessing=preprocessing, class_names=list("abcdefg"))
+    source.get_layer("encoder_block_0").trainable = False
+    model = keras_vit.with_image_size(source, (14, 26))
+    assert model.preprocessing.image_size == (14, 26)
+    assert source.preprocessing.image_size == (22, 14)
+    assert model.class_names == list("abcdefg")
+    frozen = [layer.name for layer in model.layers if not layer.trainable]
+    assert frozen == ["encoder_block_0"]
+
+
+def test_the_new_model_is_a_model_of_its_own(tiny_vit):
+    source = tiny_vit()
+    before = arrays_of(source)
+    model = keras_vit.with_image_size(source, source.image_size)
+    for weight in model.weights:
+        weight.assign(keras.ops.zeros_like(weight))
+    for path, weight in arrays_of(source).items():
+        assert weight.tobytes() == before[path].tobytes()
+
+
+def test_patches_of_another_size(tiny_vit):
+    source = tiny_vit(image_size=(11, 7), patch_size=1)
+    model = keras_vit.with_image_size(source, (22, 14), patch_size=2)
+    check_others_same(model, source, "embedding/kernel")
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 11, 7, 3))
+    enlarged = pixels.repeat(2, axis=1).repeat(2, axis=2)
+    expected = numpy_vit.forward(source, pixels)
+    np.testing.assert_allclose(numpy(model(enlarged)), expected, rtol=0, atol=2e-5)
+
+
+def test_sizes_that_do_not_fit_are_errors(tiny_vit):
+    with pytest.raises(ValueError, match="multiple of `patch_size`"):
+        keras_vit.with_image_size(tiny_vit(), (23, 14))
+    relative = tiny_vit(position_embedding="relative")
+    with pytest.raises(ValueError, match=r"\(11, 7\) instead of \(7, 7\)"):
+        keras_vit.with_image_size(relative, (14, 14))

@@ -1,0 +1,409 @@
+"""Configs and models at the borders of what other libraries compute."""
+
+import importlib.util
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from benchmarks import torch_libraries  # noqa: F401  isort: skip  before TensorFlow
+
+import foreign_files
+from foreign_files import arrays_of
+
+import keras_vit
+from keras_vit.__main__ import main
+from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
+from keras_vit.weights.arguments import model_arguments
+
+EXACT = {"gelu": "exact"}
+GAP = {"head": "gap", "class_token": False}
+
+
+def needs(name):
+    found = importlib.util.find_spec(name) is not None
+    skip = pytest.mark.skipif(not found, reason=f"{name} is not installed")
+    return lambda test: pytest.mark.parity(skip(test))
+
+
+def edit(path, **changes):
+    """Changes values of a JSON document; a dictionary's one by one."""
+    document = json.loads(path.read_text())
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            document.setdefault(key, {}).update(value)
+        else:
+            document[key] = value
+    path.write_text(json.dumps(document))
+
+
+def arguments_of(path):
+    with open_checkpoint(path) as checkpoint:
+        return model_arguments(checkpoint)
+
+
+# Reading: what only a config tells
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "options", "head"),
+    [
+        ({}, {"global_pool": "token"}, "token"),
+        ({}, {"global_pool": "avg"}, "gap"),
+        ({}, {"global_pool": "max"}, "'max' of the patches"),
+        ({}, {"global_pool": "avgmax"}, "'avgmax' of the patches"),
+        ({}, {"global_pool": ""}, "'token' of the patches"),
+        ({"classes": None}, {"global_pool": ""}, "none"),
+        ({}, {"global_pool": "avg", "pool_include_prefix": True}, "'avg' of all"),
+        ({"head": "map"}, {}, "'map' of the patches"),
+        ({"head": "map"}, {"pool_include_prefix": True}, "map"),
+        ({"head": "map", "class_token": False}, {}, "map"),
+        (
+            {"head": "map", "register_tokens": 2},
+            {"pool_include_prefix": True},
+            "'map' of all",
+        ),
+        ({"fc_norm": True}, {"global_pool": "token"}, "token"),
+        ({"fc_norm": True}, {}, "gap"),
+    ],
+)
+def test_the_pooling_is_the_configs_where_we_compute_it(
+    kwargs, options, head, tiny_vit, tmp_path
+):
+    source = tiny_vit(**EXACT, **kwargs)
+    args = {"num_heads": 5, "img_size": [22, 14], **options}
+    path = foreign_files.timm(source, tmp_path, model_args=args)
+    assert arguments_of(path)["head"].startswith(head)
+    if head.startswith("'"):
+        with pytest.raises(ValueError, match="`head` must be one of"):
+            keras_vit.from_checkpoint(path)
+    else:
+        assert keras_vit.from_checkpoint(path).head == head
+
+
+def test_a_pooling_that_we_lack_is_no_obstacle_to_another_classifier(
+    tiny_vit, tmp_path
+):
+    source = tiny_vit(**EXACT)
+    args = {"num_heads": 5, "img_size": [22, 14], "global_pool": "max"}
+    path = foreign_files.timm(source, tmp_path, model_args=args)
+    model = keras_vit.from_checkpoint(path, head="token")
+    assert not np.any(arrays_of(model)["head/kernel"])
+    with pytest.raises(CheckpointError, match=r"'max' of the patches.*head='keep'"):
+        keras_vit.load_checkpoint(tiny_vit(**EXACT), path)
+
+
+def test_keras_hub_pools_the_class_token_too(tiny_vit, tmp_path):
+    path = foreign_files.keras_hub(tiny_vit(head="gap"), tmp_path)
+    assert arguments_of(path)["head"] == "'gap' of all tokens"
+    edit(tmp_path / "task.json", config={"pooling": "token"})
+    assert arguments_of(path)["head"] == "token"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "gelu"),
+    [
+        ("vit_base_patch16_siglip_256", "exact"),
+        ("vit_large_patch16_siglip_384", "exact"),
+        ("vit_large_patch16_siglip_gap_256", "exact"),
+        ("vit_large_patch16_siglip_512", "tanh"),
+        ("vit_large_patch16_siglip_gap_512", "tanh"),
+        ("vit_base_patch32_siglip_256", "tanh"),
+        ("vit_so400m_patch14_siglip_378", "exact"),
+        ("vit_so400m_patch16_siglip_gap_384", "tanh"),
+        ("vit_giantopt_patch16_siglip_256", "tanh"),
+    ],
+)
+def test_timms_siglip_has_the_gelu_of_its_size(architecture, gelu, tiny_vit, tmp_path):
+    path = foreign_files.timm(tiny_vit(), tmp_path, architecture=architecture)
+    assert arguments_of(path)["gelu"] == gelu
+
+
+@needs("timm")
+def test_the_gelu_of_every_siglip_is_timms(tiny_vit, tmp_path):
+    import timm
+    import torch
+
+    for architecture in timm.list_models("vit_*siglip*"):
+        with torch.device("meta"):
+            twin = timm.create_model(architecture, depth=1)
+        tanh = "tanh" in type(twin.blocks[0].mlp.act).__name__.lower()
+        path = foreign_files.timm(tiny_vit(), tmp_path, architecture=architecture)
+        assert arguments_of(path)["gelu"] == ("tanh" if tanh else "exact")
+
+
+def test_another_activation_of_the_pooler_is_refused(tiny_vit, tmp_path):
+    path = foreign_files.hugging_face(tiny_vit(), tmp_path, pooler_act="relu")
+    with pytest.raises(WeightsFileError, match=r"pooler must be 'tanh'.*'relu'"):
+        keras_vit.from_checkpoint(path)
+
+
+def test_an_architecture_of_other_blocks_is_said(tiny_vit, tmp_path):
+    model = tiny_vit()
+    arrays = foreign_files.foreign.hugging_face(arrays_of(model), 4)
+    arrays = {n.replace("layernorm_before", "norm1"): a for n, a in arrays.items()}
+    path = foreign_files.write_safetensors(tmp_path / "d.safetensors", arrays)
+    with pytest.raises(WeightsFileError, match="encoder_block_0/norm1/gamma"):
+        keras_vit.from_checkpoint(path, heads=5)
+
+
+def test_without_a_config_what_is_usual_is_said(tiny_vit, tmp_path, caplog, capsys):
+    path = foreign_files.timm(tiny_vit(**EXACT), tmp_path)
+    (tmp_path / "config.json").unlink()
+    keras_vit.from_checkpoint(path, heads=5, grid=(11, 7))
+    assert "no config.json that says it: gelu='exact', head='token'" in caplog.text
+    assert main(["info", str(path)]) == 0
+    assert "gelu, heads, head: there is no config.json" in capsys.readouterr().out
+
+
+def test_a_grid_gives_the_image_size(tiny_vit, images, tmp_path):
+    source = tiny_vit()
+    path = foreign_files.google(source, tmp_path)
+    model = keras_vit.from_checkpoint(path, grid=(11, 7))
+    assert model.image_size == source.image_size == (22, 14)
+    np.testing.assert_array_equal(model(images()), source(images()))
+
+
+# Another head
+
+
+@pytest.mark.parametrize("head", ["gap", "none"])
+def test_attention_pooling_is_left_out_for_another_head(head, tiny_vit, tmp_path):
+    source = tiny_vit(head="map", class_token=False, classes=None)
+    path = foreign_files.big_vision(source, tmp_path)
+    model = keras_vit.from_checkpoint(
+        path, head=head, image_size=(22, 14), grid=(11, 7)
+    )
+    np.testing.assert_array_equal(
+        arrays_of(model)["encoder_norm/gamma"], arrays_of(source)["encoder_norm/gamma"]
+    )
+
+
+def test_weights_that_stay_are_named(tiny_vit, tmp_path):
+    model = tiny_vit(head="map", seed=12)
+    path = foreign_files.google(tiny_vit(), tmp_path)
+    report = keras_vit.load_checkpoint(model, path, head="reset")
+    assert "not loaded, as before: attention_pooling" in report.notes
+
+
+# Writing
+
+
+@pytest.mark.parametrize(
+    ("family", "kwargs", "match"),
+    [
+        ("hugging_face", {"register_tokens": 1}, "register_tokens must be 0"),
+        (
+            "hugging_face",
+            {"head": "none", "representation_size": 15},
+            "representation_size must be None where head='none'",
+        ),
+        ("timm", {"head": "map", "register_tokens": 2}, "no class token beside"),
+        (
+            "google",
+            {"layer_scale": 0.1, "position_embedding": "none"},
+            "no place for encoder_block_0/layer_scale1/gamma, .*layer_scale2",
+        ),
+    ],
+)
+def test_what_a_family_cannot_hold_is_refused(
+    family, kwargs, match, tiny_vit, tmp_path
+):
+    path = tmp_path / ("x.npz" if family == "google" else "x")
+    with pytest.raises(CheckpointError, match=match):
+        keras_vit.save_checkpoint(tiny_vit(**kwargs), path, family)
+    assert not path.exists()
+
+
+def test_all_reasons_are_listed(tiny_vit, tmp_path):
+    model = tiny_vit(gelu="exact", qk_norm=True)
+    with pytest.raises(CheckpointError, match=r"gelu must be[^\0]*query_norm"):
+        keras_vit.save_checkpoint(model, tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".keras", ".h5", ".npz"])
+def test_a_folder_has_no_name_of_a_file(suffix, tiny_vit, tmp_path):
+    with pytest.raises(ValueError, match="`path` must be a folder"):
+        keras_vit.save_checkpoint(tiny_vit(), tmp_path / f"x{suffix}", "timm")
+
+
+def test_only_our_own_models_are_taken(tiny_vit, tmp_path):
+    import keras
+
+    inner = tiny_vit()
+    model = keras.Sequential([inner])
+    for call in (
+        lambda: keras_vit.save_checkpoint(model, tmp_path / "x.npz"),
+        lambda: keras_vit.with_image_size(model, 22),
+    ):
+        with pytest.raises(TypeError, match=r"`model` must be a VisionTransformer"):
+            call()
+
+
+def test_a_method_must_be_known_even_where_nothing_is_resampled(tiny_vit):
+    with pytest.raises(ValueError, match="`resample` must be one of"):
+        keras_vit.with_image_size(tiny_vit(position_embedding="none"), 22, resample="x")
+
+
+@pytest.mark.parametrize("family", ["timm", "hugging_face"])
+def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
+    mask = os.umask(0o027)
+    try:
+        files = keras_vit.save_checkpoint(tiny_vit(), tmp_path / "x", family)
+    finally:
+        os.umask(mask)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o640}
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"head": "none"},
+        {"head": "gap"},
+        {"head": "map"},
+        {"head": "map", "class_token": False, "register_tokens": 2},
+        {"fc_norm": True},
+        {"head": "gap", "fc_norm": True},
+        {**GAP, "prefix_positions": True},
+        {"layer_scale": 0.0},
+        {"classes": None},
+    ],
+)
+def test_timms_config_gives_our_model_back(kwargs, tiny_vit, images, tmp_path):
+    source = tiny_vit(**kwargs)
+    keras_vit.save_checkpoint(source, tmp_path, "timm")
+    model = keras_vit.from_checkpoint(tmp_path)
+    np.testing.assert_array_equal(model(images()), source(images()))
+    told = ("head", "class_token", "fc_norm", "prefix_positions", "gelu", "classes")
+    for name in told:
+        assert getattr(model, name) == getattr(source, name)
+
+
+@needs("timm")
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"head": "map"},
+        {"head": "map", "class_token": False, "register_tokens": 2},
+        {"layer_scale": 0.0},
+        {"fc_norm": True},
+        {"resnet_blocks": (3, 4, 9), "patch_size": 2, "image_size": (64, 32)},
+    ],
+)
+def test_timm_computes_what_we_write(kwargs, tiny_vit, tmp_path):
+    import timm
+    import torch
+
+    source = tiny_vit(**kwargs)
+    keras_vit.save_checkpoint(source, tmp_path, "timm")
+    twin = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    shape = (2, *source.image_size, 3)
+    pixels = np.random.default_rng(3).uniform(-1, 1, shape).astype("float32")
+    with torch.no_grad():
+        logits = twin(torch.tensor(pixels.transpose(0, 3, 1, 2))).numpy()
+    np.testing.assert_allclose(logits, source(pixels), rtol=0, atol=1e-4)
+
+
+@needs("timm")
+@pytest.mark.parametrize(
+    "kwargs",
+    [{}, {"resnet_blocks": (), "image_size": (64, 32)}],
+    ids=["plain", "hybrid"],
+)
+def test_timm_goes_on_with_other_classes_and_channels(kwargs, tiny_vit, tmp_path):
+    import timm
+
+    keras_vit.save_checkpoint(tiny_vit(**kwargs, patch_size=2), tmp_path, "timm")
+    name = f"local-dir:{tmp_path}"
+    assert (
+        timm.create_model(name, pretrained=True, num_classes=3).head.out_features == 3
+    )
+    whole = timm.create_model(name, pretrained=True).state_dict()
+    first = "backbone.conv" if kwargs else "proj"
+    first = f"patch_embed.{first}.weight"
+    one = timm.create_model(name, pretrained=True, in_chans=1).state_dict()
+    gap = (one[first] - whole[first].sum(1, keepdim=True)).abs().max()
+    assert float(gap) < 1e-6
+
+
+@needs("timm")
+def test_timm_goes_on_with_a_resnet(tmp_path):
+    import timm
+
+    model = keras_vit.ResNet(image_size=64, classes=5, head="none")
+    keras_vit.save_checkpoint(model, tmp_path / "none", "timm")
+    twin = timm.create_model(f"local-dir:{tmp_path / 'none'}", pretrained=True)
+    assert twin.head.global_pool.pool_type == ""
+    assert keras_vit.from_checkpoint(tmp_path / "none").head == "none"
+    model = keras_vit.ResNet(image_size=64, classes=5)
+    keras_vit.save_checkpoint(model, tmp_path / "gap", "timm")
+    name = f"local-dir:{tmp_path / 'gap'}"
+    assert timm.create_model(name, pretrained=True, num_classes=3).num_classes == 3
+
+
+@needs("timm")
+def test_timms_token_pooling_with_fc_norm_is_read(tmp_path):
+    import timm
+    import torch
+
+    twin = timm.models.VisionTransformer(
+        img_size=28, patch_size=7, embed_dim=24, depth=2, num_heads=3, num_classes=7,
+        fc_norm=True,
+    ).eval()  # fmt: skip
+    twin.pretrained_cfg = {"architecture": "vit_base_patch16_224"}
+    arrays = {name: value.numpy() for name, value in twin.state_dict().items()}
+    foreign_files.write_safetensors(tmp_path / "model.safetensors", arrays)
+    args = {"num_heads": 3, "fc_norm": True}
+    config = {"global_pool": "token", "model_args": args}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    pixels = np.random.default_rng(3).uniform(-1, 1, (2, 28, 28, 3)).astype("float32")
+    with torch.no_grad():
+        logits = twin(torch.tensor(pixels.transpose(0, 3, 1, 2))).numpy()
+    model = keras_vit.from_checkpoint(tmp_path)
+    np.testing.assert_allclose(model(pixels), logits, rtol=0, atol=1e-5)
+
+
+# The command line
+
+
+def test_a_model_of_unknown_layers_is_said_without_a_traceback(tmp_path, capsys):
+    import keras
+
+    @keras.saving.register_keras_serializable(package="elsewhere")
+    class Odd(keras.layers.Layer):
+        pass
+
+    path = tmp_path / "odd.keras"
+    keras.Sequential([keras.Input((3,)), Odd()]).save(path)
+    keras.saving.get_custom_objects().pop("elsewhere>Odd")
+    assert main(["convert", str(path), str(tmp_path / "x.npz")]) == 2
+    assert "Odd" in capsys.readouterr().err
+    assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize("family", ["timm", "hugging_face"])
+def test_a_full_disk_is_said_and_leaves_the_old_files(
+    family, tiny_vit, tmp_path, capsys, monkeypatch
+):
+    source, out = tmp_path / "in.keras", tmp_path / "out"
+    model = tiny_vit()
+    model.save(source)
+    keras_vit.save_checkpoint(model, out, family)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    assert main(["convert", str(source), str(out), "--to", family]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_weights_of_keras_itself_are_told_from_a_checkpoint(tiny_vit, tmp_path):
+    tiny_vit().save_weights(tmp_path / "x.weights.h5")
+    with pytest.raises(WeightsFileError, match="load_weights"):
+        keras_vit.from_checkpoint(tmp_path / "x.weights.h5")

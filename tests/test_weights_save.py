@@ -1,0 +1,243 @@
+"""What we write other code can read, and reading it gives the same bits."""
+
+import json
+import os
+import pathlib
+
+import foreign_weights as foreign
+import keras
+import numpy as np
+import pytest
+from foreign_files import arrays_of
+
+import keras_vit
+from keras_vit.resnet import ResNet
+from keras_vit.weights import save
+from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.report import CheckpointError
+
+pytestmark = pytest.mark.backend
+
+EXACT = {"gelu": "exact"}
+HUGGING_FACE = {"gelu": "exact", "norm_epsilon": 1e-12}
+HYBRID = {"image_size": (64, 32), "resnet_blocks": (2, 2, 2, 2), "patch_size": 1}
+
+FORMS = [
+    ("google", {}),
+    ("google", {"representation_size": 9}),
+    ("google", {"head": "gap", "class_token": False}),
+    ("google", {"classes": None}),
+    ("google", HYBRID),
+    ("timm", EXACT),
+    ("timm", {}),
+    ("timm", {"head": "gap", "class_token": False, "fc_norm": True, **EXACT}),
+    ("timm", {"head": "map", "class_token": False, **EXACT}),
+    ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
+    ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT}),
+    ("timm", {**HYBRID, **EXACT}),
+    ("hugging_face", HUGGING_FACE),
+    ("hugging_face", {"classes": None, **HUGGING_FACE}),
+    ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
+]
+
+
+def place(folder, family):
+    """Where a family's checkpoint goes; timm and Hugging Face need safetensors."""
+    if family == "google":
+        return folder / "model.npz"
+    pytest.importorskip("safetensors")
+    return folder / "model"
+
+
+@pytest.mark.parametrize(("family", "kwargs"), FORMS)
+def test_a_round_trip_is_bit_identical(family, kwargs, tiny_vit, tmp_path):
+    source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
+    path = place(tmp_path, family)
+    keras_vit.save_checkpoint(source, path, family)
+    report = load_checkpoint(model, path)
+    assert report.family == family
+    assert report.adapted == report.resampled == {}
+    expected = arrays_of(source)
+    for name, weight in arrays_of(model).items():
+        assert weight.tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.parametrize(("family", "kwargs"), FORMS)
+def test_the_file_alone_gives_the_model_back(family, kwargs, tiny_vit, tmp_path):
+    source = tiny_vit(**{"image_size": (14, 14), **kwargs})
+    path = place(tmp_path, family)
+    keras_vit.save_checkpoint(source, path, family)
+    needed = {"image_size": source.image_size, "grid": source.grid}
+    model = keras_vit.from_checkpoint(path, **needed if family == "google" else {})
+    names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "head")
+    names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "qk_norm")
+    for name in (*names, "fc_norm", "resnet_blocks", "representation_size"):
+        assert getattr(model, name) == getattr(source, name), name
+    expected = arrays_of(source)
+    for name, weight in arrays_of(model).items():
+        assert weight.tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.parametrize("family", ["google", "timm"])
+def test_a_resnet_goes_there_and_back(family, tmp_path):
+    keras.utils.set_random_seed(5)
+    source = ResNet.from_variant("R50x1", image_size=32, classes=7)
+    source.get_layer("head").kernel.assign(keras.random.normal((2048, 7)))
+    path = place(tmp_path, family)
+    keras_vit.save_checkpoint(source, path, family)
+    model = ResNet.from_variant("R50x1", image_size=32, classes=7)
+    load_checkpoint(model, path)
+    expected = arrays_of(source)
+    for name, weight in arrays_of(model).items():
+        assert weight.tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"representation_size": 9}, HYBRID])
+def test_googles_files_are_those_written_by_hand(kwargs, tiny_vit, tmp_path):
+    model = tiny_vit(**kwargs)
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    check_arrays(np.load(tmp_path / "model.npz"), foreign.google(arrays_of(model), 5))
+
+
+@pytest.mark.parametrize(
+    ("family", "kwargs"),
+    [
+        ("timm", {**EXACT, "register_tokens": 4, "layer_scale": 0.1, "qk_norm": True}),
+        ("timm", {**EXACT, "head": "map", "class_token": False}),
+        ("hugging_face", HUGGING_FACE),
+        ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
+    ],
+)
+def test_safetensors_files_are_those_written_by_hand(
+    family, kwargs, tiny_vit, tmp_path
+):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    model = tiny_vit(**kwargs)
+    keras_vit.save_checkpoint(model, tmp_path, family)
+    found = safetensors.load_file(tmp_path / "model.safetensors")
+    check_arrays(found, getattr(foreign, family)(arrays_of(model)))
+
+
+def check_arrays(found, expected):
+    assert sorted(found) == sorted(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_a_class_token_without_position_gets_zeros(tiny_vit, images, tmp_path):
+    source = tiny_vit(prefix_positions=False)
+    keras_vit.save_checkpoint(source, tmp_path / "model.npz")
+    name = "Transformer/posembed_input/pos_embedding"
+    positions = np.load(tmp_path / "model.npz")[name]
+    assert positions.shape == (1, 1 + 77, 15)
+    assert not positions[:, 0].any()
+    model = tiny_vit(seed=12)
+    load_checkpoint(model, tmp_path / "model.npz")
+    np.testing.assert_allclose(model(images()), source(images()), rtol=0, atol=1e-5)
+
+
+def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
+    pytest.importorskip("safetensors")
+    preprocessing = keras_vit.ImagePreprocessing((22, 14))
+    options = {"preprocessing": preprocessing, "class_names": list("abcdefg")}
+    model = tiny_vit(gelu="tanh", norm_epsilon=1e-5, **options)
+    files = keras_vit.save_checkpoint(model, tmp_path / "hf", "hugging_face")
+    names = ["config.json", "model.safetensors", "preprocessor_config.json"]
+    assert sorted(file.name for file in files) == names
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config["hidden_act"] == "gelu_pytorch_tanh"
+    assert (config["layer_norm_eps"], config["image_size"]) == (1e-5, [22, 14])
+    assert config["id2label"] == dict(zip("0123456", "abcdefg", strict=True))
+    processor = json.loads((tmp_path / "hf/preprocessor_config.json").read_text())
+    assert processor["size"] == {"height": 22, "width": 14}
+    assert processor["image_mean"] == pytest.approx([0.5] * 3)
+
+    model = tiny_vit(gelu="tanh", register_tokens=2, **options)
+    files = keras_vit.save_checkpoint(model, tmp_path / "timm", "timm")
+    assert sorted(file.name for file in files) == names[:2]
+    config = json.loads((tmp_path / "timm/config.json").read_text())
+    arguments = config["model_args"]
+    assert (config["num_classes"], arguments["act_layer"]) == (7, "gelu_tanh")
+    assert (arguments["img_size"], arguments["reg_tokens"]) == ([22, 14], 2)
+    assert int(arguments["embed_dim"] * arguments["mlp_ratio"]) == 23
+    assert config["pretrained_cfg"]["input_size"] == [3, 22, 14]
+    assert config["pretrained_cfg"]["std"] == pytest.approx([0.5] * 3)
+
+
+@pytest.mark.parametrize(
+    ("family", "kwargs", "reasons"),
+    [
+        (
+            "google",
+            {**EXACT, "head": "map", "norm_epsilon": 1e-5},
+            ["gelu must be 'tanh'", "norm_epsilon must be 1e-6", "head must not be"],
+        ),
+        ("google", {"position_embedding": "relative"}, ["must be 'learned_1d'"]),
+        ("google", {"head": "gap"}, ["class token"]),
+        ("google", {"register_tokens": 2}, ["register_tokens"]),
+        ("timm", {"representation_size": 9}, ["representation_size must be None"]),
+        ("timm", {"norm_epsilon": 1e-5}, ["norm_epsilon"]),
+        ("timm", {"position_placement": "shared"}, ["at the stem"]),
+        ("hugging_face", {"head": "gap"}, ["head must be 'token'"]),
+        ("hugging_face", {"representation_size": 15}, ["where there are classes"]),
+        ("hugging_face", HYBRID, ["resnet_blocks must be None"]),
+        ("hugging_face", {"layer_scale": 0.1}, ["layer_scale1"]),
+    ],
+)
+def test_what_a_family_cannot_hold_is_refused_with_all_reasons(
+    family, kwargs, reasons, tiny_vit, tmp_path
+):
+    path = tmp_path / ("model.npz" if family == "google" else "model")
+    with pytest.raises(CheckpointError) as caught:
+        keras_vit.save_checkpoint(tiny_vit(**kwargs), path, family)
+    for reason in reasons:
+        assert reason in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("family", ["google", "timm", "hugging_face"])
+def test_a_failure_in_the_middle_leaves_the_old_files(
+    family, tiny_vit, tmp_path, monkeypatch
+):
+    kwargs = HUGGING_FACE if family == "hugging_face" else {}
+    path = place(tmp_path, family)
+    keras_vit.save_checkpoint(tiny_vit(**kwargs), path, family)
+    before = contents(tmp_path)
+
+    def fail(*arguments, **options):
+        raise OSError("No space left on device")
+
+    if family == "google":
+        monkeypatch.setattr(np.lib.format, "write_array", fail)
+    else:
+        monkeypatch.setattr(pathlib.Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="No space"):
+        keras_vit.save_checkpoint(tiny_vit(seed=12, **kwargs), path, family)
+    assert contents(tmp_path) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_are_renamed_into_place(tiny_vit, tmp_path, monkeypatch):
+    keras_vit.save_checkpoint(tiny_vit(), tmp_path / "model.npz")
+    reader = (tmp_path / "model.npz").open("rb")
+    old = (tmp_path / "model.npz").read_bytes()
+    (path,) = keras_vit.save_checkpoint(tiny_vit(seed=12), tmp_path / "model.npz")
+    assert path == tmp_path / "model.npz"
+    with reader:  # who has it open goes on reading the old one
+        assert reader.read() == old
+    assert os.listdir(tmp_path) == ["model.npz"]
+
+
+def test_names_and_families_are_checked(tiny_vit, tmp_path):
+    model = tiny_vit()
+    with pytest.raises(ValueError, match="must be an .npz file for family='google'"):
+        keras_vit.save_checkpoint(model, tmp_path / "folder")
+    with pytest.raises(ValueError, match="must be a folder for family='timm'"):
+        keras_vit.save_checkpoint(model, tmp_path / "model.npz", "timm")
+    with pytest.raises(ValueError, match="`family` must be one of.*'keras_hub'"):
+        keras_vit.save_checkpoint(model, tmp_path / "model", "keras_hub")
+    assert save.WRITTEN == ("google", "timm", "hugging_face")
