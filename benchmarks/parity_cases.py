@@ -128,6 +128,7 @@ CASES = (
         "timm .npz",
         {"architecture": "vit_base_r50_s16_224", "act_layer": "gelu_tanh"},
         SMALL_VIT,
+        back=False,
     ),
     _timm_vit(
         "B/16 of big_vision, MAP",
@@ -137,5 +138,11 @@ CASES = (
         global_pool="map",
         class_token=False,
     ),
-    Case("BiT R50x1", "timm .npz", {"architecture": "resnetv2_50x1_bit"}, {}),
+    Case(
+        "BiT R50x1",
+        "timm .npz",
+        {"architecture": "resnetv2_50x1_bit"},
+        {},
+        back=False,
+    ),
 )

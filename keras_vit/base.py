@@ -180,7 +180,12 @@ def application(
         check_choice("pooling", pooling, tuple(poolings))
         arguments = {"name": name, **kwargs}
         if input_shape is not None:
-            if len(input_shape) != 3:
+            if {"image_size", "channels"} & kwargs.keys():
+                raise ValueError(
+                    "`input_shape` must be alone. "
+                    f"Received: input_shape={input_shape}, and {', '.join(kwargs)}"
+                )
+            if not isinstance(input_shape, Sequence) or len(input_shape) != 3:
                 raise ValueError(
                     "`input_shape` must be (height, width, channels). "
                     f"Received: input_shape={input_shape}"
@@ -188,14 +193,21 @@ def application(
             arguments["image_size"] = image_size_pair((input_shape[0], input_shape[1]))
             arguments["channels"] = input_shape[2]
         if not include_top:
-            arguments.update(head=poolings[pooling], classes=None)
+            arguments.setdefault("head", poolings[pooling])
+            arguments["classes"] = None
         else:
             arguments["classifier_activation"] = classifier_activation
             if classes is not None:
                 arguments["classes"] = classes
             if weights is None:
-                arguments["head"] = top
-        return model_class.from_variant(variant, weights=weights, **arguments)
+                arguments.setdefault("head", top)
+        model = model_class.from_variant(variant, weights=weights, **arguments)
+        if include_top and model.classes is None:
+            raise ValueError(
+                "`classes` must be given, or include_top=False: these weights have no "
+                f"classifier. Received: weights={weights!r}"
+            )
+        return model
 
     build.__name__ = build.__qualname__ = name
     build.__doc__ = f"""{variant}, as `keras.applications` would have it.

@@ -258,13 +258,13 @@ def test_reset_gives_the_classifier_its_initial_values(tiny_vit, images, tmp_pat
     check_others_loaded(model, source, "head/kernel", "head/bias")
     dropped = ["head/bias", "head/kernel", "pre_logits/bias", "pre_logits/kernel"]
     assert sorted(report.dropped) == dropped
-    assert report.adapted["head/bias"] == "reset to -6.9"
+    assert report.adapted["head/bias"] == "new, all -6.9"
 
 
 def test_drop_leaves_the_classifier_out(tiny_vit, images, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, classes=None)
     path = google(source, tmp_path)
-    check_refused(model, path, "without a weight: head/kernel, head/bias")
+    check_refused(model, path, "a classifier, the model none: pass head='drop'")
     load_checkpoint(model, path, head="drop")
     check_others_loaded(model, source)
 

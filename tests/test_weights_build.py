@@ -3,7 +3,6 @@
 import json
 import logging
 
-import keras
 import numpy as np
 import numpy_vit
 import pytest
@@ -224,7 +223,7 @@ def test_the_new_model_is_a_model_of_its_own(tiny_vit):
     before = arrays_of(source)
     model = keras_vit.with_image_size(source, source.image_size)
     for weight in model.weights:
-        weight.assign(keras.ops.zeros_like(weight))
+        weight.assign(np.zeros(weight.shape))
     for path, weight in arrays_of(source).items():
         assert weight.tobytes() == before[path].tobytes()
 

@@ -86,6 +86,7 @@ def _arguments(checkpoint: Checkpoint) -> dict[str, Any]:
         **_settings(checkpoint),
     }
     arguments["head"] = _head(checkpoint, shapes, arguments)
+    arguments.update(_class_names(checkpoint, arguments["classes"]))
     heads = _heads(checkpoint, shapes, arguments)
     if heads is not None:
         arguments["heads"] = heads
@@ -168,11 +169,13 @@ def _stem(shapes) -> dict[str, Any]:
 def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
     shapes = _Shapes(checkpoint)
     pooling, _ = _stated_pooling(checkpoint)
+    classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
     return {
+        **_class_names(checkpoint, classes),
         "blocks": _blocks(shapes),
         "width": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
-        "classes": shapes["head/kernel"][-1] if "head/kernel" in shapes else None,
+        "classes": classes,
         "head": "gap" if pooling is None else _POOLINGS.get(pooling, repr(pooling)),
     }
 
@@ -197,6 +200,20 @@ def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.family == "hugging_face" and pooler != "tanh":
         _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
     return {"gelu": _GELUS[name] if name else family.gelu, "norm_epsilon": epsilon}
+
+
+def _class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
+    """Names of the classes, where a config has one of its own for each."""
+    config, names = checkpoint.file.config, None
+    if checkpoint.family == "hugging_face":
+        labels = config.get("id2label", {})
+        names = [labels.get(str(index)) for index in range(classes or 0)]
+    elif checkpoint.family in ("timm", "timm_bit"):
+        names = config.get("pretrained_cfg", {}).get("label_names")
+    if not names or len(names) != classes or None in names:
+        return {}
+    own = any(name != f"LABEL_{index}" for index, name in enumerate(names))
+    return {"class_names": names} if own else {}
 
 
 def _refuse(checkpoint: Checkpoint, rule: str, received: Any) -> NoReturn:

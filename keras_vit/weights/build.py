@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import math
 import os
 import pathlib
 import re
@@ -86,24 +87,22 @@ def build_variant(
     name = os.fspath(weights)
     named = re.fullmatch(r"[\w@-]+", name) and not os.path.exists(name)
     path = fetch(find_weights(variant, name) if named else name)
-    size = model_class.variant_arguments(variant)
+    arguments = {**model_class.variant_arguments(variant), **arguments}
     if _is_ours(path):
-        model = model_class(**{**size, **arguments})
-        model.load_weights(path)
-        return model
+        return _load_own(model_class(**arguments), path)
     with open_checkpoint(path) as checkpoint:
         file = model_arguments(checkpoint)
     wrong = [
-        f"{key}={file[key]} instead of {size.get(key)}"
+        f"{key}={file[key]} instead of {arguments.get(key)}"
         for key in _SIZES
-        if key in file and file[key] != size.get(key)
+        if key in file and file[key] != arguments.get(key)
     ]
     if wrong:
         raise CheckpointError(
             f"`weights` must be of the size {variant}. Received: {str(path)!r} of a "
             f"model with {', '.join(wrong)}"
         )
-    return _build(model_class, path, file, {**size, **arguments}, resample, None)
+    return _build(model_class, path, file, arguments, resample, None)
 
 
 def _is_ours(path: pathlib.Path) -> bool:
@@ -113,6 +112,24 @@ def _is_ours(path: pathlib.Path) -> bool:
     family = FAMILIES["keras_hub"]
     with open_arrays(path) as file:
         return family.mark not in family.model_names(file.arrays)
+
+
+def _load_own(model, path: pathlib.Path):
+    """`load_weights`, which by itself would leave out what the model lacks."""
+    with open_arrays(path) as file:
+        stored = sum(
+            math.prod(array.shape)
+            for name, array in file.arrays.items()
+            if "seed_generator" not in name
+        )
+    if stored != model.count_params():
+        raise CheckpointError(
+            "`weights` must be of the same model, of which `save_weights` keeps no "
+            f"description. Received: {str(path)!r} with {stored:,} parameters, for a "
+            f"model with {model.count_params():,}"
+        )
+    model.load_weights(path)
+    return model
 
 
 def _build(model_class, path, file, arguments, resample, grid):
@@ -131,6 +148,7 @@ def _build(model_class, path, file, arguments, resample, grid):
     chosen = {key: value for key, value in file.items() if key != "grid"}
     if policy != "load":
         chosen.pop("representation_size", None)
+        chosen.pop("class_names", None)
     chosen.update(arguments)
     if "heads" in inspect.signature(model_class).parameters and "heads" not in chosen:
         raise ValueError(

@@ -96,6 +96,9 @@ def _convert(arguments: argparse.Namespace) -> None:
             f"{' or '.join(WRITTEN[1:])}. Received: {arguments.target!r}, "
             f"--to {arguments.to}"
         )
+    both = target.exists() and os.path.exists(arguments.source)
+    if both and target.samefile(arguments.source):
+        raise ValueError(f"OUT must not be IN. Received: {arguments.target!r}")
     model = _read(arguments)
     if family == "keras":
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +169,7 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
         height, width = arguments["image_size"]
         facts["grid"] = "{} x {} patches".format(*arguments["grid"])
         facts["image"] = f"{height} x {width} x {arguments['channels']} pixels"
-    told = ("grid", "image_size", "channels", "classes", "head")
+    told = ("grid", "image_size", "channels", "classes", "head", "class_names")
     for key, value in arguments.items():
         if value not in (None, False, 0) and key not in told:
             facts[key] = str(value)

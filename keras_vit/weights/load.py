@@ -5,13 +5,13 @@ import warnings
 
 import numpy as np
 
-from keras_vit.base import ImageModel, check_choice
+from keras_vit.base import check_choice, check_model
 from keras_vit.weights.adapt import adapt_kernels, adapt_positions
 from keras_vit.weights.assign import assign, fresh_copy
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.plan import HEAD_POLICIES, Plan
-from keras_vit.weights.report import CheckpointError, LoadReport
+from keras_vit.weights.report import CheckpointError, LoadReport, shorten
 from keras_vit.weights.resample import RESIZES
 
 
@@ -62,6 +62,7 @@ def load_checkpoint(
     with open_checkpoint(fetch(path)) as checkpoint:
         _check_kind(model, checkpoint)
         plan = Plan(model, checkpoint)
+        _check_size(plan)
         plan.compare_settings(required=settings == "match")
         if head == "load":
             plan.load_head()
@@ -78,11 +79,7 @@ def load_checkpoint(
 
 def _check_kind(model, checkpoint) -> None:
     """A ResNet's file and a ViT have nothing in common; said at once."""
-    if not isinstance(model, ImageModel):
-        raise TypeError(
-            "`model` must be a VisionTransformer or a ResNet of keras_vit. "
-            f"Received: model={model!r}"
-        )
+    check_model(model)
     kind = "resnet" if hasattr(model, "blocks") else "vit"
     family = FAMILIES[checkpoint.family]
     if family.model != kind:
@@ -90,6 +87,22 @@ def _check_kind(model, checkpoint) -> None:
         raise CheckpointError(
             f"`model` must be {wanted} for {str(checkpoint.file.path)!r} "
             f"({family.title}). Received: {type(model).__name__} {model.name!r}"
+        )
+
+
+def _check_size(plan: Plan) -> None:
+    """Another width fits nowhere; said at once instead of weight by weight."""
+    sizes = ("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width", "blocks")
+    different = [
+        f"{name}={plan.file[name]} instead of {getattr(plan.model, name)}"
+        for name in sizes
+        if name in plan.file and plan.file[name] != getattr(plan.model, name)
+    ]
+    if [text for text in different if not text.startswith("depth")]:
+        raise CheckpointError(
+            f"The checkpoint must have the size of the model {plan.model.name!r}. "
+            f"Received: {plan.report.path} ({FAMILIES[plan.report.family].title}) with "
+            f"{', '.join(different)}"
         )
 
 
@@ -102,7 +115,7 @@ def _refuse(plan: Plan, strict: bool) -> None:
             ("weights without an array", plan.report.missing),
         ):
             if names:
-                problems.append(f"{title}: {', '.join(names)}")
+                problems.append(f"{title}: {shorten(names)}")
     if problems:
         lines = [f"\n- {line}" for line in problems + plan.report.notes]
         raise CheckpointError(
@@ -125,8 +138,8 @@ def _verify(plan: Plan) -> None:
     if "head/kernel" in plan.report.used and not np.any(entries["head/kernel"].read()):
         _warn(
             plan,
-            "its classifier is all zeros, as in the files that Google published for "
-            "ImageNet-21k: it predicts nothing",
+            "its classifier is all zeros and predicts nothing, as in the files that "
+            "Google published for ImageNet-21k",
         )
 
 

@@ -101,28 +101,41 @@ class Plan:
                 "its second classifier, of the distillation token, has no place here"
             )
         theirs, ours = self.file["classes"], self.model.classes
-        if theirs is None or ours is None:
-            return  # one has none: arrays or weights are left over
-        if theirs != ours:
-            problem = f"the file's classifier has {theirs} classes, the model's {ours}"
+        if theirs is ours is None:
+            return
+        if ours is None:
+            problem = "the file has a classifier, the model none: pass head='drop'"
+        elif theirs is None:
+            problem = "the model has a classifier, the file none: pass head='keep'"
+        elif theirs != ours:
+            problem = (
+                f"the file's classifier has {theirs} classes, the model's {ours}: "
+                "pass head='keep' or head='reset'"
+            )
         elif self.file["head"] != self.model.head:
             problem = (
                 f"the file's classifier is for head={self.file['head']!r}, the "
-                f"model's for head={self.model.head!r}"
+                f"model's for head={self.model.head!r}: pass head='keep' or "
+                "head='reset'"
             )
         else:
             return
-        for path in ("head/kernel", "head/bias"):
+        self.problems.append(problem)
+        for path in [path for path in self.entries if path.startswith(_HEAD)]:
             self.refuse(path)
-        self.problems.append(f"{problem}: pass head='keep' or head='reset'")
 
     def leave_head(self, policy: str) -> None:
         """The file's classifier is left out, as the caller said."""
         ours = [path for path in self.weights if path.startswith("head/")]
         if policy == "drop" and ours:
-            self.problems.append("head='drop' is for a model without classifier")
+            self.problems.append(
+                "head='drop' is for a model without classifier: pass head='keep' or "
+                "head='reset'"
+            )
         elif policy != "drop" and not ours:
-            self.problems.append(f"head={policy!r} is for a model with a classifier")
+            self.problems.append(
+                f"head={policy!r} is for a model with a classifier: pass head='drop'"
+            )
         for path in [path for path in self.entries if path.startswith(_HEAD)]:
             # The layers below the classifier stay where the model has them.
             if path.startswith("head/") or path not in self.weights:
@@ -137,7 +150,7 @@ class Plan:
         value = self.model.head_bias_init if path.endswith("bias") else 0.0
         shape = tuple(self.weights[path].shape)
         self.values[path] = lambda: np.full(shape, value, "float32")
-        self.report.adapted[path] = f"reset to {value}"
+        self.report.adapted[path] = f"new, all {value}"
 
     def place_the_rest(self, head: str) -> None:
         """What is left goes into the weight of its path, if it has the shape."""

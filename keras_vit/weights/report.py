@@ -46,7 +46,9 @@ class LoadReport:
             ("resampled", self.resampled),
             ("adapted", self.adapted),
         ):
-            lines += [f"  {title} {path}: {how}" for path, how in changes.items()]
+            for how in dict.fromkeys(changes.values()):
+                paths = [path for path in changes if changes[path] == how]
+                lines.append(f"  {title} {shorten(paths)}: {how}")
         for title, names in (
             ("dropped", self.dropped),
             ("not used", self.unused),
@@ -54,6 +56,11 @@ class LoadReport:
             ("not in the file", self.missing),
         ):
             if names:
-                more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-                lines.append(f"  {title}: {', '.join(names[:8])}{more}")
+                lines.append(f"  {title}: {shorten(names)}")
         return "\n".join(lines + [f"  {note}" for note in self.notes])
+
+
+def shorten(names: list[str]) -> str:
+    """The first names of a list, and how many there are more."""
+    more = f" and {len(names) - 4} more" if len(names) > 5 else ""
+    return ", ".join(names[:4] if more else names) + more

@@ -1,0 +1,112 @@
+"""What users do with constructors, own weight files, labels and the command line."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import TINY
+
+import keras_vit
+from keras_vit.__main__ import main
+from keras_vit.weights import CheckpointError, open_checkpoint
+from keras_vit.weights.report import LoadReport
+
+pytestmark = pytest.mark.backend
+SMALL = {"depth": 1, "input_shape": (32, 32, 3)}
+
+
+@pytest.mark.parametrize("head", ["gap", "map"])
+def test_a_constructor_honours_the_head(head):
+    assert keras_vit.ViTTi16(classes=3, head=head, **SMALL).head == head
+    features = keras_vit.ViTTi16(include_top=False, head=head, **SMALL)
+    assert features.head == head
+    assert features.output_shape == (None, 192)
+
+
+def test_an_image_size_is_said_once():
+    with pytest.raises(ValueError, match=r"`input_shape` must be alone.*image_size"):
+        keras_vit.ViTTi16(input_shape=(32, 32, 3), image_size=48)
+    with pytest.raises(ValueError, match=r"`input_shape` must be \(height"):
+        keras_vit.ViTTi16(input_shape=224)
+
+
+def test_a_top_needs_classes_where_the_file_has_none(tmp_path):
+    model = keras_vit.ViTTi16(include_top=False, pooling="token", **SMALL)
+    keras_vit.save_checkpoint(model, tmp_path / "features.npz")
+    weights = tmp_path / "features.npz"
+    with pytest.raises(ValueError, match=r"`classes` must be given.*features.npz"):
+        keras_vit.ViTTi16(weights=weights, depth=1)
+    assert keras_vit.ViTTi16(weights=weights, depth=1, classes=3).classes == 3
+
+
+def test_own_weights_of_another_model_are_refused(tmp_path):
+    path = tmp_path / "own.weights.h5"
+    deep = keras_vit.ViTTi16(classes=3, depth=2, input_shape=(32, 32, 3))
+    deep.save_weights(path)
+    with pytest.raises(CheckpointError, match=r"of the same model.*parameters"):
+        keras_vit.ViTTi16(weights=path, classes=3, **SMALL)
+    again = keras_vit.ViTTi16(weights=path, classes=3, depth=2, input_shape=(32, 32, 3))
+    for ours, theirs in zip(again.get_weights(), deep.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("family", ["timm", "hugging_face"])
+def test_names_of_classes_come_back(family, tmp_path):
+    pytest.importorskip("safetensors")
+    names = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
+    model = keras_vit.VisionTransformer(**TINY, gelu="exact", class_names=names)
+    keras_vit.save_checkpoint(model, tmp_path / "out", family)
+    assert keras_vit.from_checkpoint(tmp_path / "out").class_names == names
+    fewer = keras_vit.from_checkpoint(tmp_path / "out", classes=3)
+    assert fewer.class_names is None
+
+
+def test_names_that_a_library_made_up_are_none(tmp_path):
+    pytest.importorskip("safetensors")
+    model = keras_vit.VisionTransformer(**TINY, gelu="exact")
+    keras_vit.save_checkpoint(model, tmp_path / "out", "hugging_face")
+    assert keras_vit.from_checkpoint(tmp_path / "out").class_names is None
+
+
+def test_converting_a_file_into_itself_is_refused(tmp_path, capsys):
+    path = tmp_path / "model.npz"
+    model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
+    keras_vit.save_checkpoint(model, path)
+    before = path.read_bytes()
+    assert main(["convert", str(path), f"{tmp_path}/./model.npz"]) == 2
+    assert "OUT must not be IN" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert main(["convert", str(path), str(tmp_path / "copy.npz")]) == 0
+    with open_checkpoint(tmp_path / "copy.npz") as copy, open_checkpoint(path) as file:
+        assert copy.entries.keys() == file.entries.keys()
+
+
+def test_a_model_of_another_width_is_one_line(tmp_path):
+    model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
+    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
+    other = keras_vit.VisionTransformer(**{**TINY, "image_size": 14, "width": 20})
+    with pytest.raises(CheckpointError, match="width=15 instead of 20") as caught:
+        keras_vit.load_checkpoint(other, tmp_path / "model.npz")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_report_says_what_happened_to_many_weights_in_one_line():
+    paths = [f"encoder_block_{i}/norm1/gamma" for i in range(50)]
+    report = LoadReport(
+        "x.npz", "google", adapted=dict.fromkeys(paths, "from bfloat16")
+    )
+    assert "and 46 more: from bfloat16" in str(report)
+    assert len(str(report).splitlines()) == 3
+
+
+def test_a_file_without_classifier_or_model_without_one_says_which_policy(tmp_path):
+    keras.utils.set_random_seed(1)
+    scores = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
+    features = keras_vit.VisionTransformer(
+        **{**TINY, "image_size": 14, "classes": None}
+    )
+    keras_vit.save_checkpoint(scores, tmp_path / "scores.npz")
+    keras_vit.save_checkpoint(features, tmp_path / "features.npz")
+    with pytest.raises(CheckpointError, match="the model none: pass head='drop'"):
+        keras_vit.load_checkpoint(features, tmp_path / "scores.npz")
+    with pytest.raises(CheckpointError, match="the file none: pass head='keep'"):
+        keras_vit.load_checkpoint(scores, tmp_path / "features.npz")
