@@ -9,7 +9,6 @@ does with the published ones. They take 0.7 GB.
 import argparse
 import json
 import pathlib
-import re
 
 import h5py
 import numpy as np
@@ -24,23 +23,11 @@ from benchmarks.published_arrays import (
     google,
     prefixed,
     random_arrays,
+    stacked,
     with_adam,
 )
 from keras_vit.weights.keras_hub import KERAS_HUB
 from keras_vit.weights.tables import match_ours
-
-
-def _stacked(arrays):
-    """Blocks one after the other in one array, as a scan over them has it."""
-    result: dict[str, np.ndarray] = {}
-    blocks: dict[str, list[np.ndarray]] = {}
-    for name, array in arrays.items():
-        match = re.fullmatch(r"(Transformer/encoderblock)_(\d+)/(.+)", name)
-        if match is None:
-            result[name] = array
-        else:
-            blocks.setdefault(f"{match[1]}/{match[3]}", []).append(array)
-    return {**result, **{name: np.stack(parts) for name, parts in blocks.items()}}
 
 
 def _npz_files():
@@ -55,7 +42,7 @@ def _npz_files():
     hybrid = google(SIZES["S"], 1, 12, 1000, units=UNITS["R26"])
     yield "hybrid_R26_S_32_384.npz", random_arrays(hybrid)
     tower = random_arrays(big_vision(SIZES["Ti"], 16, 16, pooling="map"))
-    tower = {name: as_void(array) for name, array in _stacked(tower).items()}
+    tower = {name: as_void(array) for name, array in stacked(tower, np.stack).items()}
     text = {"params/txt/head/bias": np.zeros(768, "float32")}
     yield "big_vision_Ti_16_two_towers.npz", {**prefixed("params/img/", tower), **text}
     yield "bit_R50x1.npz", random_arrays(bit(UNITS["R50"], 1, 1000))

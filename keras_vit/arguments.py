@@ -49,7 +49,7 @@ def check(arguments: dict[str, Any]) -> None:
 
 def patch_side(patch_size: int, resnet_blocks: tuple[int, ...] | None) -> int:
     """Side of the square of the image that becomes one token, in pixels."""
-    return patch_size * (1 if resnet_blocks is None else stem_scale(resnet_blocks))
+    return patch_size * stem_scale(resnet_blocks)
 
 
 def _conflicts(vit) -> Iterator[tuple[bool, str, tuple[str, ...]]]:

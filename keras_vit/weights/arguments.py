@@ -2,31 +2,14 @@
 
 import math
 import re
-from typing import Any, NoReturn
+from typing import Any
 
-from keras_vit.specs import SPECS, image_size_pair, stem_scale
+from keras_vit.specs import SPECS, stem_scale
+from keras_vit.weights import stated
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
 from keras_vit.weights.files import WeightsFileError
 from keras_vit.weights.tables import HEADS_FIRST, HEADS_LAST
 
-_GELUS = {
-    "gelu": "exact",
-    "gelu_new": "tanh",
-    "gelu_fast": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_tanh": "tanh",
-}
-# timm's models that were trained with the approximation and compute it.
-_TIMM_TANH = re.compile(
-    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
-    r"|vit_large_patch16_siglip_(gap_)?512"
-)
-# What only the config of a family tells.
-_CONFIGURED = {
-    "timm": ("gelu", "heads", "head"),
-    "hugging_face": ("gelu", "heads", "norm_epsilon"),
-    "keras_hub": ("norm_epsilon", "head"),
-}
 # How timm and keras-hub name what becomes of the tokens.
 _POOLINGS = {"token": "token", "avg": "gap", "gap": "gap", "map": "map", "": "none"}
 
@@ -56,13 +39,6 @@ def model_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
         ) from error
 
 
-def assumed(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """The arguments that are only usual, for want of a config that tells them."""
-    if checkpoint.family not in _CONFIGURED or checkpoint.file.config:
-        return ()
-    return _CONFIGURED[checkpoint.family]
-
-
 def _arguments(checkpoint: Checkpoint) -> dict[str, Any]:
     if FAMILIES[checkpoint.family].model == "resnet":
         return _resnet(checkpoint)
@@ -83,10 +59,10 @@ def _arguments(checkpoint: Checkpoint) -> dict[str, Any]:
         "fc_norm": "fc_norm/gamma" in shapes,
         "position_embedding": _positions(checkpoint, shapes),
         **_stem(shapes),
-        **_settings(checkpoint),
+        **stated.settings(checkpoint),
     }
     arguments["head"] = _head(checkpoint, shapes, arguments)
-    arguments.update(_class_names(checkpoint, arguments["classes"]))
+    arguments.update(stated.class_names(checkpoint, arguments["classes"]))
     heads = _heads(checkpoint, shapes, arguments)
     if heads is not None:
         arguments["heads"] = heads
@@ -168,58 +144,16 @@ def _stem(shapes) -> dict[str, Any]:
 
 def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
     shapes = _Shapes(checkpoint)
-    pooling, _ = _stated_pooling(checkpoint)
+    pooling, _ = stated.pooling(checkpoint)
     classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
     return {
-        **_class_names(checkpoint, classes),
+        **stated.class_names(checkpoint, classes),
         "blocks": _blocks(shapes),
         "width": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
         "classes": classes,
         "head": "gap" if pooling is None else _POOLINGS.get(pooling, repr(pooling)),
     }
-
-
-def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What no array tells: the flavour of GELU and the epsilon of LayerNorm."""
-    family, config = FAMILIES[checkpoint.family], checkpoint.file.config
-    name, epsilon = None, family.norm_epsilon
-    if checkpoint.family == "hugging_face":
-        name = config.get("hidden_act")
-        epsilon = config.get("layer_norm_eps", epsilon)
-    elif checkpoint.family == "keras_hub":
-        epsilon = config.get("config", {}).get("layer_norm_epsilon", epsilon)
-    elif checkpoint.family == "timm":
-        architecture = config.get("architecture", "")
-        name = "gelu_tanh" if _TIMM_TANH.match(architecture) else None
-        name = "quick_gelu" if "quickgelu" in architecture else name
-        name = config.get("model_args", {}).get("act_layer", name)
-    if name is not None and name not in _GELUS:
-        _refuse(checkpoint, f"The activation must be one of {', '.join(_GELUS)}", name)
-    pooler = config.get("pooler_act", "tanh")
-    if checkpoint.family == "hugging_face" and pooler != "tanh":
-        _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
-    return {"gelu": _GELUS[name] if name else family.gelu, "norm_epsilon": epsilon}
-
-
-def _class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
-    """Names of the classes, where a config has one of its own for each."""
-    config, names = checkpoint.file.config, None
-    if checkpoint.family == "hugging_face":
-        labels = config.get("id2label", {})
-        names = [labels.get(str(index)) for index in range(classes or 0)]
-    elif checkpoint.family in ("timm", "timm_bit"):
-        names = config.get("pretrained_cfg", {}).get("label_names")
-    if not names or len(names) != classes or None in names:
-        return {}
-    own = any(name != f"LABEL_{index}" for index, name in enumerate(names))
-    return {"class_names": names} if own else {}
-
-
-def _refuse(checkpoint: Checkpoint, rule: str, received: Any) -> NoReturn:
-    raise WeightsFileError(
-        f"{rule}. Received: {received!r} in the config of {str(checkpoint.file.path)!r}"
-    )
 
 
 def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
@@ -230,7 +164,7 @@ def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
         usual = "gap"
     else:
         usual = "token"
-    pooling, whole = _stated_pooling(checkpoint)
+    pooling, whole = stated.pooling(checkpoint)
     head = usual if pooling is None else _POOLINGS.get(pooling)
     prefix = arguments["class_token"] + arguments["register_tokens"]
     pooled = prefix if whole else 0  # of the tokens before the patches
@@ -245,19 +179,6 @@ def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
     return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
 
 
-def _stated_pooling(checkpoint: Checkpoint) -> tuple[str | None, bool]:
-    """How a config calls the pooling, and whether all tokens take part or patches."""
-    if checkpoint.family.startswith("timm"):
-        config = checkpoint.file.config
-        options = config.get("model_args", {})
-        pooling = options.get("global_pool", config.get("global_pool"))
-        return pooling, options.get("pool_include_prefix", False)
-    if checkpoint.family == "keras_hub":
-        task = checkpoint.file.beside("task.json").get("config", {})
-        return task.get("pooling"), True
-    return None, True
-
-
 def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
     """The number of attention heads, which PyTorch's arrays do not show."""
     shapes["encoder_block_0/attention/query/kernel"]  # must be there
@@ -270,12 +191,8 @@ def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
             arguments["width"]
             // shapes["encoder_block_0/attention/query_norm/gamma"][0]
         )
-    config = checkpoint.file.config
-    stated = config.get("num_attention_heads") or config.get("model_args", {}).get(
-        "num_heads"
-    )
-    if stated:
-        return stated
+    if told := stated.heads(checkpoint):
+        return told
     size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
     known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
     return known.get(size)
@@ -297,16 +214,16 @@ def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
 def _grid(checkpoint: Checkpoint, shapes, arguments, prefix: int) -> dict[str, Any]:
     """Image size in pixels, and whether positions cover the prefix tokens."""
     patch = arguments["patch_size"] * stem_scale(arguments.get("resnet_blocks"))
-    stated = _stated_image_size(checkpoint)
+    size = stated.image_size(checkpoint)
     if "position_embedding/embedding" not in shapes:
-        return {"image_size": stated} if stated else {}
+        return {"image_size": size} if size else {}
     tokens = shapes["position_embedding/embedding"][1]
-    if stated:
-        patches = (stated[0] // patch) * (stated[1] // patch)
+    if size:
+        patches = (size[0] // patch) * (size[1] // patch)
         if tokens in (patches, patches + prefix):
             return {
-                "grid": (stated[0] // patch, stated[1] // patch),
-                "image_size": stated,
+                "grid": (size[0] // patch, size[1] // patch),
+                "image_size": size,
                 "prefix_positions": tokens == patches + prefix,
             }
     # How many prefix tokens may have positions, what is usual first.
@@ -320,22 +237,3 @@ def _grid(checkpoint: Checkpoint, shapes, arguments, prefix: int) -> dict[str, A
                 "prefix_positions": covered == prefix,
             }
     return {}
-
-
-def _stated_image_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """(H, W) from a config, where there is one that says."""
-    config = checkpoint.file.config
-    size: Any = None
-    if checkpoint.family == "hugging_face":
-        size = config.get("image_size")
-    elif checkpoint.family == "keras_hub":
-        size = config.get("config", {}).get("image_shape")
-    elif checkpoint.family == "timm":
-        size = config.get("model_args", {}).get("img_size")
-        size = size or config.get("pretrained_cfg", {}).get("input_size", [None])[1:]
-    if not size:
-        return None
-    try:
-        return image_size_pair(size if isinstance(size, int) else (size[0], size[1]))
-    except ValueError as error:
-        raise TypeError(error) from error

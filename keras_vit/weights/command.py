@@ -14,13 +14,14 @@ from rich.table import Table
 
 from keras_vit.base import ImageModel
 from keras_vit.specs import RESNET_DEPTHS, SPECS
-from keras_vit.weights.arguments import assumed, model_arguments
+from keras_vit.weights.arguments import model_arguments
 from keras_vit.weights.build import from_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.registry import list_weights
 from keras_vit.weights.resample import RESIZES
 from keras_vit.weights.save import WRITTEN, save_checkpoint
+from keras_vit.weights.stated import assumed
 from keras_vit.weights.stored import refusing
 
 _SUFFIXES = (".npz", ".safetensors", ".h5", ".json")

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights.arguments import assumed, model_arguments
+from keras_vit.weights.arguments import model_arguments
 from keras_vit.weights.checkpoint import Checkpoint, Entry
 from keras_vit.weights.report import LoadReport
+from keras_vit.weights.stated import assumed
 
 HEAD_POLICIES = ("load", "keep", "reset", "drop")
 _HEAD = ("head/", "pre_logits/", "attention_pooling/")
