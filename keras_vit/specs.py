@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,10 +165,12 @@ def image_size_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
     Raises:
         ValueError: Not one or two positive integers.
     """
-    sides = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if len(sides) != 2 or not all(isinstance(s, int) and s > 0 for s in sides):
+    one = isinstance(image_size, Integral)
+    sides: Any = (image_size, image_size) if one else image_size
+    pair = isinstance(sides, Sequence) and len(sides) == 2
+    if not pair or not all(isinstance(s, Integral) and int(s) > 0 for s in sides):
         raise ValueError(
             "`image_size` must be a positive integer or a pair (height, width). "
             f"Received: image_size={image_size}"
         )
-    return sides[0], sides[1]
+    return int(sides[0]), int(sides[1])  # NumPy's integers are no JSON

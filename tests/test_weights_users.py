@@ -110,3 +110,19 @@ def test_a_file_without_classifier_or_model_without_one_says_which_policy(tmp_pa
         keras_vit.load_checkpoint(features, tmp_path / "scores.npz")
     with pytest.raises(CheckpointError, match="the file none: pass head='keep'"):
         keras_vit.load_checkpoint(scores, tmp_path / "features.npz")
+
+
+def test_an_image_size_may_be_numpys(tmp_path):
+    model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
+    larger = keras_vit.with_image_size(model, np.int64(28))
+    assert larger.image_size == (28, 28)
+    larger.save(tmp_path / "larger.keras")
+    with pytest.raises(ValueError, match=r"`image_size` must be.*Received: .*3\.5"):
+        keras_vit.with_image_size(model, 3.5)
+
+
+def test_a_resnet_has_no_patches():
+    model = keras_vit.ResNet(image_size=32, blocks=(1,), classes=3)
+    assert keras_vit.with_image_size(model, 48).input_shape == (None, 48, 48, 3)
+    with pytest.raises(ValueError, match=r"`patch_size` must be None.*patch_size=8"):
+        keras_vit.with_image_size(model, 48, patch_size=8)

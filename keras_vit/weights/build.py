@@ -200,6 +200,11 @@ def with_image_size(
             {**layer.get_config(), "image_size": config["image_size"]}
         )
         config["preprocessing"] = keras.saving.serialize_keras_object(layer)
+    if patch_size is not None and "patch_size" not in config:
+        raise ValueError(
+            "`patch_size` must be None for a model without patches. "
+            f"Received: patch_size={patch_size}, model={model!r}"
+        )
     if patch_size is not None:
         config["patch_size"] = patch_size
     new = type(model).from_config(config)

@@ -99,7 +99,8 @@ class Plan:
         if second := self.checkpoint.second_classifiers:
             self.report.unused += second
             self.report.notes.append(
-                "its second classifier, of the distillation token, has no place here"
+                "its second classifier, of the distillation token, has no place here: "
+                "strict=False leaves it out"
             )
         theirs, ours = self.file["classes"], self.model.classes
         if theirs is ours is None:
