@@ -1,6 +1,6 @@
 """Do other libraries' models give the same logits through our loader, and back?
 
-    python -m benchmarks.parity            # the published sizes; about ten minutes
+    python -m benchmarks.parity            # the published sizes; about five minutes
     python -m benchmarks.parity --small    # the same models in small; what tests run
 
 Every model is built by its own library with random weights in every place, written by
