@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from keras_vit.base import check_choice, check_counts, check_labels, check_rates
-from keras_vit.specs import stem_scale
+from keras_vit.specs import patch_side
 
 COUNTS = (
     "patch_size",
@@ -45,11 +45,6 @@ def check(arguments: dict[str, Any]) -> None:
         if wrong:
             received = ", ".join(f"{name}={arguments[name]!r}" for name in names)
             raise ValueError(f"{message}. Received: {received}")
-
-
-def patch_side(patch_size: int, resnet_blocks: tuple[int, ...] | None) -> int:
-    """Side of the square of the image that becomes one token, in pixels."""
-    return patch_size * stem_scale(resnet_blocks)
 
 
 def _conflicts(vit) -> Iterator[tuple[bool, str, tuple[str, ...]]]:

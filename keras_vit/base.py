@@ -180,10 +180,10 @@ def application(
         check_choice("pooling", pooling, tuple(poolings))
         arguments = {"name": name, **kwargs}
         if input_shape is not None:
-            if {"image_size", "channels"} & kwargs.keys():
+            if again := sorted({"image_size", "channels"} & kwargs.keys()):
                 raise ValueError(
                     "`input_shape` must be alone. "
-                    f"Received: input_shape={input_shape}, and {', '.join(kwargs)}"
+                    f"Received: input_shape={input_shape}, and {', '.join(again)}"
                 )
             if not isinstance(input_shape, Sequence) or len(input_shape) != 3:
                 raise ValueError(

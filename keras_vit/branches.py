@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.base import check_choice, check_rates
+
 LAYER_NORM_EPSILON = 1e-6
 GELUS = {"tanh": True, "exact": False}  # to keras.activations.gelu's `approximate`
 
@@ -42,8 +44,7 @@ class StochasticDepth(keras.layers.Layer):
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(**kwargs)
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
+        check_rates({"rate": rate}, ("rate",))
         self.rate = rate
         self.seed = seed
         if rate > 0.0:
@@ -122,11 +123,7 @@ class MLP(keras.layers.Layer):
 
     def __init__(self, hidden_dim, dropout=0.0, gelu="tanh", **kwargs):
         super().__init__(**kwargs)
-        if gelu not in GELUS:
-            raise ValueError(
-                f"`gelu` must be one of {', '.join(map(repr, GELUS))}. "
-                f"Received: gelu={gelu!r}"
-            )
+        check_choice("gelu", gelu, tuple(GELUS))
         self.hidden_dim = hidden_dim
         self.dropout = dropout
         self.gelu = gelu

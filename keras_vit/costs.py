@@ -8,7 +8,7 @@ from keras_vit.specs import (
     image_size_pair,
     parse_resnet,
     parse_variant,
-    stem_scale,
+    patch_side,
 )
 
 
@@ -97,7 +97,7 @@ def model_costs(
         ValueError: `image_size` is no multiple of what a patch sees.
     """
     height, width = image_size_pair(image_size)
-    pixels = patch_size * stem_scale(spec.resnet_blocks)
+    pixels = patch_side(patch_size, spec.resnet_blocks)
     if height % pixels or width % pixels:
         hybrid = spec.resnet_blocks is not None
         step = f" times the stem's step: of {pixels}" if hybrid else ""

@@ -12,11 +12,16 @@ from typing import Any
 import keras
 
 from keras_vit import features, layers
-from keras_vit.arguments import check, patch_side
+from keras_vit.arguments import check
 from keras_vit.base import ImageModel, application
 from keras_vit.graph import connect
 from keras_vit.preprocessing import ImagePreprocessing
-from keras_vit.specs import image_size_pair, parse_variant, resnet_blocks_tuple
+from keras_vit.specs import (
+    image_size_pair,
+    parse_variant,
+    patch_side,
+    resnet_blocks_tuple,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -159,6 +159,11 @@ def stem_scale(blocks: Sequence[int] | None) -> int:
     return 1 if blocks is None else 4 * 2 ** max(len(blocks) - 1, 0)
 
 
+def patch_side(patch_size: int, resnet_blocks: tuple[int, ...] | None) -> int:
+    """Side of the square of the image that becomes one token, in pixels."""
+    return patch_size * stem_scale(resnet_blocks)
+
+
 def image_size_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
     """One side or (H, W), in pixels, as a pair.
 

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.base import check_rates
+
 
 def _prepend(tokens, patches):
     """[1, R, D] in front of every image's [B, N, D]."""
@@ -97,8 +99,7 @@ class PatchDropout(keras.layers.Layer):
 
     def __init__(self, rate, prefix_tokens=0, seed=None, **kwargs):
         super().__init__(**kwargs)
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
+        check_rates({"rate": rate}, ("rate",))
         self.rate = rate
         self.prefix_tokens = prefix_tokens
         self.seed = seed

@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
-from keras_vit.specs import SPECS, stem_scale
+from keras_vit.specs import SPECS, patch_side
 from keras_vit.weights import stated
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
 from keras_vit.weights.files import WeightsFileError
@@ -37,6 +38,17 @@ def model_arguments(checkpoint: Checkpoint) -> dict[str, Any]:
             f"model. Received: those beside {str(checkpoint.file.path)!r}, which make "
             f"no sense ({type(error).__name__}: {error})"
         ) from error
+
+
+def differences(
+    file: dict[str, Any], names: tuple[str, ...], wanted: Callable[[str], Any]
+) -> list[str]:
+    """Which of these arguments of a file are not the wanted ones, in words."""
+    return [
+        f"{name}={file[name]} instead of {wanted(name)}"
+        for name in names
+        if name in file and file[name] != wanted(name)
+    ]
 
 
 def _arguments(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -213,7 +225,7 @@ def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
 
 def _grid(checkpoint: Checkpoint, shapes, arguments, prefix: int) -> dict[str, Any]:
     """Image size in pixels, and whether positions cover the prefix tokens."""
-    patch = arguments["patch_size"] * stem_scale(arguments.get("resnet_blocks"))
+    patch = patch_side(arguments["patch_size"], arguments.get("resnet_blocks"))
     size = stated.image_size(checkpoint)
     if "position_embedding/embedding" not in shapes:
         return {"image_size": size} if size else {}

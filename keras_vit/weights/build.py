@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from keras_vit.base import check_choice, check_model
-from keras_vit.specs import image_size_pair, stem_scale
-from keras_vit.weights.arguments import model_arguments
+from keras_vit.specs import image_size_pair, patch_side
+from keras_vit.weights.arguments import differences, model_arguments
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.files import open_arrays
@@ -63,7 +63,7 @@ def from_checkpoint(
         file = model_arguments(checkpoint)
         kind = FAMILIES[checkpoint.family].model
     if grid is not None and kind == "vit":
-        side = file["patch_size"] * stem_scale(file.get("resnet_blocks"))
+        side = patch_side(file["patch_size"], file.get("resnet_blocks"))
         file["image_size"] = (grid[0] * side, grid[1] * side)
     return _build(_model_class(kind), path, file, arguments, resample, grid)
 
@@ -92,12 +92,7 @@ def build_variant(
         return _load_own(model_class(**arguments), path)
     with open_checkpoint(path) as checkpoint:
         file = model_arguments(checkpoint)
-    wrong = [
-        f"{key}={file[key]} instead of {arguments.get(key)}"
-        for key in _SIZES
-        if key in file and file[key] != arguments.get(key)
-    ]
-    if wrong:
+    if wrong := differences(file, _SIZES, arguments.get):
         raise CheckpointError(
             f"`weights` must be of the size {variant}. Received: {str(path)!r} of a "
             f"model with {', '.join(wrong)}"

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.base import ImageModel
-from keras_vit.specs import RESNET_DEPTHS, SPECS
+from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.weights.arguments import model_arguments
 from keras_vit.weights.build import from_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.registry import list_weights
 from keras_vit.weights.resample import RESIZES
-from keras_vit.weights.save import WRITTEN, save_checkpoint
+from keras_vit.weights.save import WRITTEN, replacing, save_checkpoint
 from keras_vit.weights.stated import assumed
 from keras_vit.weights.stored import refusing
 
@@ -102,13 +102,8 @@ def _convert(arguments: argparse.Namespace) -> None:
         raise ValueError(f"OUT must not be IN. Received: {arguments.target!r}")
     model = _read(arguments)
     if family == "keras":
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{os.getpid()}.{target.name}")
-        try:
+        with replacing(target) as temporary:
             model.save(temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
         written = [target]
     else:
         written = save_checkpoint(model, target, family)
@@ -208,6 +203,6 @@ def _variant(arguments: dict[str, Any]) -> str:
     name = names.get(size, "of no published size")
     if blocks is None:
         return f"ViT {name}/{arguments['patch_size']}"
-    patch = 4 * 2 ** max(len(blocks) - 1, 0) * arguments["patch_size"]
+    patch = patch_side(arguments["patch_size"], blocks)
     patch = patch // 2 if blocks == () else patch  # as the official name has it
     return f"ViT {stem}+{name}/{patch}"

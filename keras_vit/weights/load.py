@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit.base import check_choice, check_model
 from keras_vit.weights.adapt import adapt_kernels, adapt_positions
+from keras_vit.weights.arguments import differences
 from keras_vit.weights.assign import assign, fresh_copy
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.fetch import fetch
@@ -93,11 +94,7 @@ def _check_kind(model, checkpoint) -> None:
 def _check_size(plan: Plan) -> None:
     """Another width fits nowhere; said at once instead of weight by weight."""
     sizes = ("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width", "blocks")
-    different = [
-        f"{name}={plan.file[name]} instead of {getattr(plan.model, name)}"
-        for name in sizes
-        if name in plan.file and plan.file[name] != getattr(plan.model, name)
-    ]
+    different = differences(plan.file, sizes, lambda name: getattr(plan.model, name))
     if [text for text in different if not text.startswith("depth")]:
         raise CheckpointError(
             f"The checkpoint must have the size of the model {plan.model.name!r}. "

@@ -64,7 +64,7 @@ def save_checkpoint(
         )
     arrays = _their_arrays(model, family, places)
     if family == "google":
-        with _replacing(path) as temporary:
+        with replacing(path) as temporary:
             _write_npz(temporary, arrays)
         return [path]
     documents = configs.documents(model, family)
@@ -132,19 +132,19 @@ def _write_folder(
     with contextlib.ExitStack() as stack:
         # All are complete before the first is renamed.
         for name, document in documents.items():
-            temporary = stack.enter_context(_replacing(folder / name))
+            temporary = stack.enter_context(replacing(folder / name))
             temporary.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-        temporary = stack.enter_context(_replacing(folder / "model.safetensors"))
+        temporary = stack.enter_context(replacing(folder / "model.safetensors"))
         # Not by its save_file, whose file only its owner may read.
         temporary.write_bytes(save(arrays, metadata={"format": "pt"}))
     return [folder / name for name in ("model.safetensors", *documents)]
 
 
 @contextlib.contextmanager
-def _replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A path beside this one; what is written there takes its place at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")  # Keras needs the suffix
     try:
         yield temporary
         temporary.replace(path)
