@@ -5,6 +5,7 @@ project lie in `training/recipes/`, one per recipe.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +27,18 @@ def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The Vision Transformer; see `keras_vit.VisionTransformer`.
+    """The network; see `keras_vit.VisionTransformer`.
 
     Args:
-        variant: A published size such as B/16, or null where the next five are given;
-            where both are, these win.
+        architecture: vit (a Vision Transformer or a hybrid), bit (keras_vit.ResNet, the
+            paper's "ResNet (BiT)"), resnet (keras.applications) or cnn (a small
+            convolutional network, the baseline of small images).
+        variant: A published size: B/16 or R50+B/16 of vit, R50x1 of bit, ResNet50 of
+            resnet. Null for a vit where the next five are given; where both are, these
+            win.
+        weights: Published or own weights to begin with: a name that
+            `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
+            Null for random ones.
         patch_size: Side of a patch, in pixels.
         width: Width of the tokens.
         depth: Number of encoder blocks.
@@ -40,8 +48,16 @@ class ModelConfig:
         channels: 1 (gray) or 3 (RGB).
         head: token, gap (mean of the patches) or map (attention pooling).
         class_token: Whether there is a class token.
+        representation_size: Width of the head's hidden layer, or null for none.
+        head_bias_init: First bias of the classifier; -10 for a sigmoid loss over many
+            classes.
         dropout: Dropout rate of the paper's appendix B.1.
         stochastic_depth: Drop rate of the last block's residual branches.
+        layer_scale: First value of each residual branch's scale, or null for none.
+        gelu: tanh (the approximation that Google's code computes) or exact.
+        rematerialize: Whether to compute the activations of each encoder block again
+            in the backward pass, instead of keeping them.
+        position_embedding: learned_1d, or sincos_2d, which is fixed.
         position_stddev: Standard deviation of the initial position embeddings; the
             paper's is 0.02.
         pixel_mean: Subtracted from the pixels (0 to 255) inside the model.
@@ -49,9 +65,13 @@ class ModelConfig:
         interpolation: How images of another size are resized.
         antialias: Whether to filter before shrinking.
         crop_fraction: Share of each side that evaluation keeps, by a centre crop.
+        resize: How evaluation comes to the size before the crop: plain (both sides, the
+            ratio changes) or small (the shorter side, the ratio stays).
     """
 
+    architecture: Literal["vit", "bit", "resnet", "cnn"] = "vit"
     variant: str | None = "S/16"
+    weights: str | None = None
     patch_size: int | None = None
     width: int | None = None
     depth: int | None = None
@@ -61,8 +81,14 @@ class ModelConfig:
     channels: Literal[1, 3] = 3
     head: Literal["token", "gap", "map"] = "token"
     class_token: bool = True
+    representation_size: int | None = None
+    head_bias_init: float = 0.0
     dropout: float = 0.0
     stochastic_depth: float = 0.0
+    layer_scale: float | None = None
+    gelu: Literal["tanh", "exact"] = "tanh"
+    rematerialize: bool = False
+    position_embedding: Literal["learned_1d", "sincos_2d"] = "learned_1d"
     position_stddev: float = 0.02
     pixel_mean: float = 127.5
     pixel_std: float = 127.5
@@ -71,12 +97,15 @@ class ModelConfig:
     )
     antialias: bool = False
     crop_fraction: float = 1.0
+    resize: Literal["plain", "small"] = "plain"
 
     def __post_init__(self):
         given = [name for name in SIZES if getattr(self, name) is not None]
         missing = [name for name in SIZES if name not in given]
         require(
-            self.variant is not None or not missing,
+            self.variant is not None
+            or not missing
+            or self.architecture not in ("vit", "bit", "resnet"),
             "model.variant",
             f"given, or else model.{', model.'.join(missing)}",
             self.variant,
@@ -107,11 +136,14 @@ class DataConfig:
 
     Args:
         source: digits, folder:PATH (one sub-folder for each class, with or without
-            train/ and test/ above them) or tfds:NAME.
-        validation: Share of the training images that is kept for validation; 0 for
-            none.
+            train/ and test/ above them), tfds:NAME or python:MODULE:FUNCTION (a
+            function that returns tf.data.Datasets; see `sources`).
+        train: The training images, as a slice of the source in TensorFlow Datasets'
+            grammar: train, train[:90%], train[:800]+validation[:200].
+        validation: Share of the training images that is kept for validation, 0 for
+            none; or a slice.
         test: Share of all images that is kept for the test, where the source has no
-            test set of its own.
+            test set of its own; or a slice.
         split_seed: Seed of these two divisions, which does not change with `seed`.
         on_bad_image: error ends with the names of unreadable files, skip leaves them
             out.
@@ -119,8 +151,9 @@ class DataConfig:
     """
 
     source: str
-    validation: float = 0.1
-    test: float = 0.2
+    train: str = "train"
+    validation: float | str = 0.1
+    test: float | str = 0.2
     split_seed: int = 0
     on_bad_image: Literal["error", "skip"] = "error"
     download: bool = False
@@ -128,14 +161,18 @@ class DataConfig:
     def __post_init__(self):
         kind, _, rest = self.source.partition(":")
         require(
-            self.source == "digits" or (kind in ("folder", "tfds") and rest != ""),
+            self.source == "digits"
+            or (kind in ("folder", "tfds", "python") and rest != ""),
             "data.source",
-            "digits, folder:PATH or tfds:NAME",
+            "digits, folder:PATH, tfds:NAME or python:MODULE:FUNCTION",
             self.source,
         )
-        value = self.validation
-        require(0 <= value < 1, "data.validation", "in [0, 1)", value)
-        require(0 < self.test < 1, "data.test", "in (0, 1)", self.test)
+        share = self.validation
+        if isinstance(share, float | int):
+            require(0 <= share < 1, "data.validation", "in [0, 1) or a slice", share)
+        share = self.test
+        if isinstance(share, float | int):
+            require(0 < share < 1, "data.test", "in (0, 1) or a slice", share)
         require(self.split_seed >= 0, "data.split_seed", "at least 0", self.split_seed)
 
 
@@ -146,19 +183,60 @@ class AugmentationConfig:
     Args:
         crop_min_area: Smallest share of the image's area that a random crop (ratio 3/4
             to 4/3) keeps before it is resized; 1 for no crop.
+        simple_crop: Instead of that: resize the shorter side, pad by 4 pixels of
+            reflection, crop at a random place (DeiT III's "simple random crop").
         flip: Whether to mirror every second image left to right.
         shift: Largest shift in pixels of the model's input, in both directions; the
             border is repeated.
+        policy: none, randaugment (arXiv:1909.13719), autoaugment (ImageNet's policy of
+            arXiv:1805.09501) or three_augment (DeiT III, arXiv:2204.07118).
+        layers: Operations that randaugment applies to each image.
+        magnitude: Their strength, 0 to 30.
+        magnitude_std: Standard deviation of a normal change of the magnitude.
+        color_jitter: Largest relative change of brightness, contrast and saturation.
+        erase: Probability of erasing a rectangle (arXiv:1708.04896), filled with noise.
+        repeats: How often each image of a batch stands in it, each time changed
+            otherwise (repeated augmentation, arXiv:1901.09335).
+        mixup: alpha of Beta(alpha, alpha), by which pairs of images are blended
+            (arXiv:1710.09412); 0 for none.
+        cutmix: alpha of Beta(alpha, alpha), the share of an image that stays when a
+            rectangle of another is put in (arXiv:1905.04899); 0 for none.
+        cutmix_share: Where both are on: the share of images that cutmix takes.
     """
 
     crop_min_area: float = 1.0
+    simple_crop: bool = False
     flip: bool = False
     shift: int = 0
+    policy: Literal["none", "randaugment", "autoaugment", "three_augment"] = "none"
+    layers: int = 2
+    magnitude: float = 10.0
+    magnitude_std: float = 0.0
+    color_jitter: float = 0.0
+    erase: float = 0.0
+    repeats: int = 1
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    cutmix_share: float = 0.5
 
     def __post_init__(self):
         value = self.crop_min_area
         require(0 < value <= 1, "augmentation.crop_min_area", "in (0, 1]", value)
-        require(self.shift >= 0, "augmentation.shift", "at least 0", self.shift)
+        for name in ("shift", "layers", "magnitude_std", "mixup", "cutmix"):
+            value = getattr(self, name)
+            require(value >= 0, f"augmentation.{name}", "at least 0", value)
+        for name in ("erase", "cutmix_share", "color_jitter"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"augmentation.{name}", "in [0, 1]", value)
+        value = self.magnitude
+        require(0 <= value <= 30, "augmentation.magnitude", "in [0, 30]", value)
+        require(self.repeats >= 1, "augmentation.repeats", "at least 1", self.repeats)
+        require(
+            not self.simple_crop or self.crop_min_area == 1,
+            "augmentation.simple_crop",
+            "false where augmentation.crop_min_area is below 1",
+            self.simple_crop,
+        )
 
 
 @dataclass(frozen=True)
@@ -170,9 +248,16 @@ class OptimizerConfig:
         learning_rate: The highest one; see `schedule`.
         weight_decay: For adamw: the share by which each step shrinks the kernels,
             times the learning rate. Biases, norms and embeddings do not decay.
-        beta_1: For adam and adamw.
-        beta_2: For adam and adamw.
+        beta_1: For adamw and adam.
+        beta_2: For adamw and adam.
         momentum: For sgd.
+        clip_norm: Largest global norm of the gradient of the whole batch, or null.
+        layer_decay: Factor of the learning rate from each block to the one below it;
+            the head has the factor 1, the embeddings the smallest.
+        head_multiplier: Factor of the classifier's learning rate.
+        frozen: Regular expressions; weights whose path has a match do not change.
+        ema: Decay of the moving average of the weights that evaluation and export use
+            (Polyak averaging; the paper's is 0.9999), or null.
     """
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
@@ -181,21 +266,48 @@ class OptimizerConfig:
     beta_1: float = 0.9
     beta_2: float = 0.999
     momentum: float = 0.9
+    clip_norm: float | None = None
+    layer_decay: float = 1.0
+    head_multiplier: float = 1.0
+    frozen: tuple[str, ...] = ()
+    ema: float | None = None
 
     def __post_init__(self):
-        value = self.learning_rate
-        require(value > 0, "optimizer.learning_rate", "positive", value)
-        for name in ("beta_1", "beta_2", "momentum"):
+        for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
-            require(0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value)
+            require(value is None or value > 0, f"optimizer.{name}", "positive", value)
+        for name in ("beta_1", "beta_2", "momentum", "ema"):
+            value = getattr(self, name)
+            require(
+                value is None or 0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value
+            )
+        value = self.layer_decay
+        require(0 < value <= 1, "optimizer.layer_decay", "in (0, 1]", value)
+        for name in ("weight_decay", "head_multiplier"):
+            value = getattr(self, name)
+            require(value >= 0, f"optimizer.{name}", "at least 0", value)
         value = self.weight_decay
-        require(value >= 0, "optimizer.weight_decay", "at least 0", value)
         require(
             value == 0 or self.name == "adamw",
             "optimizer.weight_decay",
             f"0 with {self.name}, which has none",
             value,
         )
+        for pattern in self.frozen:
+            require(
+                _is_pattern(pattern),
+                "optimizer.frozen",
+                "regular expressions",
+                pattern,
+            )
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -203,16 +315,38 @@ class ScheduleConfig:
     """The learning rate over time.
 
     Args:
-        name: cosine or linear (both fall to 0) or constant, after the warm-up.
+        name: After the warm-up: cosine or linear (both fall to `end_learning_rate`),
+            rsqrt (falls with the square root of the step) or constant.
         warmup_epochs: Epochs, or a part of one, in which it rises linearly.
+        warmup_steps: The same in steps; where it is given it wins.
+        start_learning_rate: Where the warm-up begins.
+        end_learning_rate: Where cosine and linear end.
+        timescale: For rsqrt: the steps after which it begins to fall.
+        cooldown_steps: For rsqrt: the steps at the end in which it falls to 0 linearly.
     """
 
-    name: Literal["cosine", "linear", "constant"] = "cosine"
+    name: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
     warmup_epochs: float = 0.0
+    warmup_steps: int | None = None
+    start_learning_rate: float = 0.0
+    end_learning_rate: float = 0.0
+    timescale: int = 10_000
+    cooldown_steps: int = 0
 
     def __post_init__(self):
-        value = self.warmup_epochs
-        require(value >= 0, "schedule.warmup_epochs", "at least 0", value)
+        for name in (
+            "warmup_epochs",
+            "warmup_steps",
+            "start_learning_rate",
+            "end_learning_rate",
+            "cooldown_steps",
+        ):
+            value = getattr(self, name)
+            require(
+                value is None or value >= 0, f"schedule.{name}", "at least 0", value
+            )
+        value = self.timescale
+        require(value >= 1, "schedule.timescale", "at least 1", value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +356,23 @@ class Recipe:
     Args:
         name: Name of the run, and of its folder in runs/.
         description: One line for `python -m training recipes`.
+        reference: Where the values come from: paper, table, file.
+        published_accuracy: The test accuracy that the reference reports, 0 to 1, or
+            null where there is none.
         seed: Decides the initial weights, the order of the images, every random
             change of them, and dropout.
-        strategy: auto (mirrored where there are several GPUs), one_device or mirrored.
+        strategy: auto (mirrored where there are several GPUs), one_device, mirrored,
+            multi_worker (each process by `TF_CONFIG`) or tpu.
+        tpu: Name of the Cloud TPU, or local on a TPU VM.
+        precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
+        jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
+        steps_per_execution: Steps between two returns to Python.
         epochs: Passes over the training images.
+        steps: Steps of the whole training; where it is given it wins over `epochs`.
         batch_size: Images in a step, over all replicas.
+        accumulation: Parts into which each replica divides its images of a step, one
+            after the other, to save memory.
+        loss: softmax, or sigmoid (summed over the classes).
         label_smoothing: Share of the target that is spread over all classes.
         model: The model.
         data: The images.
@@ -237,10 +383,19 @@ class Recipe:
 
     name: str = "run"
     description: str = ""
+    reference: str = ""
+    published_accuracy: float | None = None
     seed: int = 0
-    strategy: Literal["auto", "one_device", "mirrored"] = "auto"
+    strategy: Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"] = "auto"
+    tpu: str | None = None
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    jit_compile: Literal["auto", "on", "off"] = "auto"
+    steps_per_execution: int = 1
     epochs: int = 10
+    steps: int | None = None
     batch_size: int = 64
+    accumulation: int = 1
+    loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig
@@ -252,14 +407,28 @@ class Recipe:
         plain = self.name not in ("", ".", "..") and Path(self.name).name == self.name
         require(plain, "name", "a name for a folder, without slashes", self.name)
         require(0 <= self.seed < 2**31, "seed", "in [0, 2**31)", self.seed)
-        for name in ("epochs", "batch_size"):
+        counts = ("epochs", "steps", "batch_size", "accumulation")
+        for name in (*counts, "steps_per_execution"):
             value = getattr(self, name)
-            require(value >= 1, name, "at least 1", value)
+            require(value is None or value >= 1, name, "at least 1", value)
         value = self.label_smoothing
         require(0 <= value < 1, "label_smoothing", "in [0, 1)", value)
+        value = self.published_accuracy
+        wanted = "in [0, 1] or null"
+        require(value is None or 0 <= value <= 1, "published_accuracy", wanted, value)
         value = self.schedule.warmup_epochs
         wanted = f"less than `epochs` ({self.epochs})"
-        require(value < self.epochs, "schedule.warmup_epochs", wanted, value)
+        by_steps = self.schedule.warmup_steps is not None or self.steps is not None
+        require(
+            by_steps or value < self.epochs, "schedule.warmup_epochs", wanted, value
+        )
+        repeats, batch_size = self.augmentation.repeats, self.batch_size
+        require(
+            batch_size % repeats == 0,
+            "batch_size",
+            f"a multiple of augmentation.repeats ({repeats})",
+            batch_size,
+        )
 
     def to_yaml(self) -> str:
         """The recipe as YAML, every value written out."""
