@@ -57,7 +57,7 @@ class ModelConfig:
         gelu: tanh (the approximation that Google's code computes) or exact.
         rematerialize: Whether to compute the activations of each encoder block again
             in the backward pass, instead of keeping them.
-        position_embedding: learned_1d, or sincos_2d, which is fixed.
+        position_embedding: learned_1d, or sincos2d, which is fixed.
         position_stddev: Standard deviation of the initial position embeddings; the
             paper's is 0.02.
         pixel_mean: Subtracted from the pixels (0 to 255) inside the model.
@@ -88,7 +88,7 @@ class ModelConfig:
     layer_scale: float | None = None
     gelu: Literal["tanh", "exact"] = "tanh"
     rematerialize: bool = False
-    position_embedding: Literal["learned_1d", "sincos_2d"] = "learned_1d"
+    position_embedding: Literal["learned_1d", "sincos2d"] = "learned_1d"
     position_stddev: float = 0.02
     pixel_mean: float = 127.5
     pixel_std: float = 127.5
