@@ -6,6 +6,7 @@ Importing this package registers its layers and models, so that
 
 from keras_vit import decoding, layers, weights
 from keras_vit._version import __version__
+from keras_vit.classifier import ImageClassifier
 from keras_vit.models import (
     R26ViTB32,
     R26ViTS32,
@@ -54,6 +55,7 @@ __all__ = [
     "BiTR101x3",
     "BiTR152x2",
     "BiTR152x4",
+    "ImageClassifier",
     "ImagePreprocessing",
     "R26ViTB32",
     "R26ViTS32",

@@ -12,7 +12,14 @@ import numpy as np
 if TYPE_CHECKING:
     from keras_vit.preprocessing import ImagePreprocessing
 
-__all__ = ["decode_and_resize", "decode_image", "load_image", "resize_image"]
+__all__ = [
+    "decode_and_crop",
+    "decode_and_resize",
+    "decode_image",
+    "load_image",
+    "resize_image",
+    "to_bytes",
+]
 
 CHANNELS = (1, 3)
 
@@ -40,6 +47,44 @@ def decode_image(image_bytes, channels: int = 3):
         raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
     # Always through RGB: each decoder has its own idea of gray, and GIF and BMP none.
     image = tf.io.decode_image(image_bytes, channels=3, expand_animations=False)
+    return _with_channels(image, channels)
+
+
+def decode_and_crop(image_bytes, choose_window, channels: int = 3):
+    """The part of an image file that a function chooses, as `decode_image` reads it.
+
+    Of a JPEG only that part is decoded, which costs less. Where its colours have half
+    the resolution, the outermost columns may differ by a few levels, as they are
+    interpolated without the pixels outside.
+
+    Args:
+        image_bytes: Scalar string tensor: the file's contents.
+        choose_window: From the image's shape, int32 [3], to int32 [4]: top, left,
+            height and width of the part.
+        channels: 3 or 1.
+
+    Returns:
+        uint8 tensor [height, width, channels].
+    """
+    import tensorflow as tf
+
+    def of_jpeg():
+        window = choose_window(tf.image.extract_jpeg_shape(image_bytes))
+        return tf.image.decode_and_crop_jpeg(image_bytes, window, channels=3)
+
+    def of_another():
+        image = tf.io.decode_image(image_bytes, channels=3, expand_animations=False)
+        top, left, height, width = tf.unstack(choose_window(tf.shape(image)))
+        return tf.slice(image, [top, left, 0], [height, width, 3])
+
+    image = tf.cond(tf.io.is_jpeg(image_bytes), of_jpeg, of_another)
+    return _with_channels(image, channels)
+
+
+def _with_channels(image, channels: int):
+    """RGB [h, w, 3] to [h, w, channels], with a shape that says so."""
+    import tensorflow as tf
+
     image = tf.ensure_shape(image, [None, None, 3])
     return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
@@ -57,18 +102,31 @@ def resize_image(image, preprocessing: "ImagePreprocessing"):
     """
     import tensorflow as tf
 
-    channels = image.shape[-1]
-    height, width = preprocessing.image_size
-    top, left = preprocessing.crop_offset
+    height, width = tf.unstack(tf.shape(image)[:2])
+    size = preprocessing.resize_size(height, width, tf.maximum)
     image = tf.image.resize(
         image,
-        preprocessing.resize_size,
+        size,
         method=preprocessing.interpolation,
         antialias=preprocessing.antialias,
     )
-    image = image[top : top + height, left : left + width]
-    image = tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
-    return tf.ensure_shape(image, [height, width, channels])
+    return to_bytes(preprocessing.centre(image, size), preprocessing)
+
+
+def to_bytes(image, preprocessing: "ImagePreprocessing"):
+    """Rounds a resized image to uint8, and states its size: [H, W, C].
+
+    Args:
+        image: float32 tensor, resized with the layer's interpolation.
+        preprocessing: The layer.
+    """
+    import tensorflow as tf
+
+    image = tf.round(image)
+    if preprocessing.interpolation not in ("nearest", "bilinear"):
+        image = tf.clip_by_value(image, 0, 255)  # only the others overshoot
+    image = tf.cast(image, tf.uint8)
+    return tf.ensure_shape(image, [*preprocessing.image_size, image.shape[-1]])
 
 
 def decode_and_resize(image_bytes, preprocessing: "ImagePreprocessing", channels=3):

@@ -41,6 +41,10 @@ class ImagePreprocessing(keras.layers.Layer):
         antialias: Whether to filter before shrinking. Google's code did not.
         crop_fraction: The share of each side that is kept by a centre crop: 1 resizes
             to `image_size` as it is, 0.875 resizes to 1 / 0.875 of it and crops.
+        resize: `"plain"` resizes both sides, so that the ratio changes; `"small"` keeps
+            the ratio and resizes to the smallest image that the crop fits into, which
+            is the shorter side where `image_size` is square (big_vision's
+            `resize_small(s)|central_crop(c)`, where `crop_fraction` is c / s).
 
     Call arguments:
         pixels: Tensor [B, h, w, C] of any numeric type, 0 to 255.
@@ -50,6 +54,7 @@ class ImagePreprocessing(keras.layers.Layer):
     """
 
     INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
+    RESIZES = ("plain", "small")
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class ImagePreprocessing(keras.layers.Layer):
         interpolation="bilinear",
         antialias=False,
         crop_fraction=1.0,
+        resize="plain",
         **kwargs,
     ):
         kwargs.pop("dtype", None)
@@ -73,25 +79,47 @@ class ImagePreprocessing(keras.layers.Layer):
                 "`crop_fraction` must be in (0, 1]. "
                 f"Received: crop_fraction={crop_fraction}"
             )
+        if resize not in self.RESIZES:
+            raise ValueError(
+                f"`resize` must be one of {', '.join(self.RESIZES)}. "
+                f"Received: resize={resize!r}"
+            )
         self.image_size = image_size_pair(image_size)
         self.mean = mean
         self.std = std
         self.interpolation = interpolation
         self.antialias = antialias
         self.crop_fraction = crop_fraction
+        self.resize = resize
         self.built = True
 
-    @property
-    def resize_size(self) -> tuple[int, int]:
-        """(H, W) that an image is resized to, before the crop."""
-        height, width = self.image_size
-        return round(height / self.crop_fraction), round(width / self.crop_fraction)
+    def resize_size(self, height, width, maximum=max):
+        """(H, W) that an image is resized to, before the crop.
 
-    @property
-    def crop_offset(self) -> tuple[int, int]:
-        """(top, left) of the centre crop."""
-        (full_height, full_width), (height, width) = self.resize_size, self.image_size
-        return (full_height - height) // 2, (full_width - width) // 2
+        Args:
+            height: Of the image: an integer, or an integer tensor.
+            width: Of the image.
+            maximum: The larger of two numbers, for tensors.
+        """
+        rows, columns = (round(side / self.crop_fraction) for side in self.image_size)
+        if self.resize == "plain":
+            return rows, columns
+        # Of each pair one number is the side itself, the other a rounded quotient.
+        return (
+            maximum(rows, (2 * height * columns + width) // (2 * width)),
+            maximum(columns, (2 * width * rows + height) // (2 * height)),
+        )
+
+    def centre(self, image, size):
+        """The part of `image` [..., h, w, C] that the crop keeps: [..., H, W, C].
+
+        Args:
+            image: A resized image or a batch of them.
+            size: Its h and w; see `resize_size`.
+        """
+        height, width = self.image_size
+        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        return image[..., top : top + height, left : left + width, :]
 
     def call(self, pixels):
         pixels = ops.cast(pixels, "float32")
@@ -101,15 +129,16 @@ class ImagePreprocessing(keras.layers.Layer):
         return (pixels - mean) / std
 
     def _resize_and_crop(self, pixels):
-        (top, left), (height, width) = self.crop_offset, self.image_size
+        _, height, width, channels = ops.shape(pixels)
+        size = self.resize_size(height, width, _maximum)
         pixels = ops.image.resize(
             pixels,
-            self.resize_size,
+            size,
             interpolation=self.interpolation,
             antialias=self.antialias,
             data_format="channels_last",
         )
-        return pixels[:, top : top + height, left : left + width]
+        return ops.reshape(self.centre(pixels, size), (-1, *self.image_size, channels))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.image_size, input_shape[-1])
@@ -123,7 +152,15 @@ class ImagePreprocessing(keras.layers.Layer):
             "interpolation": self.interpolation,
             "antialias": self.antialias,
             "crop_fraction": self.crop_fraction,
+            "resize": self.resize,
         }
+
+
+def _maximum(one, other):
+    """The larger of two integers, of which each may be a tensor."""
+    if isinstance(one, int) and isinstance(other, int):
+        return max(one, other)
+    return ops.maximum(one, other)
 
 
 def preprocess_input(x, data_format=None, mode="google"):

@@ -1,23 +1,23 @@
-"""Divisions, batches and augmentation: pure functions of (seed, epoch, index)."""
+"""The order of the images and their pixels: pure functions of (seed, step, place)."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_splits import jpeg_split, noise_split
 from sklearn.datasets import load_digits
 
-from keras_vit import ImagePreprocessing
-from training.augment import augment, random_crop, random_shift
+from keras_vit import ImagePreprocessing, decoding
 from training.data import (
     evaluation_batches,
+    example_images,
     in_memory,
     load_splits,
     training_batches,
 )
-from training.errors import DataError
+from training.errors import DataError, RecipeError
 from training.recipe import AugmentationConfig, DataConfig, Recipe
-from training.splits import Split
 
 PREPROCESSING = ImagePreprocessing((9, 7))
 RECIPE = Recipe(
@@ -31,10 +31,7 @@ RECIPE = Recipe(
 
 @pytest.fixture(scope="module")
 def split():
-    """23 images of noise, each with its own number as its only label."""
-    random = np.random.default_rng(0)
-    images = tf.constant(random.integers(0, 256, (23, 13, 11, 3)), tf.uint8)
-    return Split(np.arange(23), 23, lambda index: images[index], [""] * 23)
+    return noise_split()
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +40,14 @@ def digits():
 
 
 def batches(dataset):
-    """Lists of (image, number)."""
+    """Lists of (image, number), without what has the weight 0."""
     return [
         (image, label.argmax())
-        for images, labels in dataset.as_numpy_iterator()
-        for image, label in zip(images, labels, strict=True)
+        for images, labels, *weights in dataset.as_numpy_iterator()
+        for image, label, weight in zip(
+            images, labels, *(weights or [np.ones(len(images))]), strict=True
+        )
+        if weight
     ]
 
 
@@ -72,10 +72,20 @@ def test_pixels_do_not_depend_on_the_number_of_threads(split):
     assert same(batches(dataset), batches(dataset.with_options(options)))
 
 
-def test_pixels_do_not_depend_on_the_place_in_the_run(split):
+@pytest.mark.parametrize("step", [1, 5, 8, 14, 15])
+def test_a_resumed_run_sees_what_the_whole_one_would_have_seen(split, step):
     whole = batches(training_batches(split, RECIPE, PREPROCESSING))
-    resumed = batches(training_batches(split, RECIPE, PREPROCESSING, first_epoch=2))
-    assert same(whole[40:], resumed)
+    resumed = training_batches(split, RECIPE, PREPROCESSING, first_step=step)
+    assert same(whole[4 * step :], batches(resumed))
+
+
+def test_a_run_ends_after_its_steps(split):
+    short = training_batches(split, RECIPE, PREPROCESSING, total_steps=7)
+    by_recipe = dataclasses.replace(RECIPE, steps=7)
+    assert len(batches(short)) == 7 * 4
+    assert same(
+        batches(short), batches(training_batches(split, by_recipe, PREPROCESSING))
+    )
 
 
 def test_pixels_depend_on_seed_and_epoch(split):
@@ -98,21 +108,69 @@ def test_an_epoch_has_only_full_batches_and_no_image_twice(split):
     assert set(numbers) == set(range(23))
 
 
+def test_repeated_images_stand_in_one_batch_and_differ(split):
+    augmentation = dataclasses.replace(RECIPE.augmentation, repeats=3)
+    recipe = dataclasses.replace(RECIPE, batch_size=6, augmentation=augmentation)
+    dataset = training_batches(split, recipe, PREPROCESSING)
+    for images, labels in dataset.as_numpy_iterator():
+        numbers = labels.argmax(axis=1)
+        np.testing.assert_array_equal(numbers, np.tile(numbers[:2], 3))
+        assert numbers[0] != numbers[1]
+        assert len(np.unique(images[[0, 2, 4]], axis=0)) > 1
+
+
 def test_evaluation_has_every_image_once_and_in_order(split):
     dataset = evaluation_batches(split, 4, PREPROCESSING)
     assert [number for _, number in batches(dataset)] == list(range(23))
 
 
+def test_evaluation_pads_its_last_batch_with_weight_0(split):
+    *_, (images, labels, weights) = evaluation_batches(
+        split, 4, PREPROCESSING
+    ).as_numpy_iterator()
+    np.testing.assert_array_equal(weights, [1, 1, 1, 0])
+    assert not images[3].any()
+    assert not labels[3].any()
+
+
 def test_evaluation_images_are_what_the_model_would_resize_itself(split):
-    images, _ = next(evaluation_batches(split, 23, PREPROCESSING).as_numpy_iterator())
+    images, *_ = next(evaluation_batches(split, 23, PREPROCESSING).as_numpy_iterator())
     originals = np.stack([split.read(tf.constant(i)).numpy() for i in range(23)])
     expected = PREPROCESSING(originals).numpy() * 127.5 + 127.5
     assert np.abs(images - expected).max() <= 0.501
 
 
-def test_images_in_memory_are_the_same(split):
-    cached = evaluation_batches(in_memory(split, PREPROCESSING), 5, PREPROCESSING)
-    assert same(batches(cached), batches(evaluation_batches(split, 5, PREPROCESSING)))
+@pytest.mark.parametrize("resize", ["plain", "small"])
+def test_evaluation_images_are_the_pixels_of_the_server(resize):
+    split = jpeg_split()
+    preprocessing = ImagePreprocessing(24, crop_fraction=0.8, resize=resize)
+    images, *_ = next(evaluation_batches(split, 6, preprocessing).as_numpy_iterator())
+    for index, image in enumerate(images):
+        contents = split.encoded(tf.constant(index, tf.int64))
+        served = decoding.decode_and_resize(contents, preprocessing)
+        np.testing.assert_array_equal(image, served)
+
+
+@pytest.mark.parametrize("crop_fraction", [1.0, 0.75])
+def test_images_in_memory_are_the_same(split, crop_fraction):
+    preprocessing = ImagePreprocessing((9, 7), crop_fraction=crop_fraction)
+    cached = evaluation_batches(in_memory(split, preprocessing), 5, preprocessing)
+    assert same(batches(cached), batches(evaluation_batches(split, 5, preprocessing)))
+
+
+def test_training_on_images_in_memory_is_the_same(split):
+    preprocessing = ImagePreprocessing((9, 7), crop_fraction=0.75)
+    recipe = dataclasses.replace(RECIPE, augmentation=AugmentationConfig(flip=True))
+    cached = training_batches(in_memory(split, preprocessing), recipe, preprocessing)
+    assert same(
+        batches(cached), batches(training_batches(split, recipe, preprocessing))
+    )
+
+
+def test_example_images_are_the_first_of_the_training(split):
+    images = example_images(split, RECIPE, PREPROCESSING, 6)
+    examples = batches(training_batches(split, RECIPE, PREPROCESSING))
+    np.testing.assert_array_equal(images, [image for image, _ in examples[:6]])
 
 
 def test_fewer_images_than_a_batch_is_an_error(split):
@@ -121,15 +179,22 @@ def test_fewer_images_than_a_batch_is_an_error(split):
         training_batches(split, recipe, PREPROCESSING)
 
 
+def test_an_odd_batch_cannot_be_mixed(split):
+    augmentation = AugmentationConfig(mixup=0.2)
+    recipe = dataclasses.replace(RECIPE, batch_size=5, augmentation=augmentation)
+    with pytest.raises(RecipeError, match="an even number of images.*Received: 5 for"):
+        training_batches(split, recipe, PREPROCESSING)
+
+
 def test_digits_keep_their_values():
     splits = load_splits(DataConfig("digits", validation=0.0), channels=1)
-    pixels = np.concatenate(
+    pixels = np.stack(
         [
-            images
+            image
             for part in (splits.train, splits.test)
-            for images, _ in evaluation_batches(
-                part, 100, ImagePreprocessing(8)
-            ).as_numpy_iterator()
+            for image, _ in batches(
+                evaluation_batches(part, 100, ImagePreprocessing(8))
+            )
         ]
     )
     values = np.round(pixels[..., 0] * (16 / 255))
@@ -154,54 +219,3 @@ def test_the_division_does_not_follow_the_seed_of_the_run(digits):
     other = load_splits(DataConfig("digits", split_seed=1), channels=1)
     assert again.test.names == digits.test.names
     assert set(other.test.names) != set(digits.test.names)
-
-
-@pytest.mark.parametrize("largest", [1, 2])
-def test_a_shift_moves_whole_pixels_and_repeats_the_border(largest):
-    image = np.arange(5 * 4, dtype="uint8").reshape(5, 4, 1)
-    padded = np.pad(image, ((largest,) * 2, (largest,) * 2, (0, 0)), mode="edge")
-    places = range(2 * largest + 1)
-    windows = {padded[y : y + 5, x : x + 4].tobytes() for y in places for x in places}
-    shifted = {
-        random_shift(tf.constant(image), tf.constant([0, seed]), largest)
-        .numpy()
-        .tobytes()
-        for seed in range(500)
-    }
-    assert shifted == windows
-
-
-def test_a_crop_keeps_at_least_the_smallest_area():
-    rows, columns = np.mgrid[:60, :80]
-    image = tf.constant(np.stack([rows, columns, rows], -1), tf.uint8)
-    shapes = [
-        random_crop(image, tf.constant([1, seed]), 0.25).shape for seed in range(100)
-    ]
-    areas = np.array([height * width for height, width, _ in shapes]) / (60 * 80)
-    ratios = np.array([width / height for height, width, _ in shapes])
-    assert areas.min() > 0.23
-    assert areas.min() < 0.4 < 0.8 < areas.max()
-    assert ratios.min() > 0.7
-    assert ratios.max() < 1.4
-
-
-def test_half_of_the_images_are_mirrored():
-    image = tf.constant(np.arange(9 * 7 * 3).reshape(9, 7, 3) % 256, tf.uint8)
-    config = AugmentationConfig(flip=True)
-    results = [
-        augment(image, tf.constant([2, seed]), config, PREPROCESSING).numpy()
-        for seed in range(100)
-    ]
-    mirrored = [np.array_equal(result, image[:, ::-1]) for result in results]
-    unchanged = [np.array_equal(result, image) for result in results]
-    assert sum(mirrored) + sum(unchanged) == 100
-    assert 30 < sum(mirrored) < 70
-
-
-def test_augmentation_is_the_same_eagerly_and_in_a_pipeline(split):
-    config, image = RECIPE.augmentation, split.read(tf.constant(3))
-    eager = augment(image, tf.constant([4, 4]), config, PREPROCESSING)
-    pipeline = tf.data.Dataset.from_tensors(image).map(
-        lambda picture: augment(picture, tf.constant([4, 4]), config, PREPROCESSING)
-    )
-    np.testing.assert_array_equal(eager, next(iter(pipeline)))

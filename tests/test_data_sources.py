@@ -1,4 +1,7 @@
-"""Folders of images and TensorFlow Datasets, with Pillow as the reference."""
+"""Folders, TensorFlow Datasets and a user's own, with Pillow as the reference."""
+
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -9,8 +12,9 @@ from sklearn.datasets import load_sample_image
 from training.data import load_splits
 from training.errors import DataError
 from training.folder import open_folder
+from training.python_source import open_python
 from training.recipe import DataConfig
-from training.sources import open_tfds
+from training.tfds import open_tfds
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +237,218 @@ def test_a_data_set_without_class_labels_is_an_error(tfds):
         pytest.raises(DataError, match="no image with a class label"),
     ):
         open_tfds("voc/2007")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "imagenet2012",
+        "cifar10",
+        "cifar100",
+        "oxford_iiit_pet",
+        "oxford_flowers102",
+        "mnist",
+    ],
+)
+def test_the_recipes_data_sets_work_with_mock_data(tfds, name):
+    config = DataConfig(
+        f"tfds:{name}", "train[:60]", validation="train[60:]", test="validation"
+    )
+    with tfds.testing.mock_data(num_examples=64):
+        splits = load_splits(config, 3)
+    parts = (splits.train, splits.validation, splits.test)
+    assert [len(part) for part in parts] == [60, 4, 64]
+    for part in parts:
+        assert read(part, 0).dtype == np.uint8
+        assert part.encoded(tf.constant(0, tf.int64)).dtype == tf.string
+
+
+@pytest.fixture(scope="module", params=["tfrecord", "array_record"])
+def prepared(request, tmp_path_factory):
+    """A data set of 50 images in four files, written by TFDS; its name and folder."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    if request.param == "array_record":
+        pytest.importorskip("array_record")
+    folder, name = tmp_path_factory.mktemp("tfds"), f"numbered_{request.param}"
+
+    def example(number):
+        return {
+            "image": tf.fill([4, 5, 3], tf.cast(number, tf.uint8)),
+            "label": number % 7,
+        }
+
+    def examples(count):
+        return tf.data.Dataset.range(count).map(example)
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name=name,
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(None, None, 3)),
+                "label": tfds.features.ClassLabel(num_classes=7),
+            }
+        ),
+        split_datasets={"train": examples(50), "test": examples(9)},
+        data_dir=folder,
+        file_format=request.param,
+        download_config=tfds.download.DownloadConfig(num_shards=4),
+    )
+    return name, folder
+
+
+def expected_order(name, folder):
+    """The images in the order in which TFDS itself counts: one by one, by slices."""
+    import tensorflow_datasets as tfds
+
+    load = tfds.data_source if "array_record" in name else tfds.load
+    slices = [f"train[{place}:{place + 1}]" for place in range(50)]
+    return [
+        int(np.asarray(example["image"])[0, 0, 0])
+        for part in load(name, split=slices, data_dir=folder)
+        for example in part
+    ]
+
+
+@pytest.mark.parametrize("limit", [2**30, 10])
+def test_slices_of_tensorflow_datasets_are_its_own(prepared, monkeypatch, limit):
+    name, folder = prepared
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
+    monkeypatch.setattr("training.tfds.MEMORY_LIMIT", limit)
+    if limit == 10 and "tfrecord" in name:
+        with pytest.raises(DataError, match="tfds build .*=array_record") as error:
+            open_tfds(name)
+        assert "\n" not in str(error.value)
+        return
+    train = open_tfds(name).train
+    dataset = tf.data.Dataset.range(50).map(train.read, num_parallel_calls=4)
+    order = [int(image[0, 0, 0]) for image in dataset]
+    assert order == expected_order(name, folder)
+    assert order != list(range(50))
+    np.testing.assert_array_equal(train.labels, np.array(order) % 7)
+
+
+def numbered(count, size=(4, 5, 3), label=lambda number: number % 3):
+    return tf.data.Dataset.range(count).map(
+        lambda number: (tf.fill(size, tf.cast(number, tf.uint8)), label(number))
+    )
+
+
+@pytest.fixture
+def user(monkeypatch):
+    """Opens python:own:data, where data returns what is given."""
+
+    def open_it(returned, channels=3):
+        module = types.ModuleType("own")
+        module.data = lambda: returned
+        monkeypatch.setitem(sys.modules, "own", module)
+        return open_python("own:data", channels)
+
+    return open_it
+
+
+def test_a_users_arrays_are_kept_without_loss(user):
+    names = ["a", "b", "c"]
+    source = user({"train": numbered(9), "test": numbered(4), "class_names": names})
+    assert source.class_names == ("a", "b", "c")
+    assert [len(source.train), len(source.test)] == [9, 4]
+    for number in range(9):
+        assert (read(source.train, number) == number).all()
+        assert source.train.labels[number] == number % 3
+        contents = source.train.encoded(tf.constant(number)).numpy()
+        assert contents.startswith(b"\x89PNG")
+
+
+def test_a_users_files_are_kept_as_they_are(user, folder):
+    paths = sorted(map(str, (folder / "ant").iterdir()))
+    files = tf.data.Dataset.from_tensor_slices(paths).map(
+        lambda path: (tf.io.read_file(path), tf.constant(1, tf.int32))
+    )
+    source = user({"train": files, "class_names": ["a", "b"]})
+    assert source.test is None
+    with Image.open(paths[2]) as image:
+        np.testing.assert_array_equal(read(source.train, 2), np.asarray(image))
+
+
+def test_a_users_datasets_are_divided_as_the_recipe_says(user, monkeypatch):
+    user({"train": numbered(30), "validation": numbered(6), "class_names": "abc"})
+    splits = load_splits(
+        DataConfig("python:own:data", "train[:20]", "validation", "train[20:]"), 1
+    )
+    assert [len(splits.train), len(splits.validation), len(splits.test)] == [20, 6, 10]
+    assert read(splits.test, 0).shape == (4, 5, 1)
+
+
+WRONG = {
+    "a list": ([1], "must return a dictionary with `class_names` and `train`.*list"),
+    "no names": ({"train": numbered(3)}, "`class_names`.*Received: .*'train'"),
+    "no train": ({"test": numbered(3), "class_names": "abc"}, "`train`, a tf.data"),
+    "an array": ({"train": np.zeros(3), "class_names": "abc"}, "'train': 'ndarray'"),
+    "another part": (
+        {"train": numbered(3), "trian": numbered(3), "class_names": "abc"},
+        "must return class_names, train, validation, test. Received: trian",
+    ),
+    "floats": (
+        {
+            "train": numbered(3).map(lambda x, y: (tf.cast(x, tf.float32), y)),
+            "class_names": "abc",
+        },
+        "train: must be a tf.data.Dataset of pairs.*float32",
+    ),
+    "batches": (
+        {"train": numbered(3).batch(2), "class_names": "abc"},
+        "integer, unbatched. Received",
+    ),
+    "one-hot labels": (
+        {"train": numbered(3, label=lambda n: tf.one_hot(n, 3)), "class_names": "abc"},
+        "and an integer",
+    ),
+    "four channels": (
+        {"train": numbered(3, size=(4, 5, 4)), "class_names": "abc"},
+        r"uint8 \[h, w, 1 or 3\]",
+    ),
+    "a label out of range": (
+        {"train": numbered(3, label=lambda n: n + 5), "class_names": "abc"},
+        "labels must be from 0 to 2, as there are 3 classes. Received: 5 for",
+    ),
+    "a negative label": (
+        {"train": numbered(3, label=lambda n: n - 1), "class_names": "abc"},
+        "labels must be from 0 to 2.*Received: -1 for",
+    ),
+    "no images": (
+        {"train": numbered(3), "test": numbered(0), "class_names": "abc"},
+        "python:own:data: test: there are no images",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_user_may_not_return_is_one_line(user, case):
+    returned, message = WRONG[case]
+    with pytest.raises(DataError, match=message) as error:
+        user(returned)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere_at_all:data", "No module named 'nowhere_at_all'"),
+        ("keras_vit:data_of_mine", "no attribute 'data_of_mine'"),
+        ("keras_vit", "python:keras_vit: "),
+    ],
+)
+def test_a_users_function_that_is_not_there_is_one_line(name, message):
+    with pytest.raises(DataError, match=message):
+        open_python(name)
+
+
+def test_a_users_data_must_fit_into_the_memory(user, monkeypatch):
+    monkeypatch.setattr("training.python_source.MEMORY_LIMIT", 300)
+    with pytest.raises(DataError, match="must be at most 300 bytes.*after"):
+        user({"train": numbered(90), "class_names": "abc"})
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,74 @@ def test_resizing_rounds_to_bytes_and_crops(photograph):
     assert np.abs(resized.numpy() - whole).max() <= 0.5001
 
 
-@pytest.mark.parametrize("size", [(80, 130), (20, 30)])
-def test_the_pipeline_and_the_layer_resize_alike(photograph, size):
-    preprocessing = ImagePreprocessing(size, mean=0.0, std=1.0)
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("resize", ["plain", "small"])
+@pytest.mark.parametrize("size", [(80, 130), (20, 30), (24, 24)])
+def test_the_pipeline_and_the_layer_resize_alike(
+    photograph, size, resize, interpolation
+):
+    preprocessing = ImagePreprocessing(
+        size, mean=0.0, std=1.0, resize=resize, interpolation=interpolation
+    )
     outside = decoding.resize_image(tf.constant(photograph), preprocessing).numpy()
-    inside = preprocessing(photograph[None])[0].numpy()
+    inside = preprocessing(photograph[None])[0].numpy().clip(0, 255)
     assert np.abs(outside - inside).max() <= 0.5001
+
+
+@pytest.mark.parametrize("resize", ["plain", "small"])
+def test_a_pipeline_resizes_images_of_unknown_size(photograph, resize):
+    preprocessing = ImagePreprocessing(24, crop_fraction=0.8, resize=resize)
+    pictures = [photograph, photograph[:50], photograph[:, :33]]
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(pictures),
+        output_signature=tf.TensorSpec([None, None, 3], tf.uint8),
+    ).map(lambda image: decoding.resize_image(image, preprocessing))
+    for picture, resized in zip(pictures, dataset.as_numpy_iterator(), strict=True):
+        expected = decoding.resize_image(tf.constant(picture), preprocessing)
+        np.testing.assert_array_equal(resized, expected)
+
+
+KINDS = {
+    "JPEG": ("RGB", {"subsampling": 0}),
+    "progressive JPEG": ("RGB", {"subsampling": 0, "progressive": True}),
+    "CMYK JPEG": ("CMYK", {"subsampling": 0}),
+    "gray JPEG": ("L", {}),
+    "PNG": ("RGB", {}),
+    "GIF": ("P", {}),
+    "BMP": ("RGB", {}),
+    "WEBP": ("RGB", {"lossless": True}),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_a_file_is_a_part_of_its_image(photograph, kind, channels):
+    mode, options = KINDS[kind]
+    data = encode(
+        Image.fromarray(photograph).convert(mode), kind.split()[-1], **options
+    )
+    shapes = []
+
+    def choose(shape):
+        shapes.append(shape[:2].numpy().tolist())
+        return tf.constant([13, 21, 37, 53])
+
+    part = decoding.decode_and_crop(tf.constant(data), choose, channels)
+    assert shapes == [[80, 130]]
+    assert part.shape == (37, 53, channels)
+    np.testing.assert_array_equal(part, decode(data, channels)[13:50, 21:74])
+
+
+def test_a_part_is_the_same_in_a_pipeline(photograph):
+    def part(data):
+        return decoding.decode_and_crop(
+            data, lambda shape: shape[0] // [8, 7, 2, 3] // 1
+        )
+
+    files = [encode(Image.fromarray(photograph), kind) for kind in ("PNG", "JPEG")]
+    dataset = tf.data.Dataset.from_tensor_slices(files).map(part)
+    for data, result in zip(files, dataset.as_numpy_iterator(), strict=True):
+        np.testing.assert_array_equal(result, part(tf.constant(data)))
 
 
 def test_it_stands_in_a_tf_data_pipeline(photograph):

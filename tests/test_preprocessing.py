@@ -56,6 +56,40 @@ def test_a_crop_keeps_the_centre():
     np.testing.assert_array_equal(numpy(layer(image)), image[:, 2:6, 3:9])
 
 
+@pytest.mark.parametrize(("height", "width"), [(30, 47), (47, 30), (30, 30), (8, 31)])
+@pytest.mark.parametrize("size", [(12, 12), (10, 16), (16, 10)])
+def test_the_small_resize_keeps_the_ratio_and_fills_the_crop(height, width, size):
+    """As big_vision's resize_small and central_crop, here for any image size."""
+    image = np.random.default_rng(0).uniform(0, 255, (1, height, width, 3))
+    layer = ImagePreprocessing(
+        size, mean=0.0, std=1.0, crop_fraction=0.75, resize="small"
+    )
+    whole = [round(side / 0.75) for side in size]
+    factor = max(whole[0] / height, whole[1] / width)
+    rows, columns = round(height * factor), round(width * factor)
+    resized = keras.ops.image.resize(
+        keras.ops.cast(image, "float32"), (rows, columns), data_format="channels_last"
+    )
+    top, left = (rows - size[0]) // 2, (columns - size[1]) // 2
+    expected = numpy(resized)[:, top : top + size[0], left : left + size[1]]
+    np.testing.assert_allclose(numpy(layer(image)), expected, atol=1e-4)
+
+
+def test_the_small_resize_of_a_square_is_the_plain_one(pixels):
+    square = pixels[:, :13, :13]
+    plain, small = (
+        ImagePreprocessing(8, crop_fraction=0.8, resize=resize)
+        for resize in ("plain", "small")
+    )
+    np.testing.assert_array_equal(numpy(plain(square)), numpy(small(square)))
+
+
+def test_a_config_without_the_resize_is_a_plain_one():
+    config = ImagePreprocessing(8, crop_fraction=0.8).get_config()
+    del config["resize"]
+    assert ImagePreprocessing.from_config(config).resize == "plain"
+
+
 def test_it_computes_in_float32_under_a_half_precision_policy(pixels):
     keras.config.set_dtype_policy("mixed_float16")
     try:
@@ -69,7 +103,7 @@ def test_it_computes_in_float32_under_a_half_precision_policy(pixels):
 
 def test_it_comes_back_from_its_config():
     layer = ImagePreprocessing(
-        (13, 17), (1.0, 2.0, 3.0), 4.0, "bicubic", True, 0.875, name="p"
+        (13, 17), (1.0, 2.0, 3.0), 4.0, "bicubic", True, 0.875, "small", name="p"
     )
     copy = ImagePreprocessing.from_config(layer.get_config())
     assert copy.get_config() == layer.get_config()
@@ -123,6 +157,7 @@ def test_predictions_use_the_models_own_names():
         ),
         (lambda: ImagePreprocessing(8, crop_fraction=0), r"`crop_fraction`.*\(0, 1\]"),
         (lambda: ImagePreprocessing((8, 0)), "`image_size` must be"),
+        (lambda: ImagePreprocessing(8, resize="big"), "`resize` must be.*'big'"),
     ],
 )
 def test_an_error_names_the_argument_and_what_came(call, message):

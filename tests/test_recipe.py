@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from training.cli import main
 from training.errors import RecipeError
@@ -17,9 +18,9 @@ from training.recipe import (
     Recipe,
     ScheduleConfig,
     load_recipe,
-    recipe_files,
-    recipe_path,
+    parse_recipe,
 )
+from training.recipe_files import named_recipe, recipe_files, recipe_names
 
 ROOT = pathlib.Path(__file__).parent.parent
 DIGITS = DataConfig("digits")
@@ -31,16 +32,45 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("path", recipe_files(), ids=lambda path: path.stem)
-def test_every_recipe_is_valid_and_named_after_its_file(path):
-    recipe = load_recipe(path)
-    assert recipe.name == path.stem
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_is_valid_and_has_its_name(name):
+    recipe = named_recipe(name)
+    assert recipe.name == name
     assert recipe.description
+
+
+def test_a_variant_differs_from_its_file_in_its_row_alone():
+    path = next(path for path in recipe_files() if path.stem == "finetune_cifar10")
+    tree = yaml.safe_load(path.read_text())
+    variants = tree.pop("variants")
+    assert variants["B16"].pop("optimizer") == {"learning_rate": 0.01}
+    assert variants["B16"].pop("model") == {"variant": "B/16"}
+    tree["optimizer"]["learning_rate"] = 0.01
+    tree["model"]["variant"] = "B/16"
+    tree |= {"name": "finetune_cifar10-B16", **variants["B16"]}
+    own = parse_recipe(yaml.safe_dump(tree), "here")
+    assert named_recipe("finetune_cifar10-B16") == own
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("digit", "digits"),
+        ("finetune_cifar10", "finetune_cifar10-B16"),
+        ("finetune_cifar10-B61", "finetune_cifar10-B16"),
+        ("x", "-"),
+    ],
+)
+def test_an_unknown_recipe_is_told_with_names_like_it(name, word):
+    with pytest.raises(RecipeError, match="python -m training recipes") as error:
+        named_recipe(name)
+    assert word in str(error.value)
+    assert len(str(error.value)) < 300
 
 
 def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
     recipe = dataclasses.replace(
-        load_recipe(recipe_path("digits")),
+        named_recipe("digits"),
         model=ModelConfig(variant="Ti/8", image_size=(32, 64)),
     )
     path = tmp_path / "recipe.yaml"
@@ -162,7 +192,38 @@ def test_the_process_ends_with_2_and_one_line_on_stderr():
     assert result.stderr.startswith("error: ")
 
 
-def test_the_list_of_recipes_has_one_line_each(capsys):
+def test_the_list_has_every_recipe(capsys):
     main(["recipes"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [p.stem for p in recipe_files()]
+    *lines, _ = capsys.readouterr().out.splitlines()
+    listed, file = [], ""
+    for line in lines:
+        if line.startswith(" "):
+            listed += [file + ending for ending in line.split()]
+        else:
+            file = line.split()[0]
+            listed.append(file)
+    assert set(listed) >= set(recipe_names())
+    families = {path.stem for path in recipe_files()} - set(recipe_names())
+    assert sorted(listed) == sorted([*recipe_names(), *families])
+
+
+@pytest.mark.parametrize("name", ["digits", "vtab-clevr_count", "deit-B16"])
+def test_a_printed_recipe_reads_back_as_itself(capsys, tmp_path, name):
+    main(["recipes", name])
+    path = tmp_path / "printed.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert load_recipe(path) == named_recipe(name)
+
+
+def test_a_variant_is_overridden_as_any_recipe(capsys):
+    with pytest.raises(SystemExit):
+        main(
+            [
+                *("fit", "--recipe", "finetune_cifar10-B16"),
+                *("--model.variant", "S/16", "--print_config"),
+            ]
+        )
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["model"]["variant"] == "S/16"
+    assert printed["optimizer"]["learning_rate"] == 0.01
+    assert printed["name"] == "finetune_cifar10-B16"

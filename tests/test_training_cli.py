@@ -11,7 +11,8 @@ from training import baselines
 from training.cli import main
 from training.errors import DataError, RunError, TrainingError
 from training.predict import find_images, predict
-from training.recipe import load_recipe, recipe_path
+from training.recipe import load_recipe
+from training.recipe_files import named_recipe
 from training.report import pyplot
 from training.runs import load_model
 
@@ -153,9 +154,7 @@ def test_the_baselines_are_those_known_for_this_division():
     """Accuracies measured with scikit-learn alone on its own division."""
     scores = {
         name: accuracy
-        for name, accuracy, _ in baselines.baseline_scores(
-            load_recipe(recipe_path("digits"))
-        )
+        for name, accuracy, _ in baselines.baseline_scores(named_recipe("digits"))
     }
     assert scores["kNN, k = 3"] == pytest.approx(0.9861, abs=1e-4)
     assert scores["SVM, RBF kernel, gamma 0.001"] == pytest.approx(0.9889, abs=1e-4)

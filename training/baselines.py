@@ -53,7 +53,7 @@ def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
     """[n, H * W * C], 0 to 16, in the model's size."""
     preprocessing = make_preprocessing(recipe.model)
     batches = evaluation_batches(split, BATCH_SIZE, preprocessing).as_numpy_iterator()
-    images = np.concatenate([images for images, _ in batches])
+    images = np.concatenate([images for images, *_ in batches])[: len(split)]
     return np.round(images.reshape(len(images), -1) * (PIXEL_RANGE / 255), 3)
 
 

@@ -1,66 +1,326 @@
-"""The state of a training run, saved after every epoch so that it can go on bit by bit.
+"""Checkpoints of a run: a kill at any moment costs at most the newest one.
 
 Keras stores neither the seeds of dropout nor what callbacks remember (keras#19796), so
-the state here is everything: weights, seed generators, optimizer, epoch and history.
+a checkpoint here is everything that the next step depends on:
+
+00000120.npz    after step 120: the arrays, and the run they belong to
+00000120.json   its commit marker, written last: the size and the SHA-256 of that file
+
+A checkpoint counts where both are there and agree; every other one is torn.
 """
 
+import contextlib
+import dataclasses
+import hashlib
 import json
-import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
+import ml_dtypes  # noqa: F401  NumPy learns the name bfloat16 from it
 import numpy as np
+from etils import epath
 
+from . import files
 from .errors import RunError
+from .recipe import Recipe
+
+# The place in the .npz of all that is no array, as JSON.
+META = "__meta__"
 
 
-def save_state(
-    path: Path, trainer: keras.Model, history: list[dict[str, float]]
-) -> None:
-    """Writes the state beside `path`, then renames: the file is always whole.
+@dataclass(frozen=True)
+class Owner:
+    """The run that a checkpoint belongs to.
 
     Args:
-        path: The file, `.npz`.
-        trainer: The compiled model.
+        recipe: The recipe's `fingerprint`.
+        workers: Processes that train together.
+        replicas: Copies of the model in each of them.
+    """
+
+    recipe: str
+    workers: int = 1
+    replicas: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The state of a run after a step.
+
+    Args:
+        step: Steps of the whole run that are done.
+        arrays: Everything that the next step depends on, by name.
+        owner: The run.
         history: One row for each finished epoch.
     """
-    arrays = {name: variable.numpy() for name, variable in _state(trainer).items()}
-    temporary = path.with_suffix(".tmp.npz")
-    np.savez(temporary, history=json.dumps(history), **arrays)
-    os.replace(temporary, path)
+
+    step: int
+    arrays: dict[str, np.ndarray]
+    owner: Owner
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
 
 
-def load_state(path: Path, trainer: keras.Model) -> list[dict[str, float]]:
-    """Puts the state into a compiled model of the same recipe.
+class TornError(Exception):
+    """A checkpoint that does not count, and why."""
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """A short name of the whole recipe; every change of a value changes it."""
+    return hashlib.sha256(recipe.to_yaml().encode()).hexdigest()[:16]
+
+
+def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
+    """Writes a checkpoint; then, and only then, deletes the old and the torn ones.
+
+    A checkpoint that cannot be written (a full disk, a bucket out of reach) and one
+    that is not worth it (numbers that are not finite) cost one line on stderr: the
+    training goes on, and the last good checkpoint stays.
 
     Args:
-        path: What `save_state` wrote.
-        trainer: The compiled model, its optimizer built.
+        folder: The checkpoints' folder; made where it does not exist.
+        checkpoint: The state to save.
+        keep: How many complete checkpoints stay, this one included.
 
     Returns:
-        One row for each finished epoch.
+        Whether the checkpoint is there.
+    """
+    folder, step = epath.Path(folder), checkpoint.step
+    spoilt = [name for name, a in checkpoint.arrays.items() if not _is_finite(a)]
+    if spoilt:
+        _warn(f"no checkpoint of step {step}: {spoilt[0]} is not finite")
+        return False
+    try:
+        if not _is_complete(folder, step):
+            _write(folder, checkpoint)
+    except OSError as error:
+        _warn(f"no checkpoint of step {step}, the training goes on: {error}")
+        return False
+    _prune(folder, step, keep)
+    return True
+
+
+def latest(folder: epath.PathLike) -> Checkpoint | None:
+    """Reads the newest complete checkpoint; names every torn one that is newer.
 
     Raises:
-        RunError: The state belongs to another model.
+        OSError: A checkpoint may be whole, but cannot be read. Going on with an older
+            one would delete it.
     """
-    state = _state(trainer)
-    with np.load(path) as arrays:
-        stored = {name: arrays[name].shape for name in arrays if name != "history"}
-        wanted = {name: tuple(variable.shape) for name, variable in state.items()}
-        if stored != wanted:
-            raise RunError(f"{path}: does not belong to this recipe's model")
-        for name, variable in state.items():
-            variable.assign(arrays[name])
-        return json.loads(str(arrays["history"]))
+    folder = epath.Path(folder)
+    for step in reversed(_steps(folder)):
+        try:
+            return _read(folder, step)
+        except TornError as reason:
+            _warn(f"{_data(folder, step)}: torn, left out: {reason}")
+    return None
 
 
-def _state(trainer: keras.Model) -> dict[str, Any]:
-    """Every variable that the next step depends on, by its place."""
-    # `variables` of a model, unlike its `weights`, has the seed generators too.
-    metrics = {id(variable) for variable in trainer.metrics_variables}
-    model_state = [v for v in trainer.variables if id(v) not in metrics]
-    return {
-        **{f"model_{i}": variable for i, variable in enumerate(model_state)},
-        **{f"optimizer_{i}": v for i, v in enumerate(trainer.optimizer.variables)},
-    }
+def restore(
+    folder: epath.PathLike, owner: Owner, state: Mapping[str, np.ndarray]
+) -> Checkpoint | None:
+    """Reads the newest complete checkpoint, if it fits this run.
+
+    Args:
+        folder: The checkpoints' folder.
+        owner: This run.
+        state: This run's arrays, whose names, shapes and types it must have.
+
+    Returns:
+        The checkpoint, or None where there is no complete one.
+
+    Raises:
+        RunError: It belongs to another recipe, to another number of workers or
+            replicas, or to another model.
+        OSError: It cannot be read.
+    """
+    checkpoint = latest(folder)
+    if checkpoint is not None:
+        path = _data(epath.Path(folder), checkpoint.step)
+        _check_owner(path, checkpoint.owner, owner)
+        _check_arrays(path, checkpoint.arrays, state)
+    return checkpoint
+
+
+def last_complete(folder: epath.PathLike) -> epath.Path | None:
+    """The file of the newest checkpoint with a marker; its content is not checked."""
+    steps = _committed(epath.Path(folder))
+    return _data(epath.Path(folder), steps[-1]) if steps else None
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    # V is how NumPy sees bfloat16.
+    return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
+
+
+def _data(folder: epath.Path, step: int) -> epath.Path:
+    return folder / f"{step:08d}.npz"
+
+
+def _marker(folder: epath.Path, step: int) -> epath.Path:
+    return folder / f"{step:08d}.json"
+
+
+def _write(folder: epath.Path, checkpoint: Checkpoint) -> None:
+    """Writes the arrays, and when they are in their place the marker, or nothing."""
+    meta = dataclasses.asdict(dataclasses.replace(checkpoint, arrays={}))
+    meta["arrays"] = {name: a.dtype.name for name, a in checkpoint.arrays.items()}
+    arrays = {**checkpoint.arrays, META: np.array(json.dumps(meta))}
+    with files.os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with files.writing(_data(folder, checkpoint.step)) as local:
+        np.savez(local, allow_pickle=False, **arrays)
+        marker = {
+            "step": checkpoint.step,
+            "bytes": local.stat().st_size,
+            "sha256": _digest(local),
+        }
+    try:
+        files.write_text(_marker(folder, checkpoint.step), json.dumps(marker))
+    except OSError:
+        _remove(folder, checkpoint.step)
+        raise
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(folder: epath.Path, step: int) -> Checkpoint:
+    """Raises TornError where the checkpoint does not count."""
+    with _whole_file(folder, step) as local:
+        try:
+            with np.load(local) as stored:
+                meta = json.loads(str(stored[META]))
+                types = meta["arrays"]
+                # An .npz keeps the bytes of bfloat16, and forgets the name.
+                meta["arrays"] = {n: stored[n].view(types[n]) for n in types}
+            meta["owner"] = Owner(**meta["owner"])
+            return Checkpoint(**meta)
+        except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            raise TornError(f"it cannot be understood: {error}") from None
+
+
+@contextlib.contextmanager
+def _whole_file(folder: epath.Path, step: int) -> Iterator[Path]:
+    """Gives the .npz on a local disk; raises TornError unless the marker fits it."""
+    marker = _read_marker(folder, step)
+    with contextlib.ExitStack() as stack:
+        try:
+            local = stack.enter_context(files.reading(_data(folder, step)))
+            size = local.stat().st_size
+        except FileNotFoundError:
+            raise TornError("there is only its marker") from None
+        if size != marker["bytes"]:
+            raise TornError(f"it has {size} bytes instead of {marker['bytes']}")
+        if _digest(local) != marker["sha256"]:
+            raise TornError("its bytes are not those that were written")
+        yield local
+
+
+def _read_marker(folder: epath.Path, step: int) -> dict[str, Any]:
+    try:
+        with files.reading(_marker(folder, step)) as local:
+            marker = json.loads(local.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TornError("it has no marker, so its writing was never finished") from None
+    except ValueError:
+        raise TornError("its marker is damaged") from None
+    whole = isinstance(marker, dict) and {"bytes", "sha256"} <= marker.keys()
+    if not whole or marker.get("step") != step:
+        raise TornError("its marker is damaged")
+    return marker
+
+
+def _is_complete(folder: epath.Path, step: int) -> bool:
+    try:
+        with _whole_file(folder, step):
+            return True
+    except TornError:
+        return False
+
+
+def _names(folder: epath.Path) -> set[str]:
+    with files.os_errors(folder):
+        return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def _steps(folder: epath.Path) -> list[int]:
+    """The steps of all checkpoints, torn ones included, in order."""
+    stems = {name.partition(".")[0] for name in _names(folder)}
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def _committed(folder: epath.Path) -> list[int]:
+    """The steps of those that have both files."""
+    names = _names(folder)
+    return [
+        step
+        for step in _steps(folder)
+        if {_data(folder, step).name, _marker(folder, step).name} <= names
+    ]
+
+
+def _prune(folder: epath.Path, newest: int, keep: int) -> None:
+    """Deletes all but the `keep` newest complete checkpoints up to `newest`.
+
+    One of a later step was found torn when the run resumed, whatever its marker says.
+    """
+    kept = [step for step in _committed(folder) if step <= newest][-keep:]
+    for step in _steps(folder):
+        if step not in kept:
+            _remove(folder, step)
+    for name in _names(folder):
+        if name.startswith(files.UNFINISHED):
+            files.remove(folder / name)
+
+
+def _remove(folder: epath.Path, step: int) -> None:
+    """Deletes the marker first: what a kill leaves does not count."""
+    files.remove(_marker(folder, step))
+    files.remove(_data(folder, step))
+
+
+def _check_owner(path: epath.Path, stored: Owner, owner: Owner) -> None:
+    if stored.recipe != owner.recipe:
+        raise RunError(
+            f"{path}: checkpoint of another recipe ({stored.recipe}, this run's is "
+            f"{owner.recipe})"
+        )
+    if stored != owner:
+        raise RunError(
+            f"{path}: checkpoint of {_world(stored)}; this run has {_world(owner)}"
+        )
+
+
+def _world(owner: Owner) -> str:
+    return f"{owner.workers} worker(s) with {owner.replicas} replica(s) each"
+
+
+def _check_arrays(
+    path: epath.Path, stored: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]
+) -> None:
+    """Raises RunError with the first differences unless all names and shapes agree."""
+    names = [*state, *(name for name in stored if name not in state)]
+    different = [
+        f"{name} is {_kind(stored.get(name))}, this run's {_kind(state.get(name))}"
+        for name in names
+        if _kind(stored.get(name)) != _kind(state.get(name))
+    ]
+    if different:
+        more = f"; {len(different) - 3} more differ" if len(different) > 3 else ""
+        raise RunError(
+            f"{path}: checkpoint of another model: {'; '.join(different[:3])}{more}"
+        )
+
+
+def _kind(array: np.ndarray | None) -> str:
+    return "absent" if array is None else f"{array.dtype.name} {array.shape}"

@@ -2,17 +2,25 @@
 
 import dataclasses
 import sys
-from argparse import ArgumentError
+import textwrap
+from argparse import SUPPRESS, ArgumentError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
+from jsonargparse.typing import PositiveFloat
 
 from .errors import RecipeError, RunError
-from .recipe import DataConfig, Recipe, load_recipe, recipe_files, recipe_path
+from .recipe import DataConfig, Recipe, load_recipe
+from .recipe_files import named_recipe, recipe_files, recipe_yaml, recipes_of_file
 
 RUNS = Path("runs")
+INDENT = {
+    "initial_indent": "    ",
+    "subsequent_indent": "    ",
+    "break_on_hyphens": False,
+}
 
 
 class RecipeOrConfig(ActionConfigFile):
@@ -21,7 +29,7 @@ class RecipeOrConfig(ActionConfigFile):
     def __call__(self, parser, cfg, values, option_string=None):
         """Reads the file into the arguments."""
         if option_string == "--recipe":
-            values = str(recipe_path(values))
+            values = recipe_yaml(values)
         super().__call__(parser, cfg, values, option_string)
 
 
@@ -34,14 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         TrainingError: A mistake of the user's, in one line.
     """
-    parser = _parser()
-    try:
-        options = parser.parse_args(arguments)
-        options = parser.instantiate(options)
-    except (ArgumentError, TypeError) as error:
-        raise RecipeError(" ".join(str(error).split())) from None
+    options = _parse(_parser(), arguments)
     command: Callable[[Namespace], None] = COMMANDS[options.subcommand]
     command(options[options.subcommand])
+
+
+def _parse(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+    try:
+        return parser.instantiate(parser.parse_args(arguments))
+    except (ArgumentError, TypeError) as error:
+        raise RecipeError(" ".join(str(error).split())) from None
 
 
 def _new_parser(**kwargs) -> ArgumentParser:
@@ -60,7 +70,17 @@ def _parser() -> ArgumentParser:
         "evaluate", _evaluate_parser(), help="test a model on labelled images"
     )
     commands.add_subcommand("predict", _predict_parser(), help="classify image files")
-    commands.add_subcommand("recipes", _new_parser(), help="list the recipes")
+    commands.add_subcommand(
+        "recipes", _recipes_parser(), help="list the recipes, or print one"
+    )
+    commands.add_subcommand(
+        "compare", _compare_parser(), help="train recipes on the same images"
+    )
+    commands.add_subcommand(
+        "data-speed",
+        _data_speed_parser(),
+        help="images per second of each stage of a recipe's input pipeline",
+    )
     commands.add_subcommand(
         "baselines",
         _baselines_parser(),
@@ -120,6 +140,53 @@ def _predict_parser() -> ArgumentParser:
         "--model", type=Path, required=True, help="a .keras file or a run's folder"
     )
     parser.add_argument("--top", type=int, default=1, help="classes for each image")
+    return parser
+
+
+def _recipes_parser() -> ArgumentParser:
+    parser = _new_parser()
+    parser.add_argument("name", type=str, nargs="?", help="print all that it says")
+    return parser
+
+
+def _compare_parser() -> ArgumentParser:
+    parser = _new_parser(
+        description="Trains recipes on the same images and puts them side by side. "
+        "Every option of a recipe, such as --data.source, is for all of them.",
+    )
+    parser.add_argument("recipes", type=str, nargs="+", help="names of recipes")
+    parser.add_argument(
+        "--output_dir", type=Path, default=RUNS / "compare", help="folder of the runs"
+    )
+    for option in _recipe_options(Recipe):
+        parser.add_argument(f"--{option}", type=str | None, help=SUPPRESS)
+    return parser
+
+
+def _recipe_options(config: type, prefix: str = "") -> list[str]:
+    """What may be said of all recipes: every value but the name, by its path."""
+    options = []
+    for field in dataclasses.fields(config):
+        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
+            options += _recipe_options(field.type, f"{field.name}.")
+        elif field.name != "name" or prefix:
+            options.append(f"{prefix}{field.name}")
+    return options
+
+
+def _data_speed_parser() -> ArgumentParser:
+    parser = _new_parser()
+    parser.add_argument(
+        "--recipe",
+        "--config",
+        action=RecipeOrConfig,
+        help="name of a recipe (see `recipes`), or --config and the path of one",
+    )
+    parser.add_class_arguments(Recipe)
+    parser.add_argument(
+        "--seconds", type=PositiveFloat, default=3.0, help="for each stage"
+    )
+    parser.add_argument("--json", type=Path | None, help="write the figures there")
     return parser
 
 
@@ -210,14 +277,51 @@ def _predict(options: Namespace) -> None:
 
 
 def _recipes(options: Namespace) -> None:
+    if options.name is not None:
+        print(named_recipe(options.name).to_yaml(), end="")
+        return
     for path in recipe_files():
-        print(f"{path.stem:<16} {load_recipe(path).description}")
+        recipes = recipes_of_file(path)
+        print(f"{path.stem:<20} {next(iter(recipes.values()))['description']}")
+        if list(recipes) != [path.stem]:
+            endings = [name.removeprefix(path.stem) for name in recipes]
+            print(textwrap.fill(" ".join(endings), 88, **INDENT))
+    print("Names have one of the endings below them, if there are any: study-ViTB16")
+
+
+def _compare(options: Namespace) -> None:
+    words = [f"--{option}={value}" for option, value in _said(options)]
+    fields = [field.name for field in dataclasses.fields(Recipe)]
+    recipes = []
+    for name in options.recipes:
+        said = _parse(_fit_parser(), ["--recipe", name, *words])
+        recipes.append(Recipe(**{field: said[field] for field in fields}))
+
+    from .compare import compare
+
+    compare(recipes, options.output_dir)
+
+
+def _said(options: Namespace) -> list[tuple[str, str]]:
+    """The options of a recipe that are on the command line, and their words."""
+    flat = vars(options.as_flat())
+    return [(o, flat[o]) for o in _recipe_options(Recipe) if flat[o] is not None]
+
+
+def _data_speed(options: Namespace) -> None:
+    options = options.clone()
+    options.pop("recipe", None)
+    seconds, file = options.pop("seconds"), options.pop("json")
+
+    from .data_speed import data_speed
+
+    data_speed(Recipe(**vars(options)), seconds, file)
 
 
 def _baselines(options: Namespace) -> None:
     from .baselines import print_comparison
 
-    print_comparison(load_recipe(recipe_path(options.recipe)), options.runs)
+    print_comparison(named_recipe(options.recipe), options.runs)
 
 
 COMMANDS = {
@@ -225,5 +329,7 @@ COMMANDS = {
     "evaluate": _evaluate,
     "predict": _predict,
     "recipes": _recipes,
+    "compare": _compare,
+    "data-speed": _data_speed,
     "baselines": _baselines,
 }

@@ -3,7 +3,9 @@
 TrainingError       exit status 1: the work failed
 |-- DataError       the images are not as they should be
 |-- RunError        the run's folder or a model file is not
-`-- RecipeError     exit status 2: the command line or the recipe is not
+|-- RecipeError     exit status 2: the command line or the recipe is not
+|-- Preempted       exit status 75: SIGTERM came; the same command with --resume goes on
+`-- Diverged        exit status 76: the loss is no number any more
 """
 
 
@@ -25,3 +27,15 @@ class RecipeError(TrainingError):
     """An unknown key, a wrong type, a value out of range."""
 
     exit_status = 2
+
+
+class Preempted(TrainingError):
+    """SIGTERM came, a checkpoint was saved (EX_TEMPFAIL of sysexits.h: try again)."""
+
+    exit_status = 75
+
+
+class Diverged(TrainingError):
+    """The loss is infinite or NaN; trying again would end in the same way."""
+
+    exit_status = 76

@@ -76,15 +76,14 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
     """Classifies every image of a split.
 
     Args:
-        model: A `VisionTransformer` with preprocessing and class names that returns
-            logits.
+        model: With preprocessing and class names; returns logits.
         split: The images.
 
     Returns:
         The scores, in the order of the split.
     """
     batches = evaluation_batches(split, BATCH_SIZE, model.preprocessing)
-    logits = model.predict(batches, verbose=0)
+    logits = model.predict(batches, verbose=0)[: len(split)]  # without the padding
     probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
     return Evaluation(tuple(model.class_names), split.labels, probabilities)
 

@@ -1,6 +1,6 @@
 """The source folder:PATH: image files of a user's, one folder for each class."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit import decoding
 
 from .errors import DataError
-from .splits import Source, Split
+from .splits import Source, Split, encoded_split
 
 # What other tools call the parts of a data set.
 OTHER_DIVISIONS = ("training", "val", "valid", "validation", "testing")
@@ -27,17 +27,18 @@ def open_folder(root: Path, channels: int = 3, on_bad_image: str = "error") -> S
     _check_levels(root)
     if not (root / "train").is_dir():
         class_names, train, bad = _open_classes(root, channels, on_bad_image)
-        return Source(class_names, train, None, bad)
+        return Source(class_names, {"train": train}, None, bad, ordered=True)
     class_names, train, bad = _open_classes(root / "train", channels, on_bad_image)
     if not (root / "test").is_dir():
-        return Source(class_names, train, None, bad)
+        return Source(class_names, {"train": train}, None, bad, ordered=True)
     test_names, test, more = _open_classes(root / "test", channels, on_bad_image)
     if test_names != class_names:
         raise DataError(
             f"folder:{root}: train/ and test/ must have the same class folders. "
             f"Only in one of them: {_listed(set(class_names) ^ set(test_names))}"
         )
-    return Source(class_names, train, test, bad + more)
+    parts = {"train": train, "test": test}
+    return Source(class_names, parts, "test", bad + more, ordered=True)
 
 
 def _check_levels(root: Path) -> None:
@@ -79,7 +80,15 @@ def _open_classes(
         raise DataError(f"folder:{root}: no images in class folder {_listed(empty)}")
     names = [str(path) for paths in good.values() for path in paths]
     labels = np.repeat(np.arange(len(good)), [len(paths) for paths in good.values()])
-    split = Split(labels, len(good), _file_reader(names, channels), names)
+    paths = tf.constant(names)
+    split = encoded_split(
+        f"folder:{root}",
+        lambda index: tf.io.read_file(paths[index]),
+        labels,
+        len(good),
+        names,
+        channels,
+    )
     return tuple(f.name for f in folders), split, tuple(reasons.values())
 
 
@@ -104,11 +113,6 @@ def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
     with ThreadPoolExecutor() as pool:
         found = zip(paths, pool.map(reason, paths), strict=True)
         return {path: text for path, text in found if text is not None}
-
-
-def _file_reader(names: list[str], channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    paths = tf.constant(names)
-    return lambda index: decoding.decode_image(tf.io.read_file(paths[index]), channels)
 
 
 def _listed(items, separator: str = ", ") -> str:

@@ -1,44 +1,78 @@
 """The model that a recipe describes, and the trainer around it."""
 
+import dataclasses
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 import keras_vit
 
+from .baseline_models import build_cnn, build_resnet
 from .errors import RecipeError
-from .optimizer import make_optimizer, make_schedule
+from .optimizer import make_optimizer
 from .recipe import SIZES, ModelConfig, Recipe
+from .rematerialize import rematerialize_blocks
+from .schedule import make_schedule
+from .trainer import Trainer
+
+# What every architecture has, and what each has beyond that.
+COMMON = (
+    *("architecture", "variant", "weights", "image_size", "channels"),
+    *("head_bias_init", "interpolation", "antialias", "crop_fraction", "resize"),
+)
+SCALE = ("pixel_mean", "pixel_std")
+SETTINGS = {
+    "bit": (*COMMON, *SCALE),
+    "resnet": COMMON,
+    "cnn": (*COMMON, *SCALE, "width", "depth", "dropout"),
+}
 
 
 def build_model(
-    config: ModelConfig, class_names: tuple[str, ...]
-) -> keras_vit.VisionTransformer:
-    """The recipe's model: raw pixels in, logits out, with the names of the classes.
+    config: ModelConfig, class_names: tuple[str, ...], dtype: str = "float32"
+) -> keras.Model:
+    """The recipe's model: raw pixels in, float32 logits out, the classes named.
+
+    Args:
+        config: The recipe's `model`.
+        class_names: One name for each class.
+        dtype: A dtype policy, the recipe's `precision`.
+
+    Returns:
+        A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier`, with random or
+        published weights. The classifier begins at zero (section 3.2) unless the
+        weights have one for as many classes.
 
     Raises:
-        RecipeError: The sizes do not fit each other.
+        RecipeError: The sizes do not fit each other, an option is not one of this
+            architecture, or the weights cannot be had.
     """
-    arguments: dict[str, Any] = {
-        "image_size": config.image_size,
-        "channels": config.channels,
-        "classes": len(class_names),
-        "class_names": class_names,
-        "head": config.head,
-        "class_token": config.class_token,
-        "dropout": config.dropout,
-        "stochastic_depth": config.stochastic_depth,
-        "position_stddev": config.position_stddev,
-    }
-    sizes = {name: getattr(config, name) for name in SIZES}
-    arguments |= {name: size for name, size in sizes.items() if size is not None}
+    _refuse_foreign_settings(config)
     try:
-        arguments["preprocessing"] = make_preprocessing(config)
-        if config.variant is None:
-            return keras_vit.VisionTransformer(**arguments)
-        return keras_vit.VisionTransformer.from_variant(config.variant, **arguments)
-    except ValueError as error:
-        raise RecipeError(f"model: {error}") from None
+        common = {
+            "classes": len(class_names),
+            "class_names": class_names,
+            "head_bias_init": config.head_bias_init,
+            "preprocessing": make_preprocessing(config),
+        }
+        if config.architecture == "resnet":
+            return build_resnet(config, common, dtype)
+        if config.architecture == "cnn":
+            return build_cnn(config, common, dtype)
+        common |= {
+            "image_size": config.image_size,
+            "channels": config.channels,
+            "dtype": dtype,
+        }
+        if config.architecture == "bit":
+            return _build(keras_vit.ResNet, config, common)
+        return _build_vit(config, common)
+    except (ValueError, ImportError) as error:
+        raise RecipeError(f"model: {' '.join(str(error).split())}") from error
 
 
 def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
@@ -54,28 +88,109 @@ def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
         interpolation=config.interpolation,
         antialias=config.antialias,
         crop_fraction=config.crop_fraction,
+        resize=config.resize,
     )
 
 
-def compile_trainer(model: keras.Model, recipe: Recipe, steps: int) -> keras.Model:
-    """A model that shares the weights of `model` and knows how to train them.
+def _refuse_foreign_settings(config: ModelConfig) -> None:
+    """Raises RecipeError for what this architecture would silently leave out."""
+    used = SETTINGS.get(config.architecture)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if used is not None and field.name not in used and value != field.default:
+            raise RecipeError(
+                f"`model.{field.name}` must be left out for {config.architecture}, "
+                f"which has no such option. Received: {value!r}"
+            )
 
-    Only `model` is saved: its file must open where only keras_vit is imported, and
-    without the optimizer.
+
+def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
+    given = ("head", "dropout", "stochastic_depth", "representation_size")
+    structure = ("class_token", "gelu", "position_embedding", "layer_scale")
+    arguments = common | {name: getattr(config, name) for name in given}
+    if config.weights is None:
+        arguments |= {name: getattr(config, name) for name in structure}
+        arguments["position_stddev"] = config.position_stddev
+    sizes = {name: getattr(config, name) for name in SIZES}
+    arguments |= {name: size for name, size in sizes.items() if size is not None}
+    model = _build(keras_vit.VisionTransformer, config, arguments)
+    _check_structure(config, model, structure)
+    if config.rematerialize:
+        rematerialize_blocks(model)
+    return model
+
+
+def _check_structure(config: ModelConfig, model, names: Iterable[str]) -> None:
+    """Raises RecipeError where the weights belong to another structure."""
+    for name in names:
+        wanted, value = getattr(model, name), getattr(config, name)
+        if name == "layer_scale":  # its value is only the first one
+            fits = (wanted is None) == (value is None)
+        else:
+            fits = wanted == value
+        if not fits:
+            raise RecipeError(
+                f"`model.{name}` must be {wanted!r}, as the weights {config.weights!r} "
+                f"have it. Received: {value!r}"
+            )
+
+
+def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
+    """A model of `keras_vit`, with the weights that the recipe names."""
+    weights = config.weights
+    if weights is not None and weights.endswith(".keras"):
+        return _from_own_model(Path(weights), arguments)
+    if config.variant is not None:
+        return model_class.from_variant(config.variant, weights=weights, **arguments)
+    if weights is not None:
+        return keras_vit.from_checkpoint(weights, **arguments)
+    return model_class(**arguments)
+
+
+def _from_own_model(path: Path, arguments: dict[str, Any]) -> keras.Model:
+    """A new model that begins with the weights of a run's `.keras` file."""
+    if not path.is_file():
+        raise RecipeError(f"`model.weights`: there is no such file: {path}")
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "weights.npz"
+        own = keras.models.load_model(path, compile=False)
+        keras_vit.save_checkpoint(own, checkpoint)
+        return keras_vit.from_checkpoint(checkpoint, **arguments)
+
+
+def compile_trainer(
+    model: keras.Model, recipe: Recipe, total_steps: int, steps_per_epoch: float
+) -> Trainer:
+    """A trainer around the plain model, which alone is saved.
 
     Args:
         model: The plain model.
-        recipe: Optimizer, schedule and loss.
-        steps: Steps in an epoch.
+        recipe: Optimizer, schedule, loss and the way a step is computed.
+        total_steps: Steps of the whole run.
+        steps_per_epoch: Steps of a pass over the images.
     """
-    trainer = keras.Model(model.inputs, model.outputs)
-    learning_rate = make_schedule(recipe, steps)
+    trainer = Trainer(
+        model,
+        recipe.loss,
+        recipe.label_smoothing,
+        recipe.accumulation,
+        recipe.optimizer.clip_norm,
+    )
+    learning_rate = make_schedule(recipe, total_steps, steps_per_epoch)
     trainer.compile(
         make_optimizer(recipe.optimizer, learning_rate, model),
-        keras.losses.CategoricalCrossentropy(
-            from_logits=True, label_smoothing=recipe.label_smoothing
-        ),
-        metrics=["accuracy"],
-        jit_compile=False,  # on CPU slower than oneDNN, and wrong under a strategy
+        steps_per_execution=recipe.steps_per_execution,
+        jit_compile=use_xla(recipe.jit_compile),
     )
     return trainer
+
+
+def use_xla(choice: str) -> bool:
+    """Whether XLA compiles: where it was measured to help, unless the recipe says so.
+
+    On CPUs it is slower than oneDNN (docs/log.md); a TPU compiles the whole step
+    anyway.
+    """
+    return choice == "on" or (
+        choice == "auto" and bool(tf.config.list_physical_devices("GPU"))
+    )

@@ -1,86 +1,169 @@
-"""The optimizer and the learning rate's schedule of a recipe."""
+"""The optimizer of a recipe: learning rates by layer, decay of kernels, averaging."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
 
 import keras
+from keras import ops
 
-from .recipe import OptimizerConfig, Recipe
+from .errors import RecipeError
+from .recipe import OptimizerConfig
 
 
-class Warmup(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly from 0, then follows another schedule.
+class _WeightRules:
+    """What each weight's update does beside the gradient.
 
-    Args:
-        peak: The learning rate at the end of the warm-up.
-        steps: Steps of the warm-up; the first one is taken at peak / steps.
-        then: Schedule that follows, from its own step 0; None to stay at the peak.
+    All of it happens in `update_step`, which Keras calls for one weight at a time, on
+    every device and every backend: the learning rate's factor, the decay (multiplied
+    by the learning rate, section 3.3 of arXiv:2106.10270) and the moving average.
     """
 
-    def __init__(self, peak, steps, then):
-        self.peak = peak
-        self.steps = steps
-        self.then = then
+    def __init__(
+        self,
+        *args,
+        factors: Sequence[float],
+        decays: Sequence[float],
+        ema: float | None,
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        self.factors = list(factors)
+        self.decays = list(decays)
+        self.ema = ema
+        self.averages: list[keras.Variable] = []
 
-    def __call__(self, step):
-        """The learning rate of a step, counted from 0."""
-        step = keras.ops.cast(step, "float32")
-        rising = self.peak * (step + 1) / self.steps
-        after = self.peak
-        if self.then is not None:
-            after = self.then(keras.ops.maximum(step - self.steps, 0))
-        return keras.ops.where(step < self.steps, rising, after)
+    def build(self, variables):
+        """Makes the slots; the averages begin as the weights."""
+        if self.built:
+            return
+        super().build(variables)
+        if self.ema is not None:
+            self.averages = self.add_optimizer_variables(variables, "average")
+            self.begin_averages(variables)
 
-    def get_config(self):
-        """The constructor's arguments."""
-        return {"peak": self.peak, "steps": self.steps, "then": self.then}
+    def begin_averages(self, variables):
+        """Sets the averages to the weights, as after loading weights."""
+        for average, variable in zip(self.averages, variables, strict=False):
+            average.assign(variable)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Decays, moves, and averages one weight."""
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype) * self.factors[index]
+        if self.decays[index]:
+            self.assign_sub(variable, variable * (rate * self.decays[index]))
+        super().update_step(gradient, variable, rate)
+        if self.ema is not None:
+            average = self.averages[index]
+            self.assign_add(average, (variable - average) * (1 - self.ema))
 
 
-def make_schedule(
-    recipe: Recipe, steps_per_epoch: int
-) -> float | keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate, a function of the step.
+class RuledAdam(_WeightRules, keras.optimizers.Adam):
+    """Adam, and AdamW where weights decay."""
 
-    Args:
-        recipe: `schedule`, `epochs` and `optimizer.learning_rate` are used.
-        steps_per_epoch: Steps in an epoch.
 
-    Returns:
-        A schedule, or a number where the rate never changes.
-    """
-    schedules = keras.optimizers.schedules
-    peak = recipe.optimizer.learning_rate
-    warmup = round(recipe.schedule.warmup_epochs * steps_per_epoch)
-    steps = recipe.epochs * steps_per_epoch - warmup
-    then = None
-    if recipe.schedule.name == "cosine":
-        then = schedules.CosineDecay(peak, steps)
-    elif recipe.schedule.name == "linear":
-        then = schedules.PolynomialDecay(peak, steps, end_learning_rate=0.0)
-    return Warmup(peak, warmup, then) if warmup else then or peak
+class RuledSGD(_WeightRules, keras.optimizers.SGD):
+    """Gradient descent with momentum."""
 
 
 def make_optimizer(
     config: OptimizerConfig, learning_rate, model: keras.Model
 ) -> keras.optimizers.Optimizer:
-    """The optimizer, built for the model's weights.
+    """The optimizer, built for the model's trainable weights.
 
     Args:
-        config: The recipe's `optimizer`.
+        config: The recipe's `optimizer`. `clip_norm` is the trainer's business.
         learning_rate: Number or schedule.
-        model: The model whose weights it will change.
+        model: The model whose weights it will change. Those that a pattern of
+            `config.frozen` finds are marked as not trainable.
 
     Returns:
-        The optimizer. Weight decay is for kernels only. Keras forgets that when it
-        saves an optimizer, so make one from the recipe instead of loading it.
+        The optimizer; `averages` are the moving averages of the trainable weights, in
+        their order. Make it from the recipe again instead of saving it.
+
+    Raises:
+        RecipeError: A pattern of `frozen` finds no weight, or all of them;
+            `layer_decay` for a model without encoder blocks.
     """
+    freeze(model, config.frozen)
+    weights = model.trainable_variables
+    rules: dict[str, Any] = {
+        "factors": learning_rate_factors(config, [w.path for w in weights]),
+        "decays": [config.weight_decay * _is_kernel(w) for w in weights],
+        "ema": config.ema,
+    }
     if config.name == "sgd":
-        optimizer = keras.optimizers.SGD(learning_rate, momentum=config.momentum)
-    elif config.name == "adam":
-        optimizer = keras.optimizers.Adam(learning_rate, config.beta_1, config.beta_2)
+        optimizer = RuledSGD(learning_rate, momentum=config.momentum, **rules)
     else:
-        optimizer = keras.optimizers.AdamW(
-            learning_rate, config.weight_decay, config.beta_1, config.beta_2
+        optimizer = RuledAdam(
+            learning_rate, config.beta_1, config.beta_2, epsilon=EPSILON, **rules
         )
-        optimizer.exclude_from_weight_decay(
-            [w for w in model.trainable_weights if not w.path.endswith("/kernel")]
-        )
-    optimizer.build(model.trainable_variables)
+    optimizer.build(weights)
     return optimizer
+
+
+EPSILON = 1e-8  # of the paper's code (Flax, optax) and PyTorch; Keras has 1e-7
+
+
+def _is_kernel(weight) -> bool:
+    return weight.path.endswith("/kernel")
+
+
+def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
+    """Marks the weights whose path a pattern finds as not trainable."""
+    for pattern in patterns:
+        found = [w for w in model.weights if re.search(pattern, w.path)]
+        if not found:
+            raise RecipeError(
+                "`optimizer.frozen` must find weights, such as "
+                f"{model.weights[0].path}. Received: {pattern!r}"
+            )
+        for weight in found:
+            weight.trainable = False
+    if not model.trainable_variables:
+        raise RecipeError(
+            "`optimizer.frozen` must leave weights to train. "
+            f"Received: {', '.join(map(repr, patterns))}"
+        )
+
+
+def learning_rate_factors(config: OptimizerConfig, paths: list[str]) -> list[float]:
+    """The factor of the learning rate of each weight.
+
+    Layers are counted as in BEiT and MAE: the embeddings are layer 0, encoder block i
+    (from 0) is layer i + 1, all that follows is the last layer, whose factor is 1.
+
+    Args:
+        config: `layer_decay` and `head_multiplier` are used.
+        paths: The weights' paths.
+    """
+    blocks = [int(m[1]) for path in paths if (m := BLOCK.search(path))]
+    if config.layer_decay != 1 and not blocks:
+        raise RecipeError(
+            "`optimizer.layer_decay` must be 1 for a model without encoder blocks. "
+            f"Received: {config.layer_decay}"
+        )
+    last = max(blocks, default=0) + 2
+
+    def factor(path: str) -> float:
+        head = config.head_multiplier if path.startswith("head/") else 1.0
+        return head * config.layer_decay ** (last - _layer(path, last))
+
+    return [factor(path) for path in paths]
+
+
+BLOCK = re.compile(r"(?:^|/)encoder_block_(\d+)/")
+EMBEDDINGS = re.compile(r"^(embedding|stem|class_token|register_tokens|position_)")
+
+
+def _layer(path: str, last: int) -> int:
+    if match := BLOCK.search(path):
+        return int(match[1]) + 1
+    return 0 if EMBEDDINGS.match(path) else last
+
+
+def average_pairs(optimizer, variables) -> list[tuple[Any, Any]]:
+    """Pairs of a trainable weight and its moving average; none without averaging."""
+    averages = getattr(optimizer, "averages", None)
+    return list(zip(variables, averages, strict=True)) if averages else []

@@ -48,7 +48,7 @@ def find_images(pattern: str) -> list[Path]:
 
 
 def predict(
-    model: keras_vit.VisionTransformer, files: Sequence[Path], top: int = 1
+    model: keras.Model, files: Sequence[Path], top: int = 1
 ) -> list[list[tuple[str, float]] | None]:
     """The most probable classes of each file; bad files are named on stderr.
 

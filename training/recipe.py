@@ -1,7 +1,7 @@
 """The typed recipe: everything that decides what a training run computes.
 
-A recipe is a tree of frozen dataclasses, written as YAML. The YAML files of this
-project lie in `training/recipes/`, one per recipe.
+A recipe is a tree of frozen dataclasses, written as YAML. Those of this project have
+names; see `recipe_files`.
 """
 
 import dataclasses
@@ -15,8 +15,6 @@ import yaml
 from jsonargparse import ArgumentError
 
 from .errors import RecipeError
-
-RECIPES = Path(__file__).parent / "recipes"
 
 
 def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
@@ -435,31 +433,24 @@ class Recipe:
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False)
 
 
-def recipe_path(name: str) -> Path:
-    """The file of a recipe of this project.
-
-    Raises:
-        RecipeError: There is none of this name; the message lists those that exist.
-    """
-    names = [path.stem for path in recipe_files()]
-    require(name in names, "--recipe", f"one of {', '.join(names)}", name)
-    return RECIPES / f"{name}.yaml"
-
-
-def recipe_files() -> list[Path]:
-    """The files of all recipes of this project, sorted by name."""
-    return sorted(RECIPES.glob("*.yaml"))
-
-
 def load_recipe(path: Path) -> Recipe:
     """Reads a recipe file.
 
     Raises:
         RecipeError: It cannot be read, or says something that a recipe cannot say.
     """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: {error}") from None
+    return parse_recipe(text, str(path))
+
+
+def parse_recipe(text: str, origin: str) -> Recipe:
+    """A recipe from YAML; errors say where it is from, as `load_recipe`."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe)
     try:
-        return Recipe(**vars(parser.instantiate(parser.parse_path(path))))
+        return Recipe(**vars(parser.instantiate(parser.parse_string(text))))
     except (ArgumentError, TypeError) as error:
-        raise RecipeError(f"{path}: {' '.join(str(error).split())}") from None
+        raise RecipeError(f"{origin}: {' '.join(str(error).split())}") from None

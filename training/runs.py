@@ -3,28 +3,35 @@
 recipe.yaml           the resolved recipe
 history.csv           one row for each epoch
 tensorboard/          for `tensorboard --logdir runs`
-checkpoint.npz        the state that --resume goes on from
+checkpoints/          the states that --resume goes on from; see `checkpoint`
 best.keras last.keras the models
 report.json           the result; a run that has one is finished
 *.png                 pictures
+
+The folder may lie in a bucket: gs://bucket/runs/name.
 """
 
 import csv
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import keras
+from etils import epath
 
 import keras_vit
 
+from . import files
 from .errors import RunError
 from .recipe import Recipe, load_recipe
 
+RECIPE = "recipe.yaml"
 
-def prepare_folder(folder: Path, recipe: Recipe, resume: bool, overwrite: bool) -> None:
+
+def prepare_folder(
+    folder: epath.PathLike, recipe: Recipe, resume: bool, overwrite: bool
+) -> None:
     """Makes the folder ready for a run, and writes the recipe into it.
 
     Args:
@@ -36,23 +43,50 @@ def prepare_folder(folder: Path, recipe: Recipe, resume: bool, overwrite: bool) 
     Raises:
         RunError: The folder holds something that would be lost, or another recipe.
     """
-    recipe_file = folder / "recipe.yaml"
-    if overwrite and recipe_file.exists():
-        shutil.rmtree(folder)
-    if recipe_file.exists():
+    folder = epath.Path(folder)
+    try:
+        with files.os_errors(folder):
+            _make_room(folder, recipe, resume, overwrite)
+            folder.mkdir(parents=True, exist_ok=True)
+        files.write_text(folder / RECIPE, recipe.to_yaml())
+    except OSError as error:
+        raise RunError(
+            f"{folder}: cannot be written: {error.strerror or error}"
+        ) from None
+
+
+def _make_room(
+    folder: epath.Path, recipe: Recipe, resume: bool, overwrite: bool
+) -> None:
+    is_run = (folder / RECIPE).exists()
+    if is_run and overwrite:
+        _delete_run(folder)
+    elif is_run:
         _check_old_run(folder, recipe, resume)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and not _is_empty(folder):
         raise RunError(
             f"{folder}: exists and is not a run; choose another --output_dir"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(recipe_file, recipe.to_yaml())
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be written: {error.strerror}") from None
 
 
-def _check_old_run(folder: Path, recipe: Recipe, resume: bool) -> None:
+def _delete_run(folder: epath.Path) -> None:
+    """Deletes the recipe last: until then the folder is known as a run."""
+    for path in folder.iterdir():
+        if path.is_dir() and not os.path.islink(path):
+            path.rmtree()
+        elif path.name != RECIPE:
+            path.unlink()
+    folder.rmtree()
+
+
+def _is_empty(folder: epath.Path) -> bool:
+    """Whether nothing is in it but what a killed run began to write."""
+    return folder.is_dir() and all(
+        path.name.startswith(files.UNFINISHED) for path in folder.iterdir()
+    )
+
+
+def _check_old_run(folder: epath.Path, recipe: Recipe, resume: bool) -> None:
     finished = (folder / "report.json").exists()
     if finished or not resume:
         state = "a finished run" if finished else "an unfinished run"
@@ -61,43 +95,41 @@ def _check_old_run(folder: Path, recipe: Recipe, resume: bool) -> None:
             f"{folder}: holds {state}; {wish}--overwrite deletes it, --name or "
             "--output_dir writes elsewhere"
         )
-    if load_recipe(folder / "recipe.yaml") != recipe:
+    with files.reading(folder / RECIPE) as local:
+        old_recipe = load_recipe(local)
+    if old_recipe != recipe:
         raise RunError(
             f"{folder}: --resume needs the recipe that the run began with "
-            f"({folder / 'recipe.yaml'})"
+            f"({folder / RECIPE})"
         )
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes beside the file, then renames."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def write_history(path: Path, history: list[dict[str, float]]) -> None:
+def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None:
     """Writes one line for each epoch, with a header."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
+    with (
+        files.writing(path) as local,
+        local.open("w", encoding="utf-8", newline="") as file,
+    ):
         writer = csv.DictWriter(file, history[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(history)
-    os.replace(temporary, path)
 
 
-def save_model(model: keras.Model, path: Path) -> None:
-    """Saves the plain model beside the file, then renames."""
-    temporary = path.with_name(f"{path.stem}.tmp.keras")
-    model.save(temporary)
-    os.replace(temporary, path)
+def save_model(model: keras.Model, path: epath.PathLike) -> None:
+    """Saves the plain model; whoever opens the file finds a whole one."""
+    with files.writing(path) as local:
+        model.save(local)
 
 
-def load_model(path: Path) -> keras_vit.VisionTransformer:
+def load_model(path: Path) -> keras.Model:
     """Opens a `.keras` file of this project.
 
+    Returns:
+        A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier`.
+
     Raises:
-        RunError: There is no file, or it is no Vision Transformer that reads pixels
-            and knows its classes.
+        RunError: There is no file, or it is none of these that reads pixels and knows
+            its classes.
     """
     if not path.is_file():
         raise RunError(f"{path}: there is no such file")
@@ -107,15 +139,16 @@ def load_model(path: Path) -> keras_vit.VisionTransformer:
         raise RunError(
             f"{path}: is not a Keras model: {' '.join(str(error).split())}"
         ) from None
+    kinds = (keras_vit.VisionTransformer, keras_vit.ResNet, keras_vit.ImageClassifier)
     complete = (
-        isinstance(model, keras_vit.VisionTransformer)
+        isinstance(model, kinds)
         and model.preprocessing is not None
         and model.class_names is not None
     )
     if not complete:
         raise RunError(
-            f"{path}: is not a VisionTransformer with preprocessing and class names, "
-            "as `python -m training fit` saves it"
+            f"{path}: is not a model with preprocessing and class names, as "
+            "`python -m training fit` saves it"
         )
     return model
 
@@ -125,6 +158,6 @@ def model_file(run_or_file: Path) -> Path:
     return run_or_file / "best.keras" if run_or_file.is_dir() else run_or_file
 
 
-def write_report(path: Path, report: dict[str, Any]) -> None:
+def write_report(path: epath.PathLike, report: dict[str, Any]) -> None:
     """Writes JSON for people: indented, in the order given."""
-    write_text(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    files.write_text(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,214 @@
+"""How fast is the input pipeline, beside the same one of Keras's layers?
+
+    python -m benchmarks.data [--seconds S] [--output FILE.json]
+
+JPEGs of 500x375 pixels from scikit-learn's sample photographs, to 224x224. All
+pipelines take turns in one process; the best of the rounds counts. CPU seconds of the
+process hold still on a shared machine where wall time does not. Keras's layers work on
+each image, as Keras advises (on a batch, RandAugment has one operation for all); Keras
+has no inception crop and gets ours. Needs tf-models-official:
+`pip install -e ".[models]"`.
+"""
+
+import argparse
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_sample_images
+
+from keras_vit import ImagePreprocessing
+from training.data import training_batches
+from training.recipe import AugmentationConfig, DataConfig, Recipe
+from training.splits import Split, encoded_split
+
+SIZE, BATCH, CLASSES, FILES, IMAGES = 224, 64, 10, 64, 6400
+MAGNITUDE = 15.0  # RandAugment(2, 15); Keras's factor is in [0, 1], for 0 to 10
+
+
+def jpegs() -> tf.Tensor:
+    """Crops of the two photographs, 375x500 pixels, as files of about 55 KB: [64]."""
+    random, files = np.random.default_rng(0), []
+    pictures = load_sample_images().images
+    for number in range(FILES):
+        picture = pictures[number % len(pictures)]
+        top, left = random.integers(0, [427 - 375 + 1, 640 - 500 + 1])
+        buffer = io.BytesIO()
+        crop = Image.fromarray(picture[top : top + 375, left : left + 500])
+        crop.save(buffer, "JPEG", quality=90)
+        files.append(buffer.getvalue())
+    return tf.constant(files)
+
+
+def jpeg_split(files: tf.Tensor) -> Split:
+    """The files as if there were many more."""
+    labels = np.arange(IMAGES) % CLASSES
+    names = [str(number) for number in range(IMAGES)]
+    return encoded_split(
+        "jpegs", lambda index: files[index % FILES], labels, CLASSES, names, 3
+    )
+
+
+def ours(split: Split, **changes) -> tf.data.Dataset:
+    """This project's pipeline with inception crop, flip and other changes."""
+    recipe = Recipe(
+        data=DataConfig("digits"),
+        batch_size=BATCH,
+        augmentation=AugmentationConfig(crop_min_area=0.05, flip=True, **changes),
+    )
+    return training_batches(split, recipe, ImagePreprocessing(SIZE), 0, 2**40)
+
+
+def decode_and_crop(contents: tf.Tensor) -> tf.Tensor:
+    """A random part of a JPEG in the model's size: float32 [224, 224, 3]."""
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        tf.image.extract_jpeg_shape(contents),
+        tf.zeros([1, 0, 4]),
+        min_object_covered=0.0,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(0.05, 1.0),
+        use_image_if_no_bounding_boxes=True,
+    )
+    window = tf.concat([begin[:2], size[:2]], axis=0)
+    image = tf.image.decode_and_crop_jpeg(contents, window, channels=3)
+    return tf.image.resize(image, (SIZE, SIZE))
+
+
+def random_order() -> tf.data.Dataset:
+    """Endless random numbers of images."""
+    return tf.data.Dataset.random().map(lambda number: number % IMAGES)
+
+
+def bare(files: tf.Tensor) -> tf.data.Dataset:
+    """Nothing but decode_and_crop and resize."""
+
+    def example(index):
+        return tf.cast(decode_and_crop(files[index % FILES]), tf.uint8), index
+
+    return mapped(random_order(), example).batch(BATCH).prefetch(tf.data.AUTOTUNE)
+
+
+def mapped(dataset: tf.data.Dataset, function: Callable) -> tf.data.Dataset:
+    """A parallel map."""
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def of_keras(files: tf.Tensor, rand_augment: bool, mixup: bool) -> tf.data.Dataset:
+    """The same changes by Keras's layers."""
+    changes = [keras.layers.RandomFlip("horizontal")]
+    if rand_augment:
+        factor = min(MAGNITUDE / 10, 1.0)
+        changes.append(keras.layers.RandAugment((0, 255), num_ops=2, factor=factor))
+    mix = keras.layers.MixUp(alpha=0.2)
+
+    def example(index):
+        image = decode_and_crop(files[index % FILES])
+        for change in changes:
+            image = change(image, training=True)
+        return tf.cast(image, tf.uint8), tf.one_hot(index % CLASSES, CLASSES)
+
+    def mixed(images, labels):
+        both = {"images": tf.cast(images, tf.float32), "labels": labels}
+        both = mix(both, training=True)
+        return tf.cast(both["images"], tf.uint8), both["labels"]
+
+    dataset = mapped(random_order(), example).batch(BATCH)
+    dataset = mapped(dataset, mixed) if mixup else dataset
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def pipelines() -> dict[str, tf.data.Dataset]:
+    """All that are compared, by name."""
+    files = jpegs()
+    split = jpeg_split(files)
+    augment = {"policy": "randaugment", "layers": 2, "magnitude": MAGNITUDE}
+    return {
+        "bare decode_and_crop + resize": bare(files),
+        "ours: crop, flip": ours(split),
+        "ours: crop, flip, mixup": ours(split, mixup=0.2),
+        "ours: crop, flip, cutmix": ours(split, cutmix=1.0),
+        "ours: crop, flip, RandAugment, mixup": ours(split, mixup=0.2, **augment),
+        "Keras: crop, flip": of_keras(files, False, False),
+        "Keras: crop, flip, mixup": of_keras(files, False, True),
+        "Keras: crop, flip, RandAugment, mixup": of_keras(files, True, True),
+    }
+
+
+# Question, faster pipeline, slower one.
+RATIOS = {
+    "ours over Keras, with RandAugment(2, 15) and mixup": (
+        "ours: crop, flip, RandAugment, mixup",
+        "Keras: crop, flip, RandAugment, mixup",
+    ),
+    "ours over bare, crop and flip": (
+        "ours: crop, flip",
+        "bare decode_and_crop + resize",
+    ),
+    "ours over bare, crop, flip and mixup": (
+        "ours: crop, flip, mixup",
+        "bare decode_and_crop + resize",
+    ),
+}
+
+
+def speeds(datasets: dict[str, tf.data.Dataset], seconds: float, rounds: int):
+    """Name to the most images in a second and in a CPU second."""
+    iterators = {name: iter(dataset) for name, dataset in datasets.items()}
+    best = {name: [0.0, 0.0] for name in datasets}
+    for _ in range(rounds):
+        for name, batches in iterators.items():
+            for _ in range(4):  # what was prefetched while the others ran
+                next(batches)
+            rates = one_round(batches, seconds)
+            best[name] = [max(pair) for pair in zip(best[name], rates, strict=True)]
+    return best
+
+
+def one_round(batches, seconds: float) -> tuple[float, float]:
+    """Images in a second and in a CPU second, over some seconds."""
+    images, wall, processor = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < seconds:
+        images += len(next(batches)[0])
+    passed = time.perf_counter() - wall
+    return images / passed, images / (time.process_time() - processor)
+
+
+def main() -> None:
+    """Measures, prints the tables, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", default="benchmarks/data.json")
+    arguments = parser.parse_args()
+    keras.utils.set_random_seed(0)
+    found = speeds(pipelines(), arguments.seconds, arguments.rounds)
+    console = Console()
+    table = Table(title="JPEGs of 500x375 to 224x224 pixels")
+    for heading in ("pipeline", "images/s", "images per CPU second"):
+        table.add_column(heading)
+    for name, (wall, processor) in found.items():
+        table.add_row(name, f"{wall:,.0f}", f"{processor:,.0f}")
+    console.print(table)
+    ratios = {
+        question: [one / other for one, other in zip(found[a], found[b], strict=True)]
+        for question, (a, b) in RATIOS.items()
+    }
+    for question, (wall, processor) in ratios.items():
+        console.print(f"{question}: {wall:.2f} in time, {processor:.2f} in CPU time")
+    result = {"images": found, "ratios": ratios}
+    with open(arguments.output, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A classifier around any Keras backbone, in the form of this library's models."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.base import ImageModel, check_labels, connect_classifier
+from keras_vit.preprocessing import ImagePreprocessing
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ImageClassifier(ImageModel):
+    """Preprocessing, a backbone, and a linear classifier that knows its classes.
+
+    It gives other networks, such as those of `keras.applications`, what the models of
+    this library have: raw pixels in, logits out, and a `.keras` file that says how
+    images are prepared and what the classes are called.
+
+    The input is a batch [B, H, W, C] of what the backbone reads, or of pixels from 0 to
+    255 where `preprocessing` is given. The output is float32 logits [B, classes] (or
+    their activation).
+
+    Args:
+        backbone: A `keras.Model` from images [B, H, W, C] to features [B, D].
+        classes: Number of classes.
+        head_bias_init: Initial bias of the classifier. Its kernel starts at zero.
+        classifier_activation: Activation of the scores, or `None` for logits.
+        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`.
+        class_names: Names of the classes, which are saved with the model.
+        dtype: The dtype policy that the backbone was built with; the global policy when
+            absent. The classifier computes in float32 in any.
+        name: Name of the model.
+
+    Raises:
+        ValueError: An argument that does not fit.
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: keras.Model,
+        classes: int,
+        head_bias_init: float = 0.0,
+        classifier_activation: str | None = None,
+        preprocessing: ImagePreprocessing | None = None,
+        class_names: Sequence[str] | None = None,
+        dtype: Any = None,
+        name: str | None = None,
+    ):
+        arguments: dict[str, Any] = {
+            "backbone": backbone,
+            "classes": classes,
+            "head_bias_init": head_bias_init,
+            "classifier_activation": classifier_activation,
+            "preprocessing": preprocessing,
+            "class_names": None if class_names is None else list(class_names),
+        }
+        _check_backbone(backbone)
+        check_labels(image_size=tuple(backbone.input_shape[1:3]), **arguments)
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        images = keras.Input(backbone.input_shape[1:], name="images")
+        x = images if preprocessing is None else preprocessing(images)
+        outputs = connect_classifier(
+            backbone(x), classes, head_bias_init, classifier_activation
+        )
+        super().__init__(images, outputs, name=name)
+        self.describe(arguments, policy)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(H, W) in pixels."""
+        return tuple(self.backbone.input_shape[1:3])
+
+    @property
+    def channels(self) -> int:
+        """Channels C of the images."""
+        return self.backbone.input_shape[-1]
+
+    def get_config(self):
+        """The constructor's arguments, serialised."""
+        backbone = keras.saving.serialize_keras_object(self.backbone)
+        return {**super().get_config(), "backbone": backbone}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Rebuilds the model from `get_config()`."""
+        backbone = keras.saving.deserialize_keras_object(
+            config["backbone"], custom_objects=custom_objects
+        )
+        return super().from_config({**config, "backbone": backbone}, custom_objects)
+
+
+def _check_backbone(backbone) -> None:
+    """ValueError for what does not lead from images of one size to vectors."""
+    shapes = (
+        getattr(backbone, "input_shape", None),
+        getattr(backbone, "output_shape", None),
+    )
+    ranks = [len(shape) if isinstance(shape, tuple) else None for shape in shapes]
+    if ranks != [4, 2] or None in shapes[0][1:]:
+        raise ValueError(
+            "`backbone` must be a model from images [B, H, W, C] of one size to "
+            f"features [B, D]. Received: {backbone!r} from {shapes[0]} to {shapes[1]}"
+        )

@@ -1,0 +1,45 @@
+"""The loss of each example: softmax or sigmoid cross-entropy of logits, smoothed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+LOSSES = ("softmax", "sigmoid")
+
+
+def make_loss(name: str, label_smoothing: float = 0.0) -> Callable[[Any, Any], Any]:
+    """The loss of each example, not yet averaged.
+
+    Args:
+        name: `"softmax"`, or `"sigmoid"`: one yes-or-no question for each class, summed
+            over the classes as in google-research/big_vision. The paper's models were
+            pre-trained with the latter (google-research/vision_transformer, issue 34).
+        label_smoothing: Share s of the target spread evenly over all K classes: labels
+            become (1 - s) * label + s / K.
+
+    Returns:
+        A function of labels (integer [B], or [B, K] with rows that sum to 1) and logits
+        [B, K], giving float32 [B].
+    """
+
+    def loss(labels, logits):
+        logits = ops.cast(logits, "float32")
+        classes = logits.shape[-1]
+        targets = ops.cast(dense_labels(labels, classes), "float32")
+        targets = (1 - label_smoothing) * targets + label_smoothing / classes
+        if name == "softmax":
+            return keras.losses.categorical_crossentropy(
+                targets, logits, from_logits=True
+            )
+        mean = keras.losses.binary_crossentropy(targets, logits, from_logits=True)
+        return mean * classes
+
+    return loss
+
+
+def dense_labels(labels, classes: int):
+    """Labels as [B, classes]: numbers of classes become rows with a single 1."""
+    labels = ops.convert_to_tensor(labels)
+    return labels if len(labels.shape) == 2 else ops.one_hot(labels, classes)

@@ -1,0 +1,46 @@
+"""Encoder blocks whose activations are computed again in the backward pass."""
+
+import keras
+
+
+def rematerialize_blocks(model: keras.Model) -> None:
+    """Makes a Vision Transformer keep only the input of each encoder block.
+
+    While training, what a block computes in between is forgotten, and computed once
+    more for the gradients (arXiv:1604.06174). The model's file does not change.
+
+    `keras.RematScope` cannot do it: in a graph TensorFlow refuses the keyword
+    `training`, and dropout would draw another mask the second time.
+
+    Args:
+        model: A `keras_vit.VisionTransformer`. It is changed.
+    """
+    for layer in model.layers:
+        if layer.name.startswith("encoder_block_"):
+            _rematerialize(layer)
+
+
+def _rematerialize(block: keras.layers.Layer) -> None:
+    once = block.call
+    variables = block.variables  # weights, and the states of the seed generators
+    weights = {id(weight) for weight in block.weights}
+    seeds = [v for v in variables if id(v) not in weights]
+
+    def compute(tokens, *values):
+        """The block as a pure function of all that it depends on."""
+        with keras.StatelessScope(
+            state_mapping=list(zip(variables, values, strict=True))
+        ) as scope:
+            outputs = once(tokens, training=True)
+            return outputs, *(scope.get_current_value(seed) for seed in seeds)
+
+    def call(tokens, training=False):
+        if not training:
+            return once(tokens, training=False)
+        values = [variable.value for variable in variables]
+        outputs, *states = keras.remat(compute)(tokens, *values)
+        for seed, state in zip(seeds, states, strict=True):
+            seed.assign(state)
+        return outputs
+
+    block.call = call
