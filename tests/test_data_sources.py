@@ -330,6 +330,16 @@ def test_slices_of_tensorflow_datasets_are_its_own(prepared, monkeypatch, limit)
     np.testing.assert_array_equal(train.labels, np.array(order) % 7)
 
 
+def test_an_unknown_part_of_a_data_set_is_one_line(prepared, monkeypatch):
+    name, folder = prepared
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
+    message = r"has the parts .*train.*Received: 'valid\[:5\]'"
+    with pytest.raises(DataError, match=message):
+        load_splits(DataConfig(f"tfds:{name}", validation="valid[:5]"), 3)
+
+
 def numbered(count, size=(4, 5, 3), label=lambda number: number % 3):
     return tf.data.Dataset.range(count).map(
         lambda number: (tf.fill(size, tf.cast(number, tf.uint8)), label(number))

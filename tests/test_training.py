@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import types
 
 import keras
 import numpy as np
@@ -14,13 +13,11 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
 
-from training.checkpoint import load_state
 from training.data import load_splits
 from training.errors import RecipeError, RunError
 from training.evaluate import Evaluation, evaluate
 from training.fit import Recorder, fit
-from training.model import build_model, compile_trainer
-from training.optimizer import Warmup, make_optimizer, make_schedule
+from training.model import build_model
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
@@ -30,7 +27,6 @@ from training.recipe import (
     ScheduleConfig,
 )
 from training.runs import load_model
-from training.strategy import check_batch_size
 
 # Everything that draws random numbers is on.
 RECIPE = Recipe(
@@ -121,7 +117,7 @@ def history(folder):
 def test_a_run_leaves_everything_behind(run):
     assert sorted(path.name for path in run.iterdir()) == [
         "best.keras",
-        "checkpoint.npz",
+        "checkpoints",
         "confusion_matrix.png",
         "curves.png",
         "history.csv",
@@ -198,13 +194,6 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_checkpoint_of_another_model_is_refused(run):
-    model = build_model(dataclasses.replace(RECIPE.model, width=15), ("a", "b"))
-    trainer = compile_trainer(model, RECIPE, steps=3)
-    with pytest.raises(RunError, match="does not belong"):
-        load_state(run / "checkpoint.npz", trainer)
-
-
 def test_sizes_that_do_not_fit_are_one_line(tmp_path):
     model = dataclasses.replace(RECIPE.model, patch_size=3)
     with pytest.raises(RecipeError, match="multiple of `patch_size`"):
@@ -212,55 +201,10 @@ def test_sizes_that_do_not_fit_are_one_line(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_replicas_get_equally_many_images():
-    strategy = types.SimpleNamespace(num_replicas_in_sync=2)
-    check_batch_size(strategy, 6)
-    with pytest.raises(RecipeError, match="batch_size=5, 2 replicas"):
-        check_batch_size(strategy, 5)
-
-
 def test_initial_position_embeddings_have_the_recipes_size():
     config = dataclasses.replace(RECIPE.model, position_stddev=3.0, patch_size=1)
     positions = build_model(config, ("a", "b")).get_layer("position_embedding")
     assert np.std(positions.embedding) == pytest.approx(3.0, rel=0.1)
-
-
-def test_weight_decay_shrinks_kernels_only():
-    model = build_model(RECIPE.model, ("a", "b"))
-    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.5), 0.1, model)
-    before = [weight.numpy() for weight in model.trainable_weights]
-    zeros = [tf.zeros(weight.shape) for weight in model.trainable_weights]
-    optimizer.apply(zeros, model.trainable_variables)
-    for weight, old in zip(model.trainable_weights, before, strict=True):
-        factor = 0.95 if weight.path.endswith("/kernel") else 1.0
-        np.testing.assert_allclose(weight.numpy(), old * factor, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["cosine", "linear", "constant"])
-def test_the_learning_rate_follows_the_schedule(name):
-    recipe = dataclasses.replace(
-        RECIPE, epochs=5, schedule=ScheduleConfig(name, warmup_epochs=1.5)
-    )
-    schedule = make_schedule(recipe, steps_per_epoch=4)
-    after = (np.arange(6, 20) - 6) / 14
-    shape = {
-        "cosine": (1 + np.cos(np.pi * after)) / 2,
-        "linear": 1 - after,
-        "constant": np.ones(14),
-    }[name]
-    expected = 3e-3 * np.concatenate([np.arange(1, 7) / 6, shape])
-    rates = [float(schedule(step)) for step in range(20)]
-    np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-9)
-
-
-def test_a_constant_rate_needs_no_schedule():
-    recipe = dataclasses.replace(RECIPE, schedule=ScheduleConfig("constant"))
-    assert make_schedule(recipe, steps_per_epoch=4) == 3e-3
-
-
-def test_a_schedule_survives_its_config():
-    schedule = Warmup(0.5, 4, None)
-    assert float(Warmup.from_config(schedule.get_config())(9)) == 0.5
 
 
 @pytest.fixture

@@ -7,18 +7,18 @@ import tensorflow as tf
 def unpack(batch):
     """Images, labels and weights float32 [b] of a batch; weights are 1 if absent."""
     images, labels, *rest = batch
-    weights = rest[0] if rest else tf.ones(tf.shape(labels)[:1])
-    size = labels.shape[0]
-    return images, labels, tf.ensure_shape(tf.cast(weights, tf.float32), [size])
+    weights = tf.cast(rest[0], tf.float32) if rest else tf.ones(tf.shape(labels)[:1])
+    weights.set_shape(labels.shape[:1])  # XLA makes a dynamic size of `ensure_shape`
+    return images, labels, weights
 
 
-def batch_dataset(x, y, batch_size: int | None, parts: int, shuffle: bool):
+def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool):
     """A dataset of whole batches.
 
     Args:
-        x: A `tf.data.Dataset` of batches (images, labels) or (images, labels, weights),
-            a distributed dataset (returned as it is), or an array of images.
-        y: Labels, where `x` is an array.
+        data: A `tf.data.Dataset` of batches (images, labels) or (images, labels,
+            weights), or a distributed dataset (returned as it is); or arrays of images,
+            labels and, if there are any, weights.
         batch_size: For arrays; 32 when absent.
         parts: Into how many equal parts a batch is divided: replicas times
             micro-batches.
@@ -26,19 +26,18 @@ def batch_dataset(x, y, batch_size: int | None, parts: int, shuffle: bool):
 
     Returns:
         A dataset of (images, labels, weights). Batches have one static size, a multiple
-        of `parts`; what is missing is filled with images of weight 0.
+        of `parts`; what is missing is filled with copies of weight 0.
 
-    Raises:
-        ValueError: The batch size is not a multiple of `parts`.
     """
+    x = data[0]
     if not isinstance(x, tf.data.Dataset | np.ndarray | tf.Tensor):
         return x
     if not isinstance(x, tf.data.Dataset):
-        size = batch_size or 32
-        images = tf.data.Dataset.from_tensor_slices((x, y))
+        arrays = tuple(array for array in data if array is not None)
+        images = tf.data.Dataset.from_tensor_slices(arrays)
         if shuffle:
             images = images.shuffle(len(x))
-        x = images.batch(size)
+        x = images.batch(batch_size or 32)
     size = x.element_spec[1].shape[0]
     if size is not None and size % parts == 0:
         return x
@@ -48,14 +47,15 @@ def batch_dataset(x, y, batch_size: int | None, parts: int, shuffle: bool):
 
 
 def pad(batch, size: int):
-    """The batch with images of zeros and weight 0 behind it, up to a size."""
+    """The batch up to a size, with copies of its own images that have weight 0.
+
+    Copies and not zeros, which would spoil the statistics of batch normalisation.
+    """
     images, labels, *rest = batch
-    missing = size - tf.shape(labels)[0]
-    weights = tf.cast(rest[0], tf.float32) if rest else tf.ones(tf.shape(labels)[:1])
-
-    def padded(tensor):
-        rank = tensor.shape.rank
-        tensor = tf.pad(tensor, [[0, missing]] + [[0, 0]] * (rank - 1))
-        return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
-
-    return tuple(padded(tensor) for tensor in (images, labels, weights))
+    count = tf.shape(labels)[0]
+    weights = tf.cast(rest[0], tf.float32) if rest else tf.ones([count])
+    places = tf.range(size)
+    images, labels, weights = (
+        tf.gather(tensor, places % count) for tensor in (images, labels, weights)
+    )
+    return images, labels, tf.where(places < count, weights, 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
-from jsonargparse.typing import PositiveFloat
+from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from .errors import RecipeError, RunError
 from .recipe import DataConfig, Recipe, load_recipe
@@ -105,7 +105,7 @@ def _fit_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--output_dir",
-        type=Path | None,
+        type=str | None,
         help="the run's folder (default: runs/<name>, or runs/<name>-seed<seed>)",
     )
     parser.add_argument(
@@ -113,6 +113,19 @@ def _fit_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="delete the run in the folder first"
+    )
+    parser.add_argument(
+        "--keep", type=PositiveInt, default=3, help="how many checkpoints to keep"
+    )
+    parser.add_argument(
+        "--checkpoint_every",
+        type=PositiveInt | None,
+        help="steps between two checkpoints, beside those at each epoch's end",
+    )
+    parser.add_argument(
+        "--profile",
+        type=tuple[PositiveInt, PositiveInt] | None,
+        help="[first, last]: the steps to profile for TensorBoard",
     )
     return parser
 
@@ -200,7 +213,8 @@ def _baselines_parser() -> ArgumentParser:
 def _fit(options: Namespace) -> None:
     options = options.clone()
     options.pop("recipe", None)
-    control = {key: options.pop(key) for key in ("resume", "overwrite")}
+    flags = ("resume", "overwrite", "keep", "checkpoint_every", "profile")
+    control = {flag: options.pop(flag) for flag in flags}
     output_dir = options.pop("output_dir")
     on_bad_image = options.pop("on_bad_image")
     recipe = Recipe(**vars(options))
@@ -211,7 +225,7 @@ def _fit(options: Namespace) -> None:
     from .fit import fit
 
     seeded = f"-seed{recipe.seed}" if recipe.seed else ""
-    fit(recipe, output_dir or RUNS / f"{recipe.name}{seeded}", **control)
+    fit(recipe, output_dir or str(RUNS / f"{recipe.name}{seeded}"), **control)
 
 
 def _evaluate(options: Namespace) -> None:

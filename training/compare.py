@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -23,8 +24,8 @@ from .recipe import Recipe, load_recipe
 from .report import pyplot
 
 COLUMNS = (
-    *("recipe", "parameters", "accuracy before", "accuracy", "macro F1 before"),
-    *("macro F1", "published accuracy", "minutes"),
+    *("recipe", "weights", "accuracy before", "after", "macro F1 before", "after"),
+    *("published", "minutes"),
 )
 
 
@@ -58,7 +59,7 @@ class Row:
         published = self.published_accuracy
         return [
             self.name,
-            f"{self.parameters:,}",
+            f"{self.parameters / 1e6:.2f} M",
             f"{self.accuracy_before:.4f}",
             f"{self.accuracy:.4f}",
             f"{self.macro_f1_before:.4f}",
@@ -200,9 +201,10 @@ def _write_tables(rows: Sequence[Row], folder: Path) -> None:
 
 def print_rows(rows: Sequence[Row], title: str) -> None:
     """Prints the table."""
-    table = Table(title=title)
+    table = Table(title=title, box=SIMPLE)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "recipe" else "right")
+        first = column == "recipe"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
     for row in rows:
         table.add_row(*row.cells())
     Console().print(table)

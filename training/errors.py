@@ -5,7 +5,8 @@ TrainingError       exit status 1: the work failed
 |-- RunError        the run's folder or a model file is not
 |-- RecipeError     exit status 2: the command line or the recipe is not
 |-- Preempted       exit status 75: SIGTERM came; the same command with --resume goes on
-`-- Diverged        exit status 76: the loss is no number any more
+|-- Diverged        exit status 76: the loss is no number any more
+`-- WorkerLost      exit status 77: another worker ended; start all with --resume
 """
 
 
@@ -33,6 +34,12 @@ class Preempted(TrainingError):
     """SIGTERM came, a checkpoint was saved (EX_TEMPFAIL of sysexits.h: try again)."""
 
     exit_status = 75
+
+
+class WorkerLost(TrainingError):
+    """Another worker ended, so that this one had to end as well."""
+
+    exit_status = 77
 
 
 class Diverged(TrainingError):

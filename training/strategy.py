@@ -1,13 +1,24 @@
 """Where the computation runs: one device, several, several machines, a TPU."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from .errors import RecipeError
+from .errors import RecipeError, WorkerLost
 from .recipe import Recipe
+
+# What TensorFlow raises on the workers that are left when one ends.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+)
 
 
 def make_strategy(recipe: Recipe) -> tf.distribute.Strategy:
@@ -69,31 +80,103 @@ def cluster_task(tf_config: str | None) -> tuple[int, int]:
     try:
         config: Any = json.loads(tf_config or "")
         workers, task = config["cluster"]["worker"], config["task"]
-        index = task["index"]
-        addresses = isinstance(workers, list) and all(":" in w for w in workers)
-        ok = (
-            addresses
-            and isinstance(index, int)
-            and 0 <= index < len(workers)
+        well_formed = (
+            config["cluster"].keys() == {"worker"}
+            and isinstance(workers, list)
+            and all(map(_is_address, workers))
+            and len(set(workers)) == len(workers)
             and task["type"] == "worker"
-            and set(config["cluster"]) == {"worker"}
+            and type(task["index"]) is int
+            and 0 <= task["index"] < len(workers)
         )
-    except (ValueError, KeyError, TypeError):
-        ok = False
-    if not ok:
+    except (ValueError, KeyError, TypeError, AttributeError):
+        well_formed = False
+    if not well_formed:
         raise RecipeError(
             "the environment variable TF_CONFIG must be JSON such as "
             '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}, with only workers and an index '
-            f"of one of them. Received: {tf_config!r}"
+            '"task": {"type": "worker", "index": 0}}, with only workers, each at an '
+            f"address of its own, and an index of one of them. Received: {tf_config!r}"
         )
-    return index, len(workers)
+    return task["index"], len(workers)
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+
+
+def number_of_workers(strategy: tf.distribute.Strategy) -> int:
+    """How many processes train together."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return 1
+    return len(resolver.cluster_spec().as_dict()["worker"])
+
+
+def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
+    """The number that each worker has called this with; waits for all of them."""
+    if number_of_workers(strategy) == 1:
+        return [number]
+
+    @tf.function
+    def gathered():
+        own = strategy.run(lambda: tf.constant([number], tf.int64))
+        return strategy.gather(own, axis=0)
+
+    return [int(value) for value in gathered()]
+
+
+def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
+    """Raises RecipeError unless all workers have the same recipe and `TF_CONFIG`.
+
+    Args:
+        strategy: The strategy, of which nothing was asked before.
+        fingerprint: Hexadecimal digits that name the recipe.
+    """
+    try:
+        numbers = gather(strategy, int(fingerprint[:15], 16))
+    except tf.errors.InternalError as error:
+        if "joining a group with size" not in error.message:
+            raise
+        raise RecipeError(
+            "TF_CONFIG must name the same workers on each of them. "
+            f"Received: {os.environ['TF_CONFIG']}, and another list elsewhere"
+        ) from None
+    if len(set(numbers)) > 1:
+        raise RecipeError(
+            "all workers must have the same recipe. Received: the recipe "
+            f"{fingerprint} here, and another one elsewhere"
+        )
+
+
+@contextlib.contextmanager
+def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Raises WorkerLost for what TensorFlow raises when another worker has ended."""
+    try:
+        yield
+    except LOST as error:
+        if number_of_workers(strategy) == 1:
+            raise
+        reason = " ".join(error.message.split())[:200]
+        raise WorkerLost(
+            "another worker has ended; start all of them again, with --resume "
+            f"({reason})"
+        ) from error
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process is the one that writes files: worker 0."""
     resolver = strategy.cluster_resolver
     return resolver is None or not resolver.task_type or resolver.task_id == 0
+
+
+def worker_count(strategy: tf.distribute.Strategy) -> int:
+    """How many processes train together."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return 1
+    return len(resolver.cluster_spec().as_dict()["worker"])
 
 
 def check_batch_size(strategy: tf.distribute.Strategy, recipe: Recipe) -> None:

@@ -45,19 +45,28 @@ def open_tfds(
         _download(builder)
     image_key, label_key = _keys(builder)
     # tfds.testing.mock_data knows no splits, but answers to every name.
-    known, mocked = list(builder.info.splits), not builder.info.splits
-    named = [word for text in slices for word in re.findall(r"[A-Za-z]\w*", text)]
-    parts = [part for part in named if mocked or part in known]
-    test = None
-    if with_test:
-        names = known or ["train", "test"]
-        test = next((part for part in ("test", "validation") if part in names), None)
-        parts += [test] if test else []
+    known = list(builder.info.splits)
+    parts = [part for text in slices for part in _named(name, text, known)]
+    names = known or ["train", "test"]
+    test = next((part for part in ("test", "validation") if part in names), None)
+    test = test if with_test else None
+    parts += [test] if test else []
     opened = {
         part: _open_part(builder, part, image_key, label_key, channels)
         for part in dict.fromkeys(parts)
     }
     return Source(_class_names(builder, label_key), opened, test)
+
+
+def _named(name: str, text: str, known: list[str]) -> list[str]:
+    """The parts that a slice names."""
+    words = re.findall(r"[A-Za-z]\w*", text)
+    named = [part for part in words if part in known or not known]
+    if not named:
+        raise DataError(
+            f"tfds:{name}: has the parts {', '.join(known)}. Received: {text!r}"
+        )
+    return named
 
 
 def _download(builder) -> None:

@@ -26,6 +26,7 @@ from .optimizer import average_pairs
 
 FIRST_LOSS_SCALE = 2.0**15
 LOSS_SCALE_GROWTH = 2000  # steps without overflow after which the scale doubles
+ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 MASK_OFFSET = 7919  # between the dropout seeds of two replicas
 
 
@@ -69,6 +70,12 @@ class Trainer(keras.Model):
         self.skip_steps = 0
         self.metric_arrays: list[np.ndarray[Any, Any]] = []
         self.built = True
+        self.statistics = [
+            statistic
+            for layer in model._flatten_layers()
+            if isinstance(layer, keras.layers.BatchNormalization)
+            for statistic in (layer.moving_mean, layer.moving_variance)
+        ]
         self._separate_dropout_masks()
 
     def call(self, images, training=None):
@@ -90,7 +97,11 @@ class Trainer(keras.Model):
             metrics: `"accuracy"` or Keras metrics of labels [B, classes] and logits.
             steps_per_execution: Steps between two returns to Python.
             jit_compile: Whether XLA compiles each replica's forward and backward pass.
+
+        Raises:
+            ValueError: The optimizer has clipping or the like of its own.
         """
+        check_optimizer(optimizer)
         self.step_metrics = [
             keras.metrics.CategoricalAccuracy("accuracy") if m == "accuracy" else m
             for m in metrics
@@ -112,9 +123,9 @@ class Trainer(keras.Model):
 
     def fit(self, x=None, y=None, *, batch_size=None, validation_data=None, **kwargs):
         """Keras's `fit`; an incomplete last batch is padded with images of weight 0."""
-        parts = self.distribute_strategy.num_replicas_in_sync * self.accumulation
         shuffle = kwargs.pop("shuffle", True)
-        x = batch_dataset(x, y, batch_size, parts, shuffle)
+        data = (x, y, kwargs.pop("sample_weight", None))
+        x = batch_dataset(data, batch_size, self._parts, shuffle)
         if validation_data is not None:
             validation_data = self._whole_batches(validation_data, batch_size)
         self.steps_per_epoch = self._check_steps(x, kwargs.get("steps_per_epoch"))
@@ -125,9 +136,15 @@ class Trainer(keras.Model):
     def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
         """Keras's `evaluate` of the averaged weights; each image counts once."""
         if not kwargs.get("_use_cached_eval_dataset"):
-            x, y = self._whole_batches((x, y), batch_size), None
+            data = (x, y, kwargs.pop("sample_weight", None))
+            x, y = self._whole_batches(data, batch_size), None
         with self.averaged_weights():
             return super().evaluate(x, y, **kwargs)
+
+    @property
+    def _parts(self) -> int:
+        """Into how many equal parts a batch is divided."""
+        return self.distribute_strategy.num_replicas_in_sync * self.accumulation
 
     def _check_steps(self, x, steps: int | None) -> int | None:
         """The steps of an epoch; None where they cannot be known and need not."""
@@ -143,9 +160,9 @@ class Trainer(keras.Model):
         return steps
 
     def _whole_batches(self, data, batch_size):
-        x, y = data if isinstance(data, tuple) else (data, None)
+        data = data if isinstance(data, tuple) else (data,)
         replicas = self.distribute_strategy.num_replicas_in_sync
-        return batch_dataset(x, y, batch_size, replicas, shuffle=False)
+        return batch_dataset(data, batch_size, replicas, shuffle=False)
 
     def _begin_epoch(self, epoch, logs=None):
         self.epoch_step = 0
@@ -164,15 +181,26 @@ class Trainer(keras.Model):
         stop = tf.identity(stop)  # on this replica's device and in this loop's body
         replica = tf.distribute.get_replica_context()
         *gradients, count, stop = replica.all_reduce("sum", [*gradients, count, stop])
+        self._average_statistics(replica)
         if self.scaler is not None:
             count *= self.scaler.scale
         gradients = [gradient / count for gradient in gradients]
-        norm = tf.linalg.global_norm(gradients)
-        if self.clip_norm is not None:
-            factor = self.clip_norm / tf.maximum(norm, self.clip_norm)
-            gradients = [gradient * factor for gradient in gradients]
+        gradients, norm = clip_by_global_norm(gradients, self.clip_norm)
         replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
         return norm, stop
+
+    def _average_statistics(self, replica):
+        """Makes the moving averages of batch normalisation one again.
+
+        Each replica normalises by its own images, as in stock Keras and in PyTorch.
+        """
+        if not self.statistics or replica.num_replicas_in_sync == 1:
+            return
+        own = [tf.identity(variable.value) for variable in self.statistics]
+        for variable, mean in zip(
+            self.statistics, replica.all_reduce("mean", own), strict=True
+        ):
+            variable.assign(mean)
 
     def _apply(self, strategy, gradients, finite):
         """Updates the weights, in cross-replica context."""
@@ -295,17 +323,27 @@ class Trainer(keras.Model):
             if self.skip_steps >= self.epoch_step:
                 return self.get_metrics_result()
             stop = tf.constant(float(self.stop_requested))
-            if isinstance(
-                iterator, tf.data.Iterator | tf.distribute.DistributedIterator
-            ):
+            if isinstance(iterator, ITERATORS):
                 logs, stop = execute(iterator, tf.constant(steps), stop)
             else:
-                logs, stop = execute_on(next(iterator), stop)
+                logs, stop = execute_on(self._next_batch(iterator), stop)
             self.skip_steps = 0
             self.stopping = bool(stop > 0)
             return logs
 
         self.train_function = train_function
+
+    def _next_batch(self, iterator):
+        """A batch for `strategy.run`, also where Keras gives one of arrays."""
+        batch = next(iterator)
+        if isinstance(iterator, ITERATORS):
+            return batch
+        arrays = tuple(array for array in batch if array is not None)
+        batch = (tf.data.Dataset.from_tensors(arrays),)
+        batch = batch_dataset(batch, None, self._parts, shuffle=False)
+        return next(
+            iter(self.distribute_strategy.experimental_distribute_dataset(batch))
+        )
 
     def _next_steps(self) -> int:
         """How many steps come next; counts them."""
@@ -328,7 +366,7 @@ class Trainer(keras.Model):
         def test_function(iterator):
             for step in range(self.steps_per_execution):
                 try:
-                    batch = next(iterator)
+                    batch = self._next_batch(iterator)
                 except (StopIteration, tf.errors.OutOfRangeError):
                     if step == 0:
                         raise
@@ -415,6 +453,50 @@ class Trainer(keras.Model):
             value = tf.identity(weight.value)
             weight.assign(average.value)
             average.assign(value)
+
+
+def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError for what the trainer would leave out or do twice."""
+    for name in FOREIGN:
+        value = getattr(optimizer, name, None)
+        if value:
+            raise ValueError(
+                f"`optimizer` must be one without `{name}`: see clip_norm and "
+                "accumulation of the trainer, ema and weight_decay of "
+                f"`optimizer.make_optimizer`. Received: {name}={value}"
+            )
+    kind, base = type(optimizer), keras.optimizers.Optimizer
+    names = ("apply", "_backend_update_step")  # of loss scaling, of Nadam
+    if any(getattr(kind, name) is not getattr(base, name) for name in names):
+        raise ValueError(
+            "`optimizer` must update each weight by itself, and leave the scaling of "
+            f"the loss to the trainer. Received: {optimizer.name}"
+        )
+
+
+# What Keras does outside of `update_step`, the only part that the trainer calls.
+FOREIGN = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "weight_decay",
+    "gradient_accumulation_steps",
+    "loss_scale_factor",
+)
+
+
+def clip_by_global_norm(gradients, limit: float | None):
+    """Shrinks all gradients by one factor, so that their global norm keeps a limit.
+
+    Returns:
+        The gradients, and their norm before (not finite where one of them is not).
+    """
+    norm = tf.linalg.global_norm(gradients)
+    if limit is None:
+        return gradients, norm
+    factor = limit / tf.maximum(norm, limit)
+    return [gradient * factor for gradient in gradients], norm
 
 
 class LossScaler:

@@ -1,0 +1,185 @@
+"""How fast a run is: images per second, and which part of the device's peak that is."""
+
+import math
+import os
+import re
+import time
+from collections import deque
+
+import keras
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.costs import model_costs, resnet_costs
+
+WINDOW = 5.0  # seconds over which the present speed is measured
+
+
+class Throughput(keras.callbacks.Callback):
+    """Adds `images_per_second` to the logs, which Keras's progress bar then shows.
+
+    Stand it before all callbacks that shall see the figure: Keras gives one dict to all
+    of them in their order, its own progress bar and history last. Inside an epoch the
+    figure is that of the last seconds, at its end the epoch's. Validation does not
+    count, nor does the first call of the step function, which compiles it; only until
+    there is another one is its speed all that is known.
+
+    Args:
+        images_per_step: The global batch.
+        first_step: Steps of the whole run that were done before, of which those that
+            Keras passes over in the present epoch do not count.
+    """
+
+    def __init__(self, images_per_step: int, first_step: int = 0):
+        super().__init__()
+        self.images_per_step = images_per_step
+        self.first_step = first_step
+        self.step = first_step  # steps of the whole run that are done
+        self.images_per_second = math.nan  # in the last seconds
+        self.train_seconds = 0.0  # of all steps here, with the compilation
+        # Seconds and images of the steps so far, without the first: of the whole run,
+        # when the epoch began, and in the last seconds.
+        self.total = (0.0, 0)
+        self.epoch_began = self.total
+        self.recent = deque([self.total])
+        self.steps_before = 0
+        self.clock = 0.0
+
+    @property
+    def average(self) -> float:
+        """Images per second since the first step."""
+        return self._speed((0.0, 0))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Starts the clock."""
+        self.steps_before = epoch * self.params["steps"]
+        self.epoch_began = self.total
+        self.clock = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Counts the steps of this call, of which `batch` is the last."""
+        now, step = time.perf_counter(), self.steps_before + batch + 1
+        seconds, images = now - self.clock, (step - self.step) * self.images_per_step
+        self.clock = now
+        if step <= self.first_step:
+            return
+        if self.step == self.first_step:
+            self.images_per_second = images / seconds
+        else:
+            self.total = (self.total[0] + seconds, self.total[1] + images)
+            self.recent.append(self.total)
+            while self.total[0] - self.recent[1][0] >= WINDOW:
+                self.recent.popleft()
+            self.images_per_second = self._speed(self.recent[0])
+        self.step = step
+        self.train_seconds += seconds
+        logs["images_per_second"] = self.images_per_second
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Adds the epoch's figure."""
+        logs["images_per_second"] = self._speed(self.epoch_began)
+
+    def _speed(self, since: tuple[float, int]) -> float:
+        seconds, images = self.total[0] - since[0], self.total[1] - since[1]
+        return images / seconds if images else self.images_per_second
+
+
+# Peak of dense matrix products, in 1e12 FLOP/s: what the framework computes a float32
+# product in by default (TensorFloat-32 since Ampere, bfloat16 on TPUs), bfloat16 and
+# float16; None where the device has no unit for it. Data sheets of NVIDIA (half of what
+# they give "with sparsity") and docs.cloud.google.com/tpu/docs/v2 to v6e. A device of
+# TPU v2 and v3 is a core, which is half a chip.
+PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
+    #                     float32  bfloat16 float16
+    "H[12]00 NVL": (417.5, 835.5, 835.5),
+    "H100 PCIe": (378.0, 756.0, 756.0),
+    "H[12]00": (494.7, 989.4, 989.4),
+    "A100": (156.0, 312.0, 312.0),
+    "A10": (62.5, 125.0, 125.0),
+    "L40S": (183.0, 362.0, 362.0),
+    "L4": (60.0, 121.0, 121.0),
+    "V100S": (16.4, None, 130.0),
+    "V100-PCIE": (14.0, None, 112.0),
+    "V100": (15.7, None, 125.0),
+    "T4": (8.1, None, 65.0),
+    "TPU v2": (22.5, 22.5, None),
+    "TPU v3": (61.5, 61.5, None),
+    "TPU v4": (275.0, 275.0, None),
+    "TPU v5( ?lite|e|litepod)": (197.0, 197.0, None),
+    "TPU v5p?": (459.0, 459.0, None),
+    "TPU v6( ?lite|e)": (918.0, 918.0, None),
+}
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def peak_flops(device_name: str, precision: str) -> float | None:
+    """The most floating-point operations that a device can do in a second.
+
+    Args:
+        device_name: As `device_name` gives it: "NVIDIA A100-SXM4-40GB", "TPU v4".
+        precision: The recipe's.
+
+    Returns:
+        FLOP/s, or None where they are not known, as of a CPU or a part of a GPU (MIG).
+    """
+    for pattern, peaks in PEAKS.items():
+        if re.search(rf"\b(?:{pattern})\b", device_name) and "MIG" not in device_name:
+            peak = peaks[PRECISIONS.index(precision)]
+            return None if peak is None else peak * 1e12
+    return None
+
+
+def training_flops(model: keras.Model) -> int | None:
+    """Floating-point operations of a training step for one image.
+
+    Three times those of the forward pass: the backward pass has two products for each
+    one. What rematerialisation computes again does not count (appendix B of PaLM,
+    arXiv:2204.02311), nor do the layers of an attention-pooling head.
+
+    Returns:
+        The number, or None for a model without a closed form in `keras_vit.costs`.
+    """
+    if isinstance(model, keras_vit.ResNet):
+        sizes = (model.image_size, model.channels, model.classes)
+        return 3 * resnet_costs(model.blocks, model.width, *sizes).flops
+    if not isinstance(model, keras_vit.VisionTransformer) or model.attention != "full":
+        return None
+    costs = model_costs(
+        keras_vit.ViTSpec(
+            model.width, model.depth, model.mlp_dim, model.heads, model.resnet_blocks
+        ),
+        model.patch_size,
+        model.image_size,
+        model.channels,
+        model.classes,
+        model.class_token,
+    )
+    return 3 * costs.flops
+
+
+def utilisation_factor(
+    model: keras.Model, precision: str, devices: int, device_name: str
+) -> float | None:
+    """Model FLOPs utilisation (MFU) at one image per second.
+
+    Returns:
+        The share of the peak of all devices, or None where the peak or the model's
+        operations are not known.
+    """
+    flops, peak = training_flops(model), peak_flops(device_name, precision)
+    return None if flops is None or peak is None else flops / (devices * peak)
+
+
+def device_name() -> str:
+    """What the run computes on: the name of the GPU or TPU, or CPU."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return "CPU" if device.platform == "cpu" else device.device_kind
+    if tf.config.list_logical_devices("TPU"):
+        return f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".strip()
+    if gpus := tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpus[0])
+        return details.get("device_name", "GPU")
+    return "CPU"
