@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+PIP_INSTALL := PIP_CONSTRAINT=$(CURDIR)/build-constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
 	-q -c constraints.txt
 # Quiet: TensorFlow's start-up lines say nothing about this project.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -38,9 +38,9 @@ $(VENV)/.demo: $(VENV)/.python setup.cfg constraints.txt
 	$(PIP_INSTALL) -e ".[train,serve,viz]"
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt
-	@echo "Installing into $(VENV): about two minutes, once."
-	$(PIP_INSTALL) -e ".[train,serve,viz,convert,dev]"
+$(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
+	@echo "Installing into $(VENV): about three minutes, once."
+	$(PIP_INSTALL) -e ".[train,models,serve,viz,convert,dev]"
 	@touch $@
 
 # Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.

@@ -93,13 +93,10 @@ class ImageClassifier(ImageModel):
 
 def _check_backbone(backbone) -> None:
     """ValueError for what does not lead from images of one size to vectors."""
-    shapes = (
-        getattr(backbone, "input_shape", None),
-        getattr(backbone, "output_shape", None),
-    )
-    ranks = [len(shape) if isinstance(shape, tuple) else None for shape in shapes]
-    if ranks != [4, 2] or None in shapes[0][1:]:
+    inputs = getattr(backbone, "input_shape", ())
+    outputs = getattr(backbone, "output_shape", ())
+    if len(inputs) != 4 or None in inputs[1:] or len(outputs) != 2:
         raise ValueError(
             "`backbone` must be a model from images [B, H, W, C] of one size to "
-            f"features [B, D]. Received: {backbone!r} from {shapes[0]} to {shapes[1]}"
+            f"features [B, D]. Received: {backbone!r} from {inputs} to {outputs}"
         )

@@ -97,7 +97,7 @@ def test_seeds_differ_for_every_example():
         example_seed(7, e, tf.constant(i, tf.int64), c).numpy()
         for i, c, e in zip(index.ravel(), copy.ravel(), epoch.ravel(), strict=True)
     ]
-    purposes = [seed + np.array([0, k]) for seed in seeds for k in range(8)]
+    purposes = [np.asarray(for_purpose(seed, k)) for seed in seeds for k in range(8)]
     assert len({tuple(seed) for seed in purposes}) == 50 * 3 * 4 * 8
 
 
@@ -308,22 +308,27 @@ def test_autoaugment_applies_the_pairs_of_the_paper(monkeypatch):
 def test_magnitudes_are_normal_and_signs_even(monkeypatch):
     seen = []
 
-    def operation(image, level, sign, centre):
-        seen.append((float(level), float(sign), *centre.numpy()))
-        return image
+    def operation(number):
+        def apply(image, level, sign, centre):
+            seen.append((number, float(level), float(sign), *centre.numpy()))
+            return image
 
-    monkeypatch.setattr(policies, "OPERATIONS", {"only": operation})
+        return apply
+
+    two = {"one": operation(0), "two": operation(1)}
+    monkeypatch.setattr(policies, "OPERATIONS", two)
     image = tf.zeros([2, 2, 3], tf.uint8)
     for seed in seeds(400, augmentation.POLICY):
         policies.randaugment(image, seed, 2, 9.0, 0.5)
-    levels, signs, rows, columns = np.array(seen).T
+    numbers, levels, signs, rows, columns = np.array(seen).T
     assert len(levels) == 800
     assert stats.kstest(levels, stats.norm(9.0, 0.5).cdf).pvalue > 0.001
     assert 0.42 < (signs == 1).mean() < 0.58
     for places in (rows, columns):
         assert stats.kstest(places, "uniform").pvalue > 0.001
     # What one number decides says nothing about the others.
-    assert np.abs(np.corrcoef([levels, signs, rows, columns]) - np.eye(4)).max() < 0.12
+    together = np.corrcoef([numbers, levels, signs, rows, columns])
+    assert np.abs(together - np.eye(5)).max() < 0.12
 
 
 def test_three_augment_is_gray_solarized_or_blurred():

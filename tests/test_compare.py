@@ -91,11 +91,12 @@ def test_the_curves_are_those_of_the_validation_images(compared, monkeypatch):
     plt = module.pyplot()
     figure, axes = plt.subplots(1, 2)
     plot = axes[1].plot
-    monkeypatch.setattr(
-        axes[1],
-        "plot",
-        lambda x, y, label, **kwargs: drawn.update({label: y}) or plot(x, y, label=label),
-    )
+
+    def note(x, y, label, **kwargs):
+        drawn[label] = y
+        plot(x, y, label=label)
+
+    monkeypatch.setattr(axes[1], "plot", note)
     monkeypatch.setattr(plt, "subplots", lambda *args, **kwargs: (figure, axes))
     histories = {"cnn": module._history(folder / "cnn" / "history.csv")}
     module.draw_curves(histories, folder / "again.png")
@@ -155,7 +156,7 @@ def test_overrides_are_for_all_recipes(tmp_path, monkeypatch):
         [
             *("compare", "digits", "digits-cnn", "--output_dir", str(tmp_path)),
             *("--epochs", "9", "--optimizer.learning_rate=7e-5"),
-            *("--data.validation", "0.25"),
+            *("--data.validation", "0.25", "--model.variant=null"),
         ]
     )
     ((folder, recipes),) = seen.items()
@@ -165,6 +166,7 @@ def test_overrides_are_for_all_recipes(tmp_path, monkeypatch):
         assert (recipe.epochs, recipe.data.validation) == (9, 0.25)
         assert recipe.optimizer.learning_rate == 7e-5
         assert recipe.optimizer.weight_decay == 0.01
+        assert recipe.model.variant is None
     assert recipes[1].model.architecture == "cnn"
 
 

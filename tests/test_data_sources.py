@@ -265,7 +265,7 @@ def test_the_recipes_data_sets_work_with_mock_data(tfds, name):
 
 @pytest.fixture(scope="module", params=["tfrecord", "array_record"])
 def prepared(request, tmp_path_factory):
-    """A data set of 50 images in four files, written by TFDS; its name and folder."""
+    """A data set of 200 images in four files, written by TFDS; its name and folder."""
     tfds = pytest.importorskip("tensorflow_datasets")
     if request.param == "array_record":
         pytest.importorskip("array_record")
@@ -289,7 +289,7 @@ def prepared(request, tmp_path_factory):
                 "label": tfds.features.ClassLabel(num_classes=7),
             }
         ),
-        split_datasets={"train": examples(50), "test": examples(9)},
+        split_datasets={"train": examples(200), "test": examples(9)},
         data_dir=folder,
         file_format=request.param,
         download_config=tfds.download.DownloadConfig(num_shards=4),
@@ -298,11 +298,11 @@ def prepared(request, tmp_path_factory):
 
 
 def expected_order(name, folder):
-    """The images in the order in which TFDS itself counts: one by one, by slices."""
+    """Every seventh image in the order in which TFDS itself counts, by slices."""
     import tensorflow_datasets as tfds
 
     load = tfds.data_source if "array_record" in name else tfds.load
-    slices = [f"train[{place}:{place + 1}]" for place in range(50)]
+    slices = [f"train[{place}:{place + 1}]" for place in range(0, 200, 7)]
     return [
         int(np.asarray(example["image"])[0, 0, 0])
         for part in load(name, split=slices, data_dir=folder)
@@ -323,10 +323,11 @@ def test_slices_of_tensorflow_datasets_are_its_own(prepared, monkeypatch, limit)
         assert "\n" not in str(error.value)
         return
     train = open_tfds(name).train
-    dataset = tf.data.Dataset.range(50).map(train.read, num_parallel_calls=4)
+    dataset = tf.data.Dataset.range(200).map(train.read, num_parallel_calls=4)
     order = [int(image[0, 0, 0]) for image in dataset]
-    assert order == expected_order(name, folder)
-    assert order != list(range(50))
+    assert order[::7] == expected_order(name, folder)
+    assert sorted(order) == list(range(200))
+    assert order != list(range(200))
     np.testing.assert_array_equal(train.labels, np.array(order) % 7)
 
 

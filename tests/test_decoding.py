@@ -203,3 +203,15 @@ def test_a_missing_file_is_named(tmp_path):
 def test_other_channels_are_refused(photograph):
     with pytest.raises(ValueError, match="`channels` must be 1 or 3.*channels=4"):
         decode(encode(Image.fromarray(photograph), "PNG"), 4)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "lanczos3"])
+def test_what_overshoots_is_cut_off(interpolation):
+    edge = np.repeat([[0, 0, 0, 255, 255, 255]], 6, axis=0).astype("uint8")
+    image = np.repeat(edge[..., np.newaxis], 3, axis=-1)
+    preprocessing = ImagePreprocessing(24, interpolation=interpolation)
+    resized = decoding.resize_image(tf.constant(image), preprocessing).numpy()
+    exact = tf.image.resize(image, (24, 24), method=interpolation).numpy()
+    assert exact.min() < -1
+    assert exact.max() > 256
+    assert np.abs(resized - exact.clip(0, 255)).max() <= 0.5001

@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from keras_vit import list_weights
+from keras_vit.specs import parse_variant, patch_side
 from training.recipe_files import named_recipe, recipe_names, recipes_of_file
 from training.recipe_files import recipe_files as files
 
@@ -409,6 +410,17 @@ def test_the_convolutional_baseline_differs_from_the_digits_in_the_model_alone()
     for value in ("epochs", "batch_size", "loss", "label_smoothing", "seed"):
         assert getattr(ours, value) == getattr(theirs, value)
     assert ours.model.architecture == "cnn"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_patches_fit_into_the_image_at_full_size(name):
+    model = recipe(name).model
+    if model.architecture == "vit":
+        patch = model.patch_size
+        if model.variant is not None:
+            spec, patch_size = parse_variant(model.variant)
+            patch = patch_side(patch_size, spec.resnet_blocks)
+        assert model.image_size % patch == 0
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)

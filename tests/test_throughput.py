@@ -19,6 +19,8 @@ from training.throughput import (
     utilisation_factor,
 )
 
+pytestmark = pytest.mark.backend
+
 
 @pytest.fixture
 def clock(monkeypatch):

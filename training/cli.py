@@ -16,11 +16,6 @@ from .recipe import DataConfig, Recipe, load_recipe
 from .recipe_files import named_recipe, recipe_files, recipe_yaml, recipes_of_file
 
 RUNS = Path("runs")
-INDENT = {
-    "initial_indent": "    ",
-    "subsequent_indent": "    ",
-    "break_on_hyphens": False,
-}
 
 
 class RecipeOrConfig(ActionConfigFile):
@@ -66,6 +61,9 @@ def _parser() -> ArgumentParser:
     )
     commands = parser.add_subcommands()
     commands.add_subcommand("fit", _fit_parser(), help="train a model")
+    commands.add_subcommand(
+        "launch", _launch_parser(), help="train with several workers on this machine"
+    )
     commands.add_subcommand(
         "evaluate", _evaluate_parser(), help="test a model on labelled images"
     )
@@ -130,6 +128,22 @@ def _fit_parser() -> ArgumentParser:
     return parser
 
 
+def _launch_parser() -> ArgumentParser:
+    parser = _new_parser(
+        description="Starts all workers of a run on this machine: "
+        "python -m training launch --workers 2 -- fit --recipe digits",
+    )
+    parser.add_argument("--workers", type=int, default=2, help="how many")
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        help="how often to start all again, with --resume, after one was killed",
+    )
+    parser.add_argument("words", type=str, nargs="*", help="-- fit and its options")
+    return parser
+
+
 def _evaluate_parser() -> ArgumentParser:
     parser = _new_parser()
     parser.add_argument("model", type=Path, help="a run's folder or a .keras file")
@@ -172,7 +186,7 @@ def _compare_parser() -> ArgumentParser:
         "--output_dir", type=Path, default=RUNS / "compare", help="folder of the runs"
     )
     for option in _recipe_options(Recipe):
-        parser.add_argument(f"--{option}", type=str | None, help=SUPPRESS)
+        parser.add_argument(f"--{option}", type=str, help=SUPPRESS)
     return parser
 
 
@@ -226,6 +240,12 @@ def _fit(options: Namespace) -> None:
 
     seeded = f"-seed{recipe.seed}" if recipe.seed else ""
     fit(recipe, output_dir or str(RUNS / f"{recipe.name}{seeded}"), **control)
+
+
+def _launch(options: Namespace) -> None:
+    from .launch import launch
+
+    sys.exit(launch(options.words, options.workers, options.restarts))
 
 
 def _evaluate(options: Namespace) -> None:
@@ -299,7 +319,8 @@ def _recipes(options: Namespace) -> None:
         print(f"{path.stem:<20} {next(iter(recipes.values()))['description']}")
         if list(recipes) != [path.stem]:
             endings = [name.removeprefix(path.stem) for name in recipes]
-            print(textwrap.fill(" ".join(endings), 88, **INDENT))
+            line = textwrap.fill(" ".join(endings), 84, break_on_hyphens=False)
+            print(textwrap.indent(line, "    "))
     print("Names have one of the endings below them, if there are any: study-ViTB16")
 
 
@@ -340,6 +361,7 @@ def _baselines(options: Namespace) -> None:
 
 COMMANDS = {
     "fit": _fit,
+    "launch": _launch,
     "evaluate": _evaluate,
     "predict": _predict,
     "recipes": _recipes,

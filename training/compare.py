@@ -24,7 +24,7 @@ from .recipe import Recipe, load_recipe
 from .report import pyplot
 
 COLUMNS = (
-    *("recipe", "weights", "accuracy before", "after", "macro F1 before", "after"),
+    *("recipe", "weights", "accuracy before", "after", "F1 before", "after"),
     *("published", "minutes"),
 )
 
@@ -59,7 +59,7 @@ class Row:
         published = self.published_accuracy
         return [
             self.name,
-            f"{self.parameters / 1e6:.2f} M",
+            f"{self.parameters / 1e6:.2f}M",
             f"{self.accuracy_before:.4f}",
             f"{self.accuracy:.4f}",
             f"{self.macro_f1_before:.4f}",
@@ -200,8 +200,8 @@ def _write_tables(rows: Sequence[Row], folder: Path) -> None:
 
 
 def print_rows(rows: Sequence[Row], title: str) -> None:
-    """Prints the table."""
-    table = Table(title=title, box=SIMPLE)
+    """Prints the table; F1 is the mean of the classes' F1."""
+    table = Table(title=title, box=SIMPLE, padding=(0, 0))
     for column in COLUMNS:
         first = column == "recipe"
         table.add_column(column, justify="left" if first else "right", no_wrap=first)

@@ -12,7 +12,7 @@ from etils import epath
 
 import keras_vit
 
-from . import report, runs
+from . import checkpoint, report, runs
 from .data import Splits, example_images, load_splits, steps_per_epoch
 from .evaluate import Evaluation, evaluate, print_evaluation
 from .failures import StopOnDivergence
@@ -20,13 +20,22 @@ from .feed import training_data, validation_arguments
 from .model import build_model, compile_trainer
 from .recipe import Recipe
 from .recorder import Recorder, run_length
-from .strategy import is_chief, make_strategy, worker_count
+from .strategy import (
+    check_same_step,
+    check_workers,
+    gather,
+    is_chief,
+    lost_workers,
+    make_strategy,
+    worker_count,
+)
 from .tensorboard import RunBoard
 from .throughput import device_name
 
 EXAMPLES = 24  # in the picture of augmented images
 
 
+@lost_workers()
 def fit(
     recipe: Recipe,
     folder: epath.PathLike,
@@ -61,6 +70,7 @@ def fit(
     """
     report.pyplot()  # a missing extra is told before the training, not after
     strategy = make_strategy(recipe)
+    check_workers(strategy, checkpoint.fingerprint(recipe))
     keras.utils.set_random_seed(recipe.seed)
     tf.config.experimental.enable_op_determinism()
     splits = load_splits(recipe.data, recipe.model.channels)
@@ -75,8 +85,10 @@ def fit(
     if is_chief(strategy):
         print(_header(recipe, splits))
         runs.prepare_folder(folder, recipe, resume, overwrite)
+    gather(strategy, 0)  # all wait until the chief has prepared the folder
     recorder = Recorder(trainer, folder, recipe, length, keep, checkpoint_every)
     recorder.restore()
+    check_same_step(strategy, recorder.first_step)
     if recorder.first_step < length.steps:
         board = [_board(recipe, splits, recorder, profile)] * is_chief(strategy)
         _train(recipe, splits, recorder, [*board, *callbacks])

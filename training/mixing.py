@@ -107,9 +107,10 @@ def cutmix(
 def beta(seed: tf.Tensor, alpha: float) -> tf.Tensor:
     """A float32 scalar of Beta(alpha, alpha), from two of the gamma distribution.
 
-    In double precision: of float32, small alphas would make both numbers 0.
+    In double precision: in single, a small alpha makes both the smallest number that
+    there is, and their ratio one half.
     """
     one, other = tf.unstack(
         tf.random.stateless_gamma([2], seed, alpha, dtype=tf.float64)
     )
-    return tf.cast(tf.math.divide_no_nan(one, one + other), tf.float32)
+    return tf.cast(one / (one + other), tf.float32)

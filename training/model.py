@@ -169,7 +169,7 @@ def compile_trainer(
         total_steps: Steps of the whole run.
         steps_per_epoch: Steps of a pass over the images.
     """
-    trainer = Trainer(
+    trainer = _trainer_class()(
         model,
         recipe.loss,
         recipe.label_smoothing,
@@ -183,6 +183,14 @@ def compile_trainer(
         jit_compile=use_xla(recipe.jit_compile),
     )
     return trainer
+
+
+def _trainer_class() -> type[Trainer]:
+    if keras.backend.backend() != "jax":
+        return Trainer
+    from .jax_trainer import JaxTrainer
+
+    return JaxTrainer
 
 
 def use_xla(choice: str) -> bool:

@@ -45,7 +45,7 @@ class _WeightRules:
     def begin_averages(self, variables):
         """Sets the averages to the weights, as after loading weights."""
         for average, variable in zip(self.averages, variables, strict=False):
-            average.assign(variable)
+            average.assign(ops.copy(variable))  # JAX would share the memory
 
     def update_step(self, gradient, variable, learning_rate):
         """Decays, moves, and averages one weight."""

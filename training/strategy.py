@@ -3,12 +3,15 @@
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from .errors import RecipeError, WorkerLost
+from .errors import RecipeError, RunError, WorkerLost
+from .jax_strategy import JaxStrategy, make_jax_strategy
 from .recipe import Recipe
 
 # What TensorFlow raises on the workers that are left when one ends.
@@ -17,11 +20,10 @@ LOST = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
 )
 
 
-def make_strategy(recipe: Recipe) -> tf.distribute.Strategy:
+def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
     """The `tf.distribute` strategy of a recipe; call it before anything is computed.
 
     Args:
@@ -31,13 +33,16 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy:
             takes the logical CPU devices.
 
     Returns:
-        The strategy.
+        The strategy; with KERAS_BACKEND=jax what stands for one there.
 
     Raises:
         RecipeError: `TF_CONFIG` is malformed, a TPU cannot be reached, or the replicas
             and micro-batches do not divide the batch.
     """
-    strategy = _make(recipe)
+    if keras.backend.backend() == "jax":
+        strategy = make_jax_strategy(recipe)
+    else:
+        strategy = _make(recipe)
     check_batch_size(strategy, recipe)
     return strategy
 
@@ -47,7 +52,8 @@ def _make(recipe: Recipe) -> tf.distribute.Strategy:
     if name == "tpu":
         return _tpu_strategy(recipe.tpu)
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ):
-        cluster_task(os.environ.get("TF_CONFIG"))
+        index, count = cluster_task(os.environ.get("TF_CONFIG"))
+        print(f"worker {index} of {count} waits for the others", file=sys.stderr)
         return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
@@ -106,17 +112,9 @@ def _is_address(text: str) -> bool:
     return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
 
 
-def number_of_workers(strategy: tf.distribute.Strategy) -> int:
-    """How many processes train together."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
-        return 1
-    return len(resolver.cluster_spec().as_dict()["worker"])
-
-
 def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
     """The number that each worker has called this with; waits for all of them."""
-    if number_of_workers(strategy) == 1:
+    if worker_count(strategy) == 1:
         return [number]
 
     @tf.function
@@ -150,19 +148,29 @@ def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
         )
 
 
+def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
+    """Raises RunError unless all workers go on from the same step."""
+    steps = gather(strategy, step)
+    if len(set(steps)) > 1:
+        raise RunError(
+            "all workers must see the same run's folder. Received: checkpoints of the "
+            f"steps {', '.join(map(str, steps))}"
+        )
+
+
 @contextlib.contextmanager
-def lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+def lost_workers() -> Iterator[None]:
     """Raises WorkerLost for what TensorFlow raises when another worker has ended."""
     try:
         yield
-    except LOST as error:
-        if number_of_workers(strategy) == 1:
+    except tf.errors.OpError as error:
+        lost = isinstance(error, LOST) or "Collective ops is aborted" in error.message
+        if not lost or "TF_CONFIG" not in os.environ:
             raise
-        reason = " ".join(error.message.split())[:200]
         raise WorkerLost(
-            "another worker has ended; start all of them again, with --resume "
-            f"({reason})"
-        ) from error
+            "another worker has ended: start all of them again, with --resume "
+            f"({' '.join(error.message.split())[:150]})"
+        ) from None
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

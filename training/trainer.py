@@ -107,13 +107,20 @@ class Trainer(keras.Model):
             for m in metrics
         ]
         super().compile(
-            optimizer, steps_per_execution=steps_per_execution, jit_compile=False
+            optimizer,
+            steps_per_execution=steps_per_execution,
+            jit_compile=False,
+            auto_scale_loss=False,  # see `LossScaler`
         )
         self.forward_backward = self._forward_backward
         if jit_compile:
             self.forward_backward = tf.function(
                 self._forward_backward, jit_compile=True
             )
+        # In a function, because only there several workers can add up what each has.
+        self.metric_totals = tf.function(
+            lambda: [tf.identity(v.value) for v in self._metric_variables()]
+        )
         optimizer.build(self.model.trainable_variables)
 
     @property
@@ -404,9 +411,7 @@ class Trainer(keras.Model):
     def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of the state. With several workers all must call it together."""
         state = self.state()
-        metrics = [v.value for name, v in state.items() if name.startswith("metric")]
-        # In a function, because only there several workers can add up what each has.
-        totals = iter(tf.function(lambda: [tf.identity(v) for v in metrics])())
+        totals = iter(self.metric_totals())
         return {
             name: keras.ops.convert_to_numpy(
                 next(totals) if name.startswith("metric") else v.value
