@@ -279,10 +279,6 @@ def main() -> None:
     strategy = make_replicas(int(sys.argv[1]))
     arrays = run_all(strategy)
     arrays["replicas"] = np.array(strategy.num_replicas_in_sync)
-    if strategy.num_replicas_in_sync == 2 and "TF_CONFIG" not in os.environ:
-        from replica_cases import run_special  # noqa
-
-        arrays |= run_special(strategy)
     np.savez(sys.argv[2], **arrays)
 
 

@@ -131,7 +131,9 @@ def recipe_reference(recipe):
     paths = [variable.path for variable in variables]
     decay = recipe.optimizer.layer_decay
     block = [path.startswith("encoder_block_0/") for path in paths]
-    below = [path.startswith(("embedding/", "class_token", "position")) for path in paths]
+    below = [
+        path.startswith(("embedding/", "class_token", "position")) for path in paths
+    ]
     assert sum(block) == 16
     assert sum(below) == 4
     factors = decay ** (np.array(block) + 2.0 * np.array(below))
@@ -167,9 +169,7 @@ def recipe_reference(recipe):
             put(descent.evaluated)
             images = tf.stack([splits.validation.read(i) for i in range(51)])
             labels = np.eye(10, dtype="float32")[splits.validation.labels]
-            validation.append(
-                float(mean_loss(images, labels, recipe.label_smoothing))
-            )
+            validation.append(float(mean_loss(images, labels, recipe.label_smoothing)))
         put(descent.weights)
     return descent, losses, validation
 
@@ -240,12 +240,24 @@ def test_a_world_computes_the_equations(worlds, references, world, name):
         every = 3
     steps = reported_steps(len(losses) // EPOCHS, every)
     np.testing.assert_allclose(ours["losses"], np.array(losses)[steps], atol=1e-5)
-    np.testing.assert_allclose(ours["norms"], np.array(descent.norms)[steps], rtol=1e-4)
+    norms, tolerance = np.array(descent.norms)[steps], 1e-4
+    if descent.config.name == "adamw":
+        tolerance = 1e-3  # it multiplies the rounding where a gradient is almost 0
+    np.testing.assert_allclose(ours["norms"], norms, rtol=tolerance)
     np.testing.assert_allclose(ours["validation"], validation, atol=1e-5)
     if descent.config.name == "sgd":
         close(ours, "weight", descent.weights)
     if descent.config.name == "sgd" and descent.config.ema is not None:
         close(ours, "average", descent.averages)
+
+
+@pytest.mark.parametrize("world", [name for name in WORLDS if name != "one device"])
+def test_accuracies_count_each_image_once_as_on_one_device(worlds, world):
+    names = [name for name in worlds[world] if name.endswith("|accuracies")]
+    assert len(names) == len(CASES) + len(RECIPES)
+    for name in names:
+        ours, theirs = worlds[world][name], worlds["one device"][name]
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, err_msg=name)
 
 
 def reported_steps(per_epoch, every):

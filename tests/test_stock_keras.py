@@ -123,7 +123,7 @@ class Arithmetic:
 
     images = np.linspace(-1, 1, 5)
     labels = (images > 0.1).astype(float)
-    weights = np.arange(1.0, 6)
+    weights = np.arange(1.0, 6) ** 2
 
     def loss(self, weight, weights=None):
         share = 1 / (1 + np.exp(-weight * self.images))
@@ -139,12 +139,13 @@ class Arithmetic:
 def test_arrays_are_divided_among_the_replicas_and_weigh_what_they_should(results):
     ours, right = results["arrays"], Arithmetic()
     once = right.step(0.3)
+    loss, _norm = ours["train on batch"]
+    assert loss == pytest.approx(right.loss(0.3, right.weights), abs=1e-6)
     np.testing.assert_allclose(ours["predict"], 0.3 * right.images, atol=1e-6)
     for name, expected in {
         "evaluate": right.loss(0.3),
         "evaluate weighted": right.loss(0.3, right.weights),
         "test on batch": right.loss(0.3, right.weights),
-        "train on batch": right.loss(0.3, right.weights),
         "weight": once,
         "weight after fit": right.step(once),
     }.items():

@@ -80,6 +80,11 @@ def _parser() -> ArgumentParser:
         help="images per second of each stage of a recipe's input pipeline",
     )
     commands.add_subcommand(
+        "tpu-check",
+        _tpu_check_parser(),
+        help="whether a recipe's steps fit a TPU, found out without one",
+    )
+    commands.add_subcommand(
         "baselines",
         _baselines_parser(),
         help="scikit-learn's classifiers on the same images, beside the finished runs",
@@ -214,6 +219,21 @@ def _data_speed_parser() -> ArgumentParser:
         "--seconds", type=PositiveFloat, default=3.0, help="for each stage"
     )
     parser.add_argument("--json", type=Path | None, help="write the figures there")
+    return parser
+
+
+def _tpu_check_parser() -> ArgumentParser:
+    parser = _new_parser()
+    parser.add_argument(
+        "--recipe",
+        "--config",
+        action=RecipeOrConfig,
+        help="name of a recipe (see `recipes`), or --config and the path of one",
+    )
+    parser.add_class_arguments(Recipe)
+    parser.add_argument(
+        "--topology", type=str, default="v5e:2x2", help="the TPU's kind and shape"
+    )
     return parser
 
 
@@ -353,6 +373,16 @@ def _data_speed(options: Namespace) -> None:
     data_speed(Recipe(**vars(options)), seconds, file)
 
 
+def _tpu_check(options: Namespace) -> None:
+    options = options.clone()
+    options.pop("recipe", None)
+    topology = options.pop("topology")
+
+    from .tpu import tpu_check
+
+    tpu_check(Recipe(**vars(options)), topology)
+
+
 def _baselines(options: Namespace) -> None:
     from .baselines import print_comparison
 
@@ -367,5 +397,6 @@ COMMANDS = {
     "recipes": _recipes,
     "compare": _compare,
     "data-speed": _data_speed,
+    "tpu-check": _tpu_check,
     "baselines": _baselines,
 }

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from .errors import Preempted, RecipeError, WorkerLost
 
-# Seconds that the other workers have to end by themselves once one has failed: they
-# notice a lost one after 12 (TensorFlow's heartbeat). Writing a checkpoint takes longer.
+COMMAND = (sys.executable, "-m", "training")
+# Seconds that the others have to end by themselves once one has failed: they notice a
+# lost one after 12 (TensorFlow's heartbeat); to write a checkpoint may take longer.
 PATIENCE = 30.0
 SAVING = 300.0
 LAST_CHANCE = 10.0  # between SIGTERM and SIGKILL
@@ -121,7 +122,7 @@ def _start(words, variables, log: Path | None) -> subprocess.Popen[bytes]:
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("ab")) if log else None
         return subprocess.Popen(
-            [sys.executable, "-m", "training", *words],
+            [*COMMAND, *words],
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             stdout=output,

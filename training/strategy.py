@@ -68,7 +68,7 @@ def _tpu_strategy(name: str | None) -> tf.distribute.Strategy:
         if name != "local":
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
+    except (ValueError, OSError, tf.errors.OpError) as error:
         reason = str(error).strip().split("\n")[0]
         raise RecipeError(
             "`tpu` must be the name of a Cloud TPU, or `local` on a TPU VM. "

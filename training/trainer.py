@@ -68,6 +68,7 @@ class Trainer(keras.Model):
         self.epoch_step = 0
         self.steps_per_epoch: int | None = None
         self.skip_steps = 0
+        self.replica_batch_size: int | None = None
         self.metric_arrays: list[np.ndarray[Any, Any]] = []
         self.built = True
         self.statistics = [
@@ -133,6 +134,7 @@ class Trainer(keras.Model):
         shuffle = kwargs.pop("shuffle", True)
         data = (x, y, kwargs.pop("sample_weight", None))
         x = batch_dataset(data, batch_size, self._parts, shuffle)
+        self._note_batch_size(x)
         if validation_data is not None:
             validation_data = self._whole_batches(validation_data, batch_size)
         self.steps_per_epoch = self._check_steps(x, kwargs.get("steps_per_epoch"))
@@ -152,6 +154,16 @@ class Trainer(keras.Model):
     def _parts(self) -> int:
         """Into how many equal parts a batch is divided."""
         return self.distribute_strategy.num_replicas_in_sync * self.accumulation
+
+    def _note_batch_size(self, dataset):
+        """Keeps a replica's share: TensorFlow forgets it for several workers."""
+        size = None
+        if isinstance(dataset, tf.data.Dataset):
+            size = dataset.element_spec[1].shape[0]
+            size //= self.distribute_strategy.num_replicas_in_sync
+        if size != self.replica_batch_size:
+            self.replica_batch_size = size
+            self.train_function = None
 
     def _check_steps(self, x, steps: int | None) -> int | None:
         """The steps of an epoch; None where they cannot be known and need not."""
@@ -183,6 +195,9 @@ class Trainer(keras.Model):
 
     def _train_replica(self, batch, stop):
         images, labels, weights = unpack(batch)
+        if labels.shape[0] is None:
+            for tensor in (images, labels, weights):
+                tensor.set_shape([self.replica_batch_size, *tensor.shape[1:]])
         gradients, count, losses, logits = self._gradients(images, labels, weights)
         self._update_metrics(labels, logits, losses, weights)
         stop = tf.identity(stop)  # on this replica's device and in this loop's body
