@@ -25,8 +25,8 @@ QUALITY = 92
 
 def photographs() -> dict[str, np.ndarray]:
     """uint8 [h, w, 3] by name."""
-    with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:
-        portrait = np.asarray(Image.open(file).convert("RGB"))
+    path = matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
+    portrait = np.asarray(Image.open(str(path)).convert("RGB"))
     return {
         "china": load_sample_image("china.jpg"),
         "flower": load_sample_image("flower.jpg"),

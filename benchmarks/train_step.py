@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -27,7 +28,7 @@ from training.recipe import OptimizerConfig
 from training.trainer import Trainer
 
 # Name, arguments of the model, batch, steps between two looks at the clock.
-MODELS = {
+MODELS: dict[str, tuple[dict[str, Any], int, int]] = {
     "digits (17 tokens, width 64)": (
         {"image_size": 8, "patch_size": 2, "width": 64, "depth": 4}
         | {"mlp_dim": 128, "heads": 4, "channels": 1, "classes": 10},
@@ -42,7 +43,7 @@ MODELS = {
     ),
 }
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0)
-TRAINERS = {
+TRAINERS: dict[str, dict[str, Any]] = {
     "stock Keras": {},
     "keras-vit": {},
     "keras-vit, moving average": {"ema": 0.9999},

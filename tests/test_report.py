@@ -250,9 +250,9 @@ def test_examples_show_the_pixels_as_they_are(tmp_path, channels):
     images[0] = 100
     images[1, ..., 0] = 250
     grid = report.example_grid(images)
-    colors = {tuple(color) for color in grid.reshape(-1, 3)}
-    assert (100, 100, 100) in colors
-    assert ((250, 250, 250) if channels == 1 else (250, 0, 0)) in colors
+    second = (250, 250, 250) if channels == 1 else (250, 0, 0)
+    for color in ((100, 100, 100), second):
+        assert (grid == color).all(axis=-1).mean() > 0.1  # more than the title's edges
     report.draw_examples(np.repeat(images, 20, axis=0), tmp_path / "examples.png")
     assert Image.open(tmp_path / "examples.png").width > 1000
 

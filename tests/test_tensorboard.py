@@ -105,8 +105,10 @@ def test_a_killed_run_goes_on_in_its_place(board):
     # The checkpoint is after step 7; a part of an event was written last.
     (path,) = (board.folder / "steps").glob("*tfevents*")
     path.write_bytes(path.read_bytes()[:-5])
-    unused = lambda: pytest.fail("the images are there already")  # noqa: E731
-    run(board(first_step=7, example_images=unused), epochs=5, first=2)
+    resumed = board(
+        first_step=7, example_images=lambda: pytest.fail("they are there already")
+    )
+    run(resumed, epochs=5, first=2)
     uninterrupted = {step: 1 / step for step in range(1, 16)}
     assert read(board.folder / "steps")["loss"] == pytest.approx(uninterrupted)
     epochs = {epoch: 1 / (3 * epoch) for epoch in range(1, 6)}

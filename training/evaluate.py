@@ -1,5 +1,6 @@
 """How good a model is: accuracy, macro F1, and each class, on one part of a source."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +83,17 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
     Returns:
         The scores, in the order of the split.
     """
-    batches = evaluation_batches(split, BATCH_SIZE, model.preprocessing)
+    batches = evaluation_batches(split, _batch_size(), model.preprocessing)
     logits = model.predict(batches, verbose=0)[: len(split)]  # without the padding
     probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
     return Evaluation(tuple(model.class_names), split.labels, probabilities)
+
+
+def _batch_size() -> int:
+    """`BATCH_SIZE`, or so much more that JAX can cut a batch for its devices."""
+    distribution = keras.distribution.distribution()
+    devices = 1 if distribution is None else distribution.num_model_replicas
+    return devices * math.ceil(BATCH_SIZE / devices)
 
 
 def print_evaluation(summary: dict[str, Any], title: str) -> None:

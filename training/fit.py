@@ -1,5 +1,6 @@
 """One training run: data, model, trainer, `model.fit`, and what it leaves behind."""
 
+import functools
 import platform
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from .feed import training_data, validation_arguments
 from .model import build_model, compile_trainer
 from .recipe import Recipe
 from .recorder import Recorder, run_length
+from .splits import Split
 from .strategy import (
     check_same_step,
     check_workers,
@@ -110,25 +112,30 @@ def _header(recipe: Recipe, splits: Splits) -> str:
 
 def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBoard:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
-
-    def evaluate_validation() -> Evaluation:
-        with trainer.averaged_weights():
-            return evaluate(trainer.model, splits.validation)
-
     # Of several workers each would have to evaluate, not only the one that draws.
-    alone = splits.validation is not None and worker_count(strategy) == 1
+    images = splits.validation if worker_count(strategy) == 1 else None
+
     return RunBoard(
         recorder.folder,
         recipe,
         trainer.model,
         recipe.batch_size,
         example_images=lambda: _examples(recipe, splits, recorder),
-        validation=evaluate_validation if alone else None,
+        validation=(
+            None
+            if images is None
+            else functools.partial(_evaluate_averaged, trainer, images)
+        ),
         profile=profile,
         first_step=recorder.first_step,
         devices=strategy.num_replicas_in_sync,
         device_name=device_name(),
     )
+
+
+def _evaluate_averaged(trainer, images: Split) -> Evaluation:
+    with trainer.averaged_weights():
+        return evaluate(trainer.model, images)
 
 
 def _examples(recipe: Recipe, splits: Splits, recorder: Recorder):

@@ -62,7 +62,7 @@ class JaxTrainer(Trainer):
         """One update; `state` and the result are as Keras's JAX trainer has them."""
         weights, others, slots, metrics = state
         parts = [self._divide(tensor) for tensor in _unpack(data)]
-        gradients, others, losses, logits = self._gradients(weights, others, parts)
+        gradients, others, losses, logits = self._sum_gradients(weights, others, parts)
         gradients, norm = _clip(gradients, self.clip_norm)
         weights, slots = self.optimizer.stateless_apply(slots, gradients, weights)
         _, labels, shares = (_join(part) for part in parts)
@@ -78,7 +78,7 @@ class JaxTrainer(Trainer):
         logs, metrics = self._measure(metrics, labels, logits, losses, shares)
         return logs, (weights, others, metrics)
 
-    def _gradients(self, weights, others, parts):
+    def _sum_gradients(self, weights, others, parts):
         """Sums over the micro-batches, one after the other.
 
         Args:
@@ -136,7 +136,7 @@ class JaxTrainer(Trainer):
         if self.train_function is not None and not force:
             return
         keras.Model.make_train_function(self, force)
-        execute = self.train_function
+        execute: Any = self.train_function
 
         def train_function(state, iterator):
             steps = self._next_steps()

@@ -11,7 +11,7 @@ from .errors import RecipeError
 from .recipe import OptimizerConfig
 
 
-class _WeightRules:
+class _WeightRules(keras.optimizers.Optimizer):
     """What each weight's update does beside the gradient.
 
     All of it happens in `update_step`, which Keras calls for one weight at a time, on

@@ -180,9 +180,10 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def worker_count(strategy: tf.distribute.Strategy) -> int:
-    """How many processes train together."""
+    """How many processes train together; one commands all hosts of a TPU."""
     resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
+    of_tpu = isinstance(resolver, tf.distribute.cluster_resolver.TPUClusterResolver)
+    if resolver is None or of_tpu or not resolver.task_type:
         return 1
     return len(resolver.cluster_spec().as_dict()["worker"])
 

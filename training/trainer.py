@@ -46,6 +46,9 @@ class Trainer(keras.Model):
         clip_norm: Largest global norm of the global batch's gradient, or None.
     """
 
+    train_function: Any
+    test_function: Any
+
     def __init__(
         self,
         model: keras.Model,
