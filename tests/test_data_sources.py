@@ -3,9 +3,11 @@
 import sys
 import types
 
+import fake_bucket
 import numpy as np
 import pytest
 import tensorflow as tf
+from etils import epath
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -471,3 +473,22 @@ def test_divisions_that_would_be_left_out_are_refused(tmp_path, levels):
             (tmp_path / level / name).mkdir(parents=True)
     with pytest.raises(DataError, match="must hold class folders, or train/"):
         open_folder(tmp_path)
+
+
+def test_a_folder_may_lie_in_a_bucket(monkeypatch):
+    fake_bucket.install(monkeypatch)
+    root = epath.Path("gs://bucket/images")
+    for name, count in {"cat": 2, "dog": 3}.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((3, 5, 3), 20 * number, "uint8")
+            (root / name / f"{number}.png").write_bytes(
+                tf.io.encode_png(pixels).numpy()
+            )
+    (root / "dog" / "9.png").write_bytes(b"no image")
+    source = open_folder(root, on_bad_image="skip")
+    assert source.class_names == ("cat", "dog")
+    assert source.parts["train"].labels.tolist() == [0, 0, 1, 1, 1]
+    assert source.parts["train"].names[0] == "gs://bucket/images/cat/0.png"
+    assert len(source.bad_images) == 1
+    assert source.bad_images[0].startswith("gs://bucket/images/dog/9.png: not a read")

@@ -134,6 +134,7 @@ def test_each_end_has_its_own_exit_status():
         "RecipeError": 2,
         "Preempted": 75,
         "Diverged": 76,
+        "WorkerLost": 77,
     }
     assert Preempted.exit_status == os.EX_TEMPFAIL
 

@@ -33,6 +33,11 @@ optimizer: {{learning_rate: 0.003, weight_decay: 0.1, clip_norm: 0.1, ema: 0.9,
 schedule: {{warmup_epochs: 1}}
 """
 
+COMPARED = (
+    *("loss", "accuracy", "val_loss", "val_accuracy"),
+    *("gradient_norm", "learning_rate"),
+)
+
 # The first weights, and TensorFlow's run.
 START = """
 import pathlib, sys
@@ -130,7 +135,7 @@ def test_the_losses_are_those_of_tensorflow(runs):
     assert ours[0].keys() == theirs[0].keys()
     assert len(ours) == len(theirs) == 2
     for mine, other in zip(ours, theirs, strict=True):
-        for name in ("loss", "val_loss", "gradient_norm", "learning_rate"):
+        for name in COMPARED:
             np.testing.assert_allclose(mine[name], other[name], atol=1e-4, rtol=0)
 
 
@@ -138,7 +143,7 @@ def test_the_losses_are_those_of_tensorflow(runs):
 def test_two_devices_compute_what_one_computes(runs):
     one, two = history(runs / "one"), history(runs / "two")
     for mine, other in zip(one, two, strict=True):
-        for name in ("loss", "val_loss", "gradient_norm", "learning_rate"):
+        for name in COMPARED:
             np.testing.assert_allclose(mine[name], other[name], atol=1e-5, rtol=0)
 
 

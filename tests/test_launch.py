@@ -98,8 +98,6 @@ def test_one_failure_ends_all_and_gives_the_exit_status(stub, acts, status):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
-    status = []
-
     def send():
         while len(stub()) < 2:
             time.sleep(0.05)
@@ -247,12 +245,17 @@ def test_two_workers_train_and_only_the_chief_writes(tmp_path):
     assert report["recipe"]["strategy"] == "multi_worker"
     assert "report.json" in pathlib.Path(f"{log}0").read_text()
     assert pathlib.Path(f"{log}1").read_text() == ""
+    process = start(*RUN, str(folder), "--epochs=2")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 1, output
+    assert "holds a finished run" in output
+    assert "error: another worker has ended" in other_log(output)
 
 
 @pytest.mark.slow
 def test_a_killed_worker_ends_the_others_and_a_restart_goes_on(tmp_path):
     folder = tmp_path / "run"
-    process = start(*RUN, str(folder), "--epochs=40", restarts=1)
+    process = start(*RUN, str(folder), "--epochs=12", restarts=1)
     wait_for(folder / "history.csv", process)
     os.kill(children(process)[1], signal.SIGKILL)
     output, _ = process.communicate(timeout=600)
@@ -261,7 +264,7 @@ def test_a_killed_worker_ends_the_others_and_a_restart_goes_on(tmp_path):
     assert "worker 1 ended with exit status 137" in output
     assert "all workers start again, with --resume" in output
     rows = (folder / "history.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in rows[1:]] == [str(n) for n in range(1, 41)]
+    assert [row.split(",")[0] for row in rows[1:]] == [str(n) for n in range(1, 13)]
 
 
 @pytest.mark.slow

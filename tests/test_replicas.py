@@ -191,7 +191,7 @@ def start(folder, name, replicas, variables):
     )
 
 
-def finish(process, seconds=600):
+def finish(process, seconds=1800):
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, output
 
@@ -200,8 +200,13 @@ def finish(process, seconds=600):
 def worlds(tmp_path_factory):
     """The results of each world, by its name."""
     folder = tmp_path_factory.mktemp("worlds")
-    for name in ("two replicas", "four replicas"):
-        finish(start(folder, name, WORLDS[name], {}))
+    replicas = [
+        start(folder, name, WORLDS[name], {})
+        for name in ("two replicas", "four replicas")
+    ]
+    alone = run_all(tf.distribute.get_strategy()) | {"replicas": np.array(1)}
+    for process in replicas:
+        finish(process)
     workers = [
         start(folder, f"worker {index}", 1, variables)
         for index, variables in enumerate(environments(2))
@@ -210,7 +215,7 @@ def worlds(tmp_path_factory):
         finish(worker)
     results = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
     results["two workers"] = results["worker 0"]
-    results["one device"] = run_all(tf.distribute.get_strategy()) | {"replicas": 1}
+    results["one device"] = alone
     return results
 
 

@@ -131,6 +131,7 @@ def test_a_callback_to_the_host_is_found():
         ("%a = f32[<=4,3]{1,0} parameter(0)", "dynamic shapes"),
         ("%a = f32[2,<=4]{1,0} parameter(0)", "dynamic shapes"),
         ("%a = s32[] get-dimension-size(f32[4] %x), dimensions={0}", "dynamic shapes"),
+        ("%a = f32[6] dynamic-reshape(f32[2,3] %x, s32[] %n)", "dynamic shapes"),
         ("%a = f64[3]{0} parameter(0)", "float64"),
         ("%a = c128[] parameter(0)", "float64"),
         ("%a = ((f32[3]), token[]) infeed(token[] %t)", "host transfer"),

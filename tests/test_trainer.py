@@ -302,6 +302,12 @@ def test_an_incomplete_batch_is_filled_with_copies_without_weight():
     assert weights.numpy().tolist() == [5, 0, 7, 0]
 
 
+def test_no_image_of_a_larger_batch_is_left_out_in_silence():
+    growing = batches(4).concatenate(batches(8))  # of a size that is not static
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the largest"):
+        list(batch_dataset((growing,), None, 2, shuffle=False))
+
+
 @pytest.mark.parametrize(
     ("count", "batch_size", "parts", "size"),
     [

@@ -120,11 +120,13 @@ def test_a_run_leaves_everything_behind(run):
         "checkpoints",
         "confusion_matrix.png",
         "curves.png",
+        "examples.png",
         "history.csv",
         "last.keras",
         "misclassified.png",
         "recipe.yaml",
         "report.json",
+        "report.md",
         "tensorboard",
     ]
     assert [row["epoch"] for row in history(run)] == ["1", "2"]

@@ -27,7 +27,6 @@ def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool
     Returns:
         A dataset of (images, labels, weights). Batches have one static size, a multiple
         of `parts`; what is missing is filled with copies of weight 0.
-
     """
     x = data[0]
     if not isinstance(x, tf.data.Dataset | np.ndarray | tf.Tensor):
@@ -49,10 +48,12 @@ def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool
 def pad(batch, size: int):
     """The batch up to a size, with copies of its own images that have weight 0.
 
-    Copies and not zeros, which would spoil the statistics of batch normalisation.
+    Copies and not zeros, which would spoil the statistics of batch normalisation. A
+    larger batch is an InvalidArgumentError.
     """
     images, labels, *rest = batch
     count = tf.shape(labels)[0]
+    tf.debugging.assert_less_equal(count, size, "the first batch must be the largest")
     weights = tf.cast(rest[0], tf.float32) if rest else tf.ones([count])
     places = tf.range(size)
     images, labels, weights = (

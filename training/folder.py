@@ -1,14 +1,15 @@
-"""The source folder:PATH: image files of a user's, one folder for each class."""
+"""The source folder:PATH: image files, one folder for each class, also in a bucket."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from etils.epath import Path, PathLike
 
 from keras_vit import decoding
 
+from . import files
 from .errors import DataError
 from .splits import Source, Split, encoded_split
 
@@ -16,12 +17,15 @@ from .splits import Source, Split, encoded_split
 OTHER_DIVISIONS = ("training", "val", "valid", "validation", "testing")
 
 
-def open_folder(root: Path, channels: int = 3, on_bad_image: str = "error") -> Source:
+def open_folder(
+    root: PathLike, channels: int = 3, on_bad_image: str = "error"
+) -> Source:
     """Image files in one folder for each class: root/CLASS/..., root/train/CLASS/...
 
     Every file that is not hidden counts as an image, and all are decoded once, so that
     a bad one is known before the training and not in the middle of it.
     """
+    root = Path(root)
     if not root.is_dir():
         raise DataError(f"folder:{root}: there is no such folder")
     _check_levels(root)
@@ -67,15 +71,15 @@ def _open_classes(
             f"folder:{root}: needs at least 2 class folders with images. "
             f"Found: {_listed(path.name for path in folders)}"
         )
-    files = {folder: _files(folder) for folder in folders}
-    reasons = _scan([path for paths in files.values() for path in paths], channels)
+    images = {folder: _files(folder) for folder in folders}
+    reasons = _scan([path for paths in images.values() for path in paths], channels)
     if reasons and on_bad_image == "error":
         raise DataError(
-            f"folder:{root}: {len(reasons)} of {sum(map(len, files.values()))} images "
+            f"folder:{root}: {len(reasons)} of {sum(map(len, images.values()))} images "
             "cannot be read (--data.on_bad_image skip leaves them out): "
             f"{_listed(reasons.values(), '; ')}"
         )
-    good = {f: [p for p in paths if p not in reasons] for f, paths in files.items()}
+    good = {f: [p for p in paths if p not in reasons] for f, paths in images.items()}
     if empty := [folder.name for folder, paths in good.items() if not paths]:
         raise DataError(f"folder:{root}: no images in class folder {_listed(empty)}")
     names = [str(path) for paths in good.values() for path in paths]
@@ -93,11 +97,12 @@ def _open_classes(
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
-    )
+    """All files below a folder that are not hidden."""
+    found: list[Path] = []
+    for path in folder.iterdir():
+        if not path.name.startswith("."):
+            found += _files(path) if path.is_dir() else [path]
+    return sorted(found)
 
 
 def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
@@ -105,9 +110,10 @@ def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
 
     def reason(path: Path) -> str | None:
         try:
-            decoding.load_image(path, channels)
+            with files.reading(path) as local:
+                decoding.load_image(local, channels)
         except ValueError as error:
-            return str(error)
+            return f"{path}: {str(error).partition(': ')[2]}"
         return None
 
     with ThreadPoolExecutor() as pool:

@@ -1,9 +1,8 @@
 """The sources of images by name: digits, folder:PATH, tfds:NAME, python:MODULE:NAME."""
 
-from pathlib import Path
-
 import numpy as np
 import tensorflow as tf
+from etils import epath
 
 from .folder import open_folder
 from .python_source import open_python
@@ -29,7 +28,7 @@ def open_source(config: DataConfig, channels: int) -> Source:
     if kind == "digits":
         return open_digits(channels)
     if kind == "folder":
-        return open_folder(Path(rest), channels, config.on_bad_image)
+        return open_folder(epath.Path(rest), channels, config.on_bad_image)
     if kind == "python":
         return open_python(rest, channels)
     texts = (config.train, config.validation, config.test)

@@ -167,9 +167,10 @@ def lost_workers() -> Iterator[None]:
         lost = isinstance(error, LOST) or "Collective ops is aborted" in error.message
         if not lost or "TF_CONFIG" not in os.environ:
             raise
+        reason = error.message.rpartition("Collective ops is aborted by:")[2]
         raise WorkerLost(
             "another worker has ended: start all of them again, with --resume "
-            f"({' '.join(error.message.split())[:150]})"
+            f"({' '.join(reason.split())[:150]})"
         ) from None
 
 

@@ -133,7 +133,7 @@ class Trainer(keras.Model):
         return [self.loss_metric, *getattr(self, "step_metrics", [])]
 
     def fit(self, x=None, y=None, *, batch_size=None, validation_data=None, **kwargs):
-        """Keras's `fit`; an incomplete last batch is padded with images of weight 0."""
+        """Keras's `fit`; an incomplete last batch is filled with copies of weight 0."""
         shuffle = kwargs.pop("shuffle", True)
         data = (x, y, kwargs.pop("sample_weight", None))
         x = batch_dataset(data, batch_size, self._parts, shuffle)
