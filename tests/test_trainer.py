@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training import trainer as trainers
+from training import loss_scaling
 from training.batches import batch_dataset, pad
 from training.optimizer import make_optimizer
 from training.recipe import OptimizerConfig
-from training.trainer import LossScaler, Trainer, clip_by_global_norm
+from training.trainer import Trainer, clip_by_global_norm
 
 CLASSES = 5
 random = np.random.default_rng(1)
@@ -138,8 +138,8 @@ def test_float16_scales_the_loss_and_unscales_the_gradient():
 
 
 def test_the_scale_doubles_after_good_steps_and_halves_down_to_1(monkeypatch):
-    monkeypatch.setattr(trainers, "LOSS_SCALE_GROWTH", 3)
-    scaler, scales = LossScaler(), []
+    monkeypatch.setattr(loss_scaling, "LOSS_SCALE_GROWTH", 3)
+    scaler, scales = loss_scaling.LossScaler(), []
     for finite in [True] * 4 + [False, True, True, False, True]:
         scaler.update(tf.constant(finite))
         scales.append(np.log2(keras.ops.convert_to_numpy(scaler.scale)))

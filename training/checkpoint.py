@@ -56,12 +56,14 @@ class Checkpoint:
         arrays: Everything that the next step depends on, by name.
         owner: The run.
         history: One row for each finished epoch.
+        seconds: Time of the epoch that is not finished.
     """
 
     step: int
     arrays: dict[str, np.ndarray]
     owner: Owner
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
 
 
 class TornError(Exception):

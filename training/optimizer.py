@@ -167,3 +167,34 @@ def average_pairs(optimizer, variables) -> list[tuple[Any, Any]]:
     """Pairs of a trainable weight and its moving average; none without averaging."""
     averages = getattr(optimizer, "averages", None)
     return list(zip(variables, averages, strict=True)) if averages else []
+
+
+def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError for what the trainer would leave out or do twice."""
+    for name in FOREIGN:
+        value = getattr(optimizer, name, None)
+        if value:
+            raise ValueError(
+                f"`optimizer` must be one without `{name}`: see clip_norm and "
+                "accumulation of the trainer, ema and weight_decay of "
+                f"`optimizer.make_optimizer`. Received: {name}={value}"
+            )
+    kind, base = type(optimizer), keras.optimizers.Optimizer
+    names = ("apply", "_backend_update_step")  # of loss scaling, of Nadam
+    if any(getattr(kind, name) is not getattr(base, name) for name in names):
+        raise ValueError(
+            "`optimizer` must update each weight by itself, and leave the scaling of "
+            f"the loss to the trainer. Received: {optimizer.name}"
+        )
+
+
+# What Keras does outside of `update_step`, the only part that the trainer calls.
+FOREIGN = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "weight_decay",
+    "gradient_accumulation_steps",
+    "loss_scale_factor",
+)

@@ -82,6 +82,7 @@ class Recorder(keras.callbacks.Callback):
         self.first_step = 0
         self.epoch = 0
         self.epoch_began = 0.0
+        self.seconds_before = 0.0  # of this epoch, before the run was stopped
 
     @property
     def checkpoints(self) -> epath.Path:
@@ -104,6 +105,7 @@ class Recorder(keras.callbacks.Callback):
             self.trainer.set_state(stored.arrays)
             self.history = stored.history
             self.first_step = stored.step
+            self.seconds_before = stored.seconds
 
     def best(self) -> dict[str, float]:
         """The best epoch's row."""
@@ -142,16 +144,19 @@ class Recorder(keras.callbacks.Callback):
     def save(self) -> None:
         """Writes a checkpoint of the present step."""
         arrays = self.trainer.state_arrays()
+        inside = self.trainer.epoch_step < self.length.interval
+        seconds = self._seconds() if inside else 0.0
+        state = Checkpoint(self.step, arrays, self.owner, self.history, seconds)
         if self.chief:
-            checkpoint.save(
-                self.checkpoints,
-                Checkpoint(self.step, arrays, self.owner, self.history),
-                self.keep,
-            )
+            checkpoint.save(self.checkpoints, state, self.keep)
+
+    def _seconds(self) -> float:
+        """Of the present epoch so far."""
+        return self.seconds_before + time.perf_counter() - self.epoch_began
 
     def on_epoch_end(self, epoch, logs=None):
         """Writes the best model, the history and, last, the state to resume from."""
-        seconds = time.perf_counter() - self.epoch_began
+        seconds, self.seconds_before = self._seconds(), 0.0
         figures = {name: float(value) for name, value in logs.items()}
         rate = float(keras.ops.convert_to_numpy(self.trainer.optimizer.learning_rate))
         self.history.append(
@@ -181,4 +186,5 @@ def _owner(trainer: Trainer, recipe: Recipe) -> Owner:
     strategy = trainer.distribute_strategy
     workers = worker_count(strategy)
     replicas = strategy.num_replicas_in_sync // workers
-    return Owner(checkpoint.fingerprint(recipe), workers, replicas)
+    recipe_name = f"{checkpoint.fingerprint(recipe)} on {keras.backend.backend()}"
+    return Owner(recipe_name, workers, replicas)

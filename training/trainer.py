@@ -21,11 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 from .batches import batch_dataset, unpack
+from .loss_scaling import LossScaler
 from .losses import dense_labels, make_loss
-from .optimizer import average_pairs
+from .optimizer import average_pairs, check_optimizer
 
-FIRST_LOSS_SCALE = 2.0**15
-LOSS_SCALE_GROWTH = 2000  # steps without overflow after which the scale doubles
 ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 MASK_OFFSET = 7919  # between the dropout seeds of two replicas
 
@@ -119,11 +118,12 @@ class Trainer(keras.Model):
         self.forward_backward = self._forward_backward
         if jit_compile:
             self.forward_backward = tf.function(
-                self._forward_backward, jit_compile=True
+                self._forward_backward, jit_compile=True, autograph=False
             )
         # In a function, because only there several workers can add up what each has.
         self.metric_totals = tf.function(
-            lambda: [tf.identity(v.value) for v in self._metric_variables()]
+            lambda: [tf.identity(v.value) for v in self._metric_variables()],
+            autograph=False,
         )
         optimizer.build(self.model.trainable_variables)
 
@@ -338,7 +338,7 @@ class Trainer(keras.Model):
             norm, stop = step(next(iterator), stop)
             return {**self.get_metrics_result(), "gradient_norm": norm}, stop
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def execute_on(batch, stop):
             norm, stop = step(batch, stop)
             return {**self.get_metrics_result(), "gradient_norm": norm}, stop
@@ -384,7 +384,7 @@ class Trainer(keras.Model):
             return
         strategy = self.distribute_strategy
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def execute(batch):
             strategy.run(self._test_replica, args=(batch,))
 
@@ -458,7 +458,9 @@ class Trainer(keras.Model):
                 seed.assign(value + tf.stack([offset, tf.zeros_like(offset)]))
 
         first = [tf.identity(seed) for seed in seeds]
-        self.distribute_strategy.run(tf.function(separate), args=(first,))
+        self.distribute_strategy.run(
+            tf.function(separate, autograph=False), args=(first,)
+        )
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -478,37 +480,6 @@ class Trainer(keras.Model):
             average.assign(value)
 
 
-def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises ValueError for what the trainer would leave out or do twice."""
-    for name in FOREIGN:
-        value = getattr(optimizer, name, None)
-        if value:
-            raise ValueError(
-                f"`optimizer` must be one without `{name}`: see clip_norm and "
-                "accumulation of the trainer, ema and weight_decay of "
-                f"`optimizer.make_optimizer`. Received: {name}={value}"
-            )
-    kind, base = type(optimizer), keras.optimizers.Optimizer
-    names = ("apply", "_backend_update_step")  # of loss scaling, of Nadam
-    if any(getattr(kind, name) is not getattr(base, name) for name in names):
-        raise ValueError(
-            "`optimizer` must update each weight by itself, and leave the scaling of "
-            f"the loss to the trainer. Received: {optimizer.name}"
-        )
-
-
-# What Keras does outside of `update_step`, the only part that the trainer calls.
-FOREIGN = (
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
-    "use_ema",
-    "weight_decay",
-    "gradient_accumulation_steps",
-    "loss_scale_factor",
-)
-
-
 def clip_by_global_norm(gradients, limit: float | None):
     """Shrinks all gradients by one factor, so that their global norm keeps a limit.
 
@@ -520,30 +491,3 @@ def clip_by_global_norm(gradients, limit: float | None):
         return gradients, norm
     factor = limit / tf.maximum(norm, limit)
     return [gradient * factor for gradient in gradients], norm
-
-
-class LossScaler:
-    """Dynamic loss scaling for float16 (arXiv:1710.03740, section 3.2).
-
-    The scale halves at each overflow, when the step is left out, and doubles after
-    `LOSS_SCALE_GROWTH` steps without one.
-    """
-
-    def __init__(self):
-        self.variables = [
-            keras.Variable(value, trainable=False) for value in (FIRST_LOSS_SCALE, 0.0)
-        ]
-
-    @property
-    def scale(self):
-        """float32 scalar: the factor of the loss."""
-        return self.variables[0].value
-
-    def update(self, finite):
-        """After a step, in cross-replica context."""
-        scale, good_steps = self.variables
-        good = tf.where(finite, good_steps.value + 1, 0.0)
-        grown = good >= LOSS_SCALE_GROWTH
-        factor = tf.where(finite, tf.where(grown, 2.0, 1.0), 0.5)
-        scale.assign(tf.maximum(scale.value * factor, 1.0))
-        good_steps.assign(tf.where(grown, 0.0, good))

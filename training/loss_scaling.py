@@ -1,0 +1,34 @@
+"""Dynamic loss scaling: float16 gradients that neither vanish nor overflow unseen."""
+
+import keras
+import tensorflow as tf
+
+FIRST_LOSS_SCALE = 2.0**15
+LOSS_SCALE_GROWTH = 2000  # steps without overflow after which the scale doubles
+
+
+class LossScaler:
+    """Dynamic loss scaling for float16 (arXiv:1710.03740, section 3.2).
+
+    The scale halves at each overflow, when the step is left out, and doubles after
+    `LOSS_SCALE_GROWTH` steps without one.
+    """
+
+    def __init__(self):
+        self.variables = [
+            keras.Variable(value, trainable=False) for value in (FIRST_LOSS_SCALE, 0.0)
+        ]
+
+    @property
+    def scale(self):
+        """float32 scalar: the factor of the loss."""
+        return self.variables[0].value
+
+    def update(self, finite):
+        """After a step, in cross-replica context."""
+        scale, good_steps = self.variables
+        good = tf.where(finite, good_steps.value + 1, 0.0)
+        grown = good >= LOSS_SCALE_GROWTH
+        factor = tf.where(finite, tf.where(grown, 2.0, 1.0), 0.5)
+        scale.assign(tf.maximum(scale.value * factor, 1.0))
+        good_steps.assign(tf.where(grown, 0.0, good))
