@@ -37,6 +37,8 @@ def run(code):
         "sys.modules['keras'] = types.SimpleNamespace(\n"
         "    callbacks=types.SimpleNamespace(Callback=object))\n"
         "from training.failures import Preemption\n"
+        # A shell has its background jobs ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def send(number): os.kill(os.getpid(), number)\n"
     )
     return subprocess.run(
