@@ -48,9 +48,12 @@ def stub(tmp_path, monkeypatch):
     log.touch()
     monkeypatch.setenv("STUB_LOG", str(log))
     monkeypatch.setattr(launching, "COMMAND", (sys.executable, str(script)))
-    monkeypatch.setattr(launching, "PATIENCE", 0.5)
+    monkeypatch.setattr(launching, "PATIENCE", 2.0)
     monkeypatch.setattr(launching, "LAST_CHANCE", 0.5)
-    return lambda: [line.split(maxsplit=2) for line in log.read_text().splitlines()]
+    # A shell has its background jobs ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: [line.split(maxsplit=2) for line in log.read_text().splitlines()]
+    signal.signal(signal.SIGINT, before)
 
 
 def words(*acts):

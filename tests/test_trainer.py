@@ -326,3 +326,45 @@ def test_batches_have_one_size_that_can_be_divided(count, batch_size, parts, siz
         assert labels.shape == (size, CLASSES)
         total += float(tf.reduce_sum(weights))
     assert total == count
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_validation_counts_each_image_once_in_several_steps(steps):
+    def losses(steps_per_execution):
+        trainer = Trainer(network())
+        trainer.compile(
+            keras.optimizers.SGD(0.1), steps_per_execution=steps_per_execution
+        )
+        data = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS))
+        history = trainer.fit(
+            data.batch(12),
+            validation_data=data.batch(16).repeat(),  # as `fit` of a recipe gives it
+            validation_steps=3,
+            epochs=2,
+            verbose=0,
+        )
+        return history.history["val_loss"]
+
+    assert losses(steps) == pytest.approx(losses(1), rel=1e-6)
+
+
+def test_a_batch_that_weighs_nothing_changes_nothing():
+    trainer = Trainer(network())
+    trainer.compile(keras.optimizers.SGD(0.1))
+    before = trainer.model.get_weights()
+    trainer.fit(
+        IMAGES, LABELS, sample_weight=np.zeros(48, "float32"), batch_size=48, verbose=0
+    )
+    for weight, old in zip(trainer.model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+
+
+def test_frozen_batch_normalisation_stays():
+    model = network(keras.layers.BatchNormalization(name="norm"))
+    optimizer = make_optimizer(OptimizerConfig("sgd", frozen=("norm",)), 0.1, model)
+    trainer = Trainer(model)
+    trainer.compile(optimizer)
+    trainer.fit(IMAGES, LABELS, verbose=0)
+    norm = model.get_layer("norm")
+    np.testing.assert_array_equal(norm.moving_mean, np.zeros(7))
+    np.testing.assert_array_equal(norm.moving_variance, np.ones(7))

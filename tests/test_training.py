@@ -101,6 +101,21 @@ def test_a_resumed_run_ends_with_the_same_weights(
     ]
 
 
+def test_a_run_does_not_go_on_with_other_images(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "copy" / "report.json").unlink()
+
+    def one_fewer(config, channels):
+        splits = load_splits(config, channels)
+        return dataclasses.replace(
+            splits, train=splits.train.subset(np.arange(1, len(splits.train)))
+        )
+
+    monkeypatch.setattr("training.fit.load_splits", one_fewer)
+    with pytest.raises(RunError, match="checkpoint of other images"):
+        fit(RECIPE, tmp_path / "copy", resume=True)
+
+
 def test_a_run_stopped_before_its_report_is_finished(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     for name in ("report.json", "last.keras"):

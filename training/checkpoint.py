@@ -40,11 +40,13 @@ class Owner:
         recipe: The recipe's `fingerprint`.
         workers: Processes that train together.
         replicas: Copies of the model in each of them.
+        images: The `images_fingerprint` of its data.
     """
 
     recipe: str
     workers: int = 1
     replicas: int = 1
+    images: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,7 @@ def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
         Whether the checkpoint is there.
     """
     folder, step = epath.Path(folder), checkpoint.step
-    spoilt = [name for name, a in checkpoint.arrays.items() if not _is_finite(a)]
+    spoilt = [name for name, a in checkpoint.arrays.items() if not is_finite(a)]
     if spoilt:
         _warn(f"no checkpoint of step {step}: {spoilt[0]} is not finite")
         return False
@@ -153,7 +155,8 @@ def last_complete(folder: epath.PathLike) -> epath.Path | None:
     return _data(epath.Path(folder), steps[-1]) if steps else None
 
 
-def _is_finite(array: np.ndarray) -> bool:
+def is_finite(array: np.ndarray) -> bool:
+    """Whether an array has no infinite number and no NaN."""
     # V is how NumPy sees bfloat16.
     return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
 
@@ -296,6 +299,11 @@ def _check_owner(path: epath.Path, stored: Owner, owner: Owner) -> None:
         raise RunError(
             f"{path}: checkpoint of another recipe ({stored.recipe}, this run's is "
             f"{owner.recipe})"
+        )
+    if stored.images != owner.images:
+        raise RunError(
+            f"{path}: checkpoint of other images: since the run began, some came, went "
+            "or changed their names"
         )
     if stored != owner:
         raise RunError(

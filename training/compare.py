@@ -90,7 +90,9 @@ def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
     _check_same_data(recipes)
     for recipe in recipes:
         _check_run(recipe, folder / recipe.name)
-    rows = [_row(recipe, folder) for recipe in recipes]
+    # First, because it finds the mistakes of all recipes before any is trained.
+    befores = [_before(r, folder / f"{r.name}-before.json") for r in recipes]
+    rows = [_row(*pair, folder) for pair in zip(recipes, befores, strict=True)]
     _write_tables(rows, folder)
     histories = {r.name: _history(folder / r.name / "history.csv") for r in recipes}
     draw_curves(histories, folder / "curves.png")
@@ -122,8 +124,7 @@ def _check_run(recipe: Recipe, run: Path) -> None:
         )
 
 
-def _row(recipe: Recipe, folder: Path) -> Row:
-    before = _before(recipe, folder / f"{recipe.name}-before.json")
+def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Row:
     run = folder / recipe.name
     if not (run / "report.json").exists():
         fit(recipe, run, resume=True)

@@ -6,6 +6,7 @@ workers and replicas there are. A resumed run therefore sees what the uninterrup
 would have seen, and several replicas see together what one would have seen alone.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,18 @@ class Shard:
     def pieces(self) -> int:
         """Pieces of a global batch."""
         return self.count * self.replicas
+
+
+def images_fingerprint(splits: Splits) -> str:
+    """A short name of which images are in which part, wherever their folder lies."""
+    digest = hashlib.sha256()
+    for part in (splits.train, splits.validation, splits.test):
+        digest.update(b"part")
+        if part is not None:
+            digest.update(np.asarray(part.labels, np.int64).tobytes())
+            names = ("/".join(name.split("/")[-2:]) for name in part.names)
+            digest.update("\0".join(names).encode())
+    return digest.hexdigest()[:16]
 
 
 def steps_per_epoch(split: Split, batch_size: int) -> int:

@@ -64,12 +64,19 @@ class StopOnDivergence(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Looks at the loss."""
-        loss = float(logs["loss"])
+        self._check("loss", logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Looks at the loss of the validation, which comes after the last update."""
+        self._check("val_loss", logs)
+
+    def _check(self, name: str, logs) -> None:
+        loss = float(logs.get(name, 0.0))
         if math.isfinite(loss):
             return
         last = last_complete(self.checkpoints)
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint yet"
         raise Diverged(
-            f"the loss is {loss} at step {self.step()}; {kept}; a lower "
+            f"{name} is {loss} at step {self.step()}; {kept}; a lower "
             "optimizer.learning_rate, more warm-up or optimizer.clip_norm may help"
         )

@@ -14,12 +14,18 @@ from etils import epath
 import keras_vit
 
 from . import checkpoint, report, runs
-from .data import Splits, example_images, load_splits, steps_per_epoch
+from .data import (
+    Splits,
+    example_images,
+    images_fingerprint,
+    load_splits,
+    steps_per_epoch,
+)
 from .evaluate import Evaluation, evaluate, print_evaluation
 from .failures import StopOnDivergence
 from .feed import training_data, validation_arguments
 from .model import build_model, compile_trainer
-from .recipe import Recipe
+from .recipe import Recipe, require
 from .recorder import Recorder, run_length
 from .splits import Split
 from .strategy import (
@@ -70,6 +76,8 @@ def fit(
         TrainingError: Something is wrong with the recipe, the data or the folder; the
             run was preempted, or it diverged.
     """
+    first, last = profile or (1, 1)
+    require(first <= last, "--profile", "the first and the last step", profile)
     report.pyplot()  # a missing extra is told before the training, not after
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
@@ -88,12 +96,14 @@ def fit(
         print(_header(recipe, splits))
         runs.prepare_folder(folder, recipe, resume, overwrite)
     gather(strategy, 0)  # all wait until the chief has prepared the folder
-    recorder = Recorder(trainer, folder, recipe, length, keep, checkpoint_every)
+    images = images_fingerprint(splits)
+    recorder = Recorder(trainer, folder, recipe, images, length, keep, checkpoint_every)
     recorder.restore()
     check_same_step(strategy, recorder.first_step)
     if recorder.first_step < length.steps:
         board = [_board(recipe, splits, recorder, profile)] * is_chief(strategy)
         _train(recipe, splits, recorder, [*board, *callbacks])
+    recorder.check_weights()
     if not is_chief(strategy):
         return {}
     return _finish(recipe, splits, recorder)

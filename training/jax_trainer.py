@@ -111,7 +111,7 @@ class JaxTrainer(Trainer):
         )
         losses = self.loss_of(labels, logits)
         total = ops.sum(losses * shares) + sum(penalties) * ops.sum(shares)
-        return total / whole, (others, losses, logits)
+        return ops.divide_no_nan(total, whole), (others, losses, logits)
 
     def _divide(self, tensor):
         """[B, ...] -> [accumulation, B / accumulation, ...], a piece of each device."""
@@ -151,8 +151,14 @@ class JaxTrainer(Trainer):
         self.train_function = train_function
 
     def make_test_function(self, force=False):
-        """Keras's own."""
+        """What Keras's `evaluate` calls for `steps_per_execution` batches."""
+        if self.test_function is not None and not force:
+            return
         keras.Model.make_test_function(self, force)
+        execute: Any = self.test_function
+        self.test_function = lambda state, iterator: execute(
+            state, itertools.islice(iterator, self._next_test_steps())
+        )
 
     # State.
 

@@ -28,7 +28,10 @@ SCALE = ("pixel_mean", "pixel_std")
 SETTINGS = {
     "bit": (*COMMON, *SCALE),
     "resnet": COMMON,
-    "cnn": (*COMMON, *SCALE, "width", "depth", "dropout"),
+    "cnn": (
+        *(name for name in COMMON if name not in ("variant", "weights")),
+        *(*SCALE, "width", "depth", "dropout"),
+    ),
 }
 
 
@@ -97,7 +100,8 @@ def _refuse_foreign_settings(config: ModelConfig) -> None:
     used = SETTINGS.get(config.architecture)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if used is not None and field.name not in used and value != field.default:
+        given = value is not None and value != field.default
+        if used is not None and field.name not in used and given:
             raise RecipeError(
                 f"`model.{field.name}` must be left out for {config.architecture}, "
                 f"which has no such option. Received: {value!r}"

@@ -121,6 +121,10 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
             )
         for weight in found:
             weight.trainable = False
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization):
+            # Else its moving averages would go on, and it would use the batch's.
+            layer.trainable = layer.trainable and bool(layer.trainable_variables)
     if not model.trainable_variables:
         raise RecipeError(
             "`optimizer.frozen` must leave weights to train. "

@@ -29,7 +29,12 @@ def open_python(name: str, channels: int = 3) -> Source:
     Raises:
         DataError: There is no such function, or it returns something else.
     """
-    returned = _find(name)()
+    try:
+        returned = _find(name)()
+    except DataError:
+        raise
+    except Exception as error:  # whatever a user's function may raise
+        raise _failed(name, error) from error
     names = returned.get("class_names") if isinstance(returned, dict) else None
     if not names or not isinstance(returned.get("train"), tf.data.Dataset):
         raise DataError(
@@ -53,9 +58,19 @@ def open_python(name: str, channels: int = 3) -> Source:
 def _find(name: str) -> Callable[[], Any]:
     module, _, function = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         raise DataError(f"python:{name}: {error}") from None
+    if not callable(found):
+        raise DataError(
+            f"python:{name}: must be a function. Received: {type(found).__name__}"
+        )
+    return found
+
+
+def _failed(name: str, error: Exception) -> DataError:
+    line = str(error).strip().split("\n")[0]
+    return DataError(f"python:{name}: {type(error).__name__}: {line}")
 
 
 def _described(returned) -> str:
@@ -73,6 +88,8 @@ def _read(origin: str, dataset, classes: int, channels: int) -> Split:
         deterministic=True,
     )
     contents, labels, size = [], [], 0
+    if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise DataError(f"{origin}: must be a dataset that ends")
     for image, label in pairs.as_numpy_iterator():
         contents.append(image)
         labels.append(label)

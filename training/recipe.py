@@ -420,6 +420,13 @@ class Recipe:
         require(
             by_steps or value < self.epochs, "schedule.warmup_epochs", wanted, value
         )
+        warmup = self.schedule.warmup_steps
+        require(
+            self.steps is None or warmup is None or warmup < self.steps,
+            "schedule.warmup_steps",
+            f"less than `steps` ({self.steps})",
+            warmup,
+        )
         repeats, batch_size = self.augmentation.repeats, self.batch_size
         require(
             batch_size % repeats == 0,

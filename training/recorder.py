@@ -9,9 +9,10 @@ from etils import epath
 
 from . import checkpoint, runs
 from .checkpoint import Checkpoint, Owner
-from .errors import Preempted
+from .errors import Diverged, Preempted
 from .failures import Preemption
-from .recipe import Recipe
+from .recipe import Recipe, require
+from .schedule import learning_rate
 from .strategy import is_chief, worker_count
 from .trainer import Trainer
 
@@ -35,13 +36,23 @@ def run_length(recipe: Recipe, per_pass: int) -> Length:
     """The length of a run whose images make `per_pass` batches.
 
     Where the recipe counts in steps, an interval is the longest that divides them and
-    is no longer than a pass over the images.
+    is no longer than a pass over the images, or than a twentieth of the run.
+
+    Raises:
+        RecipeError: There is no such number of any length.
     """
     if recipe.steps is None:
         return Length(recipe.epochs * per_pass, per_pass, per_pass)
     steps = recipe.steps
-    longest = min(steps, per_pass)
+    longest = min(steps, max(per_pass, steps // 20))
     interval = next(n for n in range(longest, 0, -1) if steps % n == 0)
+    require(
+        interval > longest // 4,
+        "steps",
+        f"a multiple of a number from {longest // 4 + 1} to {longest}, the steps "
+        "between two evaluations",
+        steps,
+    )
     return Length(steps, interval, per_pass)
 
 
@@ -55,6 +66,7 @@ class Recorder(keras.callbacks.Callback):
         trainer: What is trained.
         folder: The run's folder.
         recipe: What is done.
+        images: The `images_fingerprint` of the data.
         length: How long.
         keep: How many checkpoints to keep.
         every: Steps between two checkpoints inside an epoch, or None.
@@ -65,6 +77,7 @@ class Recorder(keras.callbacks.Callback):
         trainer: Trainer,
         folder: epath.Path,
         recipe: Recipe,
+        images: str,
         length: Length,
         keep: int,
         every: int | None = None,
@@ -75,7 +88,7 @@ class Recorder(keras.callbacks.Callback):
         self.length = length
         self.keep = keep
         self.every = every
-        self.owner = _owner(trainer, recipe)
+        self.owner = _owner(trainer, recipe, images)
         self.chief = is_chief(trainer.distribute_strategy)
         self.preemption = Preemption()
         self.history: list[dict[str, float]] = []
@@ -158,7 +171,7 @@ class Recorder(keras.callbacks.Callback):
         """Writes the best model, the history and, last, the state to resume from."""
         seconds, self.seconds_before = self._seconds(), 0.0
         figures = {name: float(value) for name, value in logs.items()}
-        rate = float(keras.ops.convert_to_numpy(self.trainer.optimizer.learning_rate))
+        rate = learning_rate(self.trainer.optimizer, self.step - 1)
         self.history.append(
             {
                 "epoch": epoch + 1,
@@ -175,6 +188,16 @@ class Recorder(keras.callbacks.Callback):
         if self.trainer.stopping:
             self._stop()
 
+    def check_weights(self) -> None:
+        """Raises Diverged where the last update has spoilt the weights."""
+        arrays = self.trainer.state_arrays()
+        spoilt = [n for n, array in arrays.items() if not checkpoint.is_finite(array)]
+        if spoilt:
+            raise Diverged(
+                f"the weights are not finite after step {self.step} ({spoilt[0]}); the "
+                f"last good checkpoint is {checkpoint.last_complete(self.checkpoints)}"
+            )
+
     def save_model(self, name: str) -> None:
         """Writes the plain model with averaged weights."""
         with self.trainer.averaged_weights():
@@ -182,9 +205,9 @@ class Recorder(keras.callbacks.Callback):
                 runs.save_model(self.trainer.model, self.folder / name)
 
 
-def _owner(trainer: Trainer, recipe: Recipe) -> Owner:
+def _owner(trainer: Trainer, recipe: Recipe, images: str) -> Owner:
     strategy = trainer.distribute_strategy
     workers = worker_count(strategy)
     replicas = strategy.num_replicas_in_sync // workers
     recipe_name = f"{checkpoint.fingerprint(recipe)} on {keras.backend.backend()}"
-    return Owner(recipe_name, workers, replicas)
+    return Owner(recipe_name, workers, replicas, images)

@@ -77,6 +77,14 @@ class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """That of a step, counted from 0; Keras's own property is the next step's."""
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(step)
+    return float(ops.convert_to_numpy(rate))
+
+
 def make_schedule(
     recipe: Recipe, total_steps: int, steps_per_epoch: float
 ) -> float | keras.optimizers.schedules.LearningRateSchedule:

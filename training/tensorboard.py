@@ -19,6 +19,7 @@ from etils import epath
 from . import files, report
 from .evaluate import Evaluation
 from .recipe import Recipe
+from .schedule import learning_rate
 from .throughput import Throughput, utilisation_factor
 
 # Seconds between two lines of scalars, of which one takes about 2 ms, and lines after
@@ -138,17 +139,11 @@ class RunBoard(keras.callbacks.Callback):
 
     def _completed(self, logs: dict[str, float]) -> dict[str, float]:
         """The logs with learning rate and utilisation."""
-        figures = {**logs, "learning_rate": self._learning_rate()}
+        rate = learning_rate(self.model.optimizer, self.throughput.step - 1)
+        figures = {**logs, "learning_rate": rate}
         if self.utilisation is not None:
             figures["mfu"] = logs["images_per_second"] * self.utilisation
         return figures
-
-    def _learning_rate(self) -> float:
-        """That of the last step; Keras's own property is the next one's."""
-        rate = self.model.optimizer._learning_rate
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-            rate = rate(self.throughput.step - 1)
-        return float(keras.ops.convert_to_numpy(rate))
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
         if run not in self.writers:

@@ -70,6 +70,7 @@ class Trainer(keras.Model):
         self.epoch_step = 0
         self.steps_per_epoch: int | None = None
         self.skip_steps = 0
+        self.test_steps_left: int | None = None
         self.replica_batch_size: int | None = None
         self.metric_arrays: list[np.ndarray[Any, Any]] = []
         self.built = True
@@ -147,6 +148,7 @@ class Trainer(keras.Model):
 
     def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
         """Keras's `evaluate` of the averaged weights; each image counts once."""
+        self.test_steps_left = kwargs.get("steps")
         if not kwargs.get("_use_cached_eval_dataset"):
             data = (x, y, kwargs.pop("sample_weight", None))
             x, y = self._whole_batches(data, batch_size), None
@@ -209,7 +211,8 @@ class Trainer(keras.Model):
         self._average_statistics(replica)
         if self.scaler is not None:
             count *= self.scaler.scale
-        gradients = [gradient / count for gradient in gradients]
+        # Where all images of a batch weigh 0, so does its gradient.
+        gradients = [tf.math.divide_no_nan(g, count) for g in gradients]
         gradients, norm = clip_by_global_norm(gradients, self.clip_norm)
         replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
         return norm, stop
@@ -378,6 +381,14 @@ class Trainer(keras.Model):
         self.epoch_step += steps
         return steps
 
+    def _next_test_steps(self) -> int:
+        """How many batches of an evaluation come next; data may repeat for ever."""
+        steps = self.steps_per_execution
+        if self.test_steps_left is not None:
+            steps = min(steps, self.test_steps_left)
+            self.test_steps_left -= steps
+        return steps
+
     def make_test_function(self, force=False):
         """What Keras's `evaluate` calls for `steps_per_execution` batches."""
         if self.test_function is not None and not force:
@@ -389,7 +400,7 @@ class Trainer(keras.Model):
             strategy.run(self._test_replica, args=(batch,))
 
         def test_function(iterator):
-            for step in range(self.steps_per_execution):
+            for step in range(self._next_test_steps()):
                 try:
                     batch = self._next_batch(iterator)
                 except (StopIteration, tf.errors.OutOfRangeError):
