@@ -6,6 +6,7 @@ import pytest
 
 from training.errors import Diverged, RecipeError
 from training.fit import fit
+from training.model import compiles
 from training.recipe import (
     DataConfig,
     ModelConfig,
@@ -62,3 +63,11 @@ def test_a_last_update_that_spoils_the_weights_is_a_divergence(tmp_path):
     with pytest.raises(Diverged, match="not finite after step 1"):
         fit(recipe, tmp_path / "run")
     assert not (tmp_path / "run" / "best.keras").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, False), ({"jit_compile": "on"}, True), ({"strategy": "tpu"}, True)],
+)
+def test_xla_compiles_on_a_cpu_only_where_it_is_asked_to(changes, expected):
+    assert compiles(dataclasses.replace(RECIPE, **changes)) == expected

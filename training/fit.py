@@ -24,7 +24,7 @@ from .data import (
 from .evaluate import Evaluation, evaluate, print_evaluation
 from .failures import StopOnDivergence
 from .feed import training_data, validation_arguments
-from .model import build_model, compile_trainer
+from .model import build_model, compile_trainer, compiles
 from .recipe import Recipe, require
 from .recorder import Recorder, run_length
 from .splits import Split
@@ -82,7 +82,6 @@ def fit(
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
     keras.utils.set_random_seed(recipe.seed)
-    tf.config.experimental.enable_op_determinism()
     splits = load_splits(recipe.data, recipe.model.channels)
     for reason in splits.bad_images:
         print(f"left out: {reason}", file=sys.stderr)
@@ -91,6 +90,8 @@ def fit(
     with strategy.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
         trainer = compile_trainer(model, recipe, length.steps, per_pass)
+    if not (compiles(recipe) and _pools(model)):
+        tf.config.experimental.enable_op_determinism()
     folder = epath.Path(folder)
     if is_chief(strategy):
         print(_header(recipe, splits))
@@ -107,6 +108,12 @@ def fit(
     if not is_chief(strategy):
         return {}
     return _finish(recipe, splits, recorder)
+
+
+def _pools(model: keras.Model) -> bool:
+    """Whether XLA would refuse the model's gradient once operations must repeat."""
+    kinds = (keras.layers.MaxPooling2D, keras.layers.GlobalMaxPooling2D)
+    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
 
 
 def _header(recipe: Recipe, splits: Splits) -> str:

@@ -184,7 +184,7 @@ def compile_trainer(
     trainer.compile(
         make_optimizer(recipe.optimizer, learning_rate, model),
         steps_per_execution=recipe.steps_per_execution,
-        jit_compile=use_xla(recipe.jit_compile),
+        jit_compile=compiles(recipe) and recipe.strategy != "tpu",
     )
     return trainer
 
@@ -197,12 +197,12 @@ def _trainer_class() -> type[Trainer]:
     return JaxTrainer
 
 
-def use_xla(choice: str) -> bool:
+def compiles(recipe: Recipe) -> bool:
     """Whether XLA compiles: where it was measured to help, unless the recipe says so.
 
-    On CPUs it is slower than oneDNN (docs/log.md); a TPU compiles the whole step
-    anyway.
+    On CPUs it is slower than oneDNN (`benchmarks/train_step.py`). A TPU compiles the
+    whole step by itself.
     """
-    return choice == "on" or (
-        choice == "auto" and bool(tf.config.list_physical_devices("GPU"))
-    )
+    if recipe.strategy == "tpu" or recipe.jit_compile != "auto":
+        return recipe.strategy == "tpu" or recipe.jit_compile == "on"
+    return bool(tf.config.list_physical_devices("GPU"))
