@@ -54,6 +54,19 @@ def _new_parser(**kwargs) -> ArgumentParser:
     return ArgumentParser(exit_on_error=False, allow_abbrev=False, **kwargs)
 
 
+def _new_recipe_parser() -> ArgumentParser:
+    """With a recipe's name or file, and a flag for each of its values."""
+    parser = _new_parser()
+    parser.add_argument(
+        "--recipe",
+        "--config",
+        action=RecipeOrConfig,
+        help="name of a recipe (see `recipes`), or --config and the path of one",
+    )
+    parser.add_class_arguments(Recipe)
+    return parser
+
+
 def _parser() -> ArgumentParser:
     parser = _new_parser(
         prog="python -m training",
@@ -93,14 +106,7 @@ def _parser() -> ArgumentParser:
 
 
 def _fit_parser() -> ArgumentParser:
-    parser = _new_parser()
-    parser.add_argument(
-        "--recipe",
-        "--config",
-        action=RecipeOrConfig,
-        help="name of a recipe (see `recipes`), or --config and the path of one",
-    )
-    parser.add_class_arguments(Recipe)
+    parser = _new_recipe_parser()
     parser.add_argument(
         "--on-bad-image",
         choices=("error", "skip"),
@@ -207,14 +213,7 @@ def _recipe_options(config: type, prefix: str = "") -> list[str]:
 
 
 def _data_speed_parser() -> ArgumentParser:
-    parser = _new_parser()
-    parser.add_argument(
-        "--recipe",
-        "--config",
-        action=RecipeOrConfig,
-        help="name of a recipe (see `recipes`), or --config and the path of one",
-    )
-    parser.add_class_arguments(Recipe)
+    parser = _new_recipe_parser()
     parser.add_argument(
         "--seconds", type=PositiveFloat, default=3.0, help="for each stage"
     )
@@ -223,14 +222,7 @@ def _data_speed_parser() -> ArgumentParser:
 
 
 def _tpu_check_parser() -> ArgumentParser:
-    parser = _new_parser()
-    parser.add_argument(
-        "--recipe",
-        "--config",
-        action=RecipeOrConfig,
-        help="name of a recipe (see `recipes`), or --config and the path of one",
-    )
-    parser.add_class_arguments(Recipe)
+    parser = _new_recipe_parser()
     parser.add_argument(
         "--topology", type=str, default="v5e:2x2", help="the TPU's kind and shape"
     )

@@ -18,7 +18,7 @@ from keras_vit import ImagePreprocessing
 
 from .augment import augment, example_seed, fit_to_model
 from .errors import DataError, RecipeError
-from .mixing import mix_pair, mixes
+from .mixing import check_pairs, mix_pair, mixes
 from .recipe import AugmentationConfig, Recipe
 from .slicing import Splits, load_splits
 from .splits import Split
@@ -163,11 +163,7 @@ def _places(recipe: Recipe, shard: Shard) -> np.ndarray[Any, Any]:
             f"`batch_size` must be a multiple of the {pieces} replicas. "
             f"Received: {size}"
         )
-    if mixes(recipe.augmentation) and size // pieces % 2:
-        raise RecipeError(
-            "`batch_size` must give each replica an even number of images, as mixup "
-            f"and cutmix take pairs. Received: {size} for {pieces} replicas"
-        )
+    check_pairs(recipe.augmentation, size, pieces)
     return np.arange(size).reshape(shard.count, -1)[shard.index]
 
 

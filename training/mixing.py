@@ -7,6 +7,7 @@ model.
 import tensorflow as tf
 
 from .augment import CUT, MIX, for_purpose
+from .errors import RecipeError
 from .operations import rectangle
 from .recipe import AugmentationConfig
 
@@ -14,6 +15,15 @@ from .recipe import AugmentationConfig
 def mixes(config: AugmentationConfig) -> bool:
     """Whether images are mixed at all."""
     return config.mixup > 0 or config.cutmix > 0
+
+
+def check_pairs(config: AugmentationConfig, batch_size: int, replicas: int) -> None:
+    """Raises RecipeError where images are mixed and a replica's are no pairs."""
+    if mixes(config) and batch_size // replicas % 2:
+        raise RecipeError(
+            "`batch_size` must give each replica an even number of images, as mixup "
+            f"and cutmix take pairs. Received: {batch_size} for {replicas} replicas"
+        )
 
 
 def mix_pair(

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from .errors import RecipeError, RunError, WorkerLost
 from .jax_strategy import JaxStrategy, make_jax_strategy
-from .mixing import mixes
+from .mixing import check_pairs
 from .recipe import Recipe
 
 # What TensorFlow raises on the workers that are left when one ends.
@@ -199,9 +199,4 @@ def check_batch_size(strategy: tf.distribute.Strategy, recipe: Recipe) -> None:
             f"`accumulation`. Received: batch_size={recipe.batch_size}, {replicas} "
             f"replicas, accumulation={recipe.accumulation}"
         )
-    if mixes(recipe.augmentation) and recipe.batch_size // replicas % 2:
-        raise RecipeError(
-            "`batch_size` must give each replica an even number of images, as mixup "
-            f"and cutmix take pairs. Received: {recipe.batch_size} for {replicas} "
-            "replicas"
-        )
+    check_pairs(recipe.augmentation, recipe.batch_size, replicas)
