@@ -14,7 +14,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from . import runs
+from . import files, runs
 from .data import load_splits
 from .errors import RecipeError, RunError
 from .evaluate import evaluate
@@ -195,7 +195,7 @@ def _write_tables(rows: Sequence[Row], folder: Path) -> None:
     lines += [row.cells() for row in rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     text = f"# Comparison\n\n{table}\n\n![curves](curves.png)\n"
-    (folder / "comparison.md").write_text(text, "utf-8")
+    files.write_text(folder / "comparison.md", text)
     everything = {"rows": [dataclasses.asdict(row) for row in rows]}
     runs.write_report(folder / "comparison.json", everything)
 
