@@ -1,12 +1,14 @@
 """What a Vision Transformer holds inside, by models that share its layers.
 
-Both functions are methods of `VisionTransformer` too. They branch off the model's own
+The functions are methods of `VisionTransformer` too. They branch off the model's own
 graph, so the model's layers, weights and names stay as they are.
 """
 
 from collections.abc import Iterable
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_vit.base import check_choice
 
@@ -15,17 +17,17 @@ LAYOUTS = ("tokens", "map")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionWeights(keras.layers.Layer):
-    """The attention weights of an encoder block that it shares.
+    """The attention weights of an encoder block, or of the pooling, that it shares.
 
     Args:
-        block: An `EncoderBlock`.
+        block: An `EncoderBlock` or an `AttentionPooling`.
 
     Call arguments:
         tokens: Tensor [B, N, D], what the block is given.
         relative_embedding: Tensor [2 N - 1, K] where the block is given one.
 
     Returns:
-        Tensor [B, A, N, N] in float32.
+        Tensor [B, A, N, N], of the pooling [B, A, 1, N], in float32.
     """
 
     def __init__(self, block, **kwargs):
@@ -33,6 +35,8 @@ class AttentionWeights(keras.layers.Layer):
         self.block = block
 
     def call(self, tokens, relative_embedding=None):
+        if relative_embedding is None:
+            return self.block.attention_weights(tokens)
         return self.block.attention_weights(tokens, relative_embedding)
 
     def get_config(self):
@@ -43,6 +47,70 @@ class AttentionWeights(keras.layers.Layer):
     def from_config(cls, config):
         block = keras.saving.deserialize_keras_object(config["block"])
         return cls(**{**config, "block": block})
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AttentionRollout(keras.layers.Layer):
+    """Attention weights of all blocks to one map (arXiv:2005.00928, section 3).
+
+    In every block a token is half its own, through the residual connection, and half
+    what the mean of the heads takes of the others. The product over the blocks, from
+    the pooled output down, says what the output takes of each patch.
+
+    Args:
+        grid: (h, w), rows and columns of patches.
+        prefix_tokens: Number of tokens before the patches.
+        head: `"token"`, `"gap"` or `"map"`: what the output is made of.
+        class_token: Whether the first of the tokens is the class token.
+
+    Call arguments:
+        blocks: List of tensors [B, A, N, N], first block first.
+        pooling: Tensor [B, A, 1, n]: what attention pooling takes of the class token,
+            if there is one, and of the patches; for `"map"`.
+
+    Returns:
+        float32 tensor [B, h, w]; the sum of each map is 1.
+    """
+
+    def __init__(self, grid, prefix_tokens, head, class_token, **kwargs):
+        kwargs.pop("dtype", None)
+        super().__init__(dtype="float32", **kwargs)
+        self.grid = tuple(grid)
+        self.prefix_tokens = prefix_tokens
+        self.head = head
+        self.class_token = class_token
+
+    def call(self, blocks, pooling=None):
+        row = self._output_row(pooling)
+        for weights in reversed(blocks):
+            row = 0.5 * (row + ops.matmul(row, ops.mean(weights, axis=1)))
+        patches = row[:, 0, self.prefix_tokens :]
+        patches = patches / ops.sum(patches, axis=-1, keepdims=True)
+        return ops.reshape(patches, (-1, *self.grid))
+
+    def _output_row(self, pooling):
+        """What the output takes of the last block's tokens: [1 or B, 1, N]."""
+        height, width = self.grid
+        tokens = np.eye(self.prefix_tokens + height * width, dtype="float32")
+        patches = tokens[self.prefix_tokens :]
+        if self.head == "token":
+            return tokens[None, :1]
+        if self.head == "gap":
+            return patches.mean(0)[None, None]
+        read = np.concatenate([tokens[: int(self.class_token)], patches])
+        return ops.matmul(ops.mean(pooling, axis=1), read)
+
+    def compute_output_shape(self, blocks_shape, pooling_shape=None):
+        return (blocks_shape[0][0], *self.grid)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "grid": self.grid,
+            "prefix_tokens": self.prefix_tokens,
+            "head": self.head,
+            "class_token": self.class_token,
+        }
 
 
 def _block_layers(model, blocks: int | Iterable[int]) -> list[keras.layers.Layer]:
@@ -117,20 +185,62 @@ def attention_weights(model, blocks: int | Iterable[int] | None = None) -> keras
     Raises:
         ValueError: There is no such block, or attention is axial.
     """
+    outputs = _block_attention_weights(
+        model, range(model.depth) if blocks is None else blocks
+    )
+    return _model(model, outputs, "attention_weights")
+
+
+def attention_rollout(model) -> keras.Model:
+    """A model of what the output takes of each patch (Abnar and Zuidema, 2020).
+
+    It starts at the class token with `head="token"`, at the mean of the patches with
+    `"gap"`, and with `"map"` at what the pooling's own attention takes. What prefix
+    tokens have is left out.
+
+    Args:
+        model: A `VisionTransformer` with `attention="full"` and a pooled output.
+
+    Returns:
+        A functional `keras.Model` from the same images to a float32 tensor [B, h, w]
+        with (h, w) = `model.grid`; the sum of each map is 1.
+
+    Raises:
+        ValueError: Attention is axial, or `head="none"`.
+    """
+    if model.head == "none":
+        raise ValueError(
+            f"Attention rollout needs a pooled output. Received: head={model.head!r}"
+        )
+    inputs = {"blocks": _block_attention_weights(model, range(model.depth))}
+    if model.head == "map":
+        layer = model.get_layer("attention_pooling")
+        inputs["pooling"] = AttentionWeights(
+            layer, dtype=layer.dtype_policy, name="attention_pooling_weights"
+        )(layer.input)
+    rollout = AttentionRollout(
+        model.grid,
+        model.prefix_tokens,
+        model.head,
+        model.class_token,
+        name="attention_rollout",
+    )(**inputs)
+    return _model(model, [rollout], "attention_rollout")
+
+
+def _block_attention_weights(model, blocks: int | Iterable[int]) -> list:
+    """The tensors [B, A, N, N] that `attention_weights` makes a model of."""
     if model.attention != "full":
         raise ValueError(
             "Attention weights of all tokens need `attention='full'`. "
             f"Received: attention={model.attention!r}"
         )
-    outputs = [
+    return [
         AttentionWeights(
             block, dtype=block.dtype_policy, name=f"{block.name}_attention_weights"
         )(*keras.tree.flatten(block.input))
-        for block in _block_layers(
-            model, range(model.depth) if blocks is None else blocks
-        )
+        for block in _block_layers(model, blocks)
     ]
-    return _model(model, outputs, "attention_weights")
 
 
 def _model(model, outputs, name) -> keras.Model:

@@ -262,11 +262,17 @@ class AttentionPooling(keras.layers.Layer):
             layer.build((None, 1, width))
 
     def call(self, tokens):
-        shape = (ops.shape(tokens)[0], 1, tokens.shape[-1])
-        probe = ops.broadcast_to(ops.cast(self.probe, tokens.dtype), shape)
-        pooled = self.attention(tokens, queries=probe)  # [B, 1, D]
+        pooled = self.attention(tokens, queries=self._probes(tokens))  # [B, 1, D]
         pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
+
+    def attention_weights(self, tokens):
+        """What the heads' queries take of each token: [B, A, 1, N] in float32."""
+        return self.attention.attention_weights(tokens, queries=self._probes(tokens))
+
+    def _probes(self, tokens):
+        shape = (ops.shape(tokens)[0], 1, tokens.shape[-1])
+        return ops.broadcast_to(ops.cast(self.probe, tokens.dtype), shape)
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])

@@ -214,6 +214,10 @@ class VisionTransformer(ImageModel):
         """A model of attention weights; see `keras_vit.features.attention_weights`."""
         return features.attention_weights(self, blocks)
 
+    def attention_rollout(self) -> keras.Model:
+        """A model of its map of sources; see `keras_vit.features.attention_rollout`."""
+        return features.attention_rollout(self)
+
     @classmethod
     def variant_arguments(cls, variant: str) -> dict[str, Any]:
         """Of a size, with a patch size: `"B/16"`. See `keras_vit.SPECS`."""

@@ -1,64 +1,167 @@
-"""Versioned model folders: written beside, renamed when complete."""
+"""Publishes a Keras model as a version: write, warm up, verify, describe, rename."""
 
 import contextlib
+import dataclasses
+import datetime
 import pathlib
-import shutil
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from . import formats, manifest, warmup
+from .errors import ExportError
+from .options import ExportOptions
+from .questions import QUESTIONS
+from .verify import verified
+from .versions import staged_version, version_folders
+
+# How far a probability may be from the Keras model's, by what is computed in.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
+OPTIMIZED = 1e-4  # fused layers round otherwise
 
 
-def versions(base_path: pathlib.Path) -> list[int]:
-    """The version numbers in a model's folder, ascending.
+class Published(NamedTuple):
+    """A version that was published.
+
+    Attributes:
+        path: Its folder.
+        version: Its number.
+        manifest: What `assets.extra/manifest.json` holds.
+    """
+
+    path: pathlib.Path
+    version: int
+    manifest: manifest.Manifest
+
+
+def publish(
+    model: Any,
+    base_path: pathlib.Path,
+    options: ExportOptions | None = None,
+    *,
+    version: int | None = None,
+    check_images: Sequence[pathlib.Path] = (),
+    export_format: str = formats.SAVED_MODEL,
+    source: pathlib.Path | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Published:
+    """Writes a model as a version of a served model, once it has been verified.
+
+    A server that watches `base_path` sees the version complete or not at all.
 
     Args:
-        base_path: A folder with one sub-folder for each version, as TensorFlow
-            Serving reads it: names that are no number do not count.
+        model: A `keras_vit.ImageModel` with classes.
+        base_path: The model's folder, which holds the versions.
+        options: What is exported; the defaults when absent.
+        version: The version's number; default: the next one.
+        check_images: Image files to compare answers on, beside those that are made.
+        export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
+        source: The `.keras` file, for the manifest.
+        progress: Is told each step before it begins.
 
     Returns:
-        The numbers; none where the folder does not exist.
+        Where it is, and its manifest.
+
+    Raises:
+        ExportError: It cannot be written, or what was written does not agree with the
+            Keras model. Nothing is published then.
     """
-    if not base_path.is_dir():
-        return []
-    return sorted(int(p.name) for p in base_path.iterdir() if p.name.isdecimal())
+    options = options or ExportOptions()
+    _check_folder(base_path, export_format)
+    if export_format != formats.SAVED_MODEL:
+        formats.check(export_format, model, options)
+    with _told(base_path):
+        from .live import facts, golden_answers
+
+        progress("asking the Keras model about the golden images")
+        golden = golden_answers(model, options, check_images)
+        described = {"created": _now(), "source": _source(source), **facts(model)}
+        with staged_version(base_path, version) as (folder, number):
+            progress(f"writing and verifying version {number}")
+            if export_format == formats.SAVED_MODEL:
+                written = _write_saved_model(model, folder, options, golden)
+            else:
+                agreement = formats.write(model, folder, export_format, golden)
+                written = {"agreement": agreement}
+            told = {**described, "export_format": export_format, **written}
+            manifest_written = manifest.write(folder, told)
+    return Published(base_path / str(number), number, manifest_written)
+
+
+def _write_saved_model(
+    model: Any, folder: pathlib.Path, options: ExportOptions, golden: Any
+) -> manifest.Manifest:
+    """Writes and verifies a SavedModel; gives what the manifest tells about it."""
+    from . import signatures
+
+    signatures.save(model, folder, options)
+    specs = manifest.signature_specs(folder)
+    sizes = [n for n in options.allowed_batch_sizes if n <= options.max_images]
+    warmup.write(folder, specs, sizes)
+    tolerance = tolerance_of(model, options)
+    limits = {
+        name: getattr(options, name)
+        for name in ("max_images", "max_image_bytes", "max_image_pixels")
+    }
+    agreement = verified(folder, golden, tolerance, limits)
+    return {
+        "options": dataclasses.asdict(options),
+        "signatures": specs,
+        "left_out": [name for name in QUESTIONS if name not in specs],
+        "agreement": {**agreement, "tolerance": tolerance},
+    }
+
+
+def tolerance_of(model: Any, options: ExportOptions) -> float:
+    """How far a probability of the written model may be from the Keras model's."""
+    return max(
+        TOLERANCE[options.precision],
+        TOLERANCE[model.compute_dtype],
+        OPTIMIZED if options.optimize else 0.0,
+    )
+
+
+def _check_folder(base_path: pathlib.Path, export_format: str) -> None:
+    """Refuses a folder that holds something else than versions of this format."""
+    if base_path.exists() and not base_path.is_dir():
+        raise ExportError(f"{base_path}: cannot be written: it is a file")
+    folders = version_folders(base_path)
+    visible = base_path.glob("[!.]*") if base_path.is_dir() else ()
+    others = sorted(
+        {path.name for path in visible} - {p.name for p in folders.values()}
+    )
+    if others:
+        raise ExportError(
+            f"{base_path}: holds other things than versions: {', '.join(others[:5])}. "
+            "Give the model a folder of its own"
+        )
+    mark = formats.MARKS[export_format]
+    for folder in folders.values():
+        if not (folder / mark).is_file():
+            raise ExportError(
+                f"{folder}: has no {mark}; all versions of a folder must be of one "
+                f"format. Received: {export_format}"
+            )
 
 
 @contextlib.contextmanager
-def staged_version(base_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder to write the next version into, which appears only when complete.
+def _told(base_path: pathlib.Path) -> Iterator[None]:
+    """Turns what TensorFlow, Keras and the disk raise into sentences for the user."""
+    import tensorflow as tf
 
-    On leaving the block the folder is renamed to the next free number in one step; a
-    server that watches `base_path` never sees a part. Whatever is raised in the block
-    removes the folder and publishes nothing.
-
-    Args:
-        base_path: The model's folder; made when it does not exist.
-
-    Yields:
-        The folder to write into. Its name becomes the version: read it again from
-        `versions(base_path)[-1]`.
-
-    Raises:
-        OSError: The folder cannot be made, written or renamed.
-    """
-    base_path.mkdir(parents=True, exist_ok=True)
-    staging = base_path / f".staging-{uuid.uuid4().hex}"
-    staging.mkdir()
     try:
-        yield staging
-        _rename_to_next(staging, base_path)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", None) or str(error)
+        raise ExportError(f"{base_path}: cannot be written: {reason}") from None
+    except ValueError as error:
+        raise ExportError(str(error)) from None
 
 
-def _rename_to_next(staging: pathlib.Path, base_path: pathlib.Path) -> None:
-    while True:
-        number = max(versions(base_path), default=0) + 1
-        try:
-            staging.rename(base_path / str(number))
-        except FileExistsError:
-            continue  # another export took this number a moment ago
-        except OSError:
-            if (base_path / str(number)).exists():
-                continue
-            raise
-        return
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _source(path: pathlib.Path | None) -> manifest.Manifest | None:
+    if path is None:
+        return None
+    return {"file": path.name, "sha256": manifest.sha256_of(path)}

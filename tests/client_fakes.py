@@ -1,12 +1,18 @@
 """A model server for tests of the clients: its answers are set, its calls counted.
 
 `rest` is a handler for httpx2.MockTransport; `start` serves gRPC on a loopback port.
-Texts and numbers of the answers are those of TensorFlow Serving 2.20.0.
+Texts and numbers of the answers are those of TensorFlow Serving 2.20.0. `connected`
+builds each of the four clients, those for asyncio behind blocking methods.
 """
 
+import asyncio
+import contextlib
 import json
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import httpx2
@@ -16,11 +22,20 @@ from google.protobuf import json_format
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
+    model_management_pb2,
     model_service_pb2_grpc,
     predict_pb2,
     prediction_service_pb2_grpc,
 )
 
+from serving.client import AsyncGrpcClient, AsyncRestClient, GrpcClient, RestClient
+
+KINDS = {
+    "rest": RestClient,
+    "grpc": GrpcClient,
+    "rest-asyncio": AsyncRestClient,
+    "grpc-asyncio": AsyncGrpcClient,
+}
 HTTP_STATUS = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
@@ -105,6 +120,13 @@ CLASSIFY_ARRAYS = {
 }
 
 
+ROLLOUT = np.float32([[[0.5, 0.25, 0.0], [0.125, 0.0625, 0.0625]]])
+SEEN = b"\x89PNG\x00\xff"
+ATTENTION_JSON = """{"outputs": {
+    "rollout": [[[0.5, 0.25, 0.0], [0.125, 0.0625, 0.0625]]],
+    "seen_bytes": [{"b64": "iVBORwD/"}]}}"""
+
+
 class Failure:
     """An answer that is an error: canonical code and words."""
 
@@ -120,6 +142,14 @@ class Outputs:
 
 
 CLASSIFIED = Outputs(CLASSIFY_JSON, CLASSIFY_ARRAYS)
+ATTENDED = Outputs(
+    ATTENTION_JSON,
+    {"rollout": ROLLOUT, "seen_bytes": np.array([SEEN], dtype=object)},
+)
+EMBEDDED = Outputs(
+    '{"outputs": [[0.1, 0.25, -3.0], [1e-7, 0.0, 2.0]]}',
+    {"embedding": np.float32([[0.1, 0.25, -3.0], [1e-7, 0.0, 2.0]])},
+)
 
 
 class FakeServer:
@@ -159,15 +189,20 @@ class FakeServer:
                 HTTP_STATUS[answer.code], json={"error": answer.words}
             )
         text = answer.text if isinstance(answer, Outputs) else json.dumps(answer)
-        return httpx2.Response(200, text=text)
+        content = text if isinstance(text, bytes) else text.encode()
+        return httpx2.Response(200, content=content)
 
-    def start(self, address="127.0.0.1:0"):
-        """Returns the grpc.Server and its address."""
+    def start(self, address="127.0.0.1:0", certificate=None):
+        """Returns the grpc.Server, with TLS if there is a certificate; its address."""
         server = grpc.server(ThreadPoolExecutor(4))
         add = prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server
         add(Predictions(self), server)
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(Models(self), server)
-        port = server.add_insecure_port(address)
+        if certificate is None:
+            port = server.add_insecure_port(address)
+        else:
+            pair = (certificate.key.read_bytes(), certificate.path.read_bytes())
+            port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
         server.start()
         return server, f"127.0.0.1:{port}"
 
@@ -211,3 +246,78 @@ class Models(model_service_pb2_grpc.ModelServiceServicer):
         return json_format.ParseDict(
             STATUS, get_model_status_pb2.GetModelStatusResponse()
         )
+
+    def HandleReloadConfigRequest(self, request, context):
+        self.fake.requests.append(request)
+        answer = self.fake.next_other("reload", {})
+        abort_if_failure(answer, context)
+        return json_format.ParseDict(
+            answer, model_management_pb2.ReloadConfigResponse()
+        )
+
+
+class Certificate(NamedTuple):
+    """Paths of a certificate of localhost that is its own authority, and of its key."""
+
+    path: Path
+    key: Path
+
+
+def make_certificate(folder):
+    made = Certificate(folder / "certificate.pem", folder / "key.pem")
+    command = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256"
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    files = ["-out", str(made.path), "-keyout", str(made.key)]
+    subprocess.run(
+        [*command.split(), "-subj", "/CN=localhost", "-addext", names, *files],
+        check=True,
+        capture_output=True,
+    )
+    return made
+
+
+class Awaited:
+    """A client for asyncio behind blocking methods; one event loop for its life."""
+
+    def __init__(self, build):
+        self.runner = asyncio.Runner()
+        self.client = self.runner.run(self.built(build))
+
+    async def built(self, build):
+        return build()
+
+    def __getattr__(self, name):
+        method = getattr(self.client, name)
+
+        def call(*args, **kwargs):
+            outcome = method(*args, **kwargs)
+            if hasattr(outcome, "__aiter__"):
+                return self.iterated(outcome)
+            return self.runner.run(outcome)
+
+        return call
+
+    def iterated(self, stream):
+        try:
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    yield self.runner.run(anext(stream))
+        finally:
+            self.runner.run(stream.aclose())
+
+    def close(self):
+        self.runner.run(self.client.close())
+        self.runner.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+
+def connected(kind, where, model="tiny_vit", **kwargs):
+    """A client of one of the kinds, with blocking methods."""
+    if kind.endswith("asyncio"):
+        return Awaited(lambda: KINDS[kind](where, model, **kwargs))
+    return KINDS[kind](where, model, **kwargs)

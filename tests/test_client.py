@@ -1,11 +1,28 @@
-"""What holds for both clients alike; each test runs over REST and over gRPC."""
+"""What holds for all four clients: over REST and gRPC, blocking and for asyncio."""
 
+import functools
+import json
 import time
 
 import httpx2
 import numpy as np
 import pytest
-from client_fakes import CLASSIFIED, FOUR_TYPES, Failure, FakeServer, Outputs
+from client_fakes import (
+    ATTENDED,
+    CLASSIFIED,
+    EMBEDDED,
+    FOUR_TYPES,
+    KINDS,
+    METADATA,
+    ROLLOUT,
+    SEEN,
+    Failure,
+    FakeServer,
+    Outputs,
+    connected,
+    info,
+    signature,
+)
 
 from serving import client as clients
 from serving.client import (
@@ -23,8 +40,12 @@ from serving.client import (
     Unimplemented,
     VersionStatus,
 )
+from serving.client.aio import AsyncClient
+from serving.client.blocking import BlockingClient
+from serving.client.steps import Pause, Work
 from serving.client.tensors import input_array
 
+STRINGS = info("DT_STRING", -1)
 BUSY = Failure("UNAVAILABLE", "The batch scheduling queue is full")
 
 
@@ -33,35 +54,48 @@ def fake():
     return FakeServer()
 
 
-@pytest.fixture(params=["rest", "grpc"])
+@pytest.fixture(params=KINDS)
 def connect(request, fake):
     """Builds a client of the fake server."""
     opened = []
-    if request.param == "grpc":
+    over_grpc = request.param.startswith("grpc")
+    if over_grpc:
         server, address = fake.start()
 
     def build(**kwargs):
-        if request.param == "grpc":
-            opened.append(GrpcClient(address, "tiny_vit", **kwargs))
-        else:
-            transport = httpx2.MockTransport(fake.rest)
-            opened.append(
-                RestClient("http://server", "tiny_vit", transport=transport, **kwargs)
-            )
+        if not over_grpc:
+            kwargs["transport"] = httpx2.MockTransport(fake.rest)
+        where = address if over_grpc else "http://server"
+        opened.append(connected(request.param, where, **kwargs))
         return opened[-1]
 
     yield build
     for client in opened:
         client.close()
-    if request.param == "grpc":
+    if over_grpc:
         server.stop(None)
+
+
+@pytest.fixture
+def headers_name(connect, request):
+    """What the client calls its headers."""
+    over_grpc = request.node.callspec.params["connect"].startswith("grpc")
+    return "metadata" if over_grpc else "headers"
 
 
 @pytest.fixture
 def pauses(monkeypatch):
     """The pauses that the clients asked for, not waited."""
     asked = []
-    monkeypatch.setattr("serving.client.base.time.sleep", asked.append)
+    for kind in (BlockingClient, AsyncClient):
+        perform = kind._perform
+
+        def skip(self, step, perform=perform):
+            if isinstance(step, Pause):
+                step = Work(functools.partial(asked.append, step.seconds))
+            return perform(self, step)
+
+        monkeypatch.setattr(kind, "_perform", skip)
     return asked
 
 
@@ -75,7 +109,7 @@ def test_classify_gives_every_class_of_every_image(connect):
     assert (second.label, second.class_id) == ("ant", 0)
 
 
-def test_both_clients_return_equal_predictions(fake):
+def test_rest_and_grpc_return_equal_predictions(fake):
     server, address = fake.start()
     transport = httpx2.MockTransport(fake.rest)
     with (
@@ -112,7 +146,7 @@ def test_classify_tells_when_the_model_is_no_classifier(connect, fake):
 
 
 def test_classify_tells_when_the_answer_is_for_other_images(connect):
-    with pytest.raises(ServingError, match=r"every output as \[3, K\]"):
+    with pytest.raises(ServingError, match=r"first of 3 images. Received: shape \[2"):
         connect().classify([b"1", b"2", b"3"])
 
 
@@ -122,17 +156,76 @@ def test_labels_that_are_not_utf8_do_not_fail(connect, fake):
         "scores": np.float32([[1.0]]),
         "class_ids": np.array([[0]]),
     }
-    fake.answers = [Outputs("", arrays)]
     # As TensorFlow Serving writes it: the bytes as they are, which is not legal JSON.
     content = b'{"outputs": {"classes": [["caf\xe9"]], "scores": [[1.0]], '
     content += b'"class_ids": [[0]]}}'
-    client = connect()
-    if isinstance(client, RestClient):
-        transport = httpx2.MockTransport(
-            lambda _: httpx2.Response(200, content=content)
-        )
-        client = RestClient("http://server", "tiny_vit", transport=transport)
-    assert client.classify([b"1"]) == [Prediction(("caf�",), (1.0,), (0,))]
+    fake.answers = [Outputs(content, arrays)]
+    assert connect().classify([b"1"]) == [Prediction(("caf�",), (1.0,), (0,))]
+
+
+def test_embed_gives_one_row_for_each_image(connect, fake):
+    fake.answers = [EMBEDDED]
+    embeddings = connect().embed([b"1", b"2"])
+    np.testing.assert_array_equal(embeddings, EMBEDDED.arrays["embedding"])
+    assert embeddings.dtype == "float32"
+
+
+def test_embed_of_no_images_asks_nothing(connect, fake):
+    embeddings = connect().embed(iter([]))
+    assert (embeddings.shape, embeddings.dtype) == ((0, 0), "float32")
+    assert fake.calls == []
+
+
+def test_attention_gives_the_map_and_the_image_as_seen(connect, fake):
+    fake.answers = [ATTENDED]
+    [attention] = connect().attention([b"1"])
+    np.testing.assert_array_equal(attention.rollout, ROLLOUT[0])
+    assert attention.seen == SEEN
+    assert attention.rollout.dtype == "float32"
+
+
+@pytest.mark.parametrize("method", ["embed", "attention"])
+def test_a_model_without_the_signature_is_a_failed_precondition(connect, fake, method):
+    words = f'Serving signature name: "{method}" not found in signature def'
+    fake.answers = [Failure("FAILED_PRECONDITION", words)]
+    with pytest.raises(FailedPrecondition, match=words):
+        getattr(connect(), method)([b"1"])
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"embedding": np.zeros((2, 3), "float32")},
+        {"embedding": np.zeros(1, "float32")},
+        {"other": np.zeros((1, 3), "float32"), "more": np.zeros(1, "float32")},
+    ],
+)
+def test_embed_tells_when_the_answer_is_for_something_else(connect, fake, arrays):
+    lists = {name: array.tolist() for name, array in arrays.items()}
+    outputs = lists if len(lists) > 1 else lists["embedding"]
+    fake.answers = [Outputs(json.dumps({"outputs": outputs}), arrays)]
+    with pytest.raises(ServingError, match="Received: "):
+        connect().embed([b"1"])
+
+
+def test_the_three_outputs_of_classify_must_agree(connect, fake):
+    arrays = {
+        "classes": np.array([[b"a", b"b"]], dtype=object),
+        "scores": np.float32([[1.0]]),
+        "class_ids": np.array([[0]]),
+    }
+    text = '{"outputs": {"classes": [["a", "b"]], "scores": [[1.0]], '
+    fake.answers = [Outputs(text + '"class_ids": [[0]]}}', arrays)]
+    with pytest.raises(ServingError, match="must have one shape"):
+        connect().classify([b"1"])
+
+
+def test_many_ask_again_only_where_one_image_may_be_bad(connect, fake, pauses):
+    for code, requests in (("NOT_FOUND", 2), ("INVALID_ARGUMENT", 2 + 6)):
+        fake.answers, fake.calls = [Failure(code, "no")], []
+        many = connect().classify_many([b"1"] * 6, batch_size=3, concurrency=1)
+        assert [index for index, error in many if str(error) == "no"] == list(range(6))
+        assert len(fake.calls) == requests
 
 
 def test_predict_returns_arrays_in_the_types_of_the_signature(connect, fake):
@@ -163,11 +256,31 @@ def test_predict_returns_bytes_of_any_value(connect, fake):
     assert outputs["blob_bytes"].tolist() == [b"hello", b"\xff\x00"]
 
 
+def test_predict_keeps_text_that_is_not_utf8(connect, fake):
+    signatures = {"raw": signature({"x": info("DT_STRING", -1)}, {"text": STRINGS})}
+    metadata = {"signature_def": {"signature_def": signatures}}
+    array = np.array([b"caf\xe9", b"ok"], dtype=object)
+    fake.others = [{**METADATA, "metadata": metadata}]
+    fake.answers = [Outputs(b'{"outputs": ["caf\xe9", "ok"]}', {"text": array})]
+    outputs = connect().predict({"x": ["1", "2"]}, "raw")
+    assert outputs["text"].tolist() == array.tolist()
+
+
 def test_predict_asks_for_the_signatures_once(connect, fake):
     client = connect()
     client.predict({"image_bytes": [b"1", b"2"]})
     client.predict({"image_bytes": [b"1", b"2"]})
     assert fake.calls == ["metadata", "predict", "predict"]
+
+
+def test_predict_asks_for_the_signatures_again_after_an_error(connect, fake):
+    client = connect()
+    client.predict({"image_bytes": [b"1", b"2"]})
+    fake.answers = [Failure("INVALID_ARGUMENT", "another version"), CLASSIFIED]
+    with pytest.raises(InvalidArgument):
+        client.predict({"image_bytes": [b"1", b"2"]})
+    client.predict({"image_bytes": [b"1", b"2"]})
+    assert fake.calls == ["metadata", *["predict"] * 2, "metadata", "predict"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +354,14 @@ def test_errors_have_one_class_and_the_servers_words(
 
 @pytest.mark.parametrize(
     "code",
-    ["INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"],
+    [
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "FAILED_PRECONDITION",
+        "UNIMPLEMENTED",
+        "DEADLINE_EXCEEDED",
+        "INTERNAL",
+    ],
 )
 def test_refused_requests_are_sent_once(connect, fake, pauses, code):
     fake.answers = [Failure(code, "no")]
@@ -263,6 +383,22 @@ def test_an_overloaded_server_is_asked_three_times_at_most(connect, fake, pauses
     with pytest.raises(Unavailable):
         connect().classify([b"1"])
     assert fake.calls == ["predict"] * 3
+
+
+def test_a_quota_that_is_used_up_is_asked_again(connect, fake, pauses):
+    fake.answers = [Failure("RESOURCE_EXHAUSTED", "OOM when allocating"), CLASSIFIED]
+    assert len(connect().classify([b"1", b"2"])) == 2
+    assert len(pauses) == 1
+
+
+def test_retries_add_a_fifth_to_the_requests_at_most(connect, fake, pauses):
+    fake.answers = [BUSY]
+    client = connect()
+    for _ in range(100):
+        with pytest.raises(Unavailable):
+            client.classify([b"1"])
+    # Ten in reserve, and one for every five of the hundred.
+    assert 125 <= len(fake.calls) <= 130
 
 
 def test_no_retry_begins_after_the_deadline(connect, fake):
@@ -299,10 +435,46 @@ def test_version_and_label_exclude_each_other(connect):
         connect(version=1, label="stable")
 
 
+@pytest.mark.parametrize(
+    "headers", [{"X-Ü": "a"}, {"a b": "c"}, {"": "a"}, {"x-bin": "a"}, {"x": "a\n"}]
+)
+def test_headers_that_cannot_be_carried_are_refused(connect, headers_name, headers):
+    with pytest.raises(ValueError, match=f"`{headers_name}` must have names"):
+        connect(**{headers_name: headers})
+
+
+def test_an_error_about_a_header_tells_no_secret(connect, headers_name):
+    with pytest.raises(ValueError, match="authorization") as caught:
+        connect(**{headers_name: {"Authorization": "paßwort"}})
+    assert "wort" not in str(caught.value)
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
 def test_deadlines_are_finite(connect, timeout):
     with pytest.raises(ValueError, match="`timeout` must be a positive number"):
         connect(timeout=timeout)
+
+
+@pytest.mark.parametrize("method", ["classify", "embed", "status", "predict"])
+def test_a_closed_client_says_so(connect, method):
+    client = connect()
+    # The loop of an `Awaited` client must still run.
+    getattr(client, "client", client)._closed = True
+    if isinstance(client, BlockingClient):
+        client.close()
+    else:
+        client.runner.run(client.client.close())
+    arguments = {"status": [], "predict": [{"x": [1.0]}]}.get(method, [[b"1"]])
+    with pytest.raises(ServingError, match="the client is closed"):
+        getattr(client, method)(*arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_methods_of_every_client_are_documented(kind):
+    names = {name for name in dir(kind) if not name.startswith("_")}
+    methods = {name for name in names if callable(getattr(kind, name))}
+    assert {"classify", "classify_many", "wait_ready", "close"} <= methods
+    assert all(getattr(kind, name).__doc__ for name in methods)
 
 
 def test_every_public_name_exists():

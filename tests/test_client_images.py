@@ -52,6 +52,27 @@ def test_pil_images_of_every_mode_become_png(mode, pixels):
     assert decoded(image_bytes(image)).shape[:2] == (7, 5)
 
 
+def test_pil_images_keep_sixteen_bits():
+    pixels = np.arange(35, dtype="uint16").reshape(7, 5) * 1871
+    sent = PIL.Image.open(io.BytesIO(image_bytes(PIL.Image.fromarray(pixels))))
+    assert sent.mode == "I;16"
+    np.testing.assert_array_equal(np.asarray(sent), pixels)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pil_images_without_a_range_are_refused(mode):
+    with pytest.raises(ValueError, match=f"8 or 16 bits .* Received: mode '{mode}'"):
+        image_bytes(PIL.Image.new(mode, (5, 7)))
+
+
+def test_floats_are_refused_with_the_way_to_send_them():
+    pixels = np.full((7, 5, 3), 0.5, "float32")
+    with pytest.raises(ValueError, match="no agreed range") as caught:
+        image_bytes(pixels)
+    assert '(255 * pixels).round().astype("uint8")' in str(caught.value)
+    assert decoded(image_bytes((255 * pixels).round().astype("uint8"))).max() == 128
+
+
 @pytest.mark.parametrize(
     "array", [np.zeros((7, 5, 3)), np.zeros((7, 5, 2), "uint8"), np.zeros(7, "uint8")]
 )

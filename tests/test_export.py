@@ -1,10 +1,11 @@
-"""From a `.keras` file to a versioned SavedModel: contract, agreement, failures."""
+"""From a `.keras` file to a published version: agreement, flags, failures."""
 
+import dataclasses
+import json
 import pathlib
 import resource
 import subprocess
 import sys
-import textwrap
 
 import keras
 import numpy as np
@@ -12,162 +13,249 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from serving import export
+from serving import export, live, publish, signatures
+from serving.agreement import Disagreement, difference
+from serving.errors import ExportError
+from serving.options import ExportOptions
+from serving.versions import versions
 
-IMAGES = export.sample_images()
+ROOT = pathlib.Path(export.__file__).parent.parent
+NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
+# Small limits: what is beyond them is quick to make.
+OPTIONS = ExportOptions(
+    top_k=3, max_images=5, max_image_bytes=10_000, max_image_pixels=50_000
+)
 
 
-def build(tiny_vit):
+def build(tiny_vit, **keywords):
     return tiny_vit(
         channels=1,
         preprocessing=keras_vit.ImagePreprocessing((22, 14)),
-        class_names=["ant", "bee", "cat", "dog", "elk", "fox", "gnu"],
+        class_names=NAMES,
+        **keywords,
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(tiny_vit):
     return build(tiny_vit)
 
 
 @pytest.fixture(scope="module")
-def published(tiny_vit, tmp_path_factory):
-    """A model and the folder that its first version was exported to."""
-    model = build(tiny_vit)
+def keras_file(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "best.keras"
+    model.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def published(model, keras_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "m"
-    path, difference = export.export(model, folder, top_k=3, check_images=IMAGES)
-    assert difference < 1e-5
-    return model, path
+    return publish.publish(model, folder, OPTIONS, source=keras_file)
 
 
 @pytest.fixture
-def keras_file(model, tmp_path):
-    model.save(tmp_path / "model.keras")
-    return tmp_path / "model.keras"
+def unverified(monkeypatch):
+    """Leaves the check in a fresh process out."""
+    agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
+    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
 
 
 def run(*arguments):
     return export.main([str(argument) for argument in arguments])
 
 
-def test_versions_follow_each_other(keras_file, tmp_path, capsys):
-    for _ in range(2):
-        assert run(keras_file, "--to", tmp_path / "models" / "m") == 0
-    published = sorted(p.name for p in (tmp_path / "models" / "m").iterdir())
-    assert published == ["1", "2"]
-    assert "models/m/2: published" in capsys.readouterr().out
-
-
-def test_the_signatures_have_stable_names_types_and_shapes(published):
-    _, path = published
-    signatures = tf.saved_model.load(str(path)).signatures
-    default = signatures["serving_default"]
-    images = signatures["serve_images"]
-    assert default.structured_input_signature[1] == {
-        "image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")
-    }
-    assert images.structured_input_signature[1] == {
-        "images": tf.TensorSpec([None, 22, 14, 1], tf.uint8, "images")
-    }
-    for signature in (default, images):
-        outputs = {
-            name: (tensor.dtype, tensor.shape.as_list())
-            for name, tensor in signature.structured_outputs.items()
-        }
-        assert outputs == {
-            "classes": (tf.string, [None, 3]),
-            "class_ids": (tf.int64, [None, 3]),
-            "scores": (tf.float32, [None, 3]),
-        }
-
-
-def test_it_answers_as_the_live_model_in_a_process_without_keras_vit(
-    published, tmp_path
-):
-    model, path = published
-    code = """
-        import sys
-        sys.modules["keras_vit"] = None  # an import fails
-        import tensorflow as tf
-        model = tf.saved_model.load(sys.argv[1])
-        data = [open(path, "rb").read() for path in sys.argv[2:]]
-        answer = model.signatures["serving_default"](image_bytes=tf.constant(data))
-        for key in ("scores", "class_ids"):
-            print(answer[key].numpy().tolist())
-        print([[c.decode() for c in row] for row in answer["classes"].numpy()])
-    """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), str(path), *map(str, IMAGES)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
+def test_a_published_version_agrees_and_says_what_it_is(published, keras_file):
+    told = json.loads((published.path / "assets.extra" / "manifest.json").read_text())
+    assert told == published.manifest
+    assert told["agreement"]["max_difference"] < 1e-5
+    assert told["agreement"]["top1"] == 1
+    assert told["agreement"]["images"] == live.GENERATED
+    assert told["labels"]["names"] == NAMES
+    assert told["options"] == dataclasses.asdict(OPTIONS)
+    assert told["packages"]["tensorflow"] == tf.__version__
+    assert (
+        told["model"]["parameters"]
+        == keras.models.load_model(keras_file).count_params()
     )
-    assert result.returncode == 0, result.stderr
-    scores, class_ids, classes = map(eval, result.stdout.splitlines())
-    pixels = [
-        tf.image.rgb_to_grayscale(tf.io.decode_jpeg(path.read_bytes()))
-        for path in IMAGES
-    ]
-    pixels = tf.stack([tf.round(tf.image.resize(image, (22, 14))) for image in pixels])
-    expected = tf.nn.softmax(model(pixels)).numpy()
-    order = np.argsort(-expected, axis=1)[:, :3]
-    np.testing.assert_array_equal(class_ids, order)
-    np.testing.assert_allclose(
-        scores, np.take_along_axis(expected, order, 1), rtol=0, atol=1e-5
+    assert told["preprocessing"]["image_size"] == [22, 14]
+    assert told["signatures"]["serve_pixels"]["inputs"] == {
+        "pixel_values": {"dtype": "float32", "shape": [None, 22, 14, 1]}
+    }
+    assert set(told["files"]) == {
+        path.relative_to(published.path).as_posix()
+        for path in published.path.rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }
+
+
+def test_the_command_publishes_a_runs_best_model(keras_file, tmp_path, capsys):
+    to = tmp_path / "models" / "m"
+    config = tmp_path / "models.config"
+    image = tmp_path / "gray.png"
+    image.write_bytes(tf.io.encode_png(np.full((9, 8, 1), 99, "uint8")).numpy())
+    status = run(
+        *(keras_file.parent, "--to", to, "--check-images", image, "--top-k", 2),
+        *("--batching", "none", "--max-image-pixels", 50_000, "--version", 4),
+        *("--config", config, "--label", "stable", "--served-from", "/models/m"),
     )
-    assert classes == [[model.class_names[i] for i in row] for row in order]
+    assert status == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert f"{to / '4'}: published; agrees with {keras_file} to " in out
+    assert "on 9 images" in out
+    assert "m: stable is version 4" in out
+    assert 'base_path: "/models/m"' in config.read_text()
+    answer = tf.saved_model.load(str(to / "4")).signatures["serve_images"]
+    assert answer.structured_outputs["scores"].shape == [None, 2]
 
 
-def test_both_signatures_agree(published):
-    _, path = published
-    signatures = tf.saved_model.load(str(path)).signatures
-    pixels = np.random.default_rng(1).integers(0, 256, (3, 22, 14, 1)).astype("uint8")
-    files = tf.constant([tf.io.encode_png(image).numpy() for image in pixels])
-    by_file = signatures["serving_default"](image_bytes=files)
-    by_pixels = signatures["serve_images"](images=tf.constant(pixels))
-    np.testing.assert_allclose(by_file["scores"], by_pixels["scores"], atol=1e-6)
-    np.testing.assert_array_equal(by_file["class_ids"], by_pixels["class_ids"])
-
-
-def test_a_model_without_preprocessing_inside_is_given_googles(tiny_vit, tmp_path):
-    model = tiny_vit()
-    path, _ = export.export(model, tmp_path, check_images=IMAGES)
-    answer = tf.saved_model.load(str(path)).signatures["serve_images"]
-    pixels = np.full((1, 22, 14, 3), 255, "uint8")
-    expected = tf.nn.softmax(model(np.ones((1, 22, 14, 3)))).numpy().max()
-    scores = answer(images=tf.constant(pixels))["scores"].numpy()
-    assert scores[0, 0] == pytest.approx(expected, abs=1e-6)
-
-
-def test_every_variable_is_stored_once(published):
-    model, path = published
-    stored = tf.train.list_variables(str(path / "variables" / "variables"))
-    values = [np.prod(shape) for name, shape in stored if "OBJECT_GRAPH" not in name]
-    assert sum(values) == model.count_params()
+def test_every_option_is_a_flag():
+    flags = export._parser().format_help()
+    for field in dataclasses.fields(ExportOptions):
+        assert f"--{field.name.replace('_', '-')}" in flags
+        assert str(field.default) in flags
+    assert set(export._descriptions()) == {
+        field.name for field in dataclasses.fields(ExportOptions)
+    }
 
 
 @pytest.mark.parametrize(
-    ("signature", "inputs"),
+    ("options", "allowed"),
     [
-        ("serving_default", {"image_bytes": tf.constant([b"no image"])}),
-        ("serving_default", {"image_bytes": tf.constant([], tf.string)}),
-        ("serve_images", {"images": tf.zeros([0, 22, 14, 1], tf.uint8)}),
-        ("serve_images", {"images": tf.zeros([1, 14, 22, 1], tf.uint8)}),
+        ({}, 1e-5),
+        ({"optimize": True}, 1e-4),
+        ({"precision": "bfloat16"}, 5e-2),
+        ({"precision": "bfloat16", "optimize": True}, 5e-2),
     ],
 )
-def test_the_graph_refuses_bad_input(published, signature, inputs):
-    _, path = published
-    loaded = tf.saved_model.load(str(path))
-    with pytest.raises((tf.errors.InvalidArgumentError, TypeError)):
-        loaded.signatures[signature](**inputs)
+def test_what_may_differ_depends_on_what_is_computed_in(model, options, allowed):
+    assert publish.tolerance_of(model, ExportOptions(**options)) == allowed
 
 
-def test_a_model_with_nan_weights_is_not_published(model, keras_file, tmp_path, capsys):
+def test_bfloat16_is_published_with_its_distance(model, tmp_path):
+    options = dataclasses.replace(OPTIONS, precision="bfloat16", batching="none")
+    told = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
+    assert 1e-6 < told["max_difference"] < 5e-2
+
+
+def with_random_weights(model):
+    random = np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(random.normal(scale=0.2, size=weight.shape))
+    return model
+
+
+def resnet():
+    return keras_vit.ResNet(blocks=(1, 1, 1, 1), image_size=(32, 48), classes=3)
+
+
+def classifier():
+    images = keras.Input((16, 12, 3))
+    features = keras.layers.Conv2D(5, 3)(images)
+    features = keras.layers.GlobalAveragePooling2D()(features)
+    return keras_vit.ImageClassifier(
+        backbone=keras.Model(images, features),
+        classes=3,
+        classifier_activation="softmax",
+    )
+
+
+@pytest.mark.parametrize("build_model", [resnet, classifier])
+def test_every_kind_of_model_is_published(build_model, tmp_path):
+    with_random_weights(build_model()).save(tmp_path / "model.keras")
+    model = export.load(tmp_path / "model.keras")
+    told = publish.publish(model, tmp_path / "m", OPTIONS).manifest
+    assert told["left_out"] == ["attention"]
+    assert told["agreement"]["max_difference"] < 1e-5
+
+
+@pytest.fixture
+def golden(model):
+    return live.golden_answers(model, OPTIONS, [])
+
+
+@pytest.fixture
+def answers(golden):
+    """What serving_default should answer about the golden images."""
+    best = np.argsort(-golden["probabilities"], axis=1)[:, :3]
+    names = np.array([name.encode() for name in NAMES], object)
+    return {
+        "scores": np.take_along_axis(golden["probabilities"], best, 1),
+        "class_ids": best,
+        "classes": names[best],
+    }
+
+
+def test_right_answers_are_accepted(golden, answers):
+    assert difference("serving_default", answers, golden, 1e-5) < 1e-6
+    del answers["class_ids"]
+    assert difference("classify", answers, golden, 1e-5) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: a.update(scores=a["scores"] + 2e-5),
+        lambda a: a.update(scores=a["scores"] * np.nan),
+        lambda a: a.update(classes=a["classes"][:, ::-1]),
+        lambda a: a.update(class_ids=a["class_ids"][:, ::-1]),
+        lambda a: a.update({name: a[name][::-1] for name in a}),
+        lambda a: a.update({name: a[name][:, ::-1] for name in a}),
+        lambda a: a.update({name: a[name][:, [0, 0, 1]] for name in a}),
+        lambda a: a.update(logits=np.zeros((8, 7))),
+    ],
+)
+def test_wrong_answers_are_refused(golden, answers, spoil):
+    spoil(answers)
+    with pytest.raises(Disagreement):
+        difference("serving_default", answers, golden, 1e-5)
+
+
+def test_golden_answers_are_those_of_the_model_alone(golden, model):
+    expected = model.predict(golden["images"], verbose=0)
+    np.testing.assert_allclose(golden["outputs"], expected, atol=1e-6)
+    np.testing.assert_allclose(golden["logits"], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        golden["pixels"], (golden["images"] - 127.5) / 127.5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("labels", "gives wrong classes"),
+        ("guard", "must refuse NaN"),
+        ("limit", "must refuse more than `max_image_pixels`"),
+    ],
+)
+def test_what_is_written_wrong_is_not_published(
+    model, tmp_path, monkeypatch, broken, message
+):
+    if broken == "labels":
+        swapped = [*NAMES[1::-1], *NAMES[2:]]
+        monkeypatch.setattr(signatures, "class_labels", lambda _: swapped)
+    elif broken == "guard":
+        monkeypatch.setattr(signatures, "checked_finite", lambda values, _: values)
+    save = signatures.save
+
+    def save_otherwise(model, folder, options):
+        if broken == "limit":
+            options = dataclasses.replace(options, max_image_pixels=10**6)
+        save(model, folder, options)
+
+    monkeypatch.setattr(signatures, "save", save_otherwise)
+    with pytest.raises(ExportError, match=message):
+        publish.publish(model, tmp_path / "m", OPTIONS)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
+
+
+def test_a_model_with_nan_weights_is_not_published(tiny_vit, tmp_path, capsys):
+    model = build(tiny_vit)
     model.get_layer("head").bias.assign(np.full(7, np.nan))
-    model.save(keras_file)
-    assert run(keras_file, "--to", tmp_path / "m") == 1
+    model.save(tmp_path / "model.keras")
+    assert run(tmp_path / "model.keras", "--to", tmp_path / "m") == 1
     assert "nothing was published" in capsys.readouterr().err
-    assert list((tmp_path / "m").iterdir()) == []
+    assert versions(tmp_path / "m") == []
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path, capsys):
@@ -177,29 +265,66 @@ def test_a_file_that_is_no_model_is_named(tmp_path, capsys):
     assert "fake.keras: not a readable .keras file" in capsys.readouterr().err
     assert run(tmp_path / "none.keras", "--to", tmp_path / "m") == 1
     assert "none.keras: no such file" in capsys.readouterr().err
+    assert run(tmp_path, "--to", tmp_path / "m") == 1
+    assert "best.keras: no such file" in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
 
 
-def test_a_runs_folder_means_its_best_model(keras_file, tmp_path):
-    run_folder = tmp_path / "run"
-    run_folder.mkdir()
-    keras_file.rename(run_folder / "best.keras")
-    assert run(run_folder, "--to", tmp_path / "m") == 0
-    assert run(tmp_path, "--to", tmp_path / "m") == 1
+def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    assert run(path, "--to", tmp_path / "m") == 1
+    assert "must hold a model of keras_vit with classes" in capsys.readouterr().err
+    tiny_vit(classes=None).save(path)
+    assert run(path, "--to", tmp_path / "m") == 1
+    assert "must hold a model of keras_vit with classes" in capsys.readouterr().err
 
 
-def test_another_kind_of_model_is_refused(tmp_path, capsys):
-    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(
-        tmp_path / "mlp.keras"
-    )
-    assert run(tmp_path / "mlp.keras", "--to", tmp_path / "m") == 1
-    assert "must hold a keras_vit.VisionTransformer" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--top-k", 0], "`top_k` must be"),
+        (["--max-batch-size", -1], "`max_batch_size` must be"),
+        (["--batching", "sometimes"], "`batching` must be"),
+        (["--precision", "float8"], "`precision` must be"),
+        (["--label", "canary"], "--label needs --config"),
+        (["--rest", "http://localhost"], "--rest needs --config"),
+        (["--config", "/none/models.config"], "no such folder"),
+        (["--config", "c", "--label", "a/b"], "a label has no /"),
+        (["--config", "c", "--label", "previous"], "rollback goes back to"),
+        (["--check-images", "none.png"], "none.png: cannot be read"),
+        (["--check-images", __file__], "test_export.py: not a readable image"),
+        (["--format", "onnx", "--top-k", 2], "which has no top_k"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    keras_file, tmp_path, arguments, message, capsys
+):
+    assert run(keras_file, "--to", tmp_path / "m", *arguments) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
 
 
-def test_a_target_that_is_a_file_is_refused(keras_file, tmp_path, capsys):
-    (tmp_path / "m").write_text("in the way")
-    assert run(keras_file, "--to", tmp_path / "m") == 1
-    assert f"{tmp_path / 'm'}: cannot be written" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "arguments", [["--version", "0"], ["--version", "x"], ["--to", "gs://bucket/m"]]
+)
+def test_flags_that_cannot_be_read_are_usage_errors(arguments, capsys):
+    with pytest.raises(SystemExit) as error:
+        run("model.keras", "--to", "m", *arguments)
+    assert error.value.code == 2
+    assert "must be a" in capsys.readouterr().err
+
+
+def test_a_target_that_cannot_take_versions_is_refused(model, published, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ExportError, match="file: cannot be written: it is a file"):
+        publish.publish(model, tmp_path / "file")
+    with pytest.raises(ExportError, match="holds other things than versions: file"):
+        publish.publish(model, tmp_path)
+    with pytest.raises(ExportError, match=r"has no model\.tflite; all versions"):
+        publish.publish(model, published.path.parent, export_format="litert")
+    with pytest.raises(ExportError, match="version 1 is there"):
+        publish.publish(model, published.path.parent, version=1)
 
 
 def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
@@ -211,9 +336,22 @@ def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
         preexec_fn=limit_file_size,
         capture_output=True,
         text=True,
-        cwd=pathlib.Path(export.__file__).parent.parent,
+        cwd=ROOT,
     )
     assert result.returncode == 1
     assert "cannot be written" in result.stderr
     assert "Traceback" not in result.stderr
-    assert list((tmp_path / "m").iterdir()) == []
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
+
+
+@pytest.mark.parametrize("number", [28, 13])
+def test_a_disk_that_fails_at_the_end_publishes_nothing(
+    model, tmp_path, monkeypatch, unverified, number
+):
+    def fail(*_):
+        raise OSError(number, "the disk says no")
+
+    monkeypatch.setattr("serving.versions.flush", fail)
+    with pytest.raises(ExportError, match="cannot be written: .*the disk says no"):
+        publish.publish(model, tmp_path / "m", OPTIONS)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -32,20 +34,36 @@ from serving.local.errors import ServingError, StartError
 ANSWERS = {1: 11.0, 2: 12.0, 3: 13.0}
 
 
+class Adder(tf.Module):
+    """Answers x + 10 + version, and takes as many seconds as it is told."""
+
+    def __init__(self, version):
+        super().__init__()
+        self.offset = tf.Variable(10.0 + version)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def add(self, x):
+        return {"y": x + self.offset}
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float64, "seconds")])
+    def wait(self, seconds):
+        end = tf.timestamp() + seconds
+        loops = tf.while_loop(lambda i: tf.timestamp() < end, lambda i: [i + 1], [0.0])
+        return {"y": self.offset + 0 * loops[0]}
+
+
+def save_versions(folders):
+    for version in ANSWERS:
+        adder = Adder(version)
+        signatures = {"serving_default": adder.add, "wait": adder.wait}
+        tf.saved_model.save(adder, str(folders / str(version)), signatures=signatures)
+    return folders
+
+
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory):
-    """Folders of versions 1 to 3, which answer x + 10 + version."""
-    folders = tmp_path_factory.mktemp("versions")
-    for version in ANSWERS:
-        module = tf.Module()
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
-        def add(x, version=version):
-            return {"y": x + (10.0 + version)}
-
-        signatures = {"serving_default": add}
-        tf.saved_model.save(module, str(folders / str(version)), signatures=signatures)
-    return folders
+    """Folders of versions 1 to 3."""
+    return save_versions(tmp_path_factory.mktemp("versions"))
 
 
 @pytest.fixture
@@ -360,6 +378,62 @@ def test_the_command_tells_its_addresses_and_stops_on_a_signal(publish, number):
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         assert stub.Predict(asked_for("x")).outputs["y"].float_val == [12.0]
     os.kill(process.pid, number)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error
+
+
+def test_two_servers_on_one_port(publish):
+    base_path = publish(1)
+    with serve(base_path) as server:
+        ports = [
+            int(address.rpartition(":")[2])
+            for address in (server.rest_url, server.grpc_address)
+        ]
+        for taken in ({"rest_port": ports[0]}, {"grpc_port": ports[1]}):
+            both = {"rest_port": 0, "grpc_port": 0, **taken}
+            with pytest.raises(StartError, match="in use"):
+                LocalServer({"m": base_path}, **both).__enter__()
+        assert predict(server) == ANSWERS[1]
+
+
+def refuses(host, port):
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_sigterm_answers_what_was_accepted_and_nothing_more(publish):
+    process = run("--model_name=m", f"--model_base_path={publish(1)}")
+    line = process.stdout.readline()
+    rest = line.partition("REST http://")[2].partition("/")[0]
+    address = line.rpartition("gRPC ")[2].strip()
+    url = SimpleNamespace(rest_url=f"http://{rest}")
+    asked = PredictRequest()
+    asked.model_spec.name, asked.model_spec.signature_name = "m", "wait"
+    asked.inputs["seconds"].CopyFrom(tf.make_tensor_proto(np.float64(1.0)))
+    body = '{"signature_name": "wait", "inputs": 1.0}'
+    with (
+        ThreadPoolExecutor(2) as threads,
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        over_rest = [
+            threads.submit(request, url, "POST", "/v1/models/m:predict", body)
+            for _ in range(2)
+        ]
+        over_grpc = [stub.Predict.future(asked, timeout=20) for _ in range(2)]
+        time.sleep(0.5)
+        process.terminate()
+        wait_for(lambda: refuses(*rest.split(":")), 2)
+        wait_for(lambda: refuses(*address.split(":")), 2)
+        assert process.poll() is None
+        answers = [future.result() for future in over_rest]
+        assert answers == [(200, {"outputs": ANSWERS[1]})] * 2
+        for future in over_grpc:
+            assert future.result().outputs["y"].float_val == [ANSWERS[1]]
     _, error = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in error

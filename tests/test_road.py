@@ -1,17 +1,23 @@
 """The whole road gives one answer: live, reloaded, exported, over REST, over gRPC."""
 
+import pathlib
+
 import keras
 import numpy as np
 import pytest
+import sklearn.datasets
 import tensorflow as tf
 
 import keras_vit
 from keras_vit import decoding
-from serving import export
 from serving.client import GrpcClient, RestClient
 from serving.local import LocalServer
+from serving.options import ExportOptions
+from serving.publish import publish
 
-PHOTOGRAPHS = export.sample_images()
+PHOTOGRAPHS = sorted(
+    (pathlib.Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")
+)
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 
 
@@ -39,7 +45,8 @@ def folder(live, tmp_path_factory):
     folder = tmp_path_factory.mktemp("road")
     live.save(folder / "best.keras")
     reloaded = keras.models.load_model(folder / "best.keras")
-    export.export(reloaded, folder / "insects", top_k=7, check_images=PHOTOGRAPHS)
+    options = ExportOptions(top_k=7)
+    publish(reloaded, folder / "insects", options, check_images=PHOTOGRAPHS)
     return folder
 
 

@@ -6,50 +6,73 @@
         [prediction] = client.classify(["seven.png"])
         print(prediction.label, prediction.score)
 
-`GrpcClient` is imported on first use: the official protocol stubs import TensorFlow,
-which takes seconds, and users of `RestClient` need not have it.
+`AsyncRestClient` and `AsyncGrpcClient` have the same methods, which are awaited. The
+clients over gRPC are imported on first use: the official protocol stubs import
+TensorFlow, which takes seconds, and users of REST need not have it.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from .answers import Metadata, Prediction, Signature, TensorInfo, VersionStatus
+from .answers import (
+    Attention,
+    Metadata,
+    Prediction,
+    Signature,
+    TensorInfo,
+    VersionStatus,
+)
 from .errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
+    MessageTooLarge,
     NotFound,
+    PermissionDenied,
     ResourceExhausted,
     ServingError,
+    Unauthenticated,
     Unavailable,
     Unimplemented,
 )
 from .rest import RestClient
 
 if TYPE_CHECKING:
-    from .grpc import GrpcClient
+    from .grpc import AsyncGrpcClient, GrpcClient
+    from .rest_aio import AsyncRestClient
 
 __all__ = [
+    "AsyncGrpcClient",
+    "AsyncRestClient",
+    "Attention",
     "DeadlineExceeded",
     "FailedPrecondition",
     "GrpcClient",
     "InvalidArgument",
+    "MessageTooLarge",
     "Metadata",
     "NotFound",
+    "PermissionDenied",
     "Prediction",
     "ResourceExhausted",
     "RestClient",
     "ServingError",
     "Signature",
     "TensorInfo",
+    "Unauthenticated",
     "Unavailable",
     "Unimplemented",
     "VersionStatus",
 ]
 
+_LATER = {
+    "AsyncGrpcClient": ".grpc",
+    "AsyncRestClient": ".rest_aio",
+    "GrpcClient": ".grpc",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "GrpcClient":
-        from .grpc import GrpcClient
-
-        return GrpcClient
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

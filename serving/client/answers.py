@@ -6,14 +6,13 @@ REST answers in JSON, and proto messages have the same form after
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import ServingError
+if TYPE_CHECKING:
+    import numpy as np
 
 # TensorFlow's names of these types do not follow from the protocol's.
 _FLOATS = {"DT_HALF": "float16", "DT_FLOAT": "float32", "DT_DOUBLE": "float64"}
-# The outputs of a classifier.
-_CLASSIFY = ("classes", "scores", "class_ids")
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,26 @@ class Prediction:
     def class_id(self) -> int:
         """Index of the best class."""
         return self.class_ids[0]
+
+    def best(self, top_k: int | None) -> "Prediction":
+        """The same with the `top_k` best classes only; None keeps all."""
+        return Prediction(
+            self.labels[:top_k], self.scores[:top_k], self.class_ids[:top_k]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Where the model looked in one image.
+
+    Attributes:
+        rollout: float32 [h, w], how much of the answer each patch accounts for by
+            attention rollout; sums to 1.
+        seen: the image as the model saw it, resized and cropped; PNG.
+    """
+
+    rollout: "np.ndarray"
+    seen: bytes
 
 
 @dataclass(frozen=True)
@@ -121,44 +140,6 @@ def read_metadata(answer: Mapping[str, Any]) -> Metadata:
         version=int(answer["model_spec"]["version"]),
         signatures={name: _signature(entry) for name, entry in signatures.items()},
     )
-
-
-def read_predictions(
-    outputs: Mapping[str, Any], images: int, top_k: int | None
-) -> list[Prediction]:
-    """The predictions in the arrays that `classify` gets.
-
-    Args:
-        outputs: `classes` bytes, `scores` float32 and `class_ids` int64, each [N, K].
-        images: N, how many were asked for.
-        top_k: keep so many of the K classes; None keeps all.
-
-    Returns:
-        N predictions.
-
-    Raises:
-        ServingError: these are not the outputs of a classifier.
-    """
-    if not set(outputs).issuperset(_CLASSIFY):
-        raise ServingError(
-            f"the model is no classifier. Wanted outputs: {', '.join(_CLASSIFY)}. "
-            f"Received: {', '.join(sorted(outputs)) or 'none'}"
-        )
-    shapes = {outputs[name].shape for name in _CLASSIFY}
-    if len(shapes) > 1 or outputs["scores"].shape[:-1] != (images,):
-        raise ServingError(
-            f"the model must answer every output as [{images}, K]. "
-            f"Received: {', '.join(map(str, sorted(shapes)))}"
-        )
-    rows = zip(*(outputs[name] for name in _CLASSIFY), strict=True)
-    return [
-        Prediction(
-            labels=tuple(label.decode("utf-8", "replace") for label in labels[:top_k]),
-            scores=tuple(scores[:top_k].tolist()),
-            class_ids=tuple(class_ids[:top_k].tolist()),
-        )
-        for labels, scores, class_ids in rows
-    ]
 
 
 def _signature(entry: Mapping[str, Any]) -> Signature:

@@ -1,73 +1,41 @@
-"""What both clients do: the methods, deadlines and retries, once for every transport.
+"""The methods of every client, written once as operations: see `serving.client.steps`.
 
-The operations are generators. They yield what has to be sent or waited for and are
-sent the reply; only `Client._run` and what it calls touch the network and the clock.
-A client on asyncio replaces these few lines and shares everything else.
-
-Only `Unavailable` is retried: nothing was reached, or the server sheds load. A call of
-a model changes nothing on the server, so asking twice is safe. Every other answer
-would be the same the second time.
+A request is sent again only after an error whose class says that this is
+`worth_retrying`: nothing was reached, or the server has no room at the moment. Every
+other answer would be the same the second time.
 """
 
+import functools
 import math
-import random
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .answers import (
-    Metadata,
-    Prediction,
-    Signature,
-    TensorInfo,
-    VersionStatus,
-    read_predictions,
-)
+from .answers import Attention, Metadata, Prediction, Signature, VersionStatus
 from .errors import DeadlineExceeded, NotFound, ServingError, Unavailable
+from .exported import ATTENTION, CLASSIFY, EMBED, Exported
 from .images import Image, images_bytes
+from .many import in_order
 from .protocol import Protocol, Question
+from .retries import RETRY_PAUSES, RetryBudget, jittered, seconds_left
+from .steps import Flow, Pause, Send, Steps, Work, operation, stream
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Mean pauses before the second and the third attempt, in seconds.
-RETRY_PAUSES = (0.1, 0.3)
 # Mean pause between two looks at a server that is starting, in seconds.
 READY_PAUSE = 0.25
 
-# What `python -m serving export` writes; no request is needed to know it.
-_OUTPUTS = {
-    "classes": TensorInfo("string", (None, None)),
-    "class_ids": TensorInfo("int64", (None, None)),
-    "scores": TensorInfo("float32", (None, None)),
-}
-_UNKNOWN = Signature(inputs={}, outputs={})
-
 Result = TypeVar("Result")
 
-
-@dataclass(frozen=True)
-class Send:
-    """A step of an operation: carry a request, within a time in seconds."""
-
-    request: Any
-    timeout: float
+_UNKNOWN = Signature(inputs={}, outputs={})
 
 
-@dataclass(frozen=True)
-class Pause:
-    """A step of an operation: wait, in seconds."""
+class Operations:
+    """The methods of a client of one model of one server.
 
-    seconds: float
-
-
-Steps = Generator[Send | Pause, Any, Result]
-
-
-class Client(ABC):
-    """A client of one model of one server; safe to share between threads.
+    On a client for asyncio, the methods return coroutines and the streams asynchronous
+    iterators.
 
     Args:
         protocol: how to ask.
@@ -83,16 +51,20 @@ class Client(ABC):
         self.timeout = timeout
         self._protocol = protocol
         self._signatures: Mapping[str, Signature] = {}
+        self._budget = RetryBudget()
+        self._closed = False
 
+    @operation
     def classify(
         self, images: Iterable[Image], top_k: int | None = None
-    ) -> list[Prediction]:
+    ) -> Steps[list[Prediction]]:
         """The best classes of each image, by the signature `serving_default`.
 
         All images travel in one request, so one bad image fails it.
 
         Args:
-            images: paths, bytes, PIL images or uint8 arrays [H, W, C].
+            images: paths, bytes, PIL images or uint8 arrays [H, W, C], or one array
+                [N, H, W, C].
             top_k: keep so many of the K classes that the model answers; None keeps all.
 
         Returns:
@@ -102,16 +74,97 @@ class Client(ABC):
             ServingError: one of its branches, see `serving.client.errors`.
             OSError, TypeError, ValueError: an image or `top_k` that cannot be used.
         """
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
-        return self._run(self._classify(images_bytes(images), top_k))
+        _check_top_k(top_k)
+        contents = yield from _read_all(images)
+        return (yield from self._classify(contents, top_k))
 
+    @operation
+    def embed(self, images: Iterable[Image]) -> Steps["np.ndarray"]:
+        """What the classifier reads of each image, by the signature `embed`.
+
+        Args:
+            images: as for `classify`.
+
+        Returns:
+            float32 [N, D]; [0, 0] for no images.
+
+        Raises:
+            ServingError, OSError, TypeError, ValueError: as `classify`.
+        """
+        contents = yield from _read_all(images)
+        return (yield from self._about(contents, EMBED))
+
+    @operation
+    def attention(self, images: Iterable[Image]) -> Steps[list[Attention]]:
+        """Where the model looked in each image, by the signature `attention`.
+
+        Args:
+            images: as for `classify`.
+
+        Returns:
+            One map for each image, in order.
+
+        Raises:
+            ServingError, OSError, TypeError, ValueError: as `classify`. Models without
+                full attention have no such signature: `FailedPrecondition`.
+        """
+        contents = yield from _read_all(images)
+        return (yield from self._about(contents, ATTENTION))
+
+    @stream
+    def classify_many(
+        self,
+        images: Iterable[Image],
+        top_k: int | None = None,
+        *,
+        batch_size: int = 1,
+        concurrency: int = 8,
+    ) -> Flow[Prediction]:
+        """Classifies any number of images, several requests at a time.
+
+        A bad image fails alone; where it made others fail, they are asked again, each
+        in a request of its own.
+
+        Args:
+            images: an iterable of images as for `classify`, read only as far as needed.
+            top_k: as for `classify`.
+            batch_size: images in one request.
+            concurrency: requests at once; so many times `batch_size` images are held.
+
+        Yields:
+            (index, prediction), or (index, `ServingError`), in the order of the images.
+
+        Raises:
+            TypeError, ValueError: an argument that cannot be used.
+        """
+        _check_top_k(top_k)
+        ask = functools.partial(self._classify, top_k=top_k)
+        return in_order(ask, images, batch_size, concurrency)
+
+    @stream
+    def embed_many(
+        self, images: Iterable[Image], *, batch_size: int = 1, concurrency: int = 8
+    ) -> Flow["np.ndarray"]:
+        """Embeds any number of images: (index, float32 [D]), as `classify_many`."""
+        ask = functools.partial(self._about, exported=EMBED)
+        return in_order(ask, images, batch_size, concurrency)
+
+    @stream
+    def attention_many(
+        self, images: Iterable[Image], *, batch_size: int = 1, concurrency: int = 8
+    ) -> Flow[Attention]:
+        """Attention of any number of images: (index, map), as `classify_many`."""
+        ask = functools.partial(self._about, exported=ATTENTION)
+        return in_order(ask, images, batch_size, concurrency)
+
+    @operation
     def predict(
         self, inputs: Mapping[str, Any], signature_name: str = "serving_default"
-    ) -> dict[str, "np.ndarray"]:
+    ) -> Steps[dict[str, "np.ndarray"]]:
         """The outputs of any signature.
 
-        The signatures are read from the server on the first call and kept.
+        The signatures are read from the server on the first call and kept until a call
+        fails: the server may have got another version of the model.
 
         Args:
             inputs: by name; lists, numbers, text, bytes or arrays. They are converted
@@ -126,25 +179,41 @@ class Client(ABC):
             ServingError: one of its branches; `InvalidArgument` also for an input that
                 does not fit its type.
         """
-        return self._run(self._predict(inputs, signature_name))
+        from .tensors import input_array  # NumPy: as long to import as httpx2
 
-    def status(self) -> list[VersionStatus]:
+        deadline = self._deadline()
+        try:
+            signature = yield from self._signature(signature_name, deadline)
+            arrays = {
+                name: input_array(name, value, signature.inputs.get(name))
+                for name, value in inputs.items()
+            }
+            question = self._protocol.predict(signature_name, arrays, signature.outputs)
+            return (yield from self._ask(question, deadline))
+        except ServingError:
+            self._signatures = {}
+            raise
+
+    @operation
+    def status(self) -> Steps[list[VersionStatus]]:
         """The versions that the server knows and their states, newest first.
 
         Raises:
             ServingError: one of its branches.
         """
-        return self._run(self._ask(self._protocol.status(), self._deadline()))
+        return (yield from self._ask(self._protocol.status(), self._deadline()))
 
-    def metadata(self) -> Metadata:
+    @operation
+    def metadata(self) -> Steps[Metadata]:
         """The version that answers, and its signatures.
 
         Raises:
             ServingError: one of its branches.
         """
-        return self._run(self._ask(self._protocol.metadata(), self._deadline()))
+        return (yield from self._ask(self._protocol.metadata(), self._deadline()))
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    @operation
+    def wait_ready(self, timeout: float = 60.0) -> Steps[None]:
         """Returns as soon as the model can be asked.
 
         Args:
@@ -154,105 +223,75 @@ class Client(ABC):
             DeadlineExceeded: it was not ready in time; the text ends with the reason.
             ServingError: waiting does not help, as with an unknown label.
         """
-        self._run(self._wait_ready(timeout))
+        # Metadata, not status: the status of a model that is still loading is a 200.
+        question = self._protocol.metadata()
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                wait = min(self.timeout, seconds_left(deadline))
+                yield from self._send(question, wait)
+                return
+            except (Unavailable, NotFound, DeadlineExceeded) as error:
+                pause = jittered(READY_PAUSE)
+                if pause >= seconds_left(deadline):
+                    raise DeadlineExceeded(
+                        f"not ready within {timeout:g} s: {error}"
+                    ) from error
+            yield Pause(pause)
 
-    @abstractmethod
-    def close(self) -> None:
-        """Closes the connections, those of an injected transport too."""
+    def _classify(
+        self, images: list[bytes], top_k: int | None
+    ) -> Steps[list[Prediction]]:
+        predictions = yield from self._about(images, CLASSIFY)
+        return [prediction.best(top_k) for prediction in predictions]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def _classify(self, images: list[bytes], top_k: int | None) -> Steps:
+    def _about(self, images: list[bytes], exported: Exported[Result]) -> Steps[Result]:
         if not images:
-            return []
+            from .tensors import empty_arrays
+
+            return exported.read(empty_arrays(exported.outputs), 0)
         question = self._protocol.predict(
-            "serving_default", {"image_bytes": images}, _OUTPUTS
-        )
-        predictions = question.then(
-            lambda outputs: read_predictions(outputs, len(images), top_k)
-        )
-        return (yield from self._ask(predictions, self._deadline()))
+            exported.signature_name, {"image_bytes": images}, exported.outputs
+        ).then(lambda outputs: exported.read(outputs, len(images)))
+        return (yield from self._ask(question, self._deadline()))
 
-    def _predict(self, inputs: Mapping[str, Any], signature_name: str) -> Steps:
-        from .tensors import input_array  # NumPy, see `RestProtocol`
-
-        deadline = self._deadline()
-        signature = yield from self._signature(signature_name, deadline)
-        arrays = {
-            name: input_array(name, value, signature.inputs.get(name))
-            for name, value in inputs.items()
-        }
-        question = self._protocol.predict(signature_name, arrays, signature.outputs)
-        return (yield from self._ask(question, deadline))
-
-    def _signature(self, name: str, deadline: float) -> Steps:
+    def _signature(self, name: str, deadline: float) -> Steps[Signature]:
         """An unknown name is no error here: the server refuses it in its own words."""
         if name not in self._signatures:
             metadata = yield from self._ask(self._protocol.metadata(), deadline)
             self._signatures = metadata.signatures
         return self._signatures.get(name, _UNKNOWN)
 
-    def _wait_ready(self, timeout: float) -> Steps:
-        # Metadata, not status: the status of a model that is still loading is a 200.
-        question = self._protocol.metadata()
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                wait = min(self.timeout, _left(deadline))
-                return question.read((yield Send(question.request, wait)))
-            except (Unavailable, NotFound, DeadlineExceeded) as error:
-                pause = _jittered(READY_PAUSE)
-                if pause >= _left(deadline):
-                    raise DeadlineExceeded(
-                        f"not ready within {timeout:g} s: {error}"
-                    ) from error
-            yield Pause(pause)
-
-    def _ask(self, question: Question, deadline: float) -> Steps:
+    def _ask(self, question: Question, deadline: float) -> Steps[Any]:
+        self._budget.earn()
         for mean_pause in (*RETRY_PAUSES, math.inf):
-            pause = _jittered(mean_pause)
+            pause = jittered(mean_pause)
             try:
-                reply = yield Send(question.request, _left(deadline))
-                return question.read(reply)
-            except Unavailable:
-                if pause >= _left(deadline):
+                return (yield from self._send(question, seconds_left(deadline)))
+            except ServingError as error:
+                if not error.worth_retrying or pause >= seconds_left(deadline):
+                    raise
+                if not self._budget.spend():
                     raise
             yield Pause(pause)
+
+    def _send(self, question: Question, timeout: float) -> Steps[Any]:
+        try:
+            reply = yield Send(question.request, timeout)
+        except Exception as error:
+            if self._closed:
+                raise ServingError("the client is closed") from error
+            raise
+        return question.read(reply)
 
     def _deadline(self) -> float:
         return time.monotonic() + self.timeout
 
-    def _run(self, steps: Steps[Result]) -> Result:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    reply = self._perform(step)
-                except ServingError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(reply)
-        except StopIteration as stop:
-            return stop.value
 
-    def _perform(self, step: Send | Pause) -> Any:
-        if isinstance(step, Pause):
-            return time.sleep(step.seconds)
-        return self._carry(step.request, step.timeout)
-
-    @abstractmethod
-    def _carry(self, request: Any, timeout: float) -> Any:
-        """The reply to a request; `ServingError` when none came."""
+def _read_all(images: Iterable[Image]) -> Steps[list[bytes]]:
+    return (yield Work(lambda: images_bytes(images)))
 
 
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
-
-
-def _jittered(mean: float) -> float:
-    """Spread by half, so that clients that failed together do not return together."""
-    return mean * random.uniform(0.5, 1.5)
+def _check_top_k(top_k: int | None) -> None:
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")

@@ -1,26 +1,35 @@
-"""`python -m serving classify` and `status`: the clients on the command line.
+"""`python -m serving classify`, `embed`, `attention` and `status`.
 
-Results go to stdout, one clear line for each mistake to stderr. Exit status: 0, 1 when
-anything failed, 2 for wrong arguments.
+Results go to standard output, one clear line for each mistake to standard error. Exit
+status: 0, 1 when anything failed, 2 for wrong arguments.
 """
 
 import argparse
 import dataclasses
+import io
+import itertools
 import json
 import math
-import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from .answers import Metadata
-from .base import Client
-from .errors import ServingError
-from .rest import RestClient
+from .answers import Prediction
+from .arguments import (
+    add_images,
+    complain,
+    make_parser,
+    positive_integer,
+    reason,
+    run,
+)
+from .blocking import BlockingClient
+from .errors import NotFound, ServingError
+from .files import image_paths, picture_names, write_whole
 
-Command = Callable[[Client, argparse.Namespace], int]
+# What `..._many` yields.
+Results = Iterator[tuple[int, Any]]
 
 
 def classify(argv: list[str]) -> int:
@@ -32,12 +41,47 @@ def classify(argv: list[str]) -> int:
     Returns:
         The exit status.
     """
-    parser = _parser("classify", "Ask a server for the classes of images.")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file")
+    parser = make_parser("classify", "Ask a server for the classes of images.")
+    add_images(parser)
     parser.add_argument(
-        "--top-k", type=_positive_integer, default=1, help="classes per image"
+        "--top-k", type=positive_integer, default=1, help="classes per image (1)"
     )
-    return _run(parser, argv, _classify)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return run(parser, argv, _classify)
+
+
+def embed(argv: list[str]) -> int:
+    """Writes the embeddings of image files.
+
+    Args:
+        argv: the arguments after `embed`.
+
+    Returns:
+        The exit status.
+    """
+    parser = make_parser(
+        "embed", "Write `embeddings` [N, D] and `paths` [N] of images to an .npz file."
+    )
+    add_images(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npz")
+    return run(parser, argv, _embed)
+
+
+def attention(argv: list[str]) -> int:
+    """Draws where the model looked in image files.
+
+    Args:
+        argv: the arguments after `attention`.
+
+    Returns:
+        The exit status.
+    """
+    parser = make_parser(
+        "attention", "Draw images as the model saw them, and where it looked."
+    )
+    add_images(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    return run(parser, argv, _attention)
 
 
 def status(argv: list[str]) -> int:
@@ -49,73 +93,112 @@ def status(argv: list[str]) -> int:
     Returns:
         The exit status.
     """
-    parser = _parser("status", "List the versions of a model and their states.")
-    return _run(parser, argv, _status)
+    parser = make_parser("status", "List the versions of a model and their states.")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with the signatures"
+    )
+    return run(parser, argv, _status)
 
 
-def _classify(client: Client, args: argparse.Namespace) -> int:
-    # An unknown model or a server that is down is one mistake, not one per image.
-    _check_takes_images(client.metadata())
-    width = max(len("image"), *map(len, args.images))
-    if not args.json:
-        print(f"{'image':{width}}   score        ms  label")
-    answers = []
-    for path in args.images:
-        answer = _ask(client, path, args.top_k)
-        answers.append(answer)
-        if "error" in answer:
-            _complain("classify", f"{path}: {answer['error']}")
-        elif not args.json:
-            _print_prediction(answer, width)
+def _classify(client: BlockingClient, args: argparse.Namespace) -> int:
+    paths = _checked_paths(client, args, "serving_default")
+    many = client.classify_many(paths, args.top_k, concurrency=args.concurrency)
+    answers = _answers("classify", paths, many)
     if args.json:
-        print(json.dumps(answers, indent=2))
-    return int(any("error" in answer for answer in answers))
+        return _print_json(answers)
+    width = max(len("image"), *map(len, paths))
+    print(f"{'image':{width}}   score  label")
+    failed = False
+    for path, prediction in answers:
+        if isinstance(prediction, str):
+            failed = True
+            continue
+        for label, score in zip(prediction.labels, prediction.scores, strict=True):
+            print(f"{path:{width}}  {score:6.4f}  {label}")
+    return int(failed)
 
 
-def _check_takes_images(metadata: Metadata) -> None:
-    default = metadata.signatures.get("serving_default")
-    inputs = default.inputs if default else {}
-    if set(inputs) != {"image_bytes"}:
-        raise ServingError(
-            "`serving_default` must have the input image_bytes. "
-            f"Received: {', '.join(sorted(inputs)) or 'none'}"
-        )
+def _print_json(answers: Iterator[tuple[str, Prediction | str]]) -> int:
+    failed = False
+    print("[", end="")
+    for separator, (path, answer) in zip(
+        itertools.chain([""], itertools.repeat(",")), answers, strict=False
+    ):
+        entry: dict[str, Any] = {"image": path}
+        if isinstance(answer, str):
+            failed = True
+            entry["error"] = answer
+        else:
+            entry.update(dataclasses.asdict(answer))
+            # JSON has no NaN.
+            entry["scores"] = [s if math.isfinite(s) else None for s in answer.scores]
+        print(f"{separator}\n  {json.dumps(entry)}", end="")
+    print("\n]")
+    return int(failed)
 
 
-def _ask(client: Client, path: str, top_k: int) -> dict[str, Any]:
-    """The answer as `--json` prints it; the time is that of the request alone."""
-    try:
-        content = Path(path).read_bytes()
-        start = time.perf_counter()
-        [prediction] = client.classify([content], top_k)
-        milliseconds = (time.perf_counter() - start) * 1000
-    except OSError as error:
-        return {"image": path, "error": error.strerror or str(error)}
-    except ServingError as error:
-        return {"image": path, "error": _first_line(error)}
-    return {
-        "image": path,
-        "milliseconds": round(milliseconds, 3),
-        "labels": prediction.labels,
-        # JSON has no NaN.
-        "scores": [s if math.isfinite(s) else None for s in prediction.scores],
-        "class_ids": prediction.class_ids,
-    }
+def _embed(client: BlockingClient, args: argparse.Namespace) -> int:
+    import numpy as np
+
+    if not args.out.parent.is_dir():
+        raise NotADirectoryError(f"--out: there is no folder {args.out.parent}")
+    paths = _checked_paths(client, args, "embed")
+    many = client.embed_many(paths, concurrency=args.concurrency)
+    answers = [a for a in _answers("embed", paths, many) if not isinstance(a[1], str)]
+    if answers:
+        done, rows = zip(*answers, strict=True)
+        if len({row.shape for row in rows}) > 1:
+            raise ServingError("the size of the embeddings changed on the way")
+        content = io.BytesIO()
+        np.savez(content, embeddings=np.stack(rows), paths=list(done))
+        write_whole(args.out, content.getbuffer())
+        print(f"{args.out}: {len(rows)} embeddings of {len(rows[0])} numbers")
+    return int(len(answers) < len(paths))
 
 
-def _print_prediction(answer: dict[str, Any], width: int) -> None:
-    for label, score in zip(answer["labels"], answer["scores"], strict=True):
-        shown = math.nan if score is None else score
-        print(
-            f"{answer['image']:{width}}  {shown:6.4f}  "
-            f"{answer['milliseconds']:8.1f}  {label}"
-        )
+def _attention(client: BlockingClient, args: argparse.Namespace) -> int:
+    from .pictures import draw_attention
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    paths = _checked_paths(client, args, "attention")
+    maps = client.attention_many(paths, concurrency=args.concurrency)
+    classes = client.classify_many(paths, 1, concurrency=args.concurrency)
+    pairs = ((i, _both(a, b)) for (i, a), (_, b) in zip(maps, classes, strict=True))
+    failed = False
+    answers = _answers("attention", paths, pairs)
+    for name, (_, answer) in zip(picture_names(paths), answers, strict=True):
+        if isinstance(answer, str):
+            failed = True
+            continue
+        seen, prediction = answer
+        picture = draw_attention(seen, f"{prediction.score:.4f}  {prediction.label}")
+        write_whole(args.out / name, picture)
+        print(args.out / name)
+    return int(failed)
 
 
-def _status(client: Client, args: argparse.Namespace) -> int:
+def _both(first: Any, second: Any) -> Any:
+    """A pair of results, or the error among them."""
+    for result in (first, second):
+        if isinstance(result, ServingError):
+            return result
+    return first, second
+
+
+def _status(client: BlockingClient, args: argparse.Namespace) -> int:
     versions = client.status()
     if args.json:
-        print(json.dumps([dataclasses.asdict(version) for version in versions]))
+        try:
+            signatures = client.metadata().signatures
+        except NotFound:  # no version is available
+            signatures = {}
+        content = {
+            "versions": [dataclasses.asdict(version) for version in versions],
+            "signatures": {
+                name: dataclasses.asdict(signatures[name]) for name in signatures
+            },
+        }
+        print(json.dumps(content, indent=2))
         return 0
     for version in versions:
         line = f"{version.version:>8}  {version.state:9}  {version.error_message}"
@@ -123,69 +206,46 @@ def _status(client: Client, args: argparse.Namespace) -> int:
     return 0
 
 
-def _parser(command: str, about: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"python -m serving {command}", description=about)
-    server = parser.add_mutually_exclusive_group(required=True)
-    server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
-    server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")
-    parser.add_argument("--model", required=True, help="name of the model")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="default: the newest one")
-    which.add_argument("--label", help="label of a version")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, help="seconds per request (10)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
-def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
-    args = parser.parse_args(argv)
+def _checked_paths(
+    client: BlockingClient, args: argparse.Namespace, signature_name: str
+) -> list[str]:
+    """The images; a mistake about the model is told once, not for each of them."""
     try:
-        client = _client(args)
+        paths = image_paths(args.images)
     except ValueError as error:
-        parser.error(str(error))
-    with client:
-        try:
-            return command(client, args)
-        except ServingError as error:
-            place = f"model {args.model!r} at {args.rest or args.grpc}"
-            _complain(parser.prog.split()[-1], f"{_first_line(error)} ({place})")
-            return 1
+        raise FileNotFoundError(str(error)) from error
+    signatures = client.metadata().signatures
+    signature = signatures.get(signature_name)
+    inputs = set(signature.inputs) if signature else set()
+    if inputs != {"image_bytes"}:
+        raise ServingError(
+            f"the model must have a signature `{signature_name}` with the input "
+            f"image_bytes. Received: signatures {', '.join(sorted(signatures))}; "
+            f"inputs {', '.join(sorted(inputs)) or 'none'}"
+        )
+    return paths
 
 
-def _client(args: argparse.Namespace) -> Client:
-    which = {
-        "version": args.version,
-        "label": args.label,
-        "timeout": args.timeout,
-    }
-    if args.rest:
-        return RestClient(args.rest, args.model, **which)
-    # Before the stubs import TensorFlow, whose notices are not about this command.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from .grpc import GrpcClient
+def _answers(
+    command: str, paths: list[str], results: Results
+) -> Iterator[tuple[str, Any]]:
+    """(path, result), or (path, the reason why there is none), with a progress bar."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    return GrpcClient(args.grpc, args.model, **which)
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
-
-
-def _positive_integer(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return int(text)
-
-
-def _first_line(error: ServingError) -> str:
-    """TensorFlow's texts go on with names of graph nodes."""
-    return str(error).partition("\n")[0]
-
-
-def _complain(command: str, message: str) -> None:
-    print(f"serving {command}: {message}", file=sys.stderr)
+    console = Console(stderr=True)
+    with Progress(
+        *Progress.get_default_columns()[:-1],
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        # What goes to a file must not be drawn above the bar.
+        redirect_stdout=sys.stdout.isatty(),
+    ) as progress:
+        for index, result in progress.track(results, len(paths), description=command):
+            if isinstance(result, ServingError):
+                result = reason(result)
+                complain(command, f"{paths[index]}: {result}")
+            yield paths[index], result

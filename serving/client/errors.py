@@ -4,21 +4,32 @@
     ├── InvalidArgument         the request is wrong             400
     ├── FailedPrecondition      the model lacks the signature    400
     ├── NotFound                no such model or version         404
-    ├── ResourceExhausted       too large, or over a quota       413, 429
+    ├── Unauthenticated         a gateway wants to know who asks 401
+    ├── PermissionDenied        a gateway does not allow it      403
+    ├── ResourceExhausted       over a quota, or out of memory   429 *
+    │   └── MessageTooLarge     larger than a limit              413
     ├── Unimplemented           the server cannot do this        501
-    ├── Unavailable             not reached, or overloaded       503
+    ├── Unavailable             not reached, or overloaded       502, 503 *
     └── DeadlineExceeded        no answer in time                504
 
-The clients ask again after `Unavailable` alone, see `serving.client.base`.
+The clients ask again after those with a star, see `serving.client.base`.
 
 TensorFlow Serving answers 400 for an unknown signature over REST and
 FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures inside a
 model's graph with that code are told apart over gRPC only.
 """
 
+from typing import ClassVar
+
 
 class ServingError(Exception):
-    """The server answered with an error, or did not answer; the text says which."""
+    """The server answered with an error, or did not answer; the text says which.
+
+    Attributes:
+        worth_retrying: whether the same request may succeed a moment later.
+    """
+
+    worth_retrying: ClassVar[bool] = False
 
 
 class InvalidArgument(ServingError):
@@ -33,8 +44,24 @@ class NotFound(ServingError):
     """The model or the version does not exist, or is not available."""
 
 
+class Unauthenticated(ServingError):
+    """A gateway before the server got no credentials, or wrong ones."""
+
+
+class PermissionDenied(ServingError):
+    """A gateway before the server does not allow this."""
+
+
 class ResourceExhausted(ServingError):
-    """The message is too large, or a quota is used up."""
+    """A quota is used up, or the server's memory."""
+
+    worth_retrying = True
+
+
+class MessageTooLarge(ResourceExhausted):
+    """The request or the answer is larger than a limit of either side."""
+
+    worth_retrying = False
 
 
 class Unimplemented(ServingError):
@@ -43,6 +70,8 @@ class Unimplemented(ServingError):
 
 class Unavailable(ServingError):
     """The server was not reached, hung up, or has no room for the request."""
+
+    worth_retrying = True
 
 
 class DeadlineExceeded(ServingError):
@@ -55,6 +84,8 @@ OF_CODE: dict[str, type[ServingError]] = {
     "OUT_OF_RANGE": InvalidArgument,
     "FAILED_PRECONDITION": FailedPrecondition,
     "NOT_FOUND": NotFound,
+    "UNAUTHENTICATED": Unauthenticated,
+    "PERMISSION_DENIED": PermissionDenied,
     "RESOURCE_EXHAUSTED": ResourceExhausted,
     "UNIMPLEMENTED": Unimplemented,
     "UNAVAILABLE": Unavailable,
@@ -63,10 +94,13 @@ OF_CODE: dict[str, type[ServingError]] = {
 
 OF_HTTP_STATUS: dict[int, type[ServingError]] = {
     400: InvalidArgument,
+    401: Unauthenticated,
+    403: PermissionDenied,
     404: NotFound,
-    413: ResourceExhausted,
+    413: MessageTooLarge,
     429: ResourceExhausted,
     501: Unimplemented,
+    502: Unavailable,
     503: Unavailable,
     504: DeadlineExceeded,
 }
@@ -77,8 +111,11 @@ def from_code(code: str, message: str) -> ServingError:
 
     Args:
         code: name of the canonical code, such as "NOT_FOUND".
-        message: the details of the status.
+        message: the details of the status; they tell gRPC's own limits on messages
+            from the server's quotas.
     """
+    if code == "RESOURCE_EXHAUSTED" and "message larger than max" in message:
+        return MessageTooLarge(message)
     return OF_CODE.get(code, ServingError)(message)
 
 

@@ -1,66 +1,55 @@
-"""The client over gRPC, on grpcio and the official protocol stubs.
+"""The clients over gRPC, on grpcio: channels, deadlines, and what can go wrong."""
 
-The stubs import TensorFlow, so its own conversions between arrays and tensors are used.
-"""
-
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 try:
     import grpc
-    import tensorflow as tf
-    from google.protobuf import json_format
     from google.protobuf.message import Message
     from tensorflow_serving.apis import (
-        get_model_metadata_pb2,
-        get_model_status_pb2,
-        model_pb2,
         model_service_pb2_grpc,
-        predict_pb2,
         prediction_service_pb2_grpc,
     )
+    from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f'GrpcClient needs {error.name}: pip install "keras-vit[serve]"',
         name=error.name,
     ) from error
-import numpy as np
 
-from .answers import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
-from .base import Client
-from .errors import from_code, too_late
-from .protocol import Protocol, Question, Target
+from .aio import AsyncClient
+from .base import Operations
+from .blocking import BlockingClient
+from .errors import ServingError, from_code, too_late
+from .grpc_protocol import GrpcProtocol, GrpcRequest
+from .protocol import Target, checked_headers
+from .steps import Steps, operation
 
-# gRPC's own limit of 4 MiB is less than an answer with embeddings of many images; its
-# own back-off of up to two minutes is longer than a server needs to start.
-_CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
+_OPTIONS = {
+    # gRPC's own limit of 4 MiB is less than an answer with attention of many images.
+    "grpc.max_receive_message_length": 64 * 1024 * 1024,
+    # Its own back-off of up to two minutes is longer than a server needs to start.
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1000,
+    # All addresses of a headless service, not the first one alone.
+    "grpc.lb_policy_name": "round_robin",
+    # Servers hang up on clients that ping more often than each five minutes.
+    "grpc.keepalive_time_ms": 300_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+}
 
 
-class GrpcRequest(NamedTuple):
-    """Name of the method, and its message."""
+class Grpc(Operations):
+    """What both clients over gRPC share.
 
-    method: str
-    message: Message
-
-
-class GrpcClient(Client):
-    """Asks TensorFlow Serving, or the local server, over gRPC.
-
-    Args:
-        address: of the server, such as "127.0.0.1:8500".
-        model: name of the model.
-        version: number of a version; default: the newest one available.
-        label: label of a version, in place of its number.
-        timeout: seconds for each call, its retries included.
-        channel: of grpcio, in place of an own one to `address`.
-
-    Raises:
-        ValueError: an argument that cannot be used.
+    Attributes:
+        address: of the server.
     """
+
+    _protocol: GrpcProtocol
+    _insecure: ClassVar[Callable[..., Any]]
+    _secure: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -70,107 +59,130 @@ class GrpcClient(Client):
         version: int | None = None,
         label: str | None = None,
         timeout: float = 10.0,
-        channel: grpc.Channel | None = None,
+        metadata: Mapping[str, str] | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Mapping[str, Any] | None = None,
+        channel: grpc.Channel | grpc.aio.Channel | None = None,
     ):
         super().__init__(GrpcProtocol(Target(model, version, label)), timeout)
         self.address = _checked_address(address)
-        self._channel = channel or grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+        self._metadata = tuple(checked_headers("metadata", metadata).items())
+        self._channel = channel or self._connect(credentials, options or {})
         predictions = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
         models = model_service_pb2_grpc.ModelServiceStub(self._channel)
         self._methods = {
             "Predict": predictions.Predict,
             "GetModelMetadata": predictions.GetModelMetadata,
             "GetModelStatus": models.GetModelStatus,
+            "HandleReloadConfigRequest": models.HandleReloadConfigRequest,
         }
 
-    def close(self) -> None:
-        """Closes the connections, those of an injected channel too."""
-        self._channel.close()
+    @operation
+    def reload_config(self, config: ModelServerConfig | str) -> Steps[None]:
+        """Gives the server another list of models, and returns when they are loaded.
+
+        The server waits for ever for a model that has no version; the client gives up
+        after its `timeout`, while the server goes on.
+
+        Args:
+            config: the whole list, as a message or in its text form.
+
+        Raises:
+            ServingError: one of its branches; the server keeps the models it has.
+            ValueError: the text is no ModelServerConfig.
+        """
+        question = self._protocol.reload_config(config)
+        return (yield from self._ask(question, self._deadline()))
+
+    def _connect(
+        self, credentials: grpc.ChannelCredentials | None, options: Mapping[str, Any]
+    ) -> Any:
+        merged: Sequence[tuple[str, Any]] = list({**_OPTIONS, **options}.items())
+        if credentials is None:
+            return self._insecure(self.address, merged)
+        return self._secure(self.address, credentials, merged)
+
+    def _call(self, request: GrpcRequest, timeout: float) -> Any:
+        return self._methods[request.method](
+            request.message, timeout=timeout, metadata=self._metadata
+        )
+
+    def _error(self, error: Any, timeout: float) -> ServingError:
+        """gRPC's error as one of the clients'."""
+        details = error.details() or ""
+        # gRPC's own words for a deadline that passed on this side.
+        if details == "Deadline Exceeded":
+            return too_late(self.address, timeout)
+        if "Trying to connect an http1.x server" in details:
+            return ServingError(
+                f"{self.address} does not speak gRPC; is it the port of REST?"
+            )
+        return from_code(error.code().name, details)
+
+
+class GrpcClient(Grpc, BlockingClient):
+    """Asks TensorFlow Serving, or the local server, over gRPC.
+
+    Args:
+        address: of the server, such as "127.0.0.1:8500". Where a name stands for
+            several servers, the requests go to them in turn.
+        model: name of the model.
+        version: number of a version; default: the newest one available.
+        label: label of a version, in place of its number.
+        timeout: seconds for each call, its retries included.
+        metadata: sent with each request, such as {"authorization": "Bearer ..."}.
+        credentials: for TLS, as from `grpc.ssl_channel_credentials`.
+        options: of the channel, by gRPC's names.
+        channel: of grpcio, in place of an own one to `address`.
+
+    Raises:
+        ValueError: an argument that cannot be used.
+    """
+
+    _insecure = staticmethod(grpc.insecure_channel)
+    _secure = staticmethod(grpc.secure_channel)
 
     def _carry(self, request: GrpcRequest, timeout: float) -> Message:
         try:
-            return self._methods[request.method](request.message, timeout=timeout)
+            return self._call(request, timeout)
         except grpc.RpcError as error:
-            # gRPC's own words for a deadline that passed on this side.
-            if error.details() == "Deadline Exceeded":
-                raise too_late(self.address, timeout) from error
-            raise from_code(error.code().name, error.details()) from error
+            raise self._error(error, timeout) from error
+
+    def _hang_up(self) -> None:
+        self._channel.close()
 
 
-class GrpcProtocol(Protocol):
-    """The questions as messages of TensorFlow Serving.
+class AsyncGrpcClient(Grpc, AsyncClient):
+    """`GrpcClient` for asyncio: the same arguments; the methods are awaited.
 
-    Args:
-        target: model and version.
+    It is made where an event loop runs, and belongs to that loop.
     """
 
-    def __init__(self, target: Target):
-        self._target = target
+    _insecure = staticmethod(grpc.aio.insecure_channel)
+    _secure = staticmethod(grpc.aio.secure_channel)
 
-    def status(self) -> Question:
-        """GetModelStatus."""
-        message = get_model_status_pb2.GetModelStatusRequest(model_spec=self._spec())
+    def _connect(self, *args: Any) -> Any:
+        asyncio.get_running_loop()  # or gRPC takes one that nobody will run
+        return super()._connect(*args)
 
-        def read(reply: Message) -> list[VersionStatus]:
-            return read_status(_as_json(reply))
+    async def _carry(self, request: GrpcRequest, timeout: float) -> Message:
+        try:
+            return await self._call(request, timeout)
+        except grpc.RpcError as error:
+            raise self._error(error, timeout) from error
+        except asyncio.CancelledError as error:
+            if not self._closed:
+                raise
+            # Closing the channel cancels the calls under way, not their tasks.
+            raise ServingError("cancelled") from error
 
-        return Question(GrpcRequest("GetModelStatus", message), read)
-
-    def metadata(self) -> Question:
-        """GetModelMetadata."""
-        message = get_model_metadata_pb2.GetModelMetadataRequest(
-            model_spec=self._spec(), metadata_field=["signature_def"]
-        )
-
-        def read(reply: Message) -> Metadata:
-            return read_metadata(_as_json(reply))
-
-        return Question(GrpcRequest("GetModelMetadata", message), read)
-
-    def predict(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, TensorInfo],
-    ) -> Question:
-        """Predict; the answer names the types itself, so `outputs` is not needed."""
-        message = predict_pb2.PredictRequest(
-            model_spec=self._spec(signature_name),
-            inputs={
-                name: tf.make_tensor_proto(value) for name, value in inputs.items()
-            },
-        )
-
-        def read(reply: Any) -> dict[str, np.ndarray]:
-            return {
-                name: tf.make_ndarray(tensor) for name, tensor in reply.outputs.items()
-            }
-
-        return Question(GrpcRequest("Predict", message), read)
-
-    def _spec(self, signature_name: str = "") -> model_pb2.ModelSpec:
-        spec = model_pb2.ModelSpec(
-            name=self._target.model, signature_name=signature_name
-        )
-        if self._target.version is not None:
-            spec.version.value = self._target.version
-        elif self._target.label is not None:
-            spec.version_label = self._target.label
-        return spec
+    async def _hang_up(self) -> None:
+        await self._channel.close()
 
 
 def _checked_address(address: str) -> str:
-    if not address or "//" in address:
+    if not address or address.startswith(("http:", "https:")):
         raise ValueError(
             f"`address` must look like 127.0.0.1:8500. Received: {address!r}"
         )
     return address
-
-
-def _as_json(message: Message) -> dict[str, Any]:
-    """The message in REST's form."""
-    return json_format.MessageToDict(
-        message,
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )

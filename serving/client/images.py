@@ -1,7 +1,8 @@
 """Images as callers have them -> the bytes that go over the wire.
 
 Files and bytes are sent as they are: the server decodes them by the same code as
-training did. Arrays and PIL images become PNG, which loses nothing.
+training did. Arrays and PIL images become PNG, which loses nothing. Arrays of floats
+are refused: whether white is 1 or 255 cannot be told from the numbers.
 """
 
 import io
@@ -18,6 +19,12 @@ Image: TypeAlias = Union[str, os.PathLike[str], bytes, "np.ndarray", "PILImage"]
 
 # What a PNG can hold; other modes (CMYK, HSV, ...) become RGB.
 _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
+# 32 bits per pixel, in a range that the image does not tell.
+_RANGELESS_MODES = {"I", "F"}
+_FLOATS_HINT = (
+    "; floats have no agreed range: of 0 to 1, send (255 * pixels).round()"
+    '.astype("uint8"), normalised ones go to `predict` with "serve_pixels"'
+)
 
 
 def image_bytes(image: Image) -> bytes:
@@ -56,12 +63,21 @@ def images_bytes(images: Iterable[Image]) -> list[bytes]:
         OSError, TypeError, ValueError, ModuleNotFoundError: as `image_bytes`; a
             single image is a TypeError too.
     """
+    check_images(images)
+    return [image_bytes(image) for image in images]
+
+
+def check_images(images: Iterable[Image]) -> None:
+    """Refuses what is not several images, before any of them is read.
+
+    Raises:
+        TypeError: it is one image, or nothing that holds images.
+    """
     if not _holds_images(images):
         raise TypeError(
             "`images` must be a list of images or an array [N, H, W, C]. "
             f"Received: one {type(images).__name__}; write [image] for a single image"
         )
-    return [image_bytes(image) for image in images]
 
 
 def _is_array(value: Any) -> TypeGuard["np.ndarray"]:
@@ -85,12 +101,14 @@ def _pil_image(pixels: "np.ndarray") -> "PILImage":
         raise ValueError(
             "An image array must be uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]. "
             f"Received: {pixels.dtype} {list(pixels.shape)}"
+            + (_FLOATS_HINT if pixels.dtype.kind == "f" else "")
         )
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'Sending arrays needs Pillow: pip install "keras-vit[viz]"', name=error.name
+            'Sending arrays needs Pillow: pip install "keras-vit[serve]"',
+            name=error.name,
         ) from error
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
@@ -103,6 +121,11 @@ def _is_image_shape(shape: tuple[int, ...]) -> bool:
 
 
 def _png(image: "PILImage") -> bytes:
+    if image.mode in _RANGELESS_MODES:
+        raise ValueError(
+            "A PIL image must have 8 or 16 bits per channel. "
+            f"Received: mode {image.mode!r}"
+        )
     if image.mode not in _PNG_MODES:
         image = image.convert("RGB")
     buffer = io.BytesIO()

@@ -1,5 +1,6 @@
 """What every transport must be able to ask, apart from how it is carried."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from typing import Any
 
 from .answers import TensorInfo
 from .errors import ServingError
+
+# What reading a JSON of any other form can end in.
+_MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,27 @@ class Target:
             )
 
 
+def checked_headers(argument: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Headers that both transports can carry, their names in lower case.
+
+    Args:
+        argument: its name, for the message, which tells no value: it may be a secret.
+        headers: by name.
+
+    Raises:
+        ValueError: a name or a value has other characters.
+    """
+    checked = {name.lower(): value for name, value in (headers or {}).items()}
+    for name, value in checked.items():
+        known = re.fullmatch(r"[a-z0-9_.-]+", name) and not name.endswith("-bin")
+        if not known or not value.isascii() or not value.isprintable():
+            raise ValueError(
+                f"`{argument}` must have names of letters, digits, `_`, `.` and `-`, "
+                f"and values of printable ASCII. Received: one named {name!r}"
+            )
+    return checked
+
+
 @dataclass(frozen=True)
 class Question:
     """A request in the form of its transport, and how its reply is interpreted."""
@@ -38,7 +63,7 @@ class Question:
         """The result in a reply; `ServingError` for what no such server answers."""
         try:
             return self.interpret(reply)
-        except (KeyError, TypeError, ValueError) as error:
+        except _MISREAD as error:
             raise ServingError(
                 f"the answer is not in TensorFlow Serving's form: {error!r}"
             ) from error

@@ -1,11 +1,9 @@
-"""The client over REST, on httpx2; imports no TensorFlow."""
+"""The clients over REST, on httpx2: connections, deadlines, and what can go wrong."""
 
-import base64
-import json
+import contextlib
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 try:
     import httpx2
@@ -14,44 +12,28 @@ except ModuleNotFoundError as error:
         'RestClient needs httpx2: pip install "keras-vit[serve]"', name=error.name
     ) from error
 
-from .answers import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
-from .base import Client
-from .errors import ServingError, Unavailable, from_http_status, too_late
-from .protocol import Protocol, Question, Target
+from .base import Operations
+from .blocking import BlockingClient
+from .errors import ServingError, Unavailable, too_late
+from .protocol import Target, checked_headers
+from .rest_protocol import RestProtocol, RestReply, RestRequest
+from .retries import seconds_left
 
 if TYPE_CHECKING:
-    import numpy as np
+    import ssl
+
+# As many connections as there are calls at once; those that rest are bounded.
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 
-class RestRequest(NamedTuple):
-    """Method, path below the server's URL, and body."""
+class Rest(Operations):
+    """What both clients over REST share.
 
-    method: str
-    path: str
-    content: bytes | None
-
-
-class RestReply(NamedTuple):
-    """HTTP status and body."""
-
-    status: int
-    content: bytes
-
-
-class RestClient(Client):
-    """Asks TensorFlow Serving, or the local server, over REST.
-
-    Args:
-        url: of the server, such as "http://127.0.0.1:8501"; may have a path.
-        model: name of the model.
-        version: number of a version; default: the newest one available.
-        label: label of a version, in place of its number.
-        timeout: seconds for each call, its retries included.
-        transport: of httpx2, in place of the network.
-
-    Raises:
-        ValueError: an argument that cannot be used.
+    Attributes:
+        url: of the server, without a password.
     """
+
+    _open: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -61,89 +43,97 @@ class RestClient(Client):
         version: int | None = None,
         label: str | None = None,
         timeout: float = 10.0,
-        transport: httpx2.BaseTransport | None = None,
+        headers: Mapping[str, str] | None = None,
+        verify: "ssl.SSLContext | bool" = True,
+        transport: httpx2.BaseTransport | httpx2.AsyncBaseTransport | None = None,
     ):
         super().__init__(RestProtocol(Target(model, version, label)), timeout)
-        self.url = _checked_url(url)
-        self._http = httpx2.Client(transport=transport)
+        parsed = _checked_url(url)
+        self._base = str(parsed).rstrip("/")
+        self.url = str(parsed.copy_with(userinfo=b"")).rstrip("/")
+        self._http = self._open(
+            headers=checked_headers("headers", headers),
+            verify=verify,
+            limits=_LIMITS,
+            transport=transport,
+        )
 
-    def close(self) -> None:
-        """Closes the connections, those of an injected transport too."""
-        self._http.close()
+    def _http_request(self, request: RestRequest, timeout: float) -> httpx2.Request:
+        return self._http.build_request(
+            request.method,
+            self._base + request.path,
+            content=request.content,
+            headers={"Content-Type": "application/json"},
+            extensions={"timeout": _TimeLeft(time.monotonic() + timeout)},
+        )
 
-    def _carry(self, request: RestRequest, timeout: float) -> RestReply:
-        deadline = time.monotonic() + timeout
+    @contextlib.contextmanager
+    def _errors(self, timeout: float) -> Iterator[None]:
+        """Those of httpx2 and asyncio as those of the clients."""
         try:
-            with self._http.stream(
-                request.method,
-                self.url + request.path,
-                content=request.content,
-                headers={"Content-Type": "application/json"},
-                timeout=timeout,
-            ) as response:
-                return RestReply(response.status_code, _body(response, deadline))
-        except httpx2.TimeoutException as error:
+            yield
+        except (httpx2.TimeoutException, TimeoutError) as error:
             raise too_late(self.url, timeout) from error
         except httpx2.TransportError as error:
+            if str(error).startswith("illegal "):  # words of h11
+                raise ServingError(
+                    f"{self.url} does not speak HTTP/1.1; is it the port of gRPC?"
+                ) from error
             raise Unavailable(f"no answer from {self.url}: {error}") from error
         except httpx2.RequestError as error:
             raise ServingError(f"bad answer from {self.url}: {error}") from error
 
 
-class RestProtocol(Protocol):
-    """The questions in TensorFlow Serving's REST form.
+class RestClient(Rest, BlockingClient):
+    """Asks TensorFlow Serving, or the local server, over REST.
 
     Args:
-        target: model and version.
+        url: of the server, such as "http://127.0.0.1:8501"; may have a path, a user
+            and a password.
+        model: name of the model.
+        version: number of a version; default: the newest one available.
+        label: label of a version, in place of its number.
+        timeout: seconds for each call, its retries included.
+        headers: sent with each request, such as {"Authorization": "Bearer ..."}.
+        verify: for https, whom to trust: an SSLContext; default: the system's
+            authorities.
+        transport: of httpx2, in place of the network.
+
+    Raises:
+        ValueError: an argument that cannot be used.
     """
 
-    def __init__(self, target: Target):
-        path = f"/v1/models/{quote(target.model, safe='')}"
-        if target.version is not None:
-            path += f"/versions/{target.version}"
-        elif target.label is not None:
-            path += f"/labels/{quote(target.label, safe='')}"
-        self._path = path
-        # Here, since NumPy takes longer than httpx2 to import; not in `predict`, since
-        # it should not count as the time of the first request.
-        from .tensors import output_arrays
+    _open = httpx2.Client
 
-        self._output_arrays = output_arrays
+    def _carry(self, request: RestRequest, timeout: float) -> RestReply:
+        sent = self._http_request(request, timeout)
+        with self._errors(timeout):
+            response = self._http.send(sent, stream=True)
+            with contextlib.closing(response):
+                content = _body(response, sent.extensions["timeout"])
+            return reply_of(response, content)
 
-    def status(self) -> Question:
-        """GET the model."""
-
-        def read(reply: RestReply) -> list[VersionStatus]:
-            return read_status(_json(reply))
-
-        return Question(RestRequest("GET", self._path, None), read)
-
-    def metadata(self) -> Question:
-        """GET the model's metadata."""
-
-        def read(reply: RestReply) -> Metadata:
-            return read_metadata(_json(reply))
-
-        return Question(RestRequest("GET", f"{self._path}/metadata", None), read)
-
-    def predict(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, TensorInfo],
-    ) -> Question:
-        """POST in the column format, which holds inputs of any shape."""
-        body = {"signature_name": signature_name, "inputs": dict(inputs)}
-        # NaN and Infinity are sent as these words, which the server understands.
-        content = json.dumps(body, default=_json_value).encode()
-
-        def read(reply: RestReply) -> dict[str, "np.ndarray"]:
-            return self._output_arrays(_json(reply)["outputs"], outputs)
-
-        return Question(RestRequest("POST", f"{self._path}:predict", content), read)
+    def _hang_up(self) -> None:
+        self._http.close()
 
 
-def _checked_url(url: str) -> str:
+def reply_of(response: httpx2.Response, content: bytes) -> RestReply:
+    """What the protocol reads of a response."""
+    location = response.headers.get("Location")
+    return RestReply(response.status_code, content, location)
+
+
+class _TimeLeft(dict):
+    """httpx2's time limits: each phase of a request has what is left of all."""
+
+    def __init__(self, deadline: float):
+        self.deadline = deadline
+
+    def get(self, phase: str, default: Any = None) -> float:
+        return seconds_left(self.deadline)
+
+
+def _checked_url(url: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
         valid = parsed.scheme in ("http", "https") and bool(parsed.host)
@@ -153,35 +143,14 @@ def _checked_url(url: str) -> str:
         raise ValueError(
             f"`url` must look like http://127.0.0.1:8501. Received: {url!r}"
         )
-    return url.rstrip("/")
+    return parsed
 
 
-def _body(response: httpx2.Response, deadline: float) -> bytes:
-    """The whole body; httpx2's own timeout begins anew with every piece of it."""
+def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
+    """The whole body; httpx2's own limit begins anew with every piece of it."""
     pieces = []
     for piece in response.iter_bytes():
         pieces.append(piece)
-        if time.monotonic() > deadline:
+        if time.monotonic() > time_left.deadline:
             raise httpx2.ReadTimeout("the body did not end in time")
     return b"".join(pieces)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return {"b64": base64.b64encode(value).decode("ascii")}
-    return value.tolist()
-
-
-def _json(reply: RestReply) -> dict[str, Any]:
-    try:
-        # So that labels that are not UTF-8 survive the way back to bytes.
-        answer = json.loads(reply.content.decode("utf-8", "surrogateescape"))
-    except ValueError:
-        answer = None
-    if reply.status == 200 and isinstance(answer, dict):
-        return answer
-    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-        raise from_http_status(reply.status, answer["error"])
-    raise from_http_status(
-        reply.status, f"HTTP {reply.status}, and not in TensorFlow Serving's form"
-    )

@@ -45,31 +45,40 @@ def output_arrays(
     """The arrays in the `outputs` of a REST answer.
 
     Args:
-        values: nested lists by name; only the lists where there is one output.
+        values: nested lists by name; no name where the model has a single output.
         outputs: what the signature says of them.
 
     Raises:
         ServingError: the values do not fit the signature.
     """
-    if len(outputs) == 1:
-        values = dict.fromkeys(outputs, values)
-    if not isinstance(values, dict) or not set(outputs) <= set(values):
+    if not isinstance(values, dict) or set(values) == {"b64"}:
+        values = dict.fromkeys(list(outputs)[:1], values)
+    if not set(outputs) <= set(values):
         raise ServingError(
             f"the answer does not fit the signature. Wanted: {', '.join(outputs)}. "
-            f"Received: {', '.join(values) if isinstance(values, dict) else 'a list'}"
+            f"Received: {', '.join(values)}"
         )
     return {name: _output_array(values[name], outputs[name]) for name in outputs}
 
 
+def empty_arrays(outputs: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
+    """What a signature with outputs of a known rank answers to nothing."""
+    return {
+        name: np.empty([0] * len(info.shape or ()), _numpy_dtype(info))
+        for name, info in outputs.items()
+    }
+
+
 def _output_array(value: Any, info: TensorInfo) -> np.ndarray:
     if info.dtype == "string":
-        return np.asarray(_bytes(value), dtype=object)
-    return np.asarray(value, dtype=_numpy_dtype(info))
+        value = _bytes(value)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, as in TensorFlow
+        return np.asarray(value, dtype=_numpy_dtype(info))
 
 
 def _numpy_dtype(info: TensorInfo) -> np.dtype | None:
     try:
-        return np.dtype(info.dtype)
+        return np.dtype(object if info.dtype == "string" else info.dtype)
     except TypeError:  # bfloat16, quantised types: only TensorFlow knows them
         return None
 

@@ -59,7 +59,7 @@ def _log_to_stderr() -> None:
 
 async def _serve(options: ServerOptions) -> None:
     from .config import config_of
-    from .server import Addresses, serve
+    from .server import Addresses, Stop, serve
 
     config = config_of(options)
     names = ", ".join(model.name for model in config.model_config_list.config)
@@ -73,8 +73,8 @@ async def _serve(options: ServerOptions) -> None:
             flush=True,
         )
 
-    stop = asyncio.Event()
+    stop = Stop()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.ask)
     await serve(config, options, ready, stop)

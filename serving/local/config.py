@@ -74,8 +74,8 @@ def check_config(config: ModelServerConfig) -> None:
     """Refuses a configuration in TensorFlow Serving's words.
 
     Raises:
-        InvalidArgument: a name comes twice, a base path is not an absolute local
-            path, or the platform is unknown.
+        InvalidArgument: a name comes twice, or a base path is not an absolute local
+            path.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidArgument(
@@ -90,6 +90,11 @@ def check_config(config: ModelServerConfig) -> None:
             )
         names.add(model.name)
     for model in config.model_config_list.config:
+        if "://" in model.base_path:
+            raise InvalidArgument(
+                f"model {model.name}: the local server reads local folders only; "
+                f"copy the model to this machine. Received: {model.base_path}"
+            )
         if not os.path.isabs(model.base_path):
             raise InvalidArgument(
                 f"Expected model {model.name} to have an absolute path or URI; "

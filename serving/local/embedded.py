@@ -11,7 +11,7 @@ from typing import Any, Self
 from . import config as configuration
 from .config import ModelServerConfig
 from .flags import ServerOptions
-from .server import Addresses, serve
+from .server import Addresses, Stop, serve
 
 
 class LocalServer:
@@ -56,7 +56,7 @@ class LocalServer:
         configuration.check_config(self._config)
         self._started: Future[Addresses] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop: Stop | None = None
         self._thread = threading.Thread(
             target=self._run, name="local-server", daemon=True
         )
@@ -74,7 +74,7 @@ class LocalServer:
         traceback: TracebackType | None,
     ) -> None:
         if self._loop is not None and self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._loop.call_soon_threadsafe(self._stop.ask)
         self._thread.join()
 
     def _run(self) -> None:
@@ -87,7 +87,7 @@ class LocalServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
+        self._stop = Stop()
         await serve(self._config, self._options, self._started.set_result, self._stop)
 
 

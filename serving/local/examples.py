@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,
@@ -197,11 +199,17 @@ def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> Non
         )
     if array.dtype != wanted:
         kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
-        raise InvalidArgument(f"Expected {name} Tensor of {kind}. Got: {array.dtype}")
+        raise InvalidArgument(
+            f"Expected {name} Tensor of {kind}. Got: {_type_of(array)}"
+        )
     if len(array) != count:
         raise InvalidArgument(
             f"Expected {name} output batch size of {count}. Got: {len(array)}"
         )
+
+
+def _type_of(array: np.ndarray) -> str:
+    return types_pb2.DataType.Name(tf.as_dtype(array.dtype).as_datatype_enum)
 
 
 def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
@@ -218,7 +226,7 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
         )
     if array.dtype != np.float32:
         raise InvalidArgument(
-            f"Expected output Tensor of DT_FLOAT.  Got: {array.dtype}"
+            f"Expected output Tensor of DT_FLOAT.  Got: {_type_of(array)}"
         )
     result = regression_pb2.RegressionResult()
     for value in array.reshape(-1).tolist():

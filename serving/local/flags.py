@@ -1,8 +1,9 @@
 """The flags of `python -m serving serve`: TensorFlow Serving's own names and types.
 
 A field of `ServerOptions` is a flag that is honoured. `NOT_HONOURED` holds the other
-flags of tensorflow_model_server 2.20: each is refused with its reason, unless the value
-is the one with which TensorFlow Serving does what the local server does.
+flags of tensorflow_model_server 2.20: some change nothing here and are accepted; each
+of the others is refused with its reason, unless it has the value with which TensorFlow
+Serving does what the local server does.
 """
 
 import argparse
@@ -37,6 +38,7 @@ class ServerOptions:
     model_name: str = "default"
     model_base_path: str = ""
     num_load_threads: int = 0
+    num_unload_threads: int = 0
     max_num_load_retries: int | None = None
     load_retry_interval_micros: int = 60_000_000
     file_system_poll_wait_seconds: int = 1
@@ -63,6 +65,9 @@ class ServerOptions:
         for name in ("rest_api_num_threads", "grpc_max_threads"):
             _need(self, name, getattr(self, name) > 0, "1 or more")
         _need(self, "rest_api_timeout_in_ms", self.rest_api_timeout_in_ms > 0, "> 0")
+        for argument in filter(None, self.grpc_channel_arguments.split(",")):
+            wanted = "name=value, separated by commas"
+            _need(self, "grpc_channel_arguments", argument.find("=") > 0, wanted)
         if self.tensorflow_session_parallelism and (
             self.tensorflow_intra_op_parallelism or self.tensorflow_inter_op_parallelism
         ):
@@ -81,37 +86,48 @@ def _need(options: ServerOptions, name: str, holds: bool, wanted: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class NotHonoured:
-    """A flag of TensorFlow Serving without effect here: the value that is harmless."""
+    """A flag of TensorFlow Serving that the local server does not honour.
 
-    harmless: Any
+    Attributes:
+        default: TensorFlow Serving's default.
+        reason: why it is not honoured.
+        harmless: the only value that is accepted; None if every one is.
+    """
+
+    default: bool | int | str
     reason: str
+    harmless: bool | int | str | None = None
 
 
-_SPEED = "it changes the speed of TensorFlow Serving only"
-_XLA = "models run as they do with XLA off, TensorFlow Serving's default"
-_BATCHING = "there is no batching in the server; export a model that batches itself"
+_BATCHING = (
+    "there is no batching in the server; models exported with --batching=graph "
+    "batch themselves, all others answer the same without it"
+)
 _TFLITE = "TensorFlow Lite models are not served here"
-_LOOPBACK = "gRPC is plain text on loopback"
+_LOOPBACK = "gRPC is plain text on loopback; put a gateway in front for TLS"
+_XLA = "models run as they do with XLA off, TensorFlow Serving's default"
+_THREADS = "threads are set by --tensorflow_*_parallelism only"
+_NOT_READ = "the files of a model are read once"
+_WHOLE = "the graph is kept as it is"
 
 NOT_HONOURED = {
-    "enable_batching": NotHonoured(False, _BATCHING),
-    "batching_parameters_file": NotHonoured("", _BATCHING),
-    "enable_per_model_batching_parameters": NotHonoured(False, _BATCHING),
-    "num_unload_threads": NotHonoured(0, _SPEED),
-    "flush_filesystem_caches": NotHonoured(True, _SPEED),
-    "use_alts_credentials": NotHonoured(False, _LOOPBACK),
-    "ssl_config_file": NotHonoured("", _LOOPBACK),
-    "platform_config_file": NotHonoured("", "the only platform is tensorflow"),
-    "remove_unused_fields_from_bundle_metagraph": NotHonoured(True, _SPEED),
-    "prefer_tflite_model": NotHonoured(False, _TFLITE),
+    "enable_batching": NotHonoured(False, _BATCHING, False),
+    "batching_parameters_file": NotHonoured("", _BATCHING, ""),
+    "enable_per_model_batching_parameters": NotHonoured(False, _BATCHING, False),
+    "flush_filesystem_caches": NotHonoured(True, _NOT_READ),
+    "use_alts_credentials": NotHonoured(False, _LOOPBACK, False),
+    "ssl_config_file": NotHonoured("", _LOOPBACK, ""),
+    "platform_config_file": NotHonoured("", "the only platform is tensorflow", ""),
+    "remove_unused_fields_from_bundle_metagraph": NotHonoured(True, _WHOLE),
+    "prefer_tflite_model": NotHonoured(False, _TFLITE, False),
     "num_tflite_pools": NotHonoured(2, _TFLITE),
     "num_tflite_interpreters_per_pool": NotHonoured(1, _TFLITE),
-    "xla_cpu_compilation_enabled": NotHonoured(False, _XLA),
-    "xla_gpu_compilation_enabled": NotHonoured(False, _XLA),
-    "enable_profiler": NotHonoured(False, "there is no profiler service here"),
-    "thread_pool_factory_config_file": NotHonoured("", _SPEED),
-    "mixed_precision": NotHonoured("", "models run in the precision they hold"),
-    "skip_initialize_tpu": NotHonoured(False, "there is no TPU support here"),
+    "xla_cpu_compilation_enabled": NotHonoured(False, _XLA, False),
+    "xla_gpu_compilation_enabled": NotHonoured(False, _XLA, False),
+    "enable_profiler": NotHonoured(True, "there is no profiler service here", False),
+    "thread_pool_factory_config_file": NotHonoured("", _THREADS, ""),
+    "mixed_precision": NotHonoured("", "models run in the precision they hold", ""),
+    "skip_initialize_tpu": NotHonoured(False, "no TPU is used here"),
 }
 
 
@@ -128,27 +144,45 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
         UsageError: unknown flag (close names are listed), wrong value, or a flag that
             the local server does not honour.
     """
+    given, rest = _parser().parse_known_args(list(arguments))
+    if rest:
+        raise UsageError(_unknown(rest[0]))
+    values = vars(given)
+    for name in NOT_HONOURED.keys() & values.keys():
+        _accept(name, values.pop(name))
+    return ServerOptions(**values)
+
+
+def _parser() -> "_Parser":
     parser = _Parser(
         prog="python -m serving serve",
         description="Serves SavedModels on loopback as TensorFlow Serving does.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    honoured = parser.add_argument_group("honoured")
     for field in dataclasses.fields(ServerOptions):
-        _add_flag(parser, field.name, field.default, f"default: {_text(field.default)}")
+        _add_flag(
+            honoured, field.name, field.default, f"default: {_text(field.default)}"
+        )
+    without = parser.add_argument_group("accepted without effect")
+    refused = parser.add_argument_group("not honoured: an error, but for one value")
     for name, flag in NOT_HONOURED.items():
-        _add_flag(parser, name, flag.harmless, argparse.SUPPRESS)
-    given, rest = parser.parse_known_args(list(arguments))
-    if rest:
-        raise UsageError(_unknown(rest[0]))
-    values = vars(given)
-    for name, flag in NOT_HONOURED.items():
-        if values.pop(name, flag.harmless) != flag.harmless:
-            raise UsageError(
-                f"--{name} is not honoured by the local server: {flag.reason}. "
-                f"Leave it out or give --{name}={_text(flag.harmless)}"
-            )
-    return ServerOptions(**values)
+        if flag.harmless is None:
+            _add_flag(without, name, flag.default, flag.reason)
+        else:
+            text = f"{flag.reason}; accepted: {_text(flag.harmless)}"
+            _add_flag(refused, name, flag.default, text)
+    return parser
+
+
+def _accept(name: str, value: Any) -> None:
+    flag = NOT_HONOURED[name]
+    if flag.harmless is not None and value != flag.harmless:
+        raise UsageError(
+            f"--{name} is not honoured by the local server: {flag.reason}. "
+            f"Leave it out or give --{name}={_text(flag.harmless)}"
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -158,14 +192,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def _add_flag(parser: _Parser, name: str, default: Any, text: str) -> None:
+def _add_flag(
+    group: argparse._ArgumentGroup, name: str, default: Any, text: str
+) -> None:
     kind = int if default is None else type(default)
     if kind is bool:
-        parser.add_argument(
+        group.add_argument(
             f"--{name}", nargs="?", const=True, type=_truth, metavar="BOOL", help=text
         )
     else:
-        parser.add_argument(
+        group.add_argument(
             f"--{name}", type=kind, metavar=kind.__name__.upper(), help=text
         )
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -14,7 +14,9 @@ from tensorflow_serving.apis import (
 )
 
 from .errors import ServingError
+from .messages import MessageReader
 from .service import Service
+from .workers import Workers
 
 logger = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 1024
@@ -27,38 +29,28 @@ class Caller:
 
     Args:
         service: the operations.
-        threads: where they run.
+        workers: where they run.
     """
 
-    def __init__(self, service: Service, threads: ThreadPoolExecutor):
+    def __init__(self, service: Service, workers: Workers):
         self.service = service
-        self._threads = threads
+        self._workers = workers
 
     async def answer(
-        self,
-        context: grpc.aio.ServicerContext,
-        operation: Callable[..., Any],
-        *arguments: Any,
-        counted: tuple[str, str] | None = None,
+        self, context: Any, operation: Callable[..., Any], *arguments: Any
     ) -> Any:
         """The operation's answer; an error ends the call with its code.
 
+        A client that cancels is waited for no longer; an operation that no thread has
+        taken by then is not run.
+
         Args:
             context: the call.
-            operation: a method of the service.
+            operation: a method of the service, or what ends in one.
             *arguments: its arguments.
-            counted: model and API under which the request is counted, if it is.
         """
-
-        def run() -> Any:
-            if counted is None:
-                return operation(*arguments)
-            with self.service.counted(*counted, "GRPC"):
-                return operation(*arguments)
-
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, run)
+            return await self._workers.run(operation, *arguments)
         except ServingError as error:
             await context.abort(grpc.StatusCode[error.code], _shortened(str(error)))
         except Exception as error:
@@ -72,11 +64,6 @@ def _shortened(text: str) -> str:
     return f"{text[:_MESSAGE_LIMIT]}...TRUNCATED"
 
 
-def _timeout(context: grpc.aio.ServicerContext) -> float:
-    remaining = context.time_remaining()
-    return _NO_DEADLINE if remaining is None else max(remaining, 0.001)
-
-
 class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):
     """tensorflow.serving.PredictionService."""
 
@@ -84,28 +71,50 @@ class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._caller = caller
 
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: D102
-        return await self._run("predict", request, context)
+        return await self._infer("predict", request, context)
 
     async def Classify(self, request: Any, context: Any) -> Any:  # noqa: D102
-        return await self._run("classify", request, context)
+        return await self._infer("classify", request, context)
 
     async def Regress(self, request: Any, context: Any) -> Any:  # noqa: D102
-        return await self._run("regress", request, context)
+        return await self._infer("regress", request, context)
 
     async def MultiInference(self, request: Any, context: Any) -> Any:  # noqa: D102
-        operation = self._caller.service.multi_inference
-        return await self._caller.answer(context, operation, request, _timeout(context))
+        service, remaining = self._caller.service, _remaining(context)
 
-    async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: D102
+        def run() -> Any:
+            return service.multi_inference(request, remaining())
+
+        return await self._caller.answer(context, run)
+
+    async def GetModelMetadata(  # noqa: D102
+        self, request: Any, context: Any
+    ) -> Any:
         operation = self._caller.service.get_model_metadata
         return await self._caller.answer(context, operation, request)
 
-    async def _run(self, name: str, request: Any, context: Any) -> Any:
-        operation = getattr(self._caller.service, name)
-        counted = (request.model_spec.name, name.capitalize())
-        return await self._caller.answer(
-            context, operation, request, _timeout(context), counted=counted
-        )
+    async def _infer(self, name: str, request: Any, context: Any) -> Any:
+        service, remaining = self._caller.service, _remaining(context)
+
+        def run() -> Any:
+            with service.counted(request.model_spec.name, name.capitalize(), "GRPC"):
+                return getattr(service, name)(request, remaining())
+
+        return await self._caller.answer(context, run)
+
+
+def _remaining(context: Any) -> Callable[[], float]:
+    """Tells how many seconds are left, when it is called."""
+    seconds = context.time_remaining()
+    deadline = time.monotonic() + (_NO_DEADLINE if seconds is None else seconds)
+
+    def remaining() -> float:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise ServingError("Timed out before it was run", "DEADLINE_EXCEEDED")
+        return left
+
+    return remaining
 
 
 class ModelServicer(model_service_pb2_grpc.ModelServiceServicer):
@@ -131,20 +140,34 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: D102
         if request.service not in HEALTHY:
             await context.abort(grpc.StatusCode.NOT_FOUND, "service name unknown")
-        return health_pb2.HealthCheckResponse(
-            status=health_pb2.HealthCheckResponse.SERVING
-        )
+        return _health("SERVING")
+
+    async def Watch(  # noqa: D102
+        self, request: Any, context: Any
+    ) -> AsyncIterator[Any]:
+        # What is known now, and then nothing: it does not change.
+        yield _health("SERVING" if request.service in HEALTHY else "SERVICE_UNKNOWN")
+        await asyncio.Event().wait()
 
 
-def grpc_server(service: Service, threads: ThreadPoolExecutor) -> grpc.aio.Server:
+def _health(status: str) -> Any:
+    return health_pb2.HealthCheckResponse(
+        status=health_pb2.HealthCheckResponse.ServingStatus.Value(status)
+    )
+
+
+def grpc_server(service: Service, workers: Workers) -> grpc.aio.Server:
     """A server with all services, without a port.
 
     Args:
         service: the operations.
-        threads: where they run.
+        workers: where they run.
     """
-    server = grpc.aio.server(options=_options(service.options.grpc_channel_arguments))
-    caller = Caller(service, threads)
+    server = grpc.aio.server(
+        interceptors=[MessageReader()],
+        options=_options(service.options.grpc_channel_arguments),
+    )
+    caller = Caller(service, workers)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         PredictionServicer(caller), server
     )

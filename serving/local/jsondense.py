@@ -17,7 +17,8 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from .errors import InvalidArgument, Unimplemented
-from .jsontext import Repeated, echo, format_error, type_of
+from .jsonreader import Repeated
+from .jsontext import echo, format_error, type_of
 from .session import type_name
 from .tensors import parsing_error
 
@@ -97,35 +98,44 @@ def dense(value: Any, data_type: int) -> Dense:
     leaves = [value]
     for size in shape:
         if any(type(v) is not list or len(v) != size for v in leaves):
-            _blame(value, shape, 0, data_type)
+            _blame(value, shape, data_type)
         leaves = list(itertools.chain.from_iterable(leaves))
     if any(type(v) is list for v in leaves):
-        _blame(value, shape, 0, data_type)
+        _blame(value, shape, data_type)
     return Dense(tuple(shape), _convert(leaves, data_type))
 
 
-def _blame(value: Any, shape: list[int], level: int, data_type: int) -> None:
+def _blame(value: Any, shape: list[int], data_type: int) -> None:
     """Raises for the first element that does not fit the shape or the type."""
     rank = len(shape)
-    if not isinstance(value, list):
-        if level != rank:
+    lists = [iter([value])]  # those that the present element is in, outermost first
+    while lists:
+        level = len(lists) - 1
+        item = next(lists[-1], lists)
+        if item is lists:
+            lists.pop()
+        elif isinstance(item, list):
+            _check_list(item, level, shape)
+            lists.append(iter(item))
+        elif level != rank:
             raise InvalidArgument(
-                f"JSON Value: {echo(value)} found at incorrect level: {level + 1} "
+                f"JSON Value: {echo(item)} found at incorrect level: {level + 1} "
                 f"in the JSON DOM. Expected at level: {rank}"
             )
-        _convert([value], data_type)
-        return
-    if level >= rank:
+        else:
+            _convert([item], data_type)
+
+
+def _check_list(items: list[Any], level: int, shape: list[int]) -> None:
+    if level >= len(shape):
         raise InvalidArgument(
-            f"Encountered list at unexpected level: {level} expected < {rank}"
+            f"Encountered list at unexpected level: {level} expected < {len(shape)}"
         )
-    if len(value) != shape[level]:
+    if len(items) != shape[level]:
         raise InvalidArgument(
-            f"Encountered list at unexpected size: {len(value)} at level: {level} "
+            f"Encountered list at unexpected size: {len(items)} at level: {level} "
             f"expected size: {shape[level]}"
         )
-    for item in value:
-        _blame(item, shape, level + 1, data_type)
 
 
 def _within(low: int, high: int) -> Callable[[Any], bool]:

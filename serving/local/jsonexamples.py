@@ -9,7 +9,8 @@ from tensorflow_serving.apis import input_pb2
 
 from .errors import InvalidArgument
 from .jsondense import decode_base64, is_base64
-from .jsontext import format_error, members, type_of
+from .jsonreader import members
+from .jsontext import format_error, type_of
 
 
 def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:

@@ -11,7 +11,8 @@ from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from .errors import InvalidArgument, ServingError
 from .jsondense import CONVERSIONS, Dense, dense, is_base64
-from .jsontext import echo, format_error, members
+from .jsonreader import members
+from .jsontext import echo, format_error
 from .session import type_name
 
 TensorInfos = Mapping[str, TensorInfo]
@@ -167,17 +168,18 @@ def outputs_to_json(outputs: Mapping[str, np.ndarray], row: bool) -> dict[str, A
         row: whether the request had the row format.
 
     Raises:
-        InvalidArgument: a type that JSON does not get, or outputs without a common
-            first dimension in the row format.
+        InvalidArgument: no outputs, a type that JSON does not get, or outputs without
+            a common first dimension in the row format.
     """
+    if not outputs:
+        raise InvalidArgument("Cannot convert empty tensor map to JSON")
     if row:
         _check_batch(outputs)
     columns = {alias: _plain(alias, array) for alias, array in outputs.items()}
-    alone = next(iter(columns.values())) if len(columns) == 1 else None
+    if len(columns) == 1:
+        return {"predictions" if row else "outputs": next(iter(columns.values()))}
     if not row:
-        return {"outputs": columns if alone is None else alone}
-    if alone is not None:
-        return {"predictions": alone}
+        return {"outputs": columns}
     rows = [
         dict(zip(columns, values, strict=True))
         for values in zip(*columns.values(), strict=True)

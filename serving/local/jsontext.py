@@ -1,29 +1,28 @@
 """JSON as TensorFlow Serving's parser reads it and prints it.
 
-The standard library reads it; what RapidJSON does otherwise is here: NaN and Infinity
-are numbers (Inf and -NaN too), the first of two equal keys counts, bytes after the
-document are ignored, bytes that are not UTF-8 pass through strings, denormal numbers
-are 0, and a zero may have no exponent that another digit could not have.
+What RapidJSON reads otherwise than the standard library: NaN and Infinity are numbers
+(Inf and -NaN too), the first of two equal keys counts, bytes after the document are
+ignored, bytes that are not UTF-8 pass through strings and so does half of a surrogate
+pair, denormal numbers are 0, and a zero may have no exponent that another digit could
+not have.
 """
 
 import json
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from .errors import InvalidArgument
+from .jsonreader import BLANKS, members, read
 
 TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 
 # Of a value that an error quotes, only so many characters are printed.
 _ECHO_LIMIT = 256
-_SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max
-_BLANKS = " \t\n\r"
-_SPECIAL = re.compile(r'"(?:[^"\\]|\\.)*"|-(?=NaN)|(-?)Inf(?:inity)?', re.DOTALL)
-_ESCAPES = re.compile(
-    r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL
+# A surrogate pair, half of one, any other escape.
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u([dD][89a-fA-F]..)|\\.", re.DOTALL
 )
 
 
@@ -39,21 +38,19 @@ def parse(body: bytes) -> dict[str, Any]:
     if not body:
         raise InvalidArgument("JSON Parse error: The document is empty")
     text = body.decode("utf-8-sig", "surrogateescape")
-    start = len(text) - len(text.lstrip(_BLANKS))
+    if "\\u" in text:
+        text = _ESCAPE.sub(_without_halves, text)
+    start = len(text) - len(text.lstrip(BLANKS))
     if start == len(text):
         raise _parse_error("The document is empty.", start)
     try:
-        value = _decode(text, start)
+        value = read(text, start)
     except json.JSONDecodeError as error:
         raise _parse_error(f"{error.msg}.", error.pos) from error
     except OverflowError as error:
         raise _parse_error("Number too big to be stored in double.", start) from error
     except RecursionError as error:
         raise InvalidArgument(TOO_DEEP) from error
-    for match in _ESCAPES.finditer(text) if "\\u" in text else ():
-        if match[1]:
-            reason = "The surrogate pair in string is invalid."
-            raise _parse_error(reason, match.start())
     if not isinstance(value, dict):
         raise format_error(value, "Is not object")
     return value
@@ -64,77 +61,23 @@ def format_error(value: Any, text: str) -> InvalidArgument:
     return InvalidArgument(f"JSON Value: {echo(value)} {text}")
 
 
-def _decode(text: str, start: int) -> Any:
+def _without_halves(escape: re.Match[str]) -> str:
+    """An escape that Python reads as RapidJSON does.
+
+    Half of a surrogate pair is a wrong escape if it is the first half, and three bytes
+    that are not UTF-8 if it is the second.
+    """
     try:
-        return _DECODER.raw_decode(text, start)[0]
-    except json.JSONDecodeError as error:
-        if not text.startswith(("Inf", "-Inf", "-NaN"), error.pos):
-            raise
-    return _DECODER.raw_decode(_SPECIAL.sub(_as_python, text), start)[0]
-
-
-def _as_python(match: re.Match[str]) -> str:
-    """A number of `_SPECIAL` as Python spells it; NaN has no sign."""
-    if match[1] is not None:
-        return f"{match[1]}Infinity"
-    return "" if match[0] == "-" else match[0]
+        half = int(escape[1] or "0", 16)
+    except ValueError:  # no hexadecimal digits: wrong anyway
+        return escape[0]
+    if half < 0xDC00:
+        return r"\?" if half else escape[0]
+    return chr(half).encode("utf-8", "surrogatepass").decode("ascii", "surrogateescape")
 
 
 def _parse_error(text: str, offset: int) -> InvalidArgument:
     return InvalidArgument(f"JSON Parse error: {text} at offset: {offset}")
-
-
-class Repeated(dict[str, Any]):
-    """An object in which a key comes twice: the first one is found by it.
-
-    Attributes:
-        pairs: all keys with their values, in order.
-    """
-
-    def __init__(self, pairs: list[tuple[str, Any]]):
-        super().__init__(reversed(pairs))
-        self.pairs = pairs
-
-
-def members(value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The keys of an object with their values, each as often as it comes."""
-    return value.pairs if isinstance(value, Repeated) else value.items()
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    return value if len(value) == len(pairs) else Repeated(pairs)
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if _SMALLEST <= abs(value) <= _LARGEST:
-        return value
-    if math.isinf(value) or _exponent_too_large(text):
-        raise OverflowError(text)
-    return math.copysign(0.0, value)
-
-
-def _exponent_too_large(text: str) -> bool:
-    """Whether a zero has an exponent that RapidJSON refuses whatever comes before."""
-    if len(text) < len("0e309"):  # most zeros
-        return False
-    digits, _, exponent = text.lower().partition("e")
-    return bool(exponent) and float(exponent) > 308 + len(digits.partition(".")[2])
-
-
-def _integer(text: str) -> int | float:
-    """What no 64 bits hold is a floating-point number."""
-    if len(text) <= 20:
-        value = int(text)
-        if -(2**63) <= value < 2**64:
-            return value
-    return _number(text)
-
-
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=_number, parse_int=_integer
-)
 
 
 def dump(value: Any) -> bytes:

@@ -1,82 +1,176 @@
 """Counters and histograms under TensorFlow Serving's names, and the Prometheus page.
 
 Own text, since Prometheus's client library renames counters (`_total`) and refuses
-names that begin with a colon.
+names that begin with a colon. Of TensorFlow's own metrics the page has those that can
+be measured from outside; the sizes of the batches that a graph makes
+(`/tensorflow/serving/batching/...`) are counted inside TensorFlow, whose Python
+interface does not give them away.
 """
 
 import bisect
+import re
 import threading
+import time
+from collections.abc import Sequence
 
-REQUEST_COUNT = ":tensorflow:serving:request_count"
-REQUEST_LATENCY = ":tensorflow:serving:request_latency"
-RUNTIME_LATENCY = ":tensorflow:serving:runtime_latency"
-LOAD_ATTEMPTS = ":tensorflow:cc:saved_model:load_attempt_count"
-WARMUP_LATENCY = ":tensorflow:serving:model_warmup_latency"
-
-# Microseconds.
-_BOUNDS = [10 * 1.8**step for step in range(33)]
-_Labels = tuple[tuple[str, str], ...]
+# Microseconds; 33 bounds from 10 to about 20 minutes.
+_LATENCY = [10 * 1.8**step for step in range(33)]
+_RUN_TIME = [1000 * 2.0**step for step in range(20)]
+_EXAMPLES = [2.0**step for step in range(15)]
 
 
-class Metrics:
-    """What a server counts; any thread may call any method."""
+def microseconds_since(begin: int) -> int:
+    """The time that passed since `time.perf_counter_ns` said `begin`."""
+    return (time.perf_counter_ns() - begin) // 1000
 
-    def __init__(self) -> None:
+
+class Counter:
+    """A number for each combination of label values.
+
+    Args:
+        name: TensorFlow Serving's name, `/tensorflow/serving/...`.
+        *labels: names of the labels.
+    """
+
+    kind = "counter"
+
+    def __init__(self, name: str, *labels: str):
+        self.name = name
+        self._labels = labels
         self._lock = threading.Lock()
-        self._counters: dict[str, dict[_Labels, int]] = {}
-        self._histograms: dict[str, dict[_Labels, _Histogram]] = {}
+        self._values: dict[tuple[str, ...], int] = {}
 
-    def count(self, name: str, **labels: str) -> None:
-        """Adds 1 to a counter."""
+    def add(self, amount: int, *values: str) -> None:
+        """Adds to the number of these label values."""
         with self._lock:
-            cells = self._counters.setdefault(name, {})
-            key = tuple(labels.items())
-            cells[key] = cells.get(key, 0) + 1
+            self._values[values] = self._values.get(values, 0) + amount
 
-    def observe(self, name: str, seconds: float, **labels: str) -> None:
-        """Adds a duration to a histogram of microseconds."""
+    @property
+    def first(self) -> int:
+        """The number of the first combination of label values; 0 without any."""
         with self._lock:
-            cells = self._histograms.setdefault(name, {})
-            cells.setdefault(tuple(labels.items()), _Histogram()).add(seconds * 1e6)
+            return self._values[min(self._values)] if self._values else 0
 
-    def page(self) -> str:
-        """Everything in Prometheus's text format."""
+    def lines(self, page_name: str) -> list[str]:
+        """The lines of the page."""
+        with self._lock:
+            cells = sorted(self._values.items())
+        return [
+            f"{page_name}{{{_pairs(self._labels, values)}}} {number}"
+            for values, number in cells
+        ]
+
+
+class Histogram:
+    """A distribution for each combination of label values.
+
+    Args:
+        name: TensorFlow Serving's name, `/tensorflow/serving/...`.
+        bounds: upper ends of the buckets, ascending; a last one without end follows.
+        *labels: names of the labels.
+    """
+
+    kind = "histogram"
+    first = 0
+
+    def __init__(self, name: str, bounds: Sequence[float], *labels: str):
+        self.name = name
+        self._bounds = bounds
+        self._labels = labels
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def add(self, value: float, *values: str) -> None:
+        """Counts a value under these label values."""
+        # As TensorFlow has it: a value that equals a bound is above it.
+        bucket = bisect.bisect_right(self._bounds, value)
+        with self._lock:
+            if values not in self._counts:
+                self._counts[values] = [0] * (len(self._bounds) + 1)
+                self._sums[values] = 0
+            self._counts[values][bucket] += 1
+            self._sums[values] += value
+
+    def lines(self, page_name: str) -> list[str]:
+        """The lines of the page; each bucket holds those below it too."""
+        with self._lock:
+            cells = [
+                (values, list(counts), self._sums[values])
+                for values, counts in sorted(self._counts.items())
+            ]
+        bounds = [f"{bound:g}" for bound in self._bounds] + ["+Inf"]
         lines = []
-        with self._lock:
-            for name, counters in sorted(self._counters.items()):
-                lines.append(f"# TYPE {name} counter")
-                for labels, value in counters.items():
-                    lines.append(f"{name}{_braces(labels)} {value}")
-            for name, histograms in sorted(self._histograms.items()):
-                lines.append(f"# TYPE {name} histogram")
-                for labels, histogram in histograms.items():
-                    lines.extend(histogram.lines(name, labels))
-        return "".join(f"{line}\n" for line in lines)
-
-
-class _Histogram:
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect.bisect_left(_BOUNDS, value)] += 1
-        self.sum += value
-
-    def lines(self, name: str, labels: _Labels) -> list[str]:
-        below, lines = 0, []
-        bounds = [f"{bound:g}" for bound in _BOUNDS] + ["+Inf"]
-        for bound, count in zip(bounds, self.counts, strict=True):
-            below += count
-            lines.append(f"{name}_bucket{_braces((*labels, ('le', bound)))} {below}")
-        lines.append(f"{name}_sum{_braces(labels)} {self.sum:g}")
-        lines.append(f"{name}_count{_braces(labels)} {below}")
+        for values, counts, total in cells:
+            pairs = _pairs(self._labels, values)
+            below = 0
+            for bound, count in zip(bounds, counts, strict=True):
+                below += count
+                start = f"{pairs}," if pairs else ""
+                lines.append(f'{page_name}_bucket{{{start}le="{bound}"}} {below}')
+            lines.append(f"{page_name}_sum{{{pairs}}} {total}")
+            lines.append(f"{page_name}_count{{{pairs}}} {below}")
         return lines
 
 
-def _braces(labels: _Labels) -> str:
-    pairs = ",".join(f'{key}="{_escape(value)}"' for key, value in labels)
-    return f"{{{pairs}}}"
+class Metrics:
+    """What a server counts; any thread may add to it.
+
+    Durations are in microseconds. `API` and `entrypoint` are those of TensorFlow
+    Serving: `predict` over REST, `Predict` over GRPC, nothing for questions.
+    """
+
+    def __init__(self) -> None:
+        serving, core = "/tensorflow/serving", "/tensorflow/core"
+        saved_model = "/tensorflow/cc/saved_model"
+        self.request_count = Counter(f"{serving}/request_count", "model_name", "status")
+        self.request_latency = Histogram(
+            f"{serving}/request_latency", _LATENCY, "model_name", "API", "entrypoint"
+        )
+        self.runtime_latency = Histogram(
+            f"{serving}/runtime_latency", _LATENCY, "model_name", "API", "runtime"
+        )
+        self.example_counts = Histogram(
+            f"{serving}/request_example_counts", _EXAMPLES, "model"
+        )
+        self.example_count_total = Counter(
+            f"{serving}/request_example_count_total", "model"
+        )
+        self.warmup_latency = Histogram(
+            f"{serving}/model_warmup_latency", _LATENCY, "model_path", "status"
+        )
+        self.warmup_records = Counter(
+            f"{serving}/model_warmup_records_read", "model_path"
+        )
+        self.load_attempts = Counter(
+            f"{saved_model}/load_attempt_count", "model_path", "status"
+        )
+        self.load_latency = Counter(f"{saved_model}/load_latency", "model_path")
+        self.graph_runs = Counter(f"{core}/graph_runs")
+        self.graph_run_time = Counter(f"{core}/graph_run_time_usecs")
+        self.graph_run_times = Histogram(
+            f"{core}/graph_run_time_usecs_histogram", _RUN_TIME
+        )
+
+    @property
+    def by_name(self) -> dict[str, Counter | Histogram]:
+        """All metrics by TensorFlow Serving's names."""
+        return {metric.name: metric for metric in vars(self).values()}
+
+    def page(self) -> str:
+        """Everything in Prometheus's text format, as TensorFlow Serving writes it."""
+        lines = []
+        for name, metric in sorted(self.by_name.items()):
+            page_name = re.sub(r"[^a-zA-Z0-9_]", ":", name)
+            lines.append(f"# TYPE {page_name} {metric.kind}")
+            lines.extend(metric.lines(page_name))
+        return "".join(f"{line}\n" for line in lines)
+
+
+def _pairs(names: Sequence[str], values: Sequence[str]) -> str:
+    return ",".join(
+        f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True)
+    )
 
 
 def _escape(text: str) -> str:

@@ -55,7 +55,8 @@ class ServedModel:
     @property
     def labels(self) -> dict[str, int]:
         """Version numbers by label."""
-        return dict(self.config.version_labels) if self.config else {}
+        config = self.config  # which another thread may take away
+        return dict(config.version_labels) if config else {}
 
     def candidates(self, spec: ModelSpec) -> list[Version]:
         """The versions that may answer a request, the best one first.
@@ -76,11 +77,12 @@ class ServedModel:
         """
         if spec.WhichOneof("version_choice") == "version":
             return spec.version.value
-        if spec.version_label not in self.labels:
+        number = self.labels.get(spec.version_label)
+        if number is None:
             raise InvalidArgument(
                 f"Unrecognized servable version label: {spec.version_label}"
             )
-        return self.labels[spec.version_label]
+        return number
 
     def status(self, spec: ModelSpec) -> GetModelStatusResponse:
         """The states of all versions, newest first, or of the one that is named.

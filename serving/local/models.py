@@ -27,6 +27,10 @@ from .model import Failure, Loader, ServedModel, tell_failures
 from .session import LoadedModel
 from .versions import Version
 
+# How often a request looks for a version: while it looks, the next version may take
+# over from the one that was about to be found.
+_LOOKS = 3
+
 
 class ServedModels:
     """The models of a server. Any thread may call any method.
@@ -134,13 +138,12 @@ class ServedModels:
         if not spec.name:
             raise InvalidArgument("ModelSpec has no name specified.")
         served = self._model(spec.name)
-        candidates = served.candidates(spec)
-        # Twice: the next version may take over between two looks.
-        for version in (*candidates, *candidates):
-            with version.in_use() as model:
-                if model is not None:
-                    yield model, version.number
-                    return
+        for _ in range(_LOOKS):
+            for version in served.candidates(spec):
+                with version.in_use() as model:
+                    if model is not None:
+                        yield model, version.number
+                        return
         asked = f"Latest({spec.name})"
         if spec.WhichOneof("version_choice"):
             asked = f"Specific({spec.name}, {served.number(spec)})"
@@ -159,9 +162,8 @@ class ServedModels:
         return self._models.get(name) or ServedModel(name, self._load)
 
     def _configs(self) -> dict[str, ModelConfig]:
-        return {
-            name: model.config for name, model in self._models.items() if model.config
-        }
+        present = list(self._models.items())  # other threads may add to it
+        return {name: model.config for name, model in present if model.config}
 
     def _accept(self, config: ModelServerConfig) -> None:
         """Takes a configuration over, or refuses it and changes nothing."""
@@ -209,7 +211,8 @@ class ServedModels:
         return due
 
     def _versions(self) -> list[Version]:
-        return [v for model in self._models.values() for v in model.versions.values()]
+        present = list(self._models.values())  # other threads may add to it
+        return [v for model in present for v in list(model.versions.values())]
 
     def _next_attempt(self) -> float | None:
         times = (version.next_attempt for version in self._versions())

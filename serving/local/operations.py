@@ -13,14 +13,14 @@ from tensorflow_serving.apis import (
     predict_pb2,
     regression_pb2,
 )
+from tensorflow_serving.apis.input_pb2 import Input
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from . import metrics as names
 from .errors import ServingError
 from .examples import CLASSIFY, REGRESS, infer, multi_infer
 from .flags import ServerOptions
-from .metrics import Metrics
-from .predict import LazyInputs, predict
+from .metrics import Metrics, microseconds_since
+from .predict import LazyInputs, prepare
 from .session import LoadedModel, session_config
 from .tensors import array_from_proto
 from .warmup import warm_up
@@ -52,22 +52,23 @@ class Operations:
         output_filter: Sequence[str] = (),
     ) -> dict[str, np.ndarray]:
         """Outputs by alias of the signature that the ModelSpec names."""
+        run = prepare(
+            model,
+            spec.signature_name,
+            inputs,
+            output_filter,
+            self._options.enable_signature_method_name_check,
+        )
         with self._timed(spec.name, "Predict"):
-            return predict(
-                model,
-                spec.signature_name,
-                inputs,
-                timeout,
-                output_filter,
-                self._options.enable_signature_method_name_check,
-            )
+            return model.run(*run, timeout)
 
     def infer(
         self, model: LoadedModel, request: Any, method: str, timeout: float
     ) -> Any:
         """The result of a ClassificationRequest or a RegressionRequest."""
-        with self._timed(request.model_spec.name, _API[method]):
-            return infer(
+        name = request.model_spec.name
+        with self._timed(name, _API[method]):
+            result = infer(
                 model,
                 request.model_spec.signature_name,
                 method,
@@ -75,6 +76,8 @@ class Operations:
                 timeout,
                 self._options.enable_signature_method_name_check,
             )
+        self._count_examples(name, request.input)
+        return result
 
     def multi_infer(
         self,
@@ -83,41 +86,51 @@ class Operations:
         timeout: float,
     ) -> list[Any]:
         """One result for each task of a MultiInferenceRequest."""
-        return multi_infer(
+        results = multi_infer(
             model,
             request.tasks,
             request.input,
             timeout,
             self._options.enable_signature_method_name_check,
         )
+        self._count_examples(request.tasks[0].model_spec.name, request.input)
+        return results
+
+    def _count_examples(self, name: str, given: Input) -> None:
+        lists = (given.example_list, given.example_list_with_context)
+        count = sum(len(examples.examples) for examples in lists)
+        self._metrics.example_counts.add(count, name)
+        self._metrics.example_count_total.add(count, name)
 
     @contextlib.contextmanager
-    def _timed(self, model: str, api: str) -> Iterator[None]:
-        begin = time.perf_counter()
+    def _timed(self, name: str, api: str) -> Iterator[None]:
+        begin = time.perf_counter_ns()
         yield
-        self._metrics.observe(
-            names.RUNTIME_LATENCY,
-            time.perf_counter() - begin,
-            model_name=model,
-            API=api,
-            runtime="TF1",
-        )
+        self._metrics.runtime_latency.add(microseconds_since(begin), name, api, "TF1")
 
     def load(self, folder: str) -> LoadedModel:
         """Loads and warms up a version; how it went is counted."""
+        begin = time.perf_counter_ns()
         try:
-            model = LoadedModel(folder, self._tags, self._session_config)
-            self._warm_up(model, folder)
+            model = LoadedModel(
+                folder, self._tags, self._session_config, self._count_run
+            )
         except ServingError:
-            self._metrics.count(names.LOAD_ATTEMPTS, model_path=folder, status="fail")
+            self._metrics.load_attempts.add(1, folder, "fail")
             raise
-        self._metrics.count(names.LOAD_ATTEMPTS, model_path=folder, status="success")
+        self._metrics.load_attempts.add(1, folder, "success")
+        self._metrics.load_latency.add(microseconds_since(begin), folder)
+        if self._options.enable_model_warmup:
+            self._warm_up(model, folder)
         return model
 
+    def _count_run(self, microseconds: int) -> None:
+        self._metrics.graph_runs.add(1)
+        self._metrics.graph_run_time.add(microseconds)
+        self._metrics.graph_run_times.add(microseconds)
+
     def _warm_up(self, model: LoadedModel, folder: str) -> None:
-        if not self._options.enable_model_warmup:
-            return
-        begin = time.perf_counter()
+        begin = time.perf_counter_ns()
         iterations = self._options.num_request_iterations_for_warmup
         try:
             count = warm_up(folder, functools.partial(self._run, model), iterations)
@@ -125,12 +138,8 @@ class Operations:
             model.close()
             raise
         if count:
-            self._metrics.observe(
-                names.WARMUP_LATENCY,
-                time.perf_counter() - begin,
-                model_path=folder,
-                status="OK",
-            )
+            self._metrics.warmup_records.add(count, folder)
+            self._metrics.warmup_latency.add(microseconds_since(begin), folder, "OK")
 
     def _run(self, model: LoadedModel, request: Any) -> None:
         """Runs a warm-up request, whatever it is."""

@@ -1,6 +1,7 @@
 """Predict: the checks of a request against its signature, for REST and gRPC alike."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,31 +15,42 @@ METHODS = tuple(f"tensorflow/serving/{m}" for m in ("predict", "classify", "regr
 LazyInputs = Mapping[str, Callable[[], np.ndarray]]
 
 
-def predict(
+class Run(NamedTuple):
+    """What a request asks a session for.
+
+    Attributes:
+        signature: the signature.
+        feeds: arrays by the alias of the input.
+        fetches: aliases of the outputs.
+    """
+
+    signature: SignatureDef
+    feeds: dict[str, np.ndarray]
+    fetches: list[str]
+
+
+def prepare(
     model: LoadedModel,
     signature_name: str,
     inputs: LazyInputs,
-    timeout: float,
     output_filter: Sequence[str] = (),
     check_method: bool = False,
-) -> dict[str, np.ndarray]:
-    """Runs a signature.
+) -> Run:
+    """Checks a request against its signature.
 
     Args:
         model: a loaded version.
         signature_name: its key, or "" for `serving_default`.
         inputs: by alias, a function that makes the array.
-        timeout: seconds.
         output_filter: aliases of the wanted outputs; none means all.
         check_method: whether the signature's method_name must be one of `METHODS`.
 
     Returns:
-        Outputs by alias.
+        What is to be run.
 
     Raises:
         FailedPrecondition: no such signature.
         InvalidArgument: inputs or outputs that are not the signature's.
-        ServingError: what the run itself raises.
     """
     key = signature_name or DEFAULT_SIGNATURE
     if key not in model.signatures:
@@ -52,8 +64,7 @@ def predict(
         )
     _check_count(signature, inputs)
     feeds = _feeds(signature, inputs)
-    fetches = _fetches(signature, output_filter)
-    return model.run(signature, feeds, fetches, timeout)
+    return Run(signature, feeds, _fetches(signature, output_filter))
 
 
 def _check_count(signature: SignatureDef, inputs: LazyInputs) -> None:

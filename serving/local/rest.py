@@ -1,12 +1,10 @@
 """REST: TensorFlow Serving's routes under /v1/, as an ASGI application."""
 
-import asyncio
 import functools
 import json
 import logging
 import re
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from google.protobuf import json_format
@@ -28,11 +26,16 @@ from .predict import LazyInputs
 from .routes import VersionOverflow, route
 from .service import ModelSpec, Service
 from .session import DEFAULT_SIGNATURE, LoadedModel
+from .workers import Workers
 
 logger = logging.getLogger(__name__)
 
-_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+# What no path and no query may hold (RFC 3986); TensorFlow Serving's HTTP library
+# refuses it before anything else is looked at.
+_NO_URI = re.compile(rb"%(?![0-9A-Fa-f]{2})|[^!#-;=?-Z_a-z~]")
 _INFLATED_LIMIT = 100_000_000
+BODY_LIMIT = 64 * 2**20
+_TOO_LARGE = f"The body is larger than {BODY_LIMIT} bytes; send large inputs over gRPC"
 
 _CORS = {
     "Access-Control-Allow-Origin": "*",
@@ -42,22 +45,19 @@ _CORS = {
 
 
 class RestApp:
-    """The ASGI application.
+    """The ASGI application, for `http.Protocol`.
 
     Args:
         service: the operations.
-        threads: where they run, and where JSON is read and written.
+        workers: where they run, and where JSON is read and written.
         metrics_path: the path of the metrics page, if there is one.
     """
 
     def __init__(
-        self,
-        service: Service,
-        threads: ThreadPoolExecutor,
-        metrics_path: str | None = None,
+        self, service: Service, workers: Workers, metrics_path: str | None = None
     ):
         self._service = service
-        self._threads = threads
+        self._workers = workers
         self._metrics_path = metrics_path
         self._timeout = service.options.rest_api_timeout_in_ms / 1000
 
@@ -65,31 +65,27 @@ class RestApp:
         """Answers one request."""
         request = Request(scope, receive)
         try:
-            body = await request.body()
+            body = await _body(request)
         except ClientDisconnect:
             return
-        loop = asyncio.get_running_loop()
-        response = await loop.run_in_executor(
-            self._threads, self._respond, request, body
-        )
+        response = await self._workers.run(self._respond, request, body)
         await response(scope, receive, send)
 
-    def _respond(self, request: Request, body: bytes) -> Response:
-        raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-        if _BAD_ESCAPE.search(raw):
+    def _respond(self, request: Request, body: bytes | None) -> Response:
+        target: bytes = request.scope["state"]["target"]
+        if _NO_URI.search(target):
             return _html(400, "Bad Request")
-        path = raw.decode("utf-8", "replace")
-        if query := request.scope["query_string"]:
-            path = f"{path}?{query.decode('latin-1')}"
-        if self._metrics_path and raw.decode("latin-1") == self._metrics_path:
+        path = target.decode("ascii")
+        if self._metrics_path and path.partition("?")[0] == self._metrics_path:
             return self._metrics(path)
         if not path.lower().startswith("/v1/"):
             return _html(404, "Not Found")
-        response = (
-            _options(request)
-            if request.method == "OPTIONS"
-            else self._answer(request, path, body)
-        )
+        if body is None:
+            response = _json({"error": _TOO_LARGE}, 413)
+        elif request.method == "OPTIONS":
+            response = _options(request)
+        else:
+            response = self._answer(request, path, body)
         if self._service.options.rest_api_enable_cors_support:
             response.headers.update(_CORS)
         return response
@@ -175,6 +171,20 @@ class RestApp:
         request = regression_pb2.RegressionRequest(model_spec=spec)
         _fill_examples(request, body)
         return result_to_json(self._service.regress(request, self._timeout).result)
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body; None if it is too large, of which no more than the limit is kept."""
+    length = request.headers.get("content-length", "0")
+    if int(length) > BODY_LIMIT:
+        return None
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > BODY_LIMIT:
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _fill_examples(request: Any, body: bytes) -> None:

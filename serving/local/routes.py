@@ -8,12 +8,16 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from .errors import InvalidArgument
 
-# Paths in any case, verbs only in lower case.
+VERBS = ("classify", "regress", "predict")
+
+# Paths may have any case; verbs in another case are found and then refused, so that
+# what is wrong with the version is told first.
 _NAME = r"(?P<name>[^/:]+)"
 _CHOICE = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
-_VERB = r"(?P<verb>classify|regress|predict)"
-_POST = re.compile(rf"(?i:/v1/models/{_NAME}{_CHOICE}):{_VERB}", re.ASCII)
-_GET = re.compile(rf"(?i:/v1/models(?:/{_NAME})?{_CHOICE}(?P<rest>/metadata)?)", re.A)
+_VERB = f"(?P<verb>{'|'.join(VERBS)})"
+_FLAGS = re.ASCII | re.IGNORECASE
+_POST = re.compile(f"/v1/models/{_NAME}{_CHOICE}:{_VERB}", _FLAGS)
+_GET = re.compile(f"/v1/models(?:/{_NAME})?{_CHOICE}(?P<rest>/metadata)?", _FLAGS)
 
 
 class Route(NamedTuple):
@@ -46,18 +50,21 @@ def route(method: str, path: str) -> Route:
         VersionOverflow: see there.
     """
     if method == "POST" and (match := _POST.fullmatch(path)):
-        return Route(match["verb"], match["verb"], _spec(match))
+        spec = _spec(match)
+        if match["verb"] in VERBS:
+            return Route(match["verb"], match["verb"], spec)
     if method == "GET" and (match := _GET.fullmatch(path)):
-        if not match["name"]:
+        spec = _spec(match)
+        if not spec.name:
             raise InvalidArgument("Missing model name in request.")
         # In upper case `/METADATA` is the status, as in TensorFlow Serving.
         operation = "metadata" if match["rest"] == "/metadata" else "status"
-        return Route(operation, "", _spec(match))
+        return Route(operation, "", spec)
     raise InvalidArgument(f"Malformed request: {method} {path}")
 
 
 def _spec(match: re.Match[str]) -> ModelSpec:
-    spec = ModelSpec(name=unquote(match["name"]))
+    spec = ModelSpec(name=unquote(match["name"] or ""))
     if match["version"]:
         if len(match["version"].lstrip("0")) > 19 or int(match["version"]) >= 2**63:
             raise VersionOverflow

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,10 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from . import metrics as names
 from .errors import InvalidArgument, ServingError
 from .examples import CLASSIFY, REGRESS
 from .flags import ServerOptions
-from .metrics import Metrics
+from .metrics import Metrics, microseconds_since
 from .models import ServedModels
 from .operations import Operations, lazy_inputs
 from .predict import LazyInputs
@@ -44,6 +43,12 @@ class Service:
         self.metrics = Metrics()
         self._operations = Operations(options, self.metrics)
         self.models = ServedModels(options, self._operations.load)
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Frees the models; requests that run or come later are UNAVAILABLE."""
+        self._stopped = True
+        self.models.stop()
 
     def predict(
         self, request: predict_pb2.PredictRequest, timeout: float
@@ -149,28 +154,39 @@ class Service:
     def reload_config(
         self, request: model_management_pb2.ReloadConfigRequest
     ) -> model_management_pb2.ReloadConfigResponse:
-        """ModelService.HandleReloadConfigRequest: returns once models are loaded."""
+        """ModelService.HandleReloadConfigRequest: returns once models are loaded.
+
+        The answer tells by how much the metrics that are named have grown meanwhile.
+        """
+        before = self._values(request.metric_names)
         self.models.reload(request.config)
         response = model_management_pb2.ReloadConfigResponse()
         response.status.SetInParent()
+        for name, value in self._values(request.metric_names).items():
+            response.metric.add(name=name, int64_value_increase=value - before[name])
         return response
+
+    def _values(self, metric_names: Iterable[str]) -> dict[str, int]:
+        """Of each metric the first number; 0 for histograms and unknown names."""
+        known = self.metrics.by_name
+        return {
+            name: known[name].first if name in known else 0 for name in metric_names
+        }
 
     @contextlib.contextmanager
     def counted(self, model: str, api: str, entrypoint: str) -> Iterator[None]:
         """Counts the request that the block answers, and how long it takes."""
-        begin = time.perf_counter()
+        begin = time.perf_counter_ns()
         try:
+            if self._stopped:
+                raise ServingError("the server is stopping", "UNAVAILABLE")
             yield
         except ServingError as error:
-            self.metrics.count(names.REQUEST_COUNT, model_name=model, status=error.code)
+            self.metrics.request_count.add(1, model, error.code)
             raise
-        self.metrics.count(names.REQUEST_COUNT, model_name=model, status="OK")
-        self.metrics.observe(
-            names.REQUEST_LATENCY,
-            time.perf_counter() - begin,
-            model_name=model,
-            API=api,
-            entrypoint=entrypoint,
+        self.metrics.request_count.add(1, model, "OK")
+        self.metrics.request_latency.add(
+            microseconds_since(begin), model, api, entrypoint
         )
 
 

@@ -7,7 +7,9 @@ real deadline, kernel errors keep their text, and closing the session frees it.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +17,9 @@ from google.protobuf import text_format
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow.python.client import pywrap_tf_session
 
+from .completeness import check_signatures
 from .errors import (
     CODES,
     FailedPrecondition,
@@ -24,6 +28,7 @@ from .errors import (
     StartError,
 )
 from .flags import ServerOptions
+from .metrics import microseconds_since
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -61,8 +66,9 @@ def session_config(options: ServerOptions) -> config_pb2.ConfigProto:
             with open(path, encoding="utf-8") as file:
                 text_format.Parse(file.read(), config)
         except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+            text = " ".join(str(error).split())
             raise StartError(
-                f"--tensorflow_session_config_file {path} is no ConfigProto: {error}"
+                f"--tensorflow_session_config_file {path} is no ConfigProto: {text}"
             ) from error
     both = options.tensorflow_session_parallelism
     if intra := both or options.tensorflow_intra_op_parallelism:
@@ -81,6 +87,7 @@ class LoadedModel:
         folder: the version's folder, which holds saved_model.pb.
         tags: which graph of the SavedModel.
         config: settings of the session.
+        on_run: is told how many microseconds each run took.
 
     Attributes:
         signatures: the SignatureDefs by key, as saved_model.pb has them.
@@ -90,7 +97,11 @@ class LoadedModel:
     """
 
     def __init__(
-        self, folder: str, tags: Sequence[str], config: config_pb2.ConfigProto
+        self,
+        folder: str,
+        tags: Sequence[str],
+        config: config_pb2.ConfigProto,
+        on_run: Callable[[int], None],
     ):
         if not os.path.exists(os.path.join(folder, "saved_model.pb")):
             raise ServingError(
@@ -98,14 +109,15 @@ class LoadedModel:
                 f"directory path: {folder}",
                 "NOT_FOUND",
             )
-        graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=graph, config=config)
+        self._graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         try:
-            with graph.as_default(), _quiet():
+            with self._graph.as_default(), _quiet():
                 meta_graph = tf.compat.v1.saved_model.load(
                     self._session, list(tags), folder
                 )
             _refuse_xla(meta_graph.graph_def)
+            check_signatures(self._graph, meta_graph)
         except tf.errors.OpError as error:
             self.close()
             raise from_tensorflow(error) from error
@@ -119,6 +131,8 @@ class LoadedModel:
             self.close()
             raise
         self.signatures: Mapping[str, SignatureDef] = dict(meta_graph.signature_def)
+        self._tensors: dict[str, Any] = {}
+        self._on_run = on_run
 
     def run(
         self,
@@ -147,26 +161,48 @@ class LoadedModel:
             info = signature.inputs[alias]
             _check_type(position, info.dtype, array)
             _check_shape(alias, info.tensor_shape, array)
-            fed[info.name] = array
-        wanted = {alias: signature.outputs[alias].name for alias in fetches}
-        milliseconds = max(1, int(timeout * 1000))
-        try:
-            values = self._session.run(
-                wanted,
-                fed,
-                options=tf.compat.v1.RunOptions(timeout_in_ms=milliseconds),
-            )
-        except tf.errors.OpError as error:
-            raise from_tensorflow(error) from error
-        # RuntimeError: the session is closed; the others: Session.run's own checks.
-        except RuntimeError as error:
-            raise ServingError(str(error), "UNAVAILABLE") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise InvalidArgument(str(error)) from error
+            fed[self._tensor(info.name)] = array
+        wanted = [self._tensor(signature.outputs[alias].name) for alias in fetches]
+        values = self._run(fed, wanted, max(1, int(timeout * 1000)))
         return {
             alias: np.asarray(value, object if isinstance(value, bytes) else None)
-            for alias, value in values.items()
+            for alias, value in zip(fetches, values, strict=True)
         }
+
+    def _tensor(self, name: str) -> Any:
+        """What TensorFlow's C interface calls the tensor of a SignatureDef."""
+        if name not in self._tensors:
+            full_name = name if ":" in name else f"{name}:0"
+            try:
+                tensor = self._graph.get_tensor_by_name(full_name)
+            except KeyError as error:  # an operation, such as an initialiser
+                raise InvalidArgument(
+                    f"Tried to fetch data for '{full_name}', which produces no output."
+                ) from error
+            except ValueError as error:
+                raise InvalidArgument(str(error)) from error
+            self._tensors[name] = tensor._as_tf_output()
+        return self._tensors[name]
+
+    def _run(
+        self, feeds: dict[Any, np.ndarray], fetches: list[Any], milliseconds: int
+    ) -> list[Any]:
+        """Session.run without its checks and conversions, 80 microseconds a run."""
+        begin = time.perf_counter_ns()
+        options = pywrap_tf_session.TF_NewBufferFromString(
+            config_pb2.RunOptions(timeout_in_ms=milliseconds).SerializeToString()
+        )
+        try:
+            return self._session._call_tf_sessionrun(options, feeds, fetches, [], None)
+        except tf.errors.CancelledError as error:  # the session is closed
+            raise ServingError(error.message, "UNAVAILABLE") from error
+        except tf.errors.OpError as error:
+            raise from_tensorflow(error) from error
+        except (ValueError, TypeError) as error:  # an array that is no tensor
+            raise InvalidArgument(str(error)) from error
+        finally:
+            pywrap_tf_session.TF_DeleteBuffer(options)
+            self._on_run(microseconds_since(begin))
 
     def close(self) -> None:
         """Frees the variables; runs that are under way fail."""

@@ -1,5 +1,7 @@
 """TensorProto <-> NumPy: what TensorFlow Serving accepts, and how it answers."""
 
+import math
+
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
@@ -35,6 +37,9 @@ _WRITTEN_AS = {
     types_pb2.DT_COMPLEX128: np.float64,
 }
 
+# How many values a tensor may have that sends fewer and means the last one repeated.
+_REPEATED = 2**24
+
 
 def parsing_error(alias: str) -> InvalidArgument:
     """What TensorFlow Serving says of a tensor that is none."""
@@ -52,10 +57,10 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
         proto: any TensorProto.
 
     Raises:
-        InvalidArgument: no type, a negative size, content of another length, or more
-            dimensions than NumPy has.
+        InvalidArgument: no type, a negative size, content of another length, more
+            dimensions than NumPy has, or more than 2^24 values that are not sent.
     """
-    if proto.dtype not in _FIELDS:
+    if proto.dtype not in _FIELDS or _repeats_too_often(proto):
         raise parsing_error(alias)
     try:
         tensor = tf.io.parse_tensor(proto.SerializeToString(), proto.dtype)
@@ -63,6 +68,13 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
     except (tf.errors.OpError, ValueError) as error:
         raise parsing_error(alias) from error
     return np.asarray(array, object if isinstance(array, bytes) else None)
+
+
+def _repeats_too_often(proto: TensorProto) -> bool:
+    """Whether a message of a few bytes asks for gigabytes."""
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sent = len(getattr(proto, _FIELDS[proto.dtype]))
+    return size > max(sent, _REPEATED) and not proto.tensor_content
 
 
 def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:

@@ -61,14 +61,21 @@ class Version:
         try:
             self._model = self._load()
         except ServingError as error:
-            self.error = error
-            self._next_attempt = time.monotonic() + interval
-            if self._attempts > retries:
-                self.state = State.END
+            self._failed(error, retries, interval)
+            return
+        except Exception as error:  # a folder that nobody foresaw must not end us
+            logger.exception("cannot load %s version %d", self.name, self.number)
+            self._failed(ServingError(repr(error), "INTERNAL"), retries, interval)
             return
         self.error = None
         self.state = State.AVAILABLE
         logger.info("serving %s version %d", self.name, self.number)
+
+    def _failed(self, error: ServingError, retries: int, interval: float) -> None:
+        self.error = error
+        self._next_attempt = time.monotonic() + interval
+        if self._attempts > retries:
+            self.state = State.END
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[LoadedModel | None]:

@@ -1,16 +1,19 @@
 """Warm-up: runs a version's recorded requests before it is available."""
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
 from .errors import ServingError
 
 FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000
+_OF_THE_DATA_SET = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
 
 
 def warmup_requests(folder: str) -> list[Any]:
@@ -35,7 +38,8 @@ def warmup_requests(folder: str) -> list[Any]:
         ]
     except tf.errors.OpError as error:
         raise ServingError(
-            f"{error.message} Please verify your warmup data is in TFRecord format.",
+            f"{_OF_THE_DATA_SET.sub('', error.message)}. "
+            "Please verify your warmup data is in TFRecord format.",
             "DATA_LOSS",
         ) from error
     if len(records) > MAX_RECORDS:
@@ -43,21 +47,30 @@ def warmup_requests(folder: str) -> list[Any]:
             f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {path}",
             "INVALID_ARGUMENT",
         )
-    return [_request(record) for record in records]
+    return [request for record in records for request in _requests(record, path)]
 
 
-def _request(record: bytes) -> Any:
+def _requests(record: bytes, path: str) -> list[Any]:
+    """The requests of a record: one, or none if it logs nothing."""
     log = prediction_log_pb2.PredictionLog()
     try:
         log.ParseFromString(record)
-    except ValueError as error:
+    except DecodeError as error:
         raise ServingError(
-            "Failed to parse warmup record: not a PredictionLog", "INVALID_ARGUMENT"
+            f"Failed to parse warmup record: {record[:100]!r} from {path}",
+            "INVALID_ARGUMENT",
         ) from error
-    kind = log.WhichOneof("log_type")
-    if kind is None or not hasattr(getattr(log, kind), "request"):
-        raise ServingError(f"Unsupported log_type for warmup: {kind}", "UNIMPLEMENTED")
-    return getattr(log, kind).request
+    match log.WhichOneof("log_type"):
+        case None:
+            return []
+        case "session_run_log" as kind:
+            raise ServingError(
+                f"Unsupported log_type for warmup: {kind}", "UNIMPLEMENTED"
+            )
+        case "predict_streamed_log":
+            return list(log.predict_streamed_log.request)
+        case kind:
+            return [getattr(log, kind).request]
 
 
 def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:

@@ -1,0 +1,261 @@
+"""What does the local server cost, beside the model alone and a bare web server?
+
+    python -m benchmarks.serving [--parts echo,model,peers] [--output FILE.json]
+
+Three questions, each answered by a ratio of medians over rounds in which all take
+turns. echo: half_plus_two over REST beside a bare Starlette JSON echo under the same
+uvicorn. model: JPEG bytes of a Ti/16 at 224 over REST and gRPC, closed loop, beside
+calling the SavedModel from as many threads in a process of its own. peers: the same
+beside no batching, and a web server that calls `model.predict` for each request.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks import serving_models
+from serving.client.protocol import Target
+from serving.load.generator import Load, generate
+from serving.load.requests import grpc_requests, rest_requests
+from serving.load.results import Result, summarize
+from serving.load.senders import OK, GrpcSender, RestRequest, RestSender
+from serving.load.server_process import server_process
+
+# A contestant runs a round with so many clients for so many seconds.
+Figures = dict[str, float]
+Contestant = Callable[[int, float], Figures]
+
+
+def figures(seconds: float, latencies: Any, errors: int = 0) -> Figures:
+    """Answers per second and percentiles in milliseconds."""
+    p50, p99 = np.percentile(latencies, [50, 99]) * 1000
+    return {
+        "per_second": len(latencies) / seconds,
+        "p50_ms": float(p50),
+        "p99_ms": float(p99),
+        "errors": errors,
+    }
+
+
+def over_network(
+    kind: type[RestSender] | type[GrpcSender], where: str, requests: list[Any]
+) -> Contestant:
+    """A server, asked by the load generator."""
+
+    async def measure(load: Load) -> Result:
+        sender = kind(where)
+        try:
+            for request in requests:  # what comes first may take long
+                reply = await sender.ask(request, timeout=120)
+                if reply.code != OK:
+                    raise RuntimeError(f"{where}: {reply}")
+            return summarize(await generate(sender, requests, load))
+        finally:
+            await sender.close()
+
+    def run(clients: int, seconds: float) -> Figures:
+        load = Load(clients=clients, duration=seconds, warmup=0.3)
+        result = asyncio.run(measure(load))
+        found = figures(result.seconds, result.latencies, sum(result.errors.values()))
+        return found | {
+            "per_second": result.throughput,
+            "client_cpu": result.cpu_share,
+        }
+
+    return run
+
+
+class Peer:
+    """A process of benchmarks.serving_peers, for the length of a block."""
+
+    def __init__(self, *arguments: str):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.serving_peers", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.first_line = self.read_line()
+
+    def read_line(self) -> str:
+        """The next line that it prints."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def run(self, clients: int, seconds: float) -> Figures:
+        """A round of `serving_peers.direct`."""
+        assert self._process.stdin is not None
+        print(clients, seconds, file=self._process.stdin, flush=True)
+        answer = json.loads(self.read_line())
+        return figures(answer["seconds"], answer["latencies"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def take_turns(
+    contestants: dict[str, Contestant],
+    reference: str,
+    clients: list[int],
+    rounds: int,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Rows of medians over the rounds; the first round warms up and is not counted.
+
+    Ratios are taken within a round, where the machine was the same.
+    """
+    seen: dict[tuple[str, int], list[Figures]] = {}
+    turns = list(itertools.product(range(rounds + 1), clients, contestants))
+    for turn, number, name in track(turns, description="rounds"):
+        found = contestants[name](number, seconds)
+        if turn:
+            seen.setdefault((name, number), []).append(found)
+    return [
+        _row(name, number, found, seen[reference, number])
+        for (name, number), found in seen.items()
+    ]
+
+
+def _row(
+    name: str, clients: int, found: list[Figures], reference: list[Figures]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"contestant": name, "clients": clients}
+    for key in found[0]:
+        row[key] = statistics.median(figures[key] for figures in found)
+    for ratio, key in (("throughput_ratio", "per_second"), ("p99_ratio", "p99_ms")):
+        pairs = zip(found, reference, strict=True)
+        row[ratio] = statistics.median(a[key] / b[key] for a, b in pairs)
+    return row
+
+
+def echo_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
+    """half_plus_two, and a JSON echo of the same body."""
+    serving_models.half_plus_two(folder / "half_plus_two")
+    server = stack.enter_context(_local_server(folder, "half_plus_two"))
+    echo = stack.enter_context(Peer("echo"))
+    body = b'{"instances": [1.0, 2.0, 5.0]}'
+    predict = RestRequest("POST", "/v1/models/half_plus_two:predict", body)
+    return {
+        "local server": over_network(RestSender, server.rest, [predict]),
+        "Starlette echo": over_network(
+            RestSender,
+            f"http://127.0.0.1:{echo.first_line}",
+            [RestRequest("POST", "/echo", body)],
+        ),
+    }
+
+
+def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
+    """Ti/16 over both transports and called directly, with and without batching."""
+    images = serving_models.write_jpegs(folder)
+    inputs = [{"image_bytes": [image.read_bytes()]} for image in images]
+    found: dict[str, Contestant] = {}
+    for batching in ("graph", "none"):
+        name = f"vit_{batching}"
+        serving_models.export(serving_models.vit(), folder / name, batching)
+        server = stack.enter_context(_local_server(folder, name))
+        rest = rest_requests(Target(name), "serving_default", inputs)
+        grpc = grpc_requests(Target(name), "serving_default", inputs)
+        version = str(folder / name / "1")
+        label = f"batching {batching}"
+        found[f"REST, {label}"] = over_network(RestSender, server.rest, rest)
+        found[f"gRPC, {label}"] = over_network(GrpcSender, server.grpc, grpc)
+        for way in ("function", "session"):
+            peer = stack.enter_context(Peer("direct", way, version, *map(str, images)))
+            found[f"{way}, {label}"] = peer.run
+    keras = stack.enter_context(Peer("keras"))
+    found["Starlette and model.predict"] = over_network(
+        RestSender,
+        f"http://127.0.0.1:{keras.first_line}",
+        [RestRequest("POST", "/predict", request.body) for request in rest],
+    )
+    return found
+
+
+def _local_server(folder: Path, name: str):
+    return server_process(
+        folder / f"{name}.log",
+        f"--model_name={name}",
+        f"--model_base_path={folder / name}",
+    )
+
+
+# Part: how it is built, and the contestant that is 1.
+PARTS = {
+    "echo": (echo_part, "Starlette echo"),
+    "model": (model_part, "session, batching graph"),
+}
+
+
+def show(part: str, rows: list[dict[str, Any]]) -> None:
+    """Prints the table of one part."""
+    table = Table(
+        title=f"{part}; ratios to {PARTS[part][1]}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("contestant", no_wrap=True)
+    for name in ("clients", "per s", "ratio", "p50 ms", "p99 ms", "ratio", "errors"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["contestant"],
+            str(row["clients"]),
+            f"{row['per_second']:.1f}",
+            f"{row['throughput_ratio']:.2f}",
+            f"{row['p50_ms']:.2f}",
+            f"{row['p99_ms']:.2f}",
+            f"{row['p99_ratio']:.2f}",
+            f"{row['errors']:.0f}",
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    """Measures, prints the tables, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default=",".join(PARTS), help="which of them")
+    parser.add_argument("--clients", default="1,16", help="closed loops")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
+    parser.add_argument("--output", default="benchmarks/serving.json")
+    arguments = parser.parse_args()
+    clients = [int(number) for number in arguments.clients.split(",")]
+    found = {}
+    for part in arguments.parts.split(","):
+        build, reference = PARTS[part]
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            with Console(stderr=True).status(f"{part}: models and servers"):
+                contestants = build(Path(folder), stack)
+            found[part] = take_turns(
+                contestants, reference, clients, arguments.rounds, arguments.seconds
+            )
+        show(part, found[part])
+    with open(arguments.output, "w", encoding="utf-8") as file:
+        json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

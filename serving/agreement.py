@@ -1,0 +1,109 @@
+"""How far the answers of an exported model are from the Keras model's, in NumPy."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+Arrays = dict[str, np.ndarray]
+
+# Values that are no probabilities may differ by so many times more, and in proportion
+# to the largest: they are not bounded, and many roundings went into them.
+UNBOUNDED = 10
+
+
+class Disagreement(Exception):
+    """What an exported model does otherwise than it must."""
+
+
+def difference(
+    signature: str, answers: Arrays, golden: Arrays, tolerance: float
+) -> float:
+    """Compares what a signature answered about the golden images.
+
+    Args:
+        signature: Its name, for the message.
+        answers: Its outputs for all N images.
+        golden: As `live.golden_answers` gives them.
+        tolerance: How far a probability may be from the golden one.
+
+    Returns:
+        The largest difference of a probability; 0 where it gives none.
+
+    Raises:
+        Disagreement: An output is not what it must be.
+    """
+    largest = 0.0
+    for output, values in answers.items():
+        if output in EXACT:
+            if not EXACT[output](values, answers, golden):
+                raise Disagreement(f"{signature} gives wrong {output}")
+            continue
+        if output == "scores":
+            distance = _score_distance(answers, golden)
+        else:
+            distance = _distance(values, golden[output])
+            if output != "probabilities":
+                distance /= UNBOUNDED * max(1.0, _distance(golden[output], 0))
+        if not distance <= tolerance:  # also true for NaN
+            raise Disagreement(
+                f"{signature} gives other {output}: they must be within {tolerance:g}, "
+                f"and differ by {distance:g}"
+            )
+        if output in ("scores", "probabilities"):
+            largest = max(largest, distance)
+    return largest
+
+
+def _distance(values: np.ndarray, others: np.ndarray | float) -> float:
+    return float(np.max(np.abs(values - others)))
+
+
+def _score_distance(answers: Arrays, golden: Arrays) -> float:
+    """Of scores [N, K] from the K best golden ones, and from those of their classes."""
+    scores, probabilities = answers["scores"], golden["probabilities"]
+    best = -np.sort(-probabilities, axis=1)[:, : scores.shape[1]]
+    # Of several classes of one name the nearest: nobody can tell them apart.
+    same = _names(golden) == answers["classes"][..., None]  # [N, K, classes]
+    named = np.abs(scores[..., None] - probabilities[:, None])
+    named = np.where(same, named, np.inf).min(axis=2)
+    return max(_distance(scores, best), _distance(named, 0))
+
+
+def _names(golden: Arrays) -> np.ndarray:
+    return np.array([name.encode() for name in golden["names"].tolist()], object)
+
+
+def _right_classes(classes: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+    """Names fit their indices; `classify` has none, but there the scores tell."""
+    if "class_ids" not in answers:
+        return True
+    return bool((_names(golden)[answers["class_ids"]] == classes).all())
+
+
+def _right_class_ids(class_ids: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+    """Indices of classes, no two alike."""
+    ordered = np.sort(class_ids, axis=1)
+    in_range = (ordered >= 0).all() and (ordered < len(golden["names"])).all()
+    return bool(in_range and (np.diff(ordered, axis=1) > 0).all())
+
+
+def _right_rollout(rollout: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+    """Shares of one: no more can be said without the attention weights."""
+    sums = rollout.sum(axis=(1, 2), dtype="float64")
+    return bool((rollout >= 0).all() and np.allclose(sums, 1, rtol=0, atol=1e-4))
+
+
+def _right_seen(files: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+    """PNG files of exactly the pixels that the model is given."""
+    images = golden["images"]
+    decoded = [np.asarray(Image.open(io.BytesIO(data))) for data in files]
+    return bool(np.array_equal(np.reshape(decoded, images.shape), images))
+
+
+EXACT = {
+    "class_ids": _right_class_ids,
+    "classes": _right_classes,
+    "rollout": _right_rollout,
+    "seen_bytes": _right_seen,
+}

@@ -1,0 +1,161 @@
+"""A classifier's network as bare TensorFlow, in a precision, plain or optimised."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.base import ImageModel, check_choice
+
+from .optimize import constant_weights, fused
+from .options import PRECISIONS
+
+# TensorFlow optimises no function that a batching op calls, with whatever is inlined
+# into it: without oneDNN's fused kernels. It does optimise one that is called in there.
+NOT_INLINED = {"_noinline": True}
+
+
+class Backbone(tf.Module):
+    """A classifier from normalised pixels to logits and embedding, in graph code.
+
+    Its variables are those that a SavedModel keeps, each once. Keras's own are not
+    tracked: they would be kept a second time.
+
+    Args:
+        model: A `keras_vit` classifier that `in_precision` made.
+        constants: Those of its weights that are constants of the graph.
+
+    Call arguments:
+        pixel_values: float32 tensor [B, H, W, C], normalised.
+
+    Returns:
+        `"logits"` [B, classes] and `"embedding"` [B, D], both float32.
+    """
+
+    def __init__(self, model: Any, constants: list[keras.Variable]):
+        super().__init__(name="backbone")
+        chosen = {id(weight) for weight in constants}
+        self.variables_ = [w.value for w in model.weights if id(w) not in chosen]
+        self._replacements = _replacements(constants)
+        outputs = {"logits": model.output, "embedding": model.get_layer("head").input}
+        self._call = self._function(keras.Model(model.input, outputs))
+        if getattr(model, "attention", None) == "full":
+            self._rollout = self._function(model.attention_rollout())
+
+    def __call__(self, pixel_values: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See the class."""
+        return self._call(pixel_values)
+
+    def rollout(self, pixel_values: tf.Tensor) -> tf.Tensor:
+        """The attention rollout [B, h, w], for a ViT with `attention="full"`."""
+        return self._rollout(pixel_values)
+
+    def _function(self, network):
+        """A network as a function from pixels to float32."""
+
+        def call(pixel_values):
+            with keras.StatelessScope(state_mapping=self._replacements()):
+                outputs = network(pixel_values, training=False)
+            return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
+
+        pixel_values = tf.TensorSpec(network.input_shape, tf.float32, "pixel_values")
+        return tf.function(
+            call, input_signature=[pixel_values], experimental_attributes=NOT_INLINED
+        )
+
+
+def _replacements(variables):
+    """A function that gives pairs of a variable and the constant in its place.
+
+    The constants are in a function of their own, which a SavedModel has once, however
+    many functions call it.
+    """
+    arrays = [variable.numpy() for variable in variables]
+    constants = tf.function(lambda: [tf.constant(array) for array in arrays])
+    return lambda: list(zip(variables, constants(), strict=True)) if arrays else []
+
+
+def make_backbone(
+    model: Any, precision: str = "float32", optimize: bool = False
+) -> Backbone:
+    """The part of a classifier that is batched, ready for a SavedModel.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+        precision: What it computes in, `"float32"` or `"bfloat16"`, whatever `model`
+            does; the outputs are float32 in both.
+        optimize: Whether layers are fused and weights become constants; see
+            `serving.optimize`.
+
+    Returns:
+        The backbone.
+
+    Raises:
+        ValueError: An argument that does not fit.
+    """
+    network = in_precision(model, precision)
+    return Backbone(network, constant_weights(fused(network)) if optimize else [])
+
+
+def in_precision(model: Any, precision: str) -> Any:
+    """The same classifier from normalised pixels to logits, in a precision.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+        precision: `"float32"` or `"bfloat16"`: what weights are kept in and layers
+            compute in. LayerNorm, softmax and the classifier compute in float32.
+
+    Returns:
+        A model of the same class without preprocessing and activation, with weights of
+        its own.
+
+    Raises:
+        ValueError: Another precision, or a model that cannot be built in it.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    policy = keras.dtype_policies.DTypePolicy(precision)
+    bare: dict[str, Any] = {"preprocessing": None, "classifier_activation": None}
+    if isinstance(model, keras_vit.ImageClassifier):
+        backbone = _with_policy(model.backbone, policy)
+        network = keras_vit.ImageClassifier(
+            backbone=backbone, classes=model.classes, dtype=policy, **bare
+        )
+    else:
+        network = _rebuilt(model, policy, bare)
+    _copy_weights(model, network)
+    return network
+
+
+def _rebuilt(model, policy, changes):
+    dtype = keras.saving.serialize_keras_object(policy)
+    return type(model).from_config({**model.get_config(), **changes, "dtype": dtype})
+
+
+def _with_policy(backbone, policy):
+    """Any functional Keras model again, each of its layers with the dtype policy."""
+    if isinstance(backbone, ImageModel):
+        return _rebuilt(backbone, policy, {})
+
+    def again(layer):
+        if not isinstance(layer, keras.Layer):
+            return layer  # an operation such as keras.ops.relu, which holds nothing
+        return type(layer).from_config({**layer.get_config(), "dtype": policy})
+
+    try:
+        return keras.models.clone_model(backbone, clone_function=again, recursive=True)
+    except Exception as error:  # whatever a layer of the user's raises
+        raise ValueError(
+            "`backbone` must be a functional model whose layers are made again from "
+            f"their configs with another `dtype`. Received: {backbone.name!r}: {error}"
+        ) from error
+
+
+def _copy_weights(model, network):
+    if [w.shape for w in network.weights] != [w.shape for w in model.weights]:
+        raise ValueError(
+            "`model` must have the weights that its config describes, and none that "
+            f"were quantised or adapted since. Received: {model.name!r}"
+        )
+    for target, source in zip(network.weights, model.weights, strict=True):
+        target.assign(keras.ops.cast(source, target.dtype))

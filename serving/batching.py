@@ -1,0 +1,82 @@
+"""Batches the images of concurrent requests: inside the graph, or by the server."""
+
+import pathlib
+import uuid
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from .options import ExportOptions
+
+# TensorFlow Serving reads it with --enable_per_model_batching_parameters.
+PARAMETERS_FILE = "batching_params.pbtxt"
+
+Function = Callable[[tf.Tensor], dict[str, tf.Tensor]]
+
+
+def batched(
+    function: Function, rows: tf.TensorSpec, options: ExportOptions
+) -> Function:
+    """A function that runs the rows of concurrent calls together.
+
+    A call waits `batch_timeout_micros` for company at most, and one of more than
+    `max_batch_size` rows runs in parts. Every graph that calls the result shares its
+    queue; where that is full, the call fails as UNAVAILABLE.
+
+    Args:
+        function: From rows to named outputs of as many rows.
+        rows: What it is given.
+        options: Sizes, timeout, threads and length of the queue.
+
+    Returns:
+        A function of the same form, for graph code.
+    """
+    computation = tf.function(function, input_signature=[rows]).get_concrete_function()
+    outputs = computation.structured_outputs
+    # Queues are found by name, in a session of TensorFlow Serving as in a process that
+    # loads two models: one name for all would mix the rows of one with the other's.
+    queue = uuid.uuid4().hex
+
+    def run(batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        values = tf.raw_ops.BatchFunction(
+            in_tensors=[batch],
+            captured_tensors=computation.captured_inputs,
+            f=computation,
+            num_batch_threads=options.num_batch_threads,
+            # With splitting this is the limit of one call's rows. That of the rows that
+            # run at once is the last allowed size.
+            max_batch_size=max(options.max_images, options.max_batch_size),
+            allowed_batch_sizes=options.allowed_batch_sizes,
+            enable_large_batch_splitting=True,
+            batch_timeout_micros=options.batch_timeout_micros,
+            max_enqueued_batches=options.max_enqueued_batches,
+            shared_name=queue,
+            Tout=[tensor.dtype for tensor in computation.outputs],
+        )
+        named = tf.nest.pack_sequence_as(outputs, values)
+        return {
+            name: tf.ensure_shape(value, outputs[name].shape)
+            for name, value in named.items()
+        }
+
+    return run
+
+
+def write_parameters(folder: pathlib.Path, options: ExportOptions) -> None:
+    """Writes the file that has TensorFlow Serving batch whole requests of this version.
+
+    Args:
+        folder: The version's folder.
+        options: Sizes, timeout, threads and length of the queue.
+    """
+    values = {
+        "max_batch_size": max(options.max_images, options.max_batch_size),
+        "max_execution_batch_size": options.max_batch_size,
+        "batch_timeout_micros": options.batch_timeout_micros,
+        "max_enqueued_batches": options.max_enqueued_batches,
+        "num_batch_threads": options.num_batch_threads,
+        "enable_large_batch_splitting": "true",
+    }
+    lines = [f"{name} {{ value: {value} }}" for name, value in values.items()]
+    sizes = [f"allowed_batch_sizes: {size}" for size in options.allowed_batch_sizes]
+    (folder / PARAMETERS_FILE).write_text("\n".join([*lines, *sizes, ""]), "utf-8")

@@ -1,0 +1,94 @@
+"""Many images: a bounded number of requests side by side, one bad image fails alone."""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from .errors import InvalidArgument, ResourceExhausted, ServingError
+from .images import Image, check_images, image_bytes
+from .steps import Await, Flow, FlowSteps, Give, Start, Steps, Work
+
+Result = TypeVar("Result")
+# Asks for several encoded images at once: one result for each.
+Ask = Callable[[list[bytes]], Steps[Iterable[Result]]]
+
+
+def in_order(
+    ask: Ask[Result], images: Iterable[Image], batch_size: int, concurrency: int
+) -> Flow[Result]:
+    """The results for images, which are read no sooner than they are needed.
+
+    Args:
+        ask: asks for several images.
+        images: any iterable of images, or pixels [N, H, W, C].
+        batch_size: images in one request.
+        concurrency: requests at once; so many times `batch_size` images are held.
+
+    Raises:
+        TypeError, ValueError: an argument that cannot be used.
+    """
+    for name, value in {"batch_size": batch_size, "concurrency": concurrency}.items():
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+    check_images(images)
+    steps = _window(ask, _batches(images, batch_size), concurrency)
+    return Flow(steps, concurrency)
+
+
+def _window(
+    ask: Ask[Result], batches: Iterable[list[Image]], concurrency: int
+) -> FlowSteps:
+    under_way: deque[Any] = deque()
+    index = itertools.count()
+    for batch in batches:
+        under_way.append((yield Start(_each(ask, batch))))
+        if len(under_way) == concurrency:
+            yield from _oldest(under_way, index)
+    while under_way:
+        yield from _oldest(under_way, index)
+
+
+def _oldest(under_way: deque[Any], index: Iterator[int]) -> FlowSteps:
+    for result in (yield Await(under_way.popleft())):
+        yield Give((next(index), result))
+
+
+def _each(ask: Ask[Result], images: list[Image]) -> Steps[list[Result | ServingError]]:
+    """The result or the error of each image of a request."""
+    contents = yield Work(lambda: [_bytes_or_error(image) for image in images])
+    readable = [content for content in contents if isinstance(content, bytes)]
+    answers = iter((yield from _alone_if_refused(ask, readable)))
+    return [
+        next(answers) if isinstance(content, bytes) else content for content in contents
+    ]
+
+
+def _alone_if_refused(
+    ask: Ask[Result], contents: list[bytes]
+) -> Steps[list[Result | ServingError]]:
+    try:
+        return list((yield from ask(contents)))
+    except ServingError as error:
+        one_may_be_bad = isinstance(error, InvalidArgument | ResourceExhausted)
+        if len(contents) == 1 or not one_may_be_bad:
+            return [error] * len(contents)
+    results: list[Result | ServingError] = []
+    for content in contents:
+        results += yield from _alone_if_refused(ask, [content])
+    return results
+
+
+def _bytes_or_error(image: Image) -> bytes | ServingError:
+    try:
+        return image_bytes(image)
+    except (OSError, TypeError, ValueError) as error:
+        refused = InvalidArgument(str(error))
+        refused.__cause__ = error
+        return refused
+
+
+def _batches(images: Iterable[Image], size: int) -> Iterator[list[Image]]:
+    iterator = iter(images)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch

@@ -1,0 +1,111 @@
+"""The questions in TensorFlow Serving's REST form; imports no TensorFlow."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from .answers import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
+from .errors import ServingError, from_http_status
+from .protocol import Protocol, Question, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RestRequest(NamedTuple):
+    """Method, path below the server's URL, and body."""
+
+    method: str
+    path: str
+    content: bytes | None
+
+
+class RestReply(NamedTuple):
+    """HTTP status, body, and where a redirect leads to."""
+
+    status: int
+    content: bytes
+    location: str | None
+
+
+class RestProtocol(Protocol):
+    """The questions as HTTP requests.
+
+    Args:
+        target: model and version.
+    """
+
+    def __init__(self, target: Target):
+        path = f"/v1/models/{quote(target.model, safe='')}"
+        if target.version is not None:
+            path += f"/versions/{target.version}"
+        elif target.label is not None:
+            path += f"/labels/{quote(target.label, safe='')}"
+        self._path = path
+
+    def status(self) -> Question:
+        """GET the model."""
+
+        def read(reply: RestReply) -> list[VersionStatus]:
+            return read_status(_json(reply))
+
+        return Question(RestRequest("GET", self._path, None), read)
+
+    def metadata(self) -> Question:
+        """GET the model's metadata."""
+
+        def read(reply: RestReply) -> Metadata:
+            return read_metadata(_json(reply))
+
+        return Question(RestRequest("GET", f"{self._path}/metadata", None), read)
+
+    def predict(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, TensorInfo],
+    ) -> Question:
+        """POST in the column format, which holds inputs of any shape."""
+        body = {"signature_name": signature_name, "inputs": dict(inputs)}
+        # NaN and Infinity are sent as these words, which the server understands.
+        content = json.dumps(body, default=_json_value).encode()
+
+        def read(reply: RestReply) -> dict[str, "np.ndarray"]:
+            from .tensors import output_arrays  # NumPy: as long to import as httpx2
+
+            return output_arrays(_json(reply)["outputs"], outputs)
+
+        return Question(RestRequest("POST", f"{self._path}:predict", content), read)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode("ascii")}
+    return value.tolist()
+
+
+def _json(reply: RestReply) -> dict[str, Any]:
+    try:
+        # So that labels that are not UTF-8 survive the way back to bytes.
+        answer = json.loads(reply.content.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        answer = None
+    if reply.status == 200 and isinstance(answer, dict):
+        return answer
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        raise from_http_status(reply.status, answer["error"])
+    raise _not_from_the_server(reply)
+
+
+def _not_from_the_server(reply: RestReply) -> ServingError:
+    """A gateway's answer, or that of another server: its status and first words."""
+    if reply.location is not None:
+        message = f"HTTP {reply.status}: give the URL that it leads to, "
+        return ServingError(message + reply.location)
+    words = " ".join(reply.content[:400].decode("utf-8", "replace").split())
+    return from_http_status(
+        reply.status,
+        f"HTTP {reply.status}, not in TensorFlow Serving's form: {words[:100]!r}",
+    )

@@ -1,0 +1,106 @@
+"""Arguments and complaints of the commands in this folder."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+class LoadError(Exception):
+    """What keeps a command from being run; the text is for the user."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return int(text)
+
+
+def counts(text: str) -> list[int]:
+    """Whole numbers from 1 on, with commas between them."""
+    return [count(part) for part in text.split(",")]
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
+    return value
+
+
+def positives(text: str) -> list[float]:
+    """Finite numbers above 0, with commas between them."""
+    return [positive(part) for part in text.split(",")]
+
+
+def new_client(rest: str | None, grpc: str | None, model: str, **which: Any) -> Any:
+    """A RestClient or a GrpcClient.
+
+    Args:
+        rest: URL, or None.
+        grpc: address, where `rest` is None.
+        model: name of the model.
+        **which: further arguments of the clients.
+    """
+    if rest:
+        from ..client.rest import RestClient
+
+        return RestClient(rest, model, **which)
+    # Before the stubs import TensorFlow, whose notices are not about this command.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from ..client.grpc import GrpcClient
+
+    return GrpcClient(str(grpc), model, **which)
+
+
+def check_folder(path: Path | None) -> None:
+    """Checks that a file can be written, before the work that fills it.
+
+    Raises:
+        LoadError: its folder does not exist.
+    """
+    if path is not None and not path.absolute().parent.is_dir():
+        raise LoadError(f"there is no folder {path.parent} to write {path.name} into")
+
+
+def check_picture(path: Path | None) -> None:
+    """Checks that a picture can be drawn, before the work that it shows.
+
+    Raises:
+        LoadError: it cannot.
+    """
+    if path is None:
+        return
+    check_folder(path)
+    if path.suffix.lower() != ".png":
+        raise LoadError(f"`--out` must end in .png. Received: {path}")
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise LoadError(
+            f'`--out` needs {error.name}: pip install "keras-vit[viz]"'
+        ) from error
+
+
+def complain(command: str, error: Exception) -> int:
+    """Prints an error in one line; returns the exit status."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename:
+        text = f"{error.filename}: {error.strerror}"
+    first_line = text.partition("\n")[0]
+    print(f"serving {command}: {first_line}", file=sys.stderr)
+    return 1

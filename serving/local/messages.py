@@ -1,0 +1,31 @@
+"""Bytes that are no message are answered by INTERNAL, as C++ gRPC does."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+
+class MessageReader(grpc.aio.ServerInterceptor):
+    """Reads requests in the place of grpc.aio, which answers UNKNOWN and logs it."""
+
+    async def intercept_service(  # noqa: D102
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        async def answer(data: bytes, context: grpc.aio.ServicerContext) -> Any:
+            try:
+                request = handler.request_deserializer(data)
+            except DecodeError:
+                await context.abort(grpc.StatusCode.INTERNAL, "not a message")
+            return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, response_serializer=handler.response_serializer
+        )

@@ -1,0 +1,87 @@
+"""What an export can be told: classes, batching, limits and precision, all checked."""
+
+import dataclasses
+
+BATCHING = ("graph", "server", "none")
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Options of an exported model.
+
+    Args:
+        top_k: Classes in each answer, best first; all of them where a model has fewer.
+        batching: `"graph"` batches the images of concurrent requests inside the model,
+            `"server"` leaves it to TensorFlow Serving (`--enable_batching
+            --enable_per_model_batching_parameters`), `"none"` runs each request alone.
+        max_batch_size: Images that the backbone runs at once.
+        batch_timeout_micros: How long a request waits for company at most, in
+            microseconds.
+        num_batch_threads: Batches that run at the same time.
+        max_enqueued_batches: Batches that wait before requests are turned away.
+        max_images: Images in one request.
+        max_image_bytes: Bytes of an encoded image.
+        max_image_pixels: Height times width of an image, read from its header.
+        precision: `"float32"` or `"bfloat16"`; outputs are float32 in both.
+        optimize: Whether variables are frozen and layers fused.
+
+    Raises:
+        ValueError: A number that is too small, an unknown choice, or options that
+            exclude each other.
+    """
+
+    top_k: int = 5
+    batching: str = "graph"
+    max_batch_size: int = 8
+    batch_timeout_micros: int = 2000
+    num_batch_threads: int = 2
+    max_enqueued_batches: int = 128
+    max_images: int = 64
+    max_image_bytes: int = 16 * 2**20
+    max_image_pixels: int = 40_000_000
+    precision: str = "float32"
+    optimize: bool = False
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if field.type is int:
+                _check_number(field.name, getattr(self, field.name))
+        _check_choice("batching", self.batching, BATCHING)
+        _check_choice("precision", self.precision, PRECISIONS)
+        if self.batching == "server" and self.max_images < self.max_batch_size:
+            raise ValueError(
+                "`max_images` must be at least `max_batch_size` with "
+                "batching='server', where the model sees the images of several "
+                f"requests as one. Received: max_images={self.max_images}, "
+                f"max_batch_size={self.max_batch_size}"
+            )
+
+    @property
+    def allowed_batch_sizes(self) -> list[int]:
+        """What batches are padded to: powers of two, and `max_batch_size` last."""
+        powers = range((self.max_batch_size - 1).bit_length())
+        return [*(2**power for power in powers), self.max_batch_size]
+
+
+# The one number that may be 0: nobody waits.
+_SMALLEST = {"batch_timeout_micros": 0}
+_LARGEST = 2**31 - 1  # an attribute or a tensor of TensorFlow holds 32 bits
+
+
+def _check_number(name: str, value: int) -> None:
+    smallest = _SMALLEST.get(name, 1)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or not smallest <= value <= _LARGEST:
+        raise ValueError(
+            f"`{name}` must be an integer from {smallest} to {_LARGEST}. "
+            f"Received: {name}={value!r}"
+        )
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
+            f"Received: {name}={value!r}"
+        )

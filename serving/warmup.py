@@ -1,0 +1,90 @@
+"""Warm-up records: what a server runs before it answers with a version.
+
+TensorFlow Serving refuses a version of which one record fails, so that `verify` runs
+them all. Each signature is run with each batch size that the model is ever run with;
+the first real request then finds nothing left to allocate, trace or compile.
+"""
+
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .questions import example
+
+PATH = pathlib.PurePath("assets.extra", "tf_serving_warmup_requests")
+MAX_RECORDS = 1000  # TensorFlow Serving refuses more
+
+
+def write(
+    folder: pathlib.Path, signatures: Mapping[str, Any], batch_sizes: Iterable[int]
+) -> int:
+    """Writes the file of warm-up records of a version.
+
+    Args:
+        folder: The version.
+        signatures: As `manifest.signature_specs` gives them.
+        batch_sizes: Numbers of images.
+
+    Returns:
+        How many records there are.
+    """
+    import tensorflow as tf
+
+    logs = [
+        _log(name, signatures[name]["inputs"], size)
+        for size in batch_sizes
+        for name in signatures
+    ][:MAX_RECORDS]
+    path = folder / PATH
+    path.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for log in logs:
+            writer.write(log.SerializeToString())
+    return len(logs)
+
+
+def _log(signature: str, inputs: Mapping[str, Any], size: int) -> Any:
+    """The PredictionLog of one request of `size` images."""
+    import tensorflow as tf
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    log = prediction_log_pb2.PredictionLog()
+    if signature == "classify":
+        request = log.classify_log.request
+        image = tf.train.Example.FromString(example(_png()))
+        request.input.example_list.examples.extend([image] * size)
+    else:
+        request = log.predict_log.request
+        for name, spec in inputs.items():
+            # One value stands for all of them, which keeps the file small.
+            value = [_png()] * size if spec["dtype"] == "string" else 0
+            shape = [size, *spec["shape"][1:]]
+            tensor = tf.make_tensor_proto(value, spec["dtype"], shape)
+            request.inputs[name].CopyFrom(tensor)
+    request.model_spec.signature_name = signature
+    return log
+
+
+def read(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The warm-up records of a version: the signature's name, and its inputs."""
+    import tensorflow as tf
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    for record in tf.data.TFRecordDataset(str(folder / PATH)).as_numpy_iterator():
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        if log.HasField("classify_log"):
+            request = log.classify_log.request
+            examples = request.input.example_list.examples
+            inputs = {"inputs": [one.SerializeToString() for one in examples]}
+        else:
+            request = log.predict_log.request
+            tensors = request.inputs.items()
+            inputs = {name: tf.make_ndarray(tensor) for name, tensor in tensors}
+        yield request.model_spec.signature_name, inputs
+
+
+def _png() -> bytes:
+    """The smallest file that every part of the graph runs on: 8x8 pixels, black."""
+    import tensorflow as tf
+
+    return tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()

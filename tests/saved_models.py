@@ -1,0 +1,74 @@
+"""Runs a SavedModel as servers do, fed as clients feed it; pictures to feed."""
+
+import numpy as np
+import tensorflow as tf
+
+
+class SavedModel:
+    """A folder in a `tf.compat.v1.Session`.
+
+    Its `run` feeds as TensorFlow Serving does, through the C interface: Session.run in
+    Python would compare shapes with the placeholder before the graph sees them.
+    """
+
+    def __init__(self, folder):
+        graph = tf.Graph()
+        self.session = tf.compat.v1.Session(graph=graph)
+        with graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(self.session, ["serve"], str(folder))
+        self.session._extend_graph()
+        self.graph_def = loaded.graph_def
+        self.signatures = {
+            name: signature
+            for name, signature in loaded.signature_def.items()
+            if not name.startswith("__")  # the initialisation
+        }
+
+    def run(self, name, array):
+        """The outputs of a signature by name, for its one input."""
+        signature = self.signatures[name]
+        [given] = signature.inputs.values()
+        outputs = {alias: info.name for alias, info in signature.outputs.items()}
+        values = self.session._call_tf_sessionrun(
+            None,
+            {self._place(given.name): array},
+            [self._place(output) for output in outputs.values()],
+            [],
+            None,
+        )
+        return dict(zip(outputs, values, strict=True))
+
+    def _place(self, name):
+        return self.session.graph.get_tensor_by_name(name)._as_tf_output()
+
+    def nodes(self, operation):
+        """All nodes of an operation, those in functions too."""
+        functions = self.graph_def.library.function
+        nodes = [*self.graph_def.node, *(n for f in functions for n in f.node_def)]
+        return [node for node in nodes if node.op == operation]
+
+    def close(self):
+        self.session.close()
+
+
+def strings(values):
+    """A feed of a string input."""
+    return np.array(values, object)
+
+
+def pictures(channels=3, count=3, size=(22, 14)):
+    random = np.random.default_rng(1)
+    return random.integers(0, 256, (count, *size, channels)).astype("uint8")
+
+
+def png_files(images):
+    return strings([tf.io.encode_png(image).numpy() for image in images])
+
+
+def examples(files):
+    def example(data):
+        feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
+        features = tf.train.Features(feature={"image/encoded": feature})
+        return tf.train.Example(features=features).SerializeToString()
+
+    return strings([example(data) for data in files])

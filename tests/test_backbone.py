@@ -1,0 +1,292 @@
+"""The network of a SavedModel: precision, constants, fused layers, run in a session."""
+
+import collections
+import platform
+
+import keras
+import numpy as np
+import numpy_resnet
+import numpy_vit
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+import keras_vit
+from serving import optimize
+from serving.backbone import make_backbone
+
+FORMS = {
+    "token": {},
+    "gap": {"head": "gap", "class_token": False, "representation_size": 13},
+    "map": {"head": "map", "register_tokens": 4, "gelu": "exact", "norm_epsilon": 0.3},
+    "options": {"layer_scale": 0.1, "qk_norm": True, "fc_norm": True, "dropout": 0.1},
+    "relative": {"position_embedding": "relative", "position_placement": "shared"},
+    "axial": {"attention": "axial", "head": "gap", "class_token": False},
+    "scores": {"classifier_activation": "softmax", "class_names": [*"abcdefg"]},
+    "rounded": {"dtype": "mixed_bfloat16", "stochastic_depth": 0.2},
+}
+BIT = {"image_size": (33, 26), "blocks": (1, 2), "channels": 5, "classes": 7}
+
+
+SCALES = ("gamma", "moving_variance")
+ON_ONEDNN = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="TensorFlow fuses with oneDNN on x86-64"
+)
+
+
+def randomised(model):
+    """The model with random weights in every place, and images for it."""
+    random = np.random.default_rng(7)
+    for weight in model.weights:
+        noise = random.normal(scale=0.3, size=weight.shape)
+        weight.assign(1 + noise**2 if weight.name in SCALES else noise)
+    images = random.uniform(-1, 1, (2, *model.image_size, model.channels))
+    return model, images.astype("float32")
+
+
+def convolutional():
+    """A network of what Keras has: nested, with BatchNorm and an operation."""
+    images = keras.Input((10, 14, 3))
+    x = keras.layers.Conv2D(8, 3, name="conv")(images)
+    x = keras.layers.BatchNormalization()(keras.ops.relu(x))
+    inner = keras.Sequential([keras.Input((8, 12, 8)), keras.layers.Conv2D(16, 3)])
+    x = keras.layers.LayerNormalization()(inner(x))
+    return keras.Model(images, keras.layers.GlobalAveragePooling2D()(x), name="net")
+
+
+def around(backbone, **kwargs):
+    return keras_vit.ImageClassifier(backbone=backbone, classes=4, **kwargs)
+
+
+@pytest.fixture
+def answer(tmp_path):
+    """Writes a SavedModel, and runs it in a session as TensorFlow Serving does."""
+
+    def run(backbone, images, call=None, batched=False):
+        spec = tf.TensorSpec([None, *images.shape[1:]], tf.float32, "pixel_values")
+        call = backbone if call is None else call
+        call = in_a_batch(call, spec) if batched else call
+        function = tf.function(lambda x: call(x), input_signature=[spec])
+        tf.saved_model.save(backbone, str(tmp_path), signatures={"f": function})
+        return session_run(tmp_path, images)
+
+    return run
+
+
+def in_a_batch(function, spec):
+    """The function as a batching op calls it."""
+    inner = tf.function(function, input_signature=[spec]).get_concrete_function()
+
+    def call(pixel_values):
+        outputs = tf.raw_ops.BatchFunction(
+            in_tensors=[pixel_values],
+            captured_tensors=inner.captured_inputs,
+            f=inner,
+            num_batch_threads=1,
+            max_batch_size=4,
+            batch_timeout_micros=0,
+            Tout=[tensor.dtype for tensor in inner.outputs],
+        )
+        return tf.nest.pack_sequence_as(inner.structured_outputs, outputs)
+
+    return call
+
+
+def session_run(folder, images):
+    """The outputs of the signature `f`, and the operations that ran, counted."""
+    metadata = config_pb2.RunMetadata()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        signature = graph.signature_def["f"]
+        values = session.run(
+            {name: tensor.name for name, tensor in signature.outputs.items()},
+            {signature.inputs["pixel_values"].name: images},
+            options=config_pb2.RunOptions(trace_level=3),
+            run_metadata=metadata,
+        )
+    nodes = [
+        node for stats in metadata.step_stats.dev_stats for node in stats.node_stats
+    ]
+    labels = (node.timeline_label.partition(" = ")[2] for node in nodes)
+    return values, collections.Counter(label.partition("(")[0] for label in labels)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_vision_transformer_answers_by_the_equations(
+    tiny_vit, answer, form, optimized
+):
+    model, images = randomised(tiny_vit(**FORMS[form]))
+    backbone = make_backbone(model, optimize=optimized)
+    values, _ = answer(backbone, images)
+    expected = numpy_vit.forward(model, images)
+    tolerance = 1e-4 if optimized else 1e-5
+    np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=tolerance)
+    head = model.get_layer("head")
+    scores = values["embedding"] @ head.kernel.numpy() + head.bias.numpy()
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_resnet_answers_by_the_equations_and_stays_as_it_is(answer, optimized):
+    model, images = randomised(keras_vit.ResNet(**BIT))
+    before = model.get_weights()
+    values, _ = answer(make_backbone(model, optimize=optimized), images)
+    np.testing.assert_allclose(
+        values["logits"], numpy_resnet.bit(model, images), rtol=0, atol=2e-4
+    )
+    for ours, theirs in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("inner", ["net", "vit"])
+def test_any_network_of_keras_answers_as_it_does(
+    tiny_vit, answer, inner, precision, optimized
+):
+    backbone = convolutional() if inner == "net" else tiny_vit(classes=None)
+    model, images = randomised(around(backbone, classifier_activation="softmax"))
+    values, _ = answer(make_backbone(model, precision, optimized), images)
+    tolerance = 1e-4 if precision == "float32" else 5e-2
+    expected = model.predict(images, verbose=0)
+    scores = tf.nn.softmax(values["logits"])
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=tolerance)
+
+
+def test_preprocessing_is_left_to_the_caller(tiny_vit, answer):
+    preprocessing = keras_vit.ImagePreprocessing((22, 14), mean=100.0, std=50.0)
+    model, _ = randomised(tiny_vit(preprocessing=preprocessing))
+    images = np.random.default_rng(5).integers(0, 256, (2, 22, 14, 3)).astype("float32")
+    values, _ = answer(make_backbone(model), (images - 100) / 50)
+    np.testing.assert_allclose(values["logits"], model(images), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("form", ["token", "gap", "map"])
+def test_bfloat16_is_near_and_answers_in_float32(tiny_vit, answer, form, optimized):
+    model, images = randomised(tiny_vit(**FORMS[form]))
+    values, _ = answer(make_backbone(model, "bfloat16", optimized), images)
+    expected = numpy_vit.forward(model, images)
+    distance = np.abs(values["logits"] - expected).max()
+    assert 1e-5 < distance < 0.05 * np.abs(expected).max()
+    assert {value.dtype.name for value in values.values()} == {"float32"}
+
+
+def test_bfloat16_weights_are_kept_so_and_take_half_the_bytes(
+    tiny_vit, answer, tmp_path
+):
+    model, images = randomised(tiny_vit(width=60, depth=4))
+    sizes = {}
+    for precision in ("float32", "bfloat16"):
+        backbone = make_backbone(model, precision)
+        answer(backbone, images)
+        sizes[precision] = sum(f.stat().st_size for f in tmp_path.glob("variables/*"))
+        dtypes = collections.Counter(v.dtype.name for v in backbone.variables)
+    assert dtypes == {"float32": 2, "bfloat16": len(model.weights) - 2}  # 2: the head
+    assert sizes["bfloat16"] < 0.55 * sizes["float32"]
+
+
+def test_each_variable_is_kept_once_and_nothing_is_left_to_xla(
+    tiny_vit, answer, tmp_path
+):
+    model, images = randomised(tiny_vit(dropout=0.1))
+    answer(make_backbone(model), images)
+    names = [name for name, _ in tf.train.list_variables(f"{tmp_path}/variables/variables")]
+    assert len([n for n in names if "variables_" in n]) == len(model.weights)
+    graph = (tmp_path / "saved_model.pb").read_bytes()
+    assert b"_XlaMustCompile" not in graph
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert len(loaded.variables) == len(model.weights)
+
+
+def test_a_small_optimised_model_has_no_variables_and_each_constant_once(
+    tiny_vit, answer, tmp_path
+):
+    model, images = randomised(tiny_vit(mlp_dim=20_000))
+    backbone = make_backbone(model, optimize=True)
+    rollout, _ = answer(backbone, images, backbone.rollout)
+    assert not backbone.variables
+    weights = 4 * model.count_params()
+    assert weights < (tmp_path / "saved_model.pb").stat().st_size < 1.1 * weights
+    (rollout,) = rollout.values()
+    np.testing.assert_allclose(
+        rollout, model.attention_rollout()(images), rtol=0, atol=1e-5
+    )
+
+
+def test_a_large_optimised_model_keeps_its_variables_but_its_norms(
+    tiny_vit, answer, monkeypatch
+):
+    monkeypatch.setattr(optimize, "CONSTANT_BYTES", 1000)
+    model, images = randomised(tiny_vit(depth=2))
+    backbone = make_backbone(model, optimize=True)
+    values, operations = answer(backbone, images)
+    assert len(backbone.variables) == len(model.weights) - 2 * (2 * 2 + 1)
+    expected = numpy_vit.forward(model, images)
+    np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=1e-4)
+    if platform.machine() == "x86_64":
+        assert operations["_MklLayerNorm"] == 5
+
+
+def test_optimised_norms_keep_a_small_epsilon(tiny_vit, answer):
+    """TensorFlow's Python function would raise it to 1e-5, as cuDNN once asked."""
+    model, images = randomised(tiny_vit(norm_epsilon=1e-8))
+    for weight in model.weights:
+        if weight.path.startswith(("embedding", "class_token", "position")):
+            weight.assign(weight.numpy() * 1e-3)
+    values, _ = answer(make_backbone(model, optimize=True), images)
+    expected = numpy_vit.forward(model, images)
+    np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=1e-4)
+
+
+def test_optimised_convolutions_hold_standardised_kernels(monkeypatch):
+    monkeypatch.setattr(optimize, "CONSTANT_BYTES", 0)
+    model, _ = randomised(keras_vit.ResNet(**BIT))
+    kernel = make_backbone(model, optimize=True).variables[0].numpy()
+    raw = model.weights[0].numpy().astype("float64")
+    expected = numpy_resnet.standardised(raw, "bit")
+    np.testing.assert_allclose(kernel, expected, rtol=0, atol=1e-5)
+
+
+@ON_ONEDNN
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_layers_are_fused_where_a_batching_op_calls_them(
+    tiny_vit, answer, batched, precision, optimized
+):
+    """Blocks of 6 dense layers, and the head."""
+    model, images = randomised(tiny_vit(depth=3))
+    backbone = make_backbone(model, precision, optimized)
+    _, operations = answer(backbone, images, batched=batched)
+    assert operations["_MklNativeFusedMatMul"] == 3 * 6 + 1
+    assert not {"BiasAdd", "Tanh", "_MklMatMul"} & operations.keys()
+    assert operations["_MklLayerNorm"] == (7 if optimized else 0)
+    assert operations["ReadVariableOp"] == (0 if optimized else len(model.weights))
+
+
+def test_another_precision_is_refused(tiny_vit):
+    with pytest.raises(ValueError, match="`precision`.*'float16'"):
+        make_backbone(tiny_vit(), "float16")
+
+
+def test_a_quantised_model_is_refused(tiny_vit):
+    model = tiny_vit()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="quantised"):
+        make_backbone(model)
+
+
+def test_a_network_that_cannot_be_made_again_is_refused():
+    class Stubborn(keras.layers.Layer):
+        def __init__(self, must):
+            super().__init__()
+
+        def call(self, x):
+            return x
+
+    images = keras.Input((10, 14, 3))
+    x = keras.layers.GlobalAveragePooling2D()(Stubborn(must=1)(images))
+    with pytest.raises(ValueError, match="`backbone` must be a functional model"):
+        make_backbone(around(keras.Model(images, x)))

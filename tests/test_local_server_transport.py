@@ -1,0 +1,259 @@
+"""HTTP as clients misuse it: large, slow, chunked, pipelined and broken requests."""
+
+import json
+import logging
+import socket
+import threading
+import time
+import urllib.parse
+
+import pytest
+from test_local_server import request, save_model
+
+from serving.local import LocalServer, rest
+
+BODY = b'{"instances": [1.0, 2.5]}'
+ANSWER = b'{"predictions": [2.0, 5.0]}'
+PATH = b"/v1/models/double:predict"
+
+
+@pytest.fixture(scope="module")
+def base_path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("double")
+    save_model(folder / "1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(base_path, tmp_path_factory):
+    monitoring = tmp_path_factory.mktemp("config") / "monitoring.config"
+    monitoring.write_text("prometheus_config { enable: true }")
+    with LocalServer(
+        {"double": base_path},
+        rest_port=0,
+        grpc_port=0,
+        rest_api_enable_cors_support=True,
+        monitoring_config_file=str(monitoring),
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server):
+    opened = []
+
+    def connect():
+        address = urllib.parse.urlsplit(server.rest_url)
+        connection = socket.create_connection((address.hostname, address.port), 20)
+        opened.append(connection)
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+def head(*lines, method=b"POST", target=PATH, version=b"1.1"):
+    start = b"%s %s HTTP/%s" % (method, target, version)
+    return b"\r\n".join([start, b"Host: x", *lines, b"", b""])
+
+
+def with_length(body=BODY, *lines):
+    return head(b"Content-Length: %d" % len(body), *lines) + body
+
+
+def read(connection):
+    """Status, header lines in lower case, and body of the next answer."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(1)
+        assert data, "the connection ended"
+    start, *lines = data.decode().strip().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    body = b""
+    while len(body) < int(headers.get("content-length", 0)):
+        body += connection.recv(int(headers["content-length"]) - len(body))
+    return int(start.split()[1]), headers, body
+
+
+def test_a_connection_is_used_again(connect):
+    connection = connect()
+    for _ in range(3):
+        connection.sendall(with_length())
+        status, _, body = read(connection)
+        assert (status, body) == (200, ANSWER)
+
+
+def test_pipelined_requests_are_answered_in_order(connect):
+    connection = connect()
+    bodies = [b'{"instances": [%d]}' % number for number in range(20)]
+    connection.sendall(b"".join(map(with_length, bodies)))
+    answers = [json.loads(read(connection)[2])["predictions"] for _ in bodies]
+    assert answers == [[2.0 * number] for number in range(20)]
+
+
+def test_chunked_bodies(connect):
+    connection = connect()
+    connection.sendall(head(b"Transfer-Encoding: chunked"))
+    for start in range(0, len(BODY), 7):
+        piece = BODY[start : start + 7]
+        connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+    connection.sendall(b"0\r\n\r\n")
+    assert read(connection)[2] == ANSWER
+
+
+def test_http_1_0_closes_the_connection(connect):
+    connection = connect()
+    length = b"Content-Length: %d" % len(BODY)
+    connection.sendall(head(length, version=b"1.0") + BODY)
+    assert read(connection)[2] == ANSWER
+    assert connection.recv(1) == b""
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(connect):
+    connection = connect()
+    length = b"Content-Length: %d" % len(BODY)
+    connection.sendall(head(length, b"Expect: 100-continue"))
+    assert read(connection)[0] == 100
+    connection.sendall(BODY)
+    assert read(connection)[2] == ANSWER
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(connect):
+    connection = connect()
+    length = b"Content-Length: %d" % (rest.BODY_LIMIT + 1)
+    connection.sendall(head(length, b"Expect: 100-continue"))
+    status, headers, body = read(connection)
+    assert status == 413
+    assert headers["content-type"] == "application/json"
+    assert "larger than 67108864 bytes" in json.loads(body)["error"]
+
+
+def test_a_chunked_body_that_is_too_large_is_refused_and_not_kept(connect, monkeypatch):
+    monkeypatch.setattr(rest, "BODY_LIMIT", 100_000)
+    connection = connect()
+    connection.sendall(head(b"Transfer-Encoding: chunked"))
+    piece = b"%x\r\n%s\r\n" % (60_000, b" " * 60_000)
+    connection.sendall(piece * 2)
+    status, headers, _ = read(connection)
+    assert status == 413
+    assert headers["access-control-allow-origin"] == "*"
+    connection.sendall(piece * 5 + b"0\r\n\r\n")  # read and thrown away
+    connection.sendall(with_length())
+    assert read(connection)[2] == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "text"),
+    [
+        (PATH + b"?", 400, f"Malformed request: POST {PATH.decode()}?"),
+        (PATH + b"?x=1", 400, f"Malformed request: POST {PATH.decode()}?x=1"),
+        (PATH, 200, None),
+    ],
+)
+def test_a_query_is_part_of_the_path_even_an_empty_one(connect, target, status, text):
+    connection = connect()
+    length = b"Content-Length: %d" % len(BODY)
+    connection.sendall(head(length, target=target) + BODY)
+    got, _, body = read(connection)
+    assert got == status
+    assert text is None or json.loads(body)["error"] == text
+
+
+def test_the_metrics_path_with_an_empty_query_is_another_path(server):
+    path = "/monitoring/prometheus/metrics"
+    assert request(server, "GET", path)[0] == 200
+    assert request(server, "GET", f"{path}?") == (
+        400,
+        f"Unexpected path: {path}?. Should be {path}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        (b"GET", b"/v1/models/double", 200),
+        (b"GET", b"/v1/models/nope", 404),
+        (b"POST", PATH, 400),
+        (b"OPTIONS", PATH, 400),
+    ],
+)
+def test_with_the_flag_every_answer_allows_other_origins(connect, method, path, status):
+    connection = connect()
+    connection.sendall(head(method=method, target=path))
+    got, headers, _ = read(connection)
+    assert got == status
+    assert headers["access-control-allow-origin"] == "*"
+    assert headers["access-control-allow-methods"] == "post, get"
+    assert headers["access-control-allow-headers"] == "content-type"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        head(b"Content-Length: abc"),
+        head(b"Content-Length: -1"),
+        head(b"Transfer-Encoding: chunked") + b"zz\r\n",
+        head(b"X-Long: " + b"x" * 100_000),
+        head(target=b"/v1/models/\xff"),
+    ],
+)
+def test_what_is_no_http_is_a_400_and_the_server_lives(connect, sent):
+    connection = connect()
+    connection.sendall(sent)
+    assert read(connection)[0] == 400
+    other = connect()
+    other.sendall(with_length())
+    assert read(other)[2] == ANSWER
+
+
+def test_slow_clients_keep_nobody_waiting(connect):
+    slow = [connect() for _ in range(40)]
+    for connection in slow:
+        connection.sendall(with_length()[:-5])
+    other = connect()
+    other.sendall(with_length())
+    assert read(other)[2] == ANSWER
+    for connection in slow:
+        connection.sendall(with_length()[-5:])
+    assert {read(connection)[2] for connection in slow} == {ANSWER}
+
+
+def test_clients_that_go_away_leave_nothing_behind(connect, caplog):
+    threads = threading.active_count()
+    with caplog.at_level(logging.DEBUG):
+        for cut in (30, len(with_length()) - 5, len(with_length())):
+            for _ in range(10):
+                connection = connect()
+                connection.sendall(with_length()[:cut])
+                # Closed by a reset, as a killed client's connection is.
+                linger = b"\1\0\0\0\0\0\0\0"
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                connection.close()
+        other = connect()
+        other.sendall(with_length())
+        assert read(other)[2] == ANSWER
+    assert threading.active_count() == threads
+    assert "Traceback" not in caplog.text
+    assert "Exception" not in caplog.text
+
+
+def test_a_request_that_runs_when_the_server_stops_is_answered(base_path):
+    answers = []
+    with LocalServer({"double": base_path}, rest_port=0, grpc_port=0) as server:
+        document = json.dumps({"signature_name": "slow", "inputs": 4000})
+
+        def ask():
+            path = "/v1/models/double:predict"
+            answers.append(request(server, "POST", path, document)[0])
+
+        asking = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in asking:
+            thread.start()
+        deadline = time.monotonic() + 20
+        while not answers and time.monotonic() < deadline:
+            time.sleep(0.001)
+    for thread in asking:
+        thread.join(20)
+    assert answers == [200] * 12

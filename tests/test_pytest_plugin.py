@@ -1,0 +1,73 @@
+"""The fixture that the local server gives to users' own tests."""
+
+import socket
+
+import pytest
+from test_local_server import save_model
+
+from serving.local import LocalServer
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = "-pserving.local.pytest_plugin"
+TESTS = """
+    import urllib.request, json
+    from serving.local.errors import StartError
+
+    MODELS = {{"double": {folder!r}}}
+
+    def ask(server):
+        url = server.rest_url + "/v1/models/double:predict"
+        with urllib.request.urlopen(url, b'{{"instances": [1.0]}}') as answer:
+            return json.load(answer)
+
+    def test_one(local_server):
+        assert ask(local_server(MODELS)) == {{"predictions": [2.0]}}
+
+    def test_the_same_models_are_served_once(local_server):
+        assert local_server(MODELS) is local_server(MODELS)
+        print("rest", local_server(MODELS).rest_url)
+
+    def test_other_flags_are_another_server(local_server):
+        other = local_server(MODELS, rest_api_enable_cors_support=True)
+        assert other.rest_url != local_server(MODELS).rest_url
+        assert ask(other) == {{"predictions": [2.0]}}
+
+    def test_a_wrong_path_is_told(local_server):
+        import pytest
+        with pytest.raises(StartError, match="No such file"):
+            local_server({{"double": "/nope"}})
+"""
+
+
+@pytest.fixture(scope="module")
+def base_path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("double")
+    save_model(folder / "1")
+    return folder
+
+
+def test_the_fixture_serves_and_stops_with_the_session(pytester, base_path):
+    pytester.makepyfile(TESTS.format(folder=str(base_path)))
+    result = pytester.runpytest_inprocess(PLUGIN, "-s")
+    result.assert_outcomes(passed=4)
+    (line,) = (line for line in result.outlines if "rest http" in line)
+    port = int(line.rpartition(":")[2].rstrip("."))
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_the_fixture_is_listed_with_its_first_line(pytester):
+    result = pytester.runpytest_inprocess(PLUGIN, "--fixtures")
+    result.stdout.fnmatch_lines(
+        ["local_server*", "    Starts servers on free ports; *"]
+    )
+
+
+def test_a_server_stops_when_its_block_fails(base_path):
+    server = LocalServer({"double": base_path}, rest_port=0, grpc_port=0)
+    with pytest.raises(ZeroDivisionError), server:
+        print(1 / 0)
+    port = int(server.rest_url.rpartition(":")[2])
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0

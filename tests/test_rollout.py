@@ -1,0 +1,85 @@
+"""Attention rollout, compared with the paper's product in NumPy float64."""
+
+import keras
+import numpy as np
+import numpy_vit
+import pytest
+
+pytestmark = pytest.mark.backend
+
+FORMS = {
+    "class token": {},
+    "registers": {"register_tokens": 4, "depth": 3},
+    "mean of patches": {"head": "gap", "class_token": False},
+    "mean of patches beside a class token": {"head": "gap", "register_tokens": 2},
+    "attention pooling": {"head": "map", "class_token": False},
+    "attention pooling of all": {"head": "map", "register_tokens": 3},
+    "one block": {"depth": 1},
+    "relative": {"position_embedding": "relative", "position_placement": "shared"},
+}
+
+
+def numpy(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def expected_rollout(model, images):
+    """Equation 1 of the paper: from the first block up, whole matrices."""
+    weights = numpy_vit.weights_of(model)
+    rollout = np.eye(model.prefix_tokens + 77)
+    states = numpy_vit.encoder(model, images)
+    for index, (tokens, _) in enumerate(states):
+        block = f"encoder_block_{index}"
+        norm = numpy_vit.layer_norm(tokens, weights, f"{block}/norm1")
+        heads = numpy_vit.attention_weights(norm, weights, f"{block}/attention", model)
+        mixed = heads.mean(1) + np.eye(heads.shape[-1])
+        rollout = mixed / mixed.sum(-1, keepdims=True) @ rollout
+    prefix = model.prefix_tokens
+    if model.head == "token":
+        row = rollout[:, 0]
+    elif model.head == "gap":
+        row = rollout[:, prefix:].mean(1)
+    else:
+        output = numpy_vit.layer_norm(states[-1][1], weights, "encoder_norm")
+        read = [*range(model.class_token), *range(prefix, prefix + 77)]
+        probe = np.broadcast_to(weights["attention_pooling/probe"], (2, 1, 15))
+        pooling = numpy_vit.attention_weights(
+            output[:, read], weights, "attention_pooling/attention", model, probe
+        )
+        row = (pooling.mean(1) @ rollout[:, read])[:, 0]
+    patches = row[:, prefix:].reshape(2, 11, 7)
+    return patches / patches.sum((1, 2), keepdims=True)
+
+
+@pytest.mark.parametrize("kwargs", FORMS.values(), ids=FORMS)
+def test_it_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
+    model = tiny_vit(**kwargs)
+    rollout = numpy(model.attention_rollout()(images()))
+    expected = expected_rollout(model, images())
+    assert rollout.shape == (2, 11, 7)
+    np.testing.assert_allclose(rollout, expected, rtol=1e-3, atol=1e-7)
+    assert np.ptp(rollout) > 1e-3
+
+
+def test_a_model_in_bfloat16_gives_float32_close_by(tiny_vit, images):
+    model = tiny_vit(dtype="mixed_bfloat16")
+    rollout = numpy(model.attention_rollout()(images()))
+    assert rollout.dtype == np.float32
+    np.testing.assert_allclose(rollout.sum((1, 2)), 1, rtol=1e-6)
+    np.testing.assert_allclose(rollout, expected_rollout(model, images()), atol=2e-3)
+
+
+@pytest.mark.parametrize("kwargs", [FORMS["attention pooling of all"], {}])
+def test_it_is_saved_and_loaded(tiny_vit, images, tmp_path, kwargs):
+    rollout = tiny_vit(**kwargs).attention_rollout()
+    rollout.save(tmp_path / "rollout.keras")
+    loaded = keras.models.load_model(tmp_path / "rollout.keras", safe_mode=True)
+    np.testing.assert_array_equal(numpy(loaded(images())), numpy(rollout(images())))
+
+
+def test_models_without_the_maps_are_refused(tiny_vit):
+    axial = tiny_vit(attention="axial", class_token=False, head="gap")
+    with pytest.raises(ValueError, match="Received: attention='axial'"):
+        axial.attention_rollout()
+    with pytest.raises(ValueError, match="Received: head='none'"):
+        tiny_vit(head="none").attention_rollout()

@@ -1,0 +1,285 @@
+"""The soak: it finds each fault that it is there for, and the local server has none."""
+
+import asyncio
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving.load.senders import GrpcRequest, RestRequest
+from serving.load.soak import Asked, Record, Soak
+from serving.load.soak_command import soak
+from serving.load.soak_report import complaints, growth
+from serving.load.soak_requests import Case
+from serving.load.soak_versions import SoakVersions
+
+MEBIBYTE = 2**20
+
+
+def read(body):
+    return {name: np.array(value) for name, value in json.loads(body).items()}
+
+
+GOOD = Case("good", RestRequest("POST", "/good"), read=read)
+BAD = Case("bad", RestRequest("POST", "/bad"), code="HTTP 400")
+ANSWERS = {
+    "/good": (200, '{"labels": ["a"], "scores": [0.5, 2e4]}'),
+    "/bad": (400, '{"error": "no"}'),
+}
+
+
+async def serve(reader, writer, answer):
+    try:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            path = head.split()[1].decode()
+            length = int(re.findall(rb"Content-Length: (\d+)", head)[0])
+            await reader.readexactly(length)
+            status, text = answer(path)
+            start = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\n\r\n"
+            writer.write((start + text).encode())
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+def soaked(changes=None, cases=(GOOD, BAD), seconds=1.0, **arguments):
+    """The record of a soak of a server that answers so from its 20th request on."""
+
+    async def run():
+        numbers = itertools.count()
+
+        def answer(path):
+            changed = (next(numbers) > 20 and changes) or {}
+            return changed.get(path) or ANSWERS.get(path) or (200, "{}")
+
+        server = await asyncio.start_server(
+            lambda reader, writer: serve(reader, writer, answer), "127.0.0.1", 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        tested = Soak("m", f"http://127.0.0.1:{port}", None, cases, tolerance=1e-3)
+        record = await tested.run(seconds, 2, **arguments)
+        await tested.close()
+        server.close()
+        return record
+
+    return asyncio.run(run())
+
+
+def test_a_server_without_faults_passes():
+    record = soaked()
+    assert complaints(record, swaps_wanted=False) == []
+    assert record.faulty == 0
+    sent = [asked.case.name for asked in record.asked]
+    assert len(sent) > 40
+    assert sent.count("good") / len(sent) == pytest.approx(0.5, abs=0.2)
+    assert record.seconds >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text", "wanted"),
+    [
+        ("/good", 500, "oh", "good: .* HTTP 500 in place of OK: oh"),
+        ("/good", 400, "oh", "good: .* HTTP 400 in place of OK"),
+        ("/good", 200, '{"labels": ["b"], "scores": [0.5, 2e4]}', "labels is another"),
+        ("/good", 200, '{"labels": ["a"], "scores": [0.5, 2.1e4]}', "scores differs"),
+        ("/good", 200, '{"labels": ["a"], "scores": [0.51, 2e4]}', "scores differs"),
+        ("/good", 200, '{"labels": ["a"], "scores": [NaN, 2e4]}', "scores differs"),
+        ("/good", 200, '{"labels": ["a"], "scores": [0.5]}', "the shape"),
+        ("/good", 200, '{"labels": ["a"]}', "outputs"),
+        ("/good", 200, "{", "cannot be read"),
+        ("/bad", 500, "oh", "bad: .* HTTP 500 in place of HTTP 400"),
+        ("/bad", 503, "oh", "bad: .* HTTP 503 in place of HTTP 400"),
+        ("/bad", 200, "{}", "bad: .* OK in place of HTTP 400"),
+    ],
+)
+def test_each_fault_is_found(path, status, text, wanted):
+    record = soaked({path: (status, text)})
+    [line] = complaints(record, swaps_wanted=False)
+    assert re.search(wanted, line)
+    assert record.faulty > 5
+
+
+def test_rounding_is_no_fault():
+    close = '{"labels": ["a"], "scores": [0.50001, 20001]}'
+    assert soaked({"/good": (200, close)}).faulty == 0
+
+
+def test_a_server_that_ends_is_a_fault_and_ends_the_soak():
+    looks = itertools.count()
+
+    def memory():
+        if next(looks) > 1:
+            raise ProcessLookupError
+        return 100
+
+    record = soaked(seconds=60.0, memory=memory)
+    assert record.seconds < 30
+    assert "the server ended" in complaints(record, swaps_wanted=False)
+    assert [size for _, size in record.memory] == [100, 100]
+
+
+def version(folder, number, text="model"):
+    path = folder / str(number)
+    (path / "variables").mkdir(parents=True)
+    (path / "saved_model.pb").write_text(text)
+
+
+def test_versions_are_swapped_while_requests_run(tmp_path):
+    version(tmp_path / "model", 3)
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    versions = SoakVersions(tmp_path / "model", copies)
+    status = (200, '{"state": "AVAILABLE"}')
+    record = soaked(
+        {f"/v1/models/m/versions/{number}": status for number in range(9)},
+        seconds=1.5,
+        versions=versions,
+        swap_every=0.2,
+    )
+    assert len(record.swaps) >= 2
+    assert versions.number == pytest.approx(1 + len(record.swaps), abs=1)
+    assert complaints(record, swaps_wanted=True) == []
+
+
+def test_a_version_that_does_not_serve_is_a_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr("serving.load.soak._SWAP_SECONDS", 0.3)
+    version(tmp_path / "model", 3)
+    (tmp_path / "copies").mkdir()
+    versions = SoakVersions(tmp_path / "model", tmp_path / "copies")
+    record = soaked(seconds=2.0, versions=versions, swap_every=0.1)
+    assert complaints(record, swaps_wanted=True) == [
+        "version 2 did not serve in time",
+        "no version was swapped",
+    ]
+    assert (tmp_path / "copies" / "1").exists()
+
+
+def test_copies_replace_each_other_and_the_model_stays(tmp_path):
+    model, copies = tmp_path / "model", tmp_path / "copies"
+    version(model, 9, "old")
+    version(model, 10, "new")
+    (model / "notes").mkdir()
+    copies.mkdir()
+    versions = SoakVersions(model, copies)
+    versions.add()
+    names = {path.name for path in copies.iterdir()}
+    assert names == {"1", "2"}
+    versions.remove_older()
+    assert {path.name for path in copies.iterdir()} == {"2"}
+    assert (copies / "2" / "saved_model.pb").read_text() == "new"
+    assert {path.name for path in model.iterdir()} == {"9", "10", "notes"}
+
+
+def samples(sizes, seconds=1800):
+    times = np.linspace(0, seconds, len(sizes))
+    return [
+        (time, int(size * MEBIBYTE)) for time, size in zip(times, sizes, strict=True)
+    ]
+
+
+RANDOM = np.random.default_rng(0)
+NOISE = RANDOM.uniform(0, 20, 1800)
+SWAPS = 300.0 * (np.arange(1800) % 60 < 8)  # a second version beside the first
+
+
+@pytest.mark.parametrize(
+    ("sizes", "flat"),
+    [
+        (500 + NOISE, True),
+        (500 + NOISE + SWAPS, True),
+        (900 - 400 * np.exp(-np.arange(1800) / 60) + NOISE, True),  # warming up
+        (500 + NOISE + SWAPS + np.arange(1800) / 12, False),  # 5 MB a swap
+        (500 + NOISE + 150.0 * (np.arange(1800) > 1300), False),
+        (500 + NOISE + RANDOM.permutation(SWAPS), True),  # garbage, collected late
+        ([500.0], True),
+        ([500.0, 500.0], True),
+    ],
+)
+def test_growth_is_told_from_warming_up_and_swapping(sizes, flat):
+    found = growth(samples(sizes))
+    assert found.flat == flat
+    record = Record(memory=samples(sizes), swaps=[1.0])
+    assert any("memory grew" in line for line in complaints(record, True)) != flat
+
+
+def test_growth_per_hour_is_the_slope():
+    assert growth(samples(500 + np.arange(1800) / 10)).per_hour == pytest.approx(
+        360 * MEBIBYTE, rel=0.01
+    )
+    assert growth([]) is None
+
+
+def test_a_fault_is_told_once_with_its_number():
+    grpc = Case("gRPC good", GrpcRequest(b""))
+    record = Record([Asked(grpc, 0.0, 0.1, "UNAVAILABLE in place of OK")] * 7)
+    assert complaints(record, False) == [
+        "gRPC good: 7 x, such as UNAVAILABLE in place of OK"
+    ]
+    assert "no version was swapped" in complaints(record, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "wanted"),
+    [
+        ("", 2, "either --models or --rest"),
+        ("--models {0} --rest http://127.0.0.1:1", 2, "either --models or --rest"),
+        ("--models {0} --minutes 0", 2, "above 0"),
+        ("--models {0}", 1, "must be a model's folder"),
+        ("--models {0}/nobody", 1, "nobody: No such file"),
+        ("--rest http://127.0.0.1:1", 1, "--rest needs --model"),
+        ("--rest http://127.0.0.1:1 --model m", 1, "127.0.0.1:1"),
+        ("--models {0} --out picture.gif", 1, "must end in .png"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, status, wanted, tmp_path, capsys):
+    try:
+        ended = soak(arguments.format(tmp_path).split())
+    except SystemExit as left:
+        ended = left.code
+    assert ended == status
+    error = capsys.readouterr().err
+    assert wanted in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_served_is_told(tmp_path, capsys):
+    version(tmp_path / "model", 1, "no SavedModel")
+    assert soak(["--models", str(tmp_path / "model"), "--minutes", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "serving soak: " in error
+    assert "Traceback" not in error
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_vit, tmp_path_factory):
+    from serving.publish import publish
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    publish(tiny_vit(), folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_sixty_seconds_of_the_local_server(exported, tmp_path, capsys):
+    figures, drawing = tmp_path / "soak.json", tmp_path / "soak.png"
+    status = soak(
+        f"--models {exported} --minutes 1 --swap-seconds 12 --clients 3 "
+        f"--json {figures} --out {drawing}".split()
+    )
+    report = json.loads(figures.read_text())
+    assert report["complaints"] == []
+    assert status == 0
+    assert len(report["swaps"]) >= 2
+    assert {row["requests"] for row in report["requests"]} == {
+        "good, REST",
+        "bad, REST",
+        "good, gRPC",
+        "bad, gRPC",
+    }
+    assert all(row["sent"] > 50 for row in report["requests"])
+    with Image.open(drawing) as image:
+        assert image.format == "PNG"
+    assert "passed" in capsys.readouterr().out
