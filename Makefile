@@ -8,7 +8,7 @@ PIP_INSTALL := PIP_CONSTRAINT=$(CURDIR)/build-constraints.txt $(BIN)/python -m p
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo test lint parity constraints clean
+.PHONY: demo test lint parity docker-check constraints clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python demo.py
@@ -25,6 +25,11 @@ lint: $(VENV)/.test
 parity: $(VENV)/.test
 	$(PIP_INSTALL) -e ".[parity]"
 	$(BIN)/python -m pytest -m parity
+
+# docker/: install the tools that CONTRIBUTING.md names; tests without theirs are skipped.
+docker-check: $(VENV)/.test
+	$(BIN)/python -m pytest -rs tests/test_docker.py tests/test_docker_running.py \
+		tests/test_docker_gateway.py tests/test_docker_monitoring.py tests/test_kubernetes.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

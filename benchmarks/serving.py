@@ -1,12 +1,12 @@
 """What does the local server cost, beside the model alone and a bare web server?
 
-    python -m benchmarks.serving [--parts echo,model,peers] [--output FILE.json]
+    python -m benchmarks.serving [--parts echo model] [--output FILE.json]
 
-Three questions, each answered by a ratio of medians over rounds in which all take
-turns. echo: half_plus_two over REST beside a bare Starlette JSON echo under the same
-uvicorn. model: JPEG bytes of a Ti/16 at 224 over REST and gRPC, closed loop, beside
-calling the SavedModel from as many threads in a process of its own. peers: the same
-beside no batching, and a web server that calls `model.predict` for each request.
+All contestants take turns in each round; a ratio is the median over the rounds of the
+ratios within a round. echo: half_plus_two over REST beside a bare Starlette JSON echo
+on the same uvicorn. model: JPEG bytes for a Ti/16 at 224 in a closed loop, with and
+without batching in the graph, beside calling the SavedModel from as many threads in a
+process of its own, and beside a web server that calls `model.predict`.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def take_turns(
     """
     seen: dict[tuple[str, int], list[Figures]] = {}
     turns = list(itertools.product(range(rounds + 1), clients, contestants))
-    for turn, number, name in track(turns, description="rounds"):
+    for turn, number, name in track(turns, "rounds", console=Console(stderr=True)):
         found = contestants[name](number, seconds)
         if turn:
             seen.setdefault((name, number), []).append(found)
@@ -186,7 +186,7 @@ def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestan
             peer = stack.enter_context(Peer("direct", way, version, *map(str, images)))
             found[f"{way}, {label}"] = peer.run
     keras = stack.enter_context(Peer("keras"))
-    found["Starlette and model.predict"] = over_network(
+    found["Starlette, model.predict"] = over_network(
         RestSender,
         f"http://127.0.0.1:{keras.first_line}",
         [RestRequest("POST", "/predict", request.body) for request in rest],
@@ -215,6 +215,9 @@ def show(part: str, rows: list[dict[str, Any]]) -> None:
         title=f"{part}; ratios to {PARTS[part][1]}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
     )
     table.add_column("contestant", no_wrap=True)
     for name in ("clients", "per s", "ratio", "p50 ms", "p99 ms", "ratio", "errors"):
@@ -225,8 +228,8 @@ def show(part: str, rows: list[dict[str, Any]]) -> None:
             str(row["clients"]),
             f"{row['per_second']:.1f}",
             f"{row['throughput_ratio']:.2f}",
-            f"{row['p50_ms']:.2f}",
-            f"{row['p99_ms']:.2f}",
+            f"{row['p50_ms']:.1f}",
+            f"{row['p99_ms']:.1f}",
             f"{row['p99_ratio']:.2f}",
             f"{row['errors']:.0f}",
         )
@@ -236,21 +239,25 @@ def show(part: str, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measures, prints the tables, and writes the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default=",".join(PARTS), help="which of them")
-    parser.add_argument("--clients", default="1,16", help="closed loops")
+    names = list(PARTS)
+    parser.add_argument("--parts", nargs="+", choices=names, default=names)
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
     parser.add_argument("--output", default="benchmarks/serving.json")
     arguments = parser.parse_args()
-    clients = [int(number) for number in arguments.clients.split(",")]
     found = {}
-    for part in arguments.parts.split(","):
+    for part in arguments.parts:
         build, reference = PARTS[part]
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             with Console(stderr=True).status(f"{part}: models and servers"):
                 contestants = build(Path(folder), stack)
             found[part] = take_turns(
-                contestants, reference, clients, arguments.rounds, arguments.seconds
+                contestants,
+                reference,
+                arguments.clients,
+                arguments.rounds,
+                arguments.seconds,
             )
         show(part, found[part])
     with open(arguments.output, "w", encoding="utf-8") as file:

@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.base import ImageModel, check_choice
 
-from .optimize import constant_weights, fused
+from .optimize import optimized
 from .options import PRECISIONS
 
 # TensorFlow optimises no function that a batching op calls, with whatever is inlined
@@ -85,8 +85,7 @@ def make_backbone(
         model: A `keras_vit.ImageModel` with classes.
         precision: What it computes in, `"float32"` or `"bfloat16"`, whatever `model`
             does; the outputs are float32 in both.
-        optimize: Whether layers are fused and weights become constants; see
-            `serving.optimize`.
+        optimize: Whether `serving.optimize.optimized` changes it.
 
     Returns:
         The backbone.
@@ -95,7 +94,7 @@ def make_backbone(
         ValueError: An argument that does not fit.
     """
     network = in_precision(model, precision)
-    return Backbone(network, constant_weights(fused(network)) if optimize else [])
+    return Backbone(network, optimized(network) if optimize else [])
 
 
 def in_precision(model: Any, precision: str) -> Any:

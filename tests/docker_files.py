@@ -110,7 +110,7 @@ def served(
 
 
 def _ports(process: subprocess.Popen, log: pathlib.Path) -> tuple[str, str]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None:
         ready = re.search(
             r"REST http://[\d.]+:(\d+)\S*, gRPC \S+:(\d+)", log.read_text()

@@ -192,12 +192,14 @@ def test_each_variable_is_kept_once_and_nothing_is_left_to_xla(
 ):
     model, images = randomised(tiny_vit(dropout=0.1))
     answer(make_backbone(model), images)
-    names = [name for name, _ in tf.train.list_variables(f"{tmp_path}/variables/variables")]
+    names = [
+        name for name, _ in tf.train.list_variables(f"{tmp_path}/variables/variables")
+    ]
     assert len([n for n in names if "variables_" in n]) == len(model.weights)
     graph = (tmp_path / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in graph
     loaded = tf.saved_model.load(str(tmp_path))
-    assert len(loaded.variables) == len(model.weights)
+    assert len(loaded.variables_) == len(model.weights)
 
 
 def test_a_small_optimised_model_has_no_variables_and_each_constant_once(
@@ -215,18 +217,16 @@ def test_a_small_optimised_model_has_no_variables_and_each_constant_once(
     )
 
 
-def test_a_large_optimised_model_keeps_its_variables_but_its_norms(
-    tiny_vit, answer, monkeypatch
-):
-    monkeypatch.setattr(optimize, "CONSTANT_BYTES", 1000)
-    model, images = randomised(tiny_vit(depth=2))
-    backbone = make_backbone(model, optimize=True)
-    values, operations = answer(backbone, images)
-    assert len(backbone.variables) == len(model.weights) - 2 * (2 * 2 + 1)
+def test_a_large_optimised_model_keeps_its_variables(tiny_vit, answer, monkeypatch):
+    model, images = randomised(tiny_vit())
+    size = 4 * model.count_params()
+    for limit, kept in ((size, 0), (size - 1, len(model.weights))):
+        monkeypatch.setattr(optimize, "CONSTANT_BYTES", limit)
+        backbone = make_backbone(model, optimize=True)
+        assert len(backbone.variables) == kept
+    values, _ = answer(backbone, images)
     expected = numpy_vit.forward(model, images)
-    np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=1e-4)
-    if platform.machine() == "x86_64":
-        assert operations["_MklLayerNorm"] == 5
+    np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=1e-5)
 
 
 def test_optimised_norms_keep_a_small_epsilon(tiny_vit, answer):
@@ -271,6 +271,7 @@ def test_another_precision_is_refused(tiny_vit):
         make_backbone(tiny_vit(), "float16")
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_a_quantised_model_is_refused(tiny_vit):
     model = tiny_vit()
     model.quantize("int8")

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+import yaml
 from docker_files import DOCKER, ROOT, compose, readme_commands, succeeds, tool
 from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
@@ -23,6 +24,7 @@ SERVICES = [
     pytest.param(service, id=name) for name, service in compose()["services"].items()
 ]
 SERVERS = [compose()["services"][name] for name in ("tfserving-cpu", "tfserving-gpu")]
+SITE_PACKAGES = pathlib.Path(yaml.__file__).parent.parent
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 
 
@@ -233,9 +235,11 @@ def test_the_training_image_installs_from_what_it_copied_first(tmp_path):
     ]
     installed = next(i for i, words in enumerate(layers) if "-e" in words)
     copy(layers[1:installed], tmp_path)
-    build = "import setuptools.build_meta as b; print(b.build_editable('wheel'))"
+    # -S: without the package as it is installed here, which would stand in for files.
+    build = f"import sys; sys.path.append({str(SITE_PACKAGES)!r}); "
+    build += "import setuptools.build_meta as b; print(b.build_editable('wheel'))"
     (tmp_path / "wheel").mkdir()
-    wheel = succeeds(sys.executable, "-c", build, cwd=tmp_path).splitlines()[-1]
+    wheel = succeeds(sys.executable, "-S", "-c", build, cwd=tmp_path).splitlines()[-1]
     link = "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
     link += "print(*[z.read(n).decode() for n in z.namelist() if n.endswith('.pth')])"
     found = succeeds(sys.executable, "-c", link, f"wheel/{wheel}", cwd=tmp_path)

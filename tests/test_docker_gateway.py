@@ -212,6 +212,13 @@ def test_brackets_in_a_string_are_not_levels(gateway, text):
     assert answer.json()["error"].startswith("Serving signature name:")
 
 
+def test_a_wide_request_is_not_a_deep_one(gateway):
+    body = f'{{"signature_name": "none", "instances": [{"[{}]," * 99}[1]]}}'
+    with gateway.http() as client:
+        answer = client.post("/v1/models/vit:predict", content=body)
+    assert answer.json()["error"].startswith("Serving signature name:")
+
+
 def test_a_request_in_chunks_is_guarded_and_answered(gateway):
     chunks = [
         b'{"instances": [{"b64": "',

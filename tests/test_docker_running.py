@@ -104,7 +104,7 @@ def prometheus(server, tmp_path_factory):
         try:
             url = f"http://127.0.0.1:{port}"
             wait_for(lambda: ask(url, 'up{job="tfserving"}') is not None)
-            wait_for(lambda: ask_server(server) and mistakes_are_seen(url))
+            wait_for(lambda: ask_server(server) and all_is_seen(url))
             yield url
         finally:
             process.terminate()
@@ -119,9 +119,14 @@ def ask_server(server):
     return rest.classify([PHOTO]) and client.classify([PHOTO]) and mistake.is_error
 
 
-def mistakes_are_seen(url):
-    count = ':tensorflow:serving:request_count{status="INVALID_ARGUMENT"}'
-    return any(ask(url, f"increase({count}[1m])"))
+def all_is_seen(url):
+    """Whether mistakes and answers of both interfaces grew between two scrapes."""
+    counts = (
+        ':tensorflow:serving:request_count{status="INVALID_ARGUMENT"}',
+        ':tensorflow:serving:request_latency_count{API="predict"}',
+        ':tensorflow:serving:request_latency_count{API="Predict"}',
+    )
+    return all(any(ask(url, f"increase({count}[1m])")) for count in counts)
 
 
 def ask(url, query):

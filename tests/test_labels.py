@@ -181,6 +181,14 @@ def test_a_config_file_is_replaced_whole_or_not_at_all(target, monkeypatch):
     assert not list(target.config.parent.glob(".models.config*"))
 
 
+def test_a_server_that_reads_the_config_file_meanwhile_reads_all_of_it(target):
+    make(target, 1)
+    target.config.write_text(OTHER)
+    with target.config.open() as opened:
+        moves.add(target, 1, "stable", None)
+        assert opened.read() == OTHER
+
+
 def test_changes_at_once_are_all_kept(target):
     def add(name):
         with modelconfig.changing(target.config) as config:
@@ -247,6 +255,18 @@ def test_prune_keeps_what_is_needed(target, capsys):
     assert versions(target.folder) == [2, 4, 6, 7]
     names = {path.name for path in target.folder.iterdir()}
     assert names == {"2", "4", "6", "7", ".lock"}
+
+
+def test_prune_keeps_what_a_policy_of_others_needs(target):
+    """A file that nobody wrote with these commands."""
+    make(target, 5)
+    target.config.write_text(
+        'model_config_list { config { name: "m" base_path: "/models/m" '
+        "model_version_policy { latest { num_versions: 2 } } "
+        'version_labels { key: "old" value: 1 } } }'
+    )
+    assert run("prune", target, "--keep", 1, "--yes") == 0
+    assert versions(target.folder) == [1, 4, 5]
 
 
 def test_prune_keeps_what_another_model_of_the_folder_needs(target):

@@ -23,6 +23,7 @@ from test_local_server_lifecycle import run
 from serving.local import LocalServer
 from serving.local.config import model_config
 from serving.local.errors import StartError
+from serving.local.session import LoadedModel
 
 FOREVER = 10**9
 
@@ -72,10 +73,11 @@ def slow(channel, loops=FOREVER, timeout=20):
     return stub.Predict.future(asked("slow", loops=np.int64(loops)), timeout=timeout)
 
 
-def test_a_deadline_ends_the_run_itself_and_frees_its_thread(channel):
+def test_a_deadline_ends_the_run_itself_and_frees_its_thread(channel, caplog):
     late = slow(channel, timeout=0.5)
     assert late.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert double(channel) == [3.0]  # by the only thread
+    assert caplog.text == ""
 
 
 def test_a_call_whose_deadline_passes_in_the_queue_is_not_run(channel):
@@ -90,7 +92,7 @@ def test_a_call_whose_deadline_passes_in_the_queue_is_not_run(channel):
 def test_a_cancelled_call_that_no_thread_has_taken_is_not_run(channel):
     first = slow(channel, timeout=1.0)
     time.sleep(0.1)
-    waiting = [slow(channel) for _ in range(5)]
+    waiting = [slow(channel, timeout=60) for _ in range(5)]
     time.sleep(0.2)
     for call in waiting:
         call.cancel()
@@ -125,6 +127,28 @@ def test_a_reload_tells_by_how_much_metrics_grew(server, base_path, channel):
     assert grown == {names[0]: 1, names[1]: 0, names[2]: 0}
     del config.model_config_list.config[1]
     stub.HandleReloadConfigRequest(ReloadConfigRequest(config=config))
+
+
+def test_as_many_versions_are_unloaded_at_once_as_the_flag_says(base_path, monkeypatch):
+    both, closed = threading.Barrier(2, timeout=10), []
+    close = LoadedModel.close
+
+    def close_together(model):
+        both.wait()
+        closed.append(close(model))
+
+    models = {"double": base_path, "again": base_path}
+    nothing = ModelServerConfig()
+    nothing.model_config_list.SetInParent()
+    flags = {"rest_port": 0, "grpc_port": 0, "num_unload_threads": 2}
+    with (
+        LocalServer(models, **flags) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        monkeypatch.setattr(LoadedModel, "close", close_together)
+        stub = model_service_pb2_grpc.ModelServiceStub(channel)
+        stub.HandleReloadConfigRequest(ReloadConfigRequest(config=nothing))
+    assert len(closed) == 2
 
 
 def test_a_unix_socket_answers_too(base_path, tmp_path):

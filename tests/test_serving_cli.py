@@ -273,17 +273,18 @@ def test_embed_writes_nothing_where_nothing_was_embedded(with_signatures, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("step", ["pathlib.Path.write_bytes", "os.replace"])
 def test_embed_keeps_the_old_file_when_it_cannot_write(
-    with_signatures, paths, tmp_path, monkeypatch, capsys
+    with_signatures, paths, tmp_path, monkeypatch, capsys, step
 ):
     with_signatures.answers = [ONE_ROW]
     out = tmp_path / "embeddings.npz"
     out.write_bytes(b"old")
 
-    def full(path, content):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr(step, full)
     assert main(["embed", paths[0], *REST, "--out", str(out)]) == 1
     assert out.read_bytes() == b"old"
     assert "No space left" in capsys.readouterr().err

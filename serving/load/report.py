@@ -125,7 +125,7 @@ def _row(result: Result, images: int) -> dict[str, Any]:
     return {
         "clients": result.load.clients,
         "rate": result.load.rate,
-        "seconds": round(result.seconds, 3),
+        "seconds": round(result.seconds, 6),
         "requests": result.requests,
         "requests_per_second": round(result.throughput, 3),
         "images_per_second": round(result.throughput * images, 3),

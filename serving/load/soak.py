@@ -191,8 +191,10 @@ class Soak:
 
     async def _swap(self, versions: SoakVersions, every: float) -> None:
         """Puts new versions beside the old ones and removes those once they serve."""
+        due = self._elapsed()
         while True:
-            await asyncio.sleep(every)
+            due += every
+            await asyncio.sleep(due - self._elapsed())
             await asyncio.to_thread(versions.add)
             path = f"/v1/models/{self._model}/versions/{versions.number}"
             begin = self._elapsed()

@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +66,8 @@ def soak(argv: list[str]) -> int:
     try:
         check_picture(args.out)
         check_folder(args.json)
+        # As Ctrl-C does, so that the server and its files do not stay behind.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         with _server(args) as server:
             return _soak(args, server)
     except (LoadError, ServerFailed, ServingError, ValueError, OSError) as error:

@@ -1,5 +1,6 @@
-"""HTTP/1.1 through uvicorn and h11, with each request's target left as it came."""
+"""HTTP/1.1 through uvicorn and h11: targets as they came, answers in one piece."""
 
+import asyncio
 from typing import Any
 
 import h11
@@ -19,6 +20,10 @@ class Protocol(H11Protocol):
         self.conn = _Connection(h11.SERVER, self.conn._max_incomplete_event_size)
         self.conn.app_state = self.app_state
 
+    def connection_made(self, transport: Any) -> None:
+        """Begins a connection."""
+        super().connection_made(_OnePiece(transport, self.loop))  # type: ignore[arg-type]
+
 
 class _Connection(h11.Connection):
     """h11's connection, which notes the target of each request."""
@@ -30,3 +35,41 @@ class _Connection(h11.Connection):
         if isinstance(event, h11.Request):
             self.app_state["target"] = event.target
         return event
+
+
+class _OnePiece:
+    """A transport that sends the head of an answer together with its body.
+
+    uvicorn writes them one after the other, which costs a system call and wakes the
+    client for the head alone: a tenth of the time of a small request.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop):
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Keeps data until the answer ends, which uvicorn tells by writing nothing.
+
+        What has no such end, as "go on and send", leaves with the loop's next turn.
+        """
+        if not data:
+            self._flush()
+            return
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces.append(data)
+
+    def _flush(self) -> None:
+        if self._pieces:
+            self._transport.write(b"".join(self._pieces))
+            self._pieces.clear()
+
+    def close(self) -> None:
+        """Sends what is kept, then closes."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -164,15 +164,13 @@ class ServedModel:
 
         return Version(self.name, number, load)
 
-    def unload_unwanted(self) -> None:
-        """Unloads what is not wanted once something wanted can take over."""
+    def unwanted(self) -> list[Version]:
+        """What is to be unloaded, once something wanted can take over."""
         versions = list(self.versions.values())
         wanted = [version for version in versions if version.wanted]
         if wanted and not any(v.state == State.AVAILABLE for v in wanted):
-            return
-        for version in versions:
-            if not version.wanted and version.state != State.END:
-                version.unload()
+            return []
+        return [v for v in versions if not v.wanted and v.state != State.END]
 
     def failure(self) -> Failure | None:
         """Why no version is available; None if one is."""

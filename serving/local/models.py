@@ -206,8 +206,10 @@ class ServedModels:
         if due:
             with ThreadPoolExecutor(max(1, self._options.num_load_threads)) as pool:
                 list(pool.map(lambda version: version.attempt(retries, interval), due))
-        for model in self._models.values():
-            model.unload_unwanted()
+        unwanted = [v for model in self._models.values() for v in model.unwanted()]
+        if unwanted:
+            with ThreadPoolExecutor(max(1, self._options.num_unload_threads)) as pool:
+                list(pool.map(Version.unload, unwanted))
         return due
 
     def _versions(self) -> list[Version]:

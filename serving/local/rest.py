@@ -30,6 +30,10 @@ from .workers import Workers
 
 logger = logging.getLogger(__name__)
 
+# Those that TensorFlow Serving's HTTP library knows.
+_METHODS = frozenset(
+    ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH")
+)
 # What no path and no query may hold (RFC 3986); TensorFlow Serving's HTTP library
 # refuses it before anything else is looked at.
 _NO_URI = re.compile(rb"%(?![0-9A-Fa-f]{2})|[^!#-;=?-Z_a-z~]")
@@ -73,6 +77,8 @@ class RestApp:
 
     def _respond(self, request: Request, body: bytes | None) -> Response:
         target: bytes = request.scope["state"]["target"]
+        if request.method not in _METHODS:
+            return _html(501, "Not Implemented")
         if _NO_URI.search(target):
             return _html(400, "Bad Request")
         path = target.decode("ascii")

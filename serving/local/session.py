@@ -57,10 +57,15 @@ def from_tensorflow(error: tf.errors.OpError) -> ServingError:
 def session_config(options: ServerOptions) -> config_pb2.ConfigProto:
     """The ConfigProto that the flags ask for.
 
+    TensorFlow's threads do not spin while they wait, unless the file says so: spinning
+    takes the processor from the threads that read and write requests, and on two cores
+    a fifth of it from the model.
+
     Raises:
         StartError: `tensorflow_session_config_file` is missing or is none.
     """
     config = config_pb2.ConfigProto()
+    config.experimental.disable_thread_spinning = True
     if path := options.tensorflow_session_config_file:
         try:
             with open(path, encoding="utf-8") as file:
