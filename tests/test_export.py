@@ -200,6 +200,7 @@ def test_right_answers_are_accepted(golden, answers):
         lambda a: a.update(classes=a["classes"][:, ::-1]),
         lambda a: a.update(class_ids=a["class_ids"][:, ::-1]),
         lambda a: a.update({name: a[name][::-1] for name in a}),
+        lambda a: a.update({n: a[n][:, ::-1] for n in ("classes", "class_ids")}),
         lambda a: a.update({name: a[name][:, ::-1] for name in a}),
         lambda a: a.update({name: a[name][:, [0, 0, 1]] for name in a}),
         lambda a: a.update(logits=np.zeros((8, 7))),
