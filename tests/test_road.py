@@ -1,6 +1,10 @@
 """The whole road gives one answer: live, reloaded, exported, over REST, over gRPC."""
 
+import json
 import pathlib
+import re
+import shutil
+import subprocess
 
 import keras
 import numpy as np
@@ -97,3 +101,33 @@ def test_the_server_gives_the_live_scores(server, expected, transport):
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
     best = [NAMES[i] for i in expected.argmax(1)]
     assert [answer.label for answer in answers] == best
+
+
+def curl_lines(document):
+    """The curl commands in a document, each whole."""
+    text = (pathlib.Path(__file__).parent.parent / document).read_text("utf-8")
+    whole = re.sub(r"(?<=\|)\n\s*(?=curl)", " ", text)
+    return [line.strip() for line in whole.splitlines() if "curl -" in line]
+
+
+@pytest.mark.parametrize("document", ["README.md", "serving/README.md"])
+def test_every_curl_line_of_a_readme_gives_the_live_scores(
+    server, expected, tmp_path, document
+):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl: apt-get install curl")
+    picture = tmp_path / "runs/demo/digit-7.png"
+    picture.parent.mkdir(parents=True)
+    shutil.copy(PHOTOGRAPHS[0], picture)
+    lines = curl_lines(document)
+    assert lines
+    for line in lines:
+        here = line.replace("http://127.0.0.1:8501", server.rest_url)
+        here = re.sub(r"/models/\w+:", "/models/insects:", here)
+        answer = json.loads(
+            subprocess.check_output(["bash", "-c", here], cwd=tmp_path, text=True)
+        )
+        [prediction] = answer["predictions"]
+        scores = np.empty(7)
+        scores[prediction["class_ids"]] = prediction["scores"]
+        np.testing.assert_allclose(scores, expected[0], rtol=0, atol=1e-5)

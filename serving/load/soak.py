@@ -44,7 +44,8 @@ class Asked(NamedTuple):
     fault: str
 
 
-@dataclasses.dataclass
+# Without a repr: asyncio.run writes that of what its coroutine returns, to throw it away.
+@dataclasses.dataclass(repr=False)
 class Record:
     """What was seen; times in seconds from the start.
 

@@ -47,16 +47,15 @@ def draw(record: Record, title: str, path: Path) -> None:
 
 def _memory(axis: Axes, record: Record) -> None:
     axis.set(title="Resident memory of the server", ylabel="MB")
-    grown = growth(record.memory)
-    if grown is None:
+    if not record.memory:
         axis.set_title("Resident memory of the server: not measured")
         return
     times, sizes = np.array(record.memory, dtype=np.float64).T
     axis.plot(times / 60, sizes / MEBIBYTE, label="memory")
-    most = (grown.first + grown.limit) / MEBIBYTE
-    axis.axhline(
-        most, color="tab:red", ls="--", label="what it may fall back to at last"
-    )
+    if grown := growth(record.memory):
+        most = (grown.first + grown.limit) / MEBIBYTE
+        label = "what it may fall back to at last"
+        axis.axhline(most, color="tab:red", ls="--", label=label)
     axis.set_ylim(bottom=0)
 
 

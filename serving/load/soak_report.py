@@ -15,8 +15,10 @@ from .senders import RestRequest
 from .soak import Asked, Record
 
 MEBIBYTE = 2**20
-# Left out where memory is judged: every path has to be taken and every thread started.
+# In the first minutes every path has to be taken and every thread to be started: a
+# quarter is left out, and a short soak tells nothing about memory.
 _WARM_UP = 0.25
+_SHORTEST = 600.0
 # Allowed between the first and the last third of the rest.
 _GROWTH_SHARE = 0.05
 _GROWTH_BYTES = 32 * MEBIBYTE
@@ -48,12 +50,12 @@ class Growth(NamedTuple):
 
 
 def growth(memory: Sequence[tuple[float, int]]) -> Growth | None:
-    """How memory grew; None if it was not measured.
+    """How memory grew; None if it was not measured for ten minutes.
 
     Args:
         memory: times in seconds and bytes.
     """
-    if not memory:
+    if not memory or memory[-1][0] - memory[0][0] < _SHORTEST:
         return None
     times, sizes = np.array(memory, dtype=np.float64).T
     begin = times[0] + _WARM_UP * (times[-1] - times[0])
@@ -61,7 +63,7 @@ def growth(memory: Sequence[tuple[float, int]]) -> Growth | None:
     third = (times[-1] - times[0]) / 3
     first = float(np.percentile(sizes[times <= times[0] + third], 10))
     last = float(np.percentile(sizes[times >= times[-1] - third], 10))
-    per_hour = float(np.polyfit(times / 3600, sizes, 1)[0]) if len(times) > 1 else 0.0
+    per_hour = float(np.polyfit(times / 3600, sizes, 1)[0])
     return Growth(first, last, _GROWTH_SHARE * first + _GROWTH_BYTES, per_hour)
 
 
@@ -117,6 +119,8 @@ def show(record: Record, found: Sequence[str], console: Console) -> None:
             f"memory: falls back to {_megabytes(grown.first)} MB at first, to "
             f"{_megabytes(grown.last)} MB at last"
         )
+    else:
+        console.print("memory: not judged in less than 10 minutes")
     for line in found[:_EXAMPLES]:
         console.print(f"[red]fault[/red] {line}", highlight=False)
     console.print("[red]failed[/red]" if found else "[green]passed[/green]")
