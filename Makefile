@@ -45,14 +45,14 @@ $(VENV)/.demo: $(VENV)/.python setup.cfg constraints.txt
 
 $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 	@echo "Installing into $(VENV): about three minutes, once."
-	$(PIP_INSTALL) -e ".[train,models,serve,viz,convert,dev]"
+	$(PIP_INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]"
 	@touch $@
 
 # Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
 constraints:
 	$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/pip install -q uv
 	$(VENV)-uv/bin/uv pip compile -q setup.cfg --universal --python-version 3.11 \
-		--extra train --extra models --extra serve --extra viz --extra convert --extra dev --extra parity \
+		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra parity \
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:

@@ -61,7 +61,7 @@ def test_of_serving_only_the_export_knows_the_library():
 
 
 @pytest.mark.parametrize(
-    "room, others",
+    ("room", "others"),
     [("client", {"local", "load"}), ("local", {"client", "load"}), ("load", {"local"})],
 )
 def test_clients_and_local_server_do_not_know_each_other(room, others):

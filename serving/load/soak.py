@@ -44,7 +44,7 @@ class Asked(NamedTuple):
     fault: str
 
 
-# Without a repr: asyncio.run writes that of what its coroutine returns, to throw it away.
+# Without a repr: asyncio.run writes that of what its coroutine returns, for nothing.
 @dataclasses.dataclass(repr=False)
 class Record:
     """What was seen; times in seconds from the start.

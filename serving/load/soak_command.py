@@ -66,12 +66,17 @@ def soak(argv: list[str]) -> int:
     try:
         check_picture(args.out)
         check_folder(args.json)
-        # As Ctrl-C does, so that the server and its files do not stay behind.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        signal.signal(signal.SIGTERM, _leave)
         with _server(args) as server:
             return _soak(args, server)
     except (LoadError, ServerFailed, ServingError, ValueError, OSError) as error:
         return complain("soak", error)
+
+
+def _leave(number: int, frame: object) -> None:
+    """Ends as Ctrl-C does, so that the server and its files do not stay behind."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
