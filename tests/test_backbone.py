@@ -240,13 +240,18 @@ def test_optimised_norms_keep_a_small_epsilon(tiny_vit, answer):
     np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=1e-4)
 
 
-def test_optimised_convolutions_hold_standardised_kernels(monkeypatch):
+def test_optimised_convolutions_hold_standardised_kernels(answer, monkeypatch):
     monkeypatch.setattr(optimize, "CONSTANT_BYTES", 0)
-    model, _ = randomised(keras_vit.ResNet(**BIT))
-    kernel = make_backbone(model, optimize=True).variables[0].numpy()
+    model, images = randomised(keras_vit.ResNet(**BIT))
+    backbone = make_backbone(model, optimize=True)
     raw = model.weights[0].numpy().astype("float64")
     expected = numpy_resnet.standardised(raw, "bit")
+    kernel = backbone.variables[0].numpy()
     np.testing.assert_allclose(kernel, expected, rtol=0, atol=1e-5)
+    _, before = answer(make_backbone(model), images)
+    _, after = answer(backbone, images)
+    kernels = sum(len(weight.shape) == 4 for weight in model.weights)
+    assert before["SquaredDifference"] - after["SquaredDifference"] == kernels
 
 
 @ON_ONEDNN

@@ -195,7 +195,7 @@ def test_sigterm_answers_what_was_accepted_and_a_second_one_hurries(base_path):
 def test_sigterm_lets_calls_end(base_path):
     process, channel = started(base_path)
     with channel:
-        calls = [slow(channel, loops=4000, timeout=60) for _ in range(12)]
+        calls = [slow(channel, loops=1500, timeout=60) for _ in range(12)]
         calls[0].result()
         os.kill(process.pid, signal.SIGTERM)
         assert all(call.result().outputs for call in calls)

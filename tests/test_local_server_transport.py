@@ -11,6 +11,7 @@ import pytest
 from test_local_server import request, save_model
 
 from serving.local import LocalServer, rest
+from serving.local import server as local_server
 
 BODY = b'{"instances": [1.0, 2.5]}'
 ANSWER = b'{"predictions": [2.0, 5.0]}'
@@ -239,10 +240,11 @@ def test_clients_that_go_away_leave_nothing_behind(connect, caplog):
     assert "Exception" not in caplog.text
 
 
-def test_a_request_that_runs_when_the_server_stops_is_answered(base_path):
+def test_a_request_that_runs_when_the_server_stops_is_answered(base_path, monkeypatch):
+    monkeypatch.setattr(local_server, "_GRACE", 60)
     answers = []
     with LocalServer({"double": base_path}, rest_port=0, grpc_port=0) as server:
-        document = json.dumps({"signature_name": "slow", "inputs": 4000})
+        document = json.dumps({"signature_name": "slow", "inputs": 1500})
 
         def ask():
             path = "/v1/models/double:predict"

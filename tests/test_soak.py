@@ -3,9 +3,14 @@
 import asyncio
 import itertools
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -256,6 +261,25 @@ def test_a_model_that_cannot_be_served_is_told(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "serving soak: " in error
     assert "Traceback" not in error
+
+
+def test_a_soak_that_is_ended_leaves_nothing_behind(tmp_path):
+    """SIGTERM while the server starts: neither the server nor its files stay."""
+    version(tmp_path / "model", 1, "no SavedModel")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "serving", "soak", "--models"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "model")],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        while not (servers := psutil.Process(process.pid).children()):
+            assert process.poll() is None
+        process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(scratch.iterdir()) == []
+    assert not any(server.is_running() for server in servers)
 
 
 @pytest.fixture(scope="module")

@@ -63,14 +63,16 @@ def soak(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if bool(args.models) == bool(args.rest):
         parser.error("give either --models or --rest")
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         check_picture(args.out)
         check_folder(args.json)
-        signal.signal(signal.SIGTERM, _leave)
         with _server(args) as server:
             return _soak(args, server)
     except (LoadError, ServerFailed, ServingError, ValueError, OSError) as error:
         return complain("soak", error)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _leave(number: int, frame: object) -> None:
