@@ -41,7 +41,7 @@ EXPORTS = {
         batching="none", precision="bfloat16", optimize=True
     ),
 }
-FITTED, JUDGED = 100, 200  # crops of each photograph
+FITTED, JUDGED = 100, 70  # crops of each photograph
 HELD_OUT_DIGITS = 360  # the last fifth, which the recipe tests with
 BATCHES = (1, 8)
 

@@ -13,8 +13,9 @@ import numpy as np
 import psutil
 import pytest
 from PIL import Image
+from simulated_time import simulated
 
-from serving.load.senders import GrpcRequest, RestRequest
+from serving.load.senders import GrpcRequest, Reply, RestRequest, Sender
 from serving.load.soak import Asked, Record, Soak
 from serving.load.soak_command import soak
 from serving.load.soak_report import complaints, growth
@@ -31,46 +32,36 @@ def read(body):
 GOOD = Case("good", RestRequest("POST", "/good"), read=read)
 BAD = Case("bad", RestRequest("POST", "/bad"), code="HTTP 400")
 ANSWERS = {
-    "/good": (200, '{"labels": ["a"], "scores": [0.5, 2e4]}'),
-    "/bad": (400, '{"error": "no"}'),
+    "/good": Reply("OK", b'{"labels": ["a"], "scores": [0.5, 2e4]}'),
+    "/bad": Reply("HTTP 400", b"no"),
 }
 
 
-async def serve(reader, writer, answer):
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            path = head.split()[1].decode()
-            length = int(re.findall(rb"Content-Length: (\d+)", head)[0])
-            await reader.readexactly(length)
-            status, text = answer(path)
-            start = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\n\r\n"
-            writer.write((start + text).encode())
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
+class Server(Sender):
+    """Takes 10 ms for a request; some answers change after the first 20."""
+
+    def __init__(self, changes):
+        self.changes, self.numbers = changes, itertools.count()
+
+    async def _ask(self, request, timeout):
+        await asyncio.sleep(0.01)
+        changes = self.changes if next(self.numbers) > 20 else {}
+        return {**ANSWERS, **changes}.get(request.path, Reply("HTTP 404", b""))
+
+    async def close(self):
+        pass
 
 
-def soaked(changes=None, cases=(GOOD, BAD), seconds=1.0, **arguments):
-    """The record of a soak of a server that answers so from its 20th request on."""
+def soaked(changes=None, cases=(GOOD, BAD), seconds=2.0, run=simulated, **arguments):
+    """The record of a soak; its time is simulated, unless `run` is asyncio's."""
 
-    async def run():
-        numbers = itertools.count()
-
-        def answer(path):
-            changed = (next(numbers) > 20 and changes) or {}
-            return changed.get(path) or ANSWERS.get(path) or (200, "{}")
-
-        server = await asyncio.start_server(
-            lambda reader, writer: serve(reader, writer, answer), "127.0.0.1", 0
+    async def measure():
+        senders = {RestRequest: Server(changes or {})}
+        return await Soak("m", senders, cases, tolerance=1e-3).run(
+            seconds, 2, **arguments
         )
-        port = server.sockets[0].getsockname()[1]
-        tested = Soak("m", f"http://127.0.0.1:{port}", None, cases, tolerance=1e-3)
-        record = await tested.run(seconds, 2, **arguments)
-        await tested.close()
-        server.close()
-        return record
 
-    return asyncio.run(run())
+    return run(measure())
 
 
 def test_a_server_without_faults_passes():
@@ -80,36 +71,36 @@ def test_a_server_without_faults_passes():
     sent = [asked.case.name for asked in record.asked]
     assert len(sent) > 40
     assert sent.count("good") / len(sent) == pytest.approx(0.5, abs=0.2)
-    assert record.seconds >= 1.0
+    assert record.seconds == pytest.approx(2.0, abs=0.1)
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "text", "wanted"),
+    ("path", "code", "text", "wanted"),
     [
-        ("/good", 500, "oh", "good: .* HTTP 500 in place of OK: oh"),
-        ("/good", 400, "oh", "good: .* HTTP 400 in place of OK"),
-        ("/good", 200, '{"labels": ["b"], "scores": [0.5, 2e4]}', "labels is another"),
-        ("/good", 200, '{"labels": ["a"], "scores": [0.5, 2.1e4]}', "scores differs"),
-        ("/good", 200, '{"labels": ["a"], "scores": [0.51, 2e4]}', "scores differs"),
-        ("/good", 200, '{"labels": ["a"], "scores": [NaN, 2e4]}', "scores differs"),
-        ("/good", 200, '{"labels": ["a"], "scores": [0.5]}', "the shape"),
-        ("/good", 200, '{"labels": ["a"]}', "outputs"),
-        ("/good", 200, "{", "cannot be read"),
-        ("/bad", 500, "oh", "bad: .* HTTP 500 in place of HTTP 400"),
-        ("/bad", 503, "oh", "bad: .* HTTP 503 in place of HTTP 400"),
-        ("/bad", 200, "{}", "bad: .* OK in place of HTTP 400"),
+        ("/good", "HTTP 500", "oh", "good: .* HTTP 500 in place of OK: oh"),
+        ("/good", "timeout", "", "good: .* timeout in place of OK"),
+        ("/good", "OK", '{"labels": ["b"], "scores": [0.5, 2e4]}', "labels is another"),
+        ("/good", "OK", '{"labels": ["a"], "scores": [0.5, 2.1e4]}', "scores differs"),
+        ("/good", "OK", '{"labels": ["a"], "scores": [0.51, 2e4]}', "scores differs"),
+        ("/good", "OK", '{"labels": ["a"], "scores": [NaN, 2e4]}', "scores differs"),
+        ("/good", "OK", '{"labels": ["a"], "scores": [0.5]}', "the shape"),
+        ("/good", "OK", '{"labels": ["a"]}', "outputs"),
+        ("/good", "OK", "{", "cannot be read"),
+        ("/bad", "HTTP 500", "oh", "bad: .* HTTP 500 in place of HTTP 400"),
+        ("/bad", "HTTP 503", "oh", "bad: .* HTTP 503 in place of HTTP 400"),
+        ("/bad", "OK", "{}", "bad: .* OK in place of HTTP 400"),
     ],
 )
-def test_each_fault_is_found(path, status, text, wanted):
-    record = soaked({path: (status, text)})
+def test_each_fault_is_found(path, code, text, wanted):
+    record = soaked({path: Reply(code, text.encode())})
     [line] = complaints(record, swaps_wanted=False)
     assert re.search(wanted, line)
-    assert record.faulty > 5
+    assert record.faulty == sum(bool(asked.fault) for asked in record.asked) > 50
 
 
 def test_rounding_is_no_fault():
-    close = '{"labels": ["a"], "scores": [0.50001, 20001]}'
-    assert soaked({"/good": (200, close)}).faulty == 0
+    close = b'{"labels": ["a"], "scores": [0.50001, 20001]}'
+    assert soaked({"/good": Reply("OK", close)}).faulty == 0
 
 
 def test_a_server_that_ends_is_a_fault_and_ends_the_soak():
@@ -137,10 +128,11 @@ def test_versions_are_swapped_while_requests_run(tmp_path):
     copies = tmp_path / "copies"
     copies.mkdir()
     versions = SoakVersions(tmp_path / "model", copies)
-    status = (200, '{"state": "AVAILABLE"}')
+    status = Reply("OK", b'{"state": "AVAILABLE"}')
     record = soaked(
-        {f"/v1/models/m/versions/{number}": status for number in range(9)},
-        seconds=1.5,
+        {f"/v1/models/m/versions/{number}": status for number in range(99)},
+        seconds=3.0,
+        run=asyncio.run,
         versions=versions,
         swap_every=0.2,
     )
@@ -154,7 +146,7 @@ def test_a_version_that_does_not_serve_is_a_fault(tmp_path, monkeypatch):
     version(tmp_path / "model", 3)
     (tmp_path / "copies").mkdir()
     versions = SoakVersions(tmp_path / "model", tmp_path / "copies")
-    record = soaked(seconds=2.0, versions=versions, swap_every=0.1)
+    record = soaked(seconds=3.0, run=asyncio.run, versions=versions, swap_every=0.1)
     assert complaints(record, swaps_wanted=True) == [
         "version 2 did not serve in time",
         "no version was swapped",

@@ -7,19 +7,12 @@ with the code that TensorFlow Serving gives.
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .senders import (
-    GrpcRequest,
-    GrpcSender,
-    Reply,
-    RestRequest,
-    RestSender,
-    Sender,
-)
+from .senders import GrpcRequest, Reply, RestRequest, Sender
 from .soak_requests import Answer, Case
 from .soak_versions import SoakVersions
 
@@ -71,8 +64,7 @@ class Soak:
 
     Args:
         model: name of the model.
-        rest: URL of the REST interface.
-        grpc: address of the gRPC interface; None if no case needs it.
+        senders: what carries the cases, by the type of their requests.
         cases: what is sent, good ones and bad ones as often as each other.
         tolerance: how far a number may be from that of the first answer; relative
             where it is above 1.
@@ -81,8 +73,7 @@ class Soak:
     def __init__(
         self,
         model: str,
-        rest: str,
-        grpc: str | None,
+        senders: Mapping[type, Sender],
         cases: Sequence[Case],
         tolerance: float,
     ):
@@ -92,9 +83,7 @@ class Soak:
         self._weights = _balanced(cases)
         self._tolerance = tolerance
         self._first: dict[str, Answer] = {}
-        self._senders: dict[type, Sender] = {RestRequest: RestSender(rest)}
-        if grpc:
-            self._senders[GrpcRequest] = GrpcSender(grpc)
+        self._senders = senders
         self._now = asyncio.get_running_loop().time
         self._start = self._now()
 
@@ -135,11 +124,6 @@ class Soak:
             if not task.cancelled() and (error := task.exception()):
                 raise error
         return self.record
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        for sender in self._senders.values():
-            await sender.close()
 
     async def _work(self, number: int) -> None:
         choose = random.Random(number).choices
@@ -187,7 +171,7 @@ class Soak:
                 except ProcessLookupError:
                     self.record.faults.append("the server ended")
                     return
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, seconds - done))
         progress(1.0, self.record)
 
     async def _swap(self, versions: SoakVersions, every: float) -> None:

@@ -29,6 +29,7 @@ from .arguments import (
     new_client,
     positive,
 )
+from .senders import GrpcRequest, GrpcSender, RestRequest, RestSender, Sender
 from .server_process import ServerFailed, server_process
 from .soak_versions import SoakVersions
 
@@ -178,7 +179,10 @@ async def _run(args: argparse.Namespace, server: _Server):
     with new_client(server.rest, None, args.model) as client:
         metadata = client.metadata()
     cases = rest_cases(metadata) + (grpc_cases(metadata) if server.grpc else [])
-    soaked = Soak(args.model, server.rest, server.grpc, cases, args.tolerance)
+    senders: dict[type, Sender] = {RestRequest: RestSender(server.rest)}
+    if server.grpc:
+        senders[GrpcRequest] = GrpcSender(server.grpc)
+    soaked = Soak(args.model, senders, cases, args.tolerance)
     columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn())
     said = TextColumn("{task.fields[said]}")
     try:
@@ -199,4 +203,5 @@ async def _run(args: argparse.Namespace, server: _Server):
                 progress,
             )
     finally:
-        await soaked.close()
+        for sender in senders.values():
+            await sender.close()

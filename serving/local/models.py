@@ -14,6 +14,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from . import config as configuration
+from . import memory
 from .config import ModelConfig, ModelServerConfig
 from .errors import (
     FailedPrecondition,
@@ -210,6 +211,7 @@ class ServedModels:
         if unwanted:
             with ThreadPoolExecutor(max(1, self._options.num_unload_threads)) as pool:
                 list(pool.map(Version.unload, unwanted))
+            memory.give_back()
         return due
 
     def _versions(self) -> list[Version]:

@@ -63,7 +63,8 @@ class Workers:
                 error = caught
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(_settle, future, result, error)
-            del call, future, arguments, result, error  # not kept until the next call
+            # Not kept until the next call.
+            del call, future, function, arguments, result, error
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
