@@ -131,7 +131,7 @@ def test_versions_are_swapped_while_requests_run(tmp_path):
     status = Reply("OK", b'{"state": "AVAILABLE"}')
     record = soaked(
         {f"/v1/models/m/versions/{number}": status for number in range(99)},
-        seconds=3.0,
+        seconds=5.0,
         run=asyncio.run,
         versions=versions,
         swap_every=0.2,
@@ -146,7 +146,7 @@ def test_a_version_that_does_not_serve_is_a_fault(tmp_path, monkeypatch):
     version(tmp_path / "model", 3)
     (tmp_path / "copies").mkdir()
     versions = SoakVersions(tmp_path / "model", tmp_path / "copies")
-    record = soaked(seconds=3.0, run=asyncio.run, versions=versions, swap_every=0.1)
+    record = soaked(seconds=60.0, run=asyncio.run, versions=versions, swap_every=0.1)
     assert complaints(record, swaps_wanted=True) == [
         "version 2 did not serve in time",
         "no version was swapped",

@@ -114,7 +114,7 @@ class Soak:
         if versions:
             tasks.append(self._swap(versions, swap_every))
         running = [asyncio.create_task(task) for task in tasks]
-        # Only the watch ends.
+        # The watch ends with the time or the server, swapping when it fails.
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         self.record.seconds = self._elapsed()
         for task in running:
