@@ -52,10 +52,20 @@ class Caller:
         try:
             return await self._workers.run(operation, *arguments)
         except ServingError as error:
-            await context.abort(grpc.StatusCode[error.code], _shortened(str(error)))
+            _fail(context, grpc.StatusCode[error.code], str(error))
         except Exception as error:
             logger.exception("internal error")
-            await context.abort(grpc.StatusCode.INTERNAL, _shortened(repr(error)))
+            _fail(context, grpc.StatusCode.INTERNAL, repr(error))
+
+
+def _fail(context: grpc.aio.ServicerContext, code: grpc.StatusCode, text: str) -> None:
+    """Ends a call with an error.
+
+    Not by `abort`, whose exception holds the request in a cycle until Python looks for
+    cycles: ninety wrong requests of 17 MB would take 2 GB.
+    """
+    context.set_code(code)
+    context.set_details(_shortened(text))
 
 
 def _shortened(text: str) -> str:
