@@ -22,14 +22,8 @@ def make_parser(command: str, about: str) -> argparse.ArgumentParser:
         command: its name.
         about: what it does.
     """
-    parser = _Parser(prog=f"python -m serving {command}", description=about)
-    server = parser.add_mutually_exclusive_group(required=True)
-    server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
-    server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")
-    parser.add_argument("--model", required=True, help="name of the model")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="default: the newest one")
-    which.add_argument("--label", help="label of a version")
+    parser = Parser(prog=f"python -m serving {command}", description=about)
+    add_server(parser)
     parser.add_argument(
         "--timeout", type=float, default=10.0, help="seconds per request (10)"
     )
@@ -47,6 +41,17 @@ def make_parser(command: str, about: str) -> argparse.ArgumentParser:
         help="PEM of the authorities to trust; over gRPC, it turns TLS on",
     )
     return parser
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Adds the server, over one of its interfaces, the model and the version."""
+    server = parser.add_mutually_exclusive_group(required=True)
+    server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
+    server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")
+    parser.add_argument("--model", required=True, help="name of the model")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--version", type=int, help="default: the newest one")
+    which.add_argument("--label", help="label of a version")
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +115,11 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
         self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
 
 

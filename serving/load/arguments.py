@@ -4,31 +4,18 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from ..client.arguments import positive_integer
 
 
 class LoadError(Exception):
     """What keeps a command from being run; the text is for the user."""
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
-        self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
-
-
-def count(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return int(text)
-
-
 def counts(text: str) -> list[int]:
     """Whole numbers from 1 on, with commas between them."""
-    return [count(part) for part in text.split(",")]
+    return [positive_integer(part) for part in text.split(",")]
 
 
 def positive(text: str) -> float:

@@ -12,15 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+from ..client.arguments import Parser, add_server, positive_integer
 from ..client.errors import ServingError
 from ..client.protocol import Target
 from .arguments import (
     LoadError,
-    Parser,
     check_folder,
     check_picture,
     complain,
-    count,
     counts,
     new_client,
     positive,
@@ -71,13 +70,7 @@ def _load_parser() -> argparse.ArgumentParser:
         prog="python -m serving load",
         description="Measures latency and throughput of a served model.",
     )
-    server = parser.add_mutually_exclusive_group(required=True)
-    server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
-    server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")
-    parser.add_argument("--model", required=True, help="name of the model")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="default: the newest one")
-    which.add_argument("--label", help="label of a version")
+    add_server(parser)
     parser.add_argument(
         "--signature",
         default="serving_default",
@@ -86,7 +79,11 @@ def _load_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
     parser.add_argument(
-        "--images-per-request", type=count, default=1, metavar="N", help="(1)"
+        "--images-per-request",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="(1)",
     )
     loop = parser.add_mutually_exclusive_group()
     loop.add_argument(
@@ -106,7 +103,9 @@ def _load_parser() -> argparse.ArgumentParser:
         "--duration", type=positive, default=10.0, help="seconds for each load (10)"
     )
     parser.add_argument(
-        "--requests", type=count, help="requests for each load, in place of --duration"
+        "--requests",
+        type=positive_integer,
+        help="requests for each load, in place of --duration",
     )
     parser.add_argument(
         "--warmup", type=float, default=2.0, help="seconds before each, not counted (2)"
@@ -116,7 +115,7 @@ def _load_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--connections",
-        type=count,
+        type=positive_integer,
         default=256,
         help="open loop: requests under way at most (256)",
     )

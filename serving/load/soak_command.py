@@ -18,14 +18,13 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
+from ..client.arguments import Parser, positive_integer
 from ..client.errors import ServingError
 from .arguments import (
     LoadError,
-    Parser,
     check_folder,
     check_picture,
     complain,
-    count,
     new_client,
     positive,
 )
@@ -108,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--swap-seconds", type=positive, default=60.0, help="from swap to swap (60)"
     )
     parser.add_argument(
-        "--clients", type=count, default=4, help="requests under way (4)"
+        "--clients", type=positive_integer, default=4, help="requests under way (4)"
     )
     parser.add_argument(
         "--tolerance",
