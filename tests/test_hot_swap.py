@@ -12,12 +12,12 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tensorflow_serving.apis import prediction_service_pb2_grpc
-from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 from test_local_server import request
 from test_local_server_lifecycle import (
     ANSWERS,
     asked_for,
+    asked_to_wait,
     predict,
     reload,
     save_versions,
@@ -368,18 +368,17 @@ def test_deleting_a_loaded_version_under_load_goes_back_to_the_one_before(place)
     assert load.lost == []
 
 
-def test_a_request_that_runs_keeps_its_version(place):
+def test_a_request_that_runs_keeps_its_version(place, tmp_path):
     place.publish(1)
     with LocalServer(place.config(), rest_port=0, grpc_port=0) as server:
-        asked = PredictRequest()
-        asked.model_spec.name, asked.model_spec.signature_name = "m", "wait"
-        asked.inputs["seconds"].CopyFrom(tf.make_tensor_proto(np.float64(1.0)))
+        begun, go = tmp_path / "begun", tmp_path / "go"
         with grpc.insecure_channel(server.grpc_address) as channel:
             stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            running = stub.Predict.future(asked)
-            time.sleep(0.3)
+            running = stub.Predict.future(asked_to_wait(begun, go), timeout=60)
+            wait_for(begun.exists)
             place.publish(2)
             reload(server, place.config())
             assert states(server) == {1: "UNLOADING", 2: "AVAILABLE"}
+            go.touch()
             assert running.result().model_spec.version.value == 1
         wait_for(lambda: states(server)[1] == "END")

@@ -1,5 +1,6 @@
 """The local server's life: start, new versions, broken ones, labels, reload, stop."""
 
+import json
 import os
 import shutil
 import signal
@@ -35,7 +36,7 @@ ANSWERS = {1: 11.0, 2: 12.0, 3: 13.0}
 
 
 class Adder(tf.Module):
-    """Answers x + 10 + version, and takes as many seconds as it is told."""
+    """Answers x + 10 + version; `wait` begins with one file and ends with another."""
 
     def __init__(self, version):
         super().__init__()
@@ -45,10 +46,14 @@ class Adder(tf.Module):
     def add(self, x):
         return {"y": x + self.offset}
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.float64, "seconds")])
-    def wait(self, seconds):
-        end = tf.timestamp() + seconds
-        loops = tf.while_loop(lambda i: tf.timestamp() < end, lambda i: [i + 1], [0.0])
+    @tf.function(
+        input_signature=[tf.TensorSpec([], tf.string, name) for name in ("begun", "go")]
+    )
+    def wait(self, begun, go):
+        tf.io.write_file(begun, "")
+        loops = tf.while_loop(
+            lambda i: tf.size(tf.io.matching_files(go)) == 0, lambda i: [i + 1], [0.0]
+        )
         return {"y": self.offset + 0 * loops[0]}
 
 
@@ -405,16 +410,30 @@ def refuses(host, port):
     return False
 
 
-def test_sigterm_answers_what_was_accepted_and_nothing_more(publish):
-    process = run("--model_name=m", f"--model_base_path={publish(1)}")
+def waiting_document(begun, go):
+    """A request that writes one file and waits for another."""
+    inputs = {"begun": str(begun), "go": str(go)}
+    return {"signature_name": "wait", "inputs": inputs}
+
+
+def asked_to_wait(begun, go):
+    """The same over gRPC."""
+    asked = PredictRequest()
+    asked.model_spec.name, asked.model_spec.signature_name = "m", "wait"
+    for alias, path in (("begun", begun), ("go", go)):
+        asked.inputs[alias].CopyFrom(tf.make_tensor_proto(str(path)))
+    return asked
+
+
+def test_sigterm_answers_what_was_accepted_and_nothing_more(publish, tmp_path):
+    place = ("--model_name=m", f"--model_base_path={publish(1)}")
+    # Each request that waits keeps one of these threads busy.
+    process = run(*place, "--tensorflow_inter_op_parallelism=8")
     line = process.stdout.readline()
     rest = line.partition("REST http://")[2].partition("/")[0]
     address = line.rpartition("gRPC ")[2].strip()
     url = SimpleNamespace(rest_url=f"http://{rest}")
-    asked = PredictRequest()
-    asked.model_spec.name, asked.model_spec.signature_name = "m", "wait"
-    asked.inputs["seconds"].CopyFrom(tf.make_tensor_proto(np.float64(1.0)))
-    body = '{"signature_name": "wait", "inputs": 1.0}'
+    begun, go = [tmp_path / f"begun{number}" for number in range(4)], tmp_path / "go"
     with (
         ThreadPoolExecutor(2) as threads,
         grpc.insecure_channel(address) as channel,
@@ -422,14 +441,18 @@ def test_sigterm_answers_what_was_accepted_and_nothing_more(publish):
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         over_rest = [
             threads.submit(request, url, "POST", "/v1/models/m:predict", body)
-            for _ in range(2)
+            for body in (json.dumps(waiting_document(path, go)) for path in begun[:2])
         ]
-        over_grpc = [stub.Predict.future(asked, timeout=20) for _ in range(2)]
-        time.sleep(0.5)
+        over_grpc = [
+            stub.Predict.future(asked_to_wait(path, go), timeout=20)
+            for path in begun[2:]
+        ]
+        wait_for(lambda: all(path.exists() for path in begun))
         process.terminate()
-        wait_for(lambda: refuses(*rest.split(":")), 2)
-        wait_for(lambda: refuses(*address.split(":")), 2)
+        wait_for(lambda: refuses(*rest.split(":")), 5)
+        wait_for(lambda: refuses(*address.split(":")), 5)
         assert process.poll() is None
+        go.touch()
         answers = [future.result() for future in over_rest]
         assert answers == [(200, {"outputs": ANSWERS[1]})] * 2
         for future in over_grpc:
