@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -15,6 +14,7 @@ from tensorflow_serving.apis import (
 
 from .errors import InvalidArgument, Unimplemented
 from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
+from .tensors import type_of
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
@@ -51,10 +51,9 @@ def infer(
     key = signature_name or DEFAULT_SIGNATURE
     if key not in model.signatures:
         raise InvalidArgument(f"No signature was found with the name: {key}")
-    signature = model.signatures[key]
-    fetches, to_result = _check(signature, method, check_method)
+    fetches, to_result = _check(model.signatures[key], method, check_method)
     serialized = _serialized(examples)
-    outputs = model.run(signature, {"inputs": serialized}, fetches, timeout)
+    outputs = model.run(key, {"inputs": serialized}, fetches, timeout)
     return to_result(outputs, len(serialized))
 
 
@@ -200,7 +199,7 @@ def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> Non
     if array.dtype != wanted:
         kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
         raise InvalidArgument(
-            f"Expected {name} Tensor of {kind}. Got: {_type_of(array)}"
+            f"Expected {name} Tensor of {kind}. Got: {_type_name(array)}"
         )
     if len(array) != count:
         raise InvalidArgument(
@@ -208,8 +207,8 @@ def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> Non
         )
 
 
-def _type_of(array: np.ndarray) -> str:
-    return types_pb2.DataType.Name(tf.as_dtype(array.dtype).as_datatype_enum)
+def _type_name(array: np.ndarray) -> str:
+    return types_pb2.DataType.Name(type_of(array))
 
 
 def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
@@ -226,7 +225,7 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
         )
     if array.dtype != np.float32:
         raise InvalidArgument(
-            f"Expected output Tensor of DT_FLOAT.  Got: {_type_of(array)}"
+            f"Expected output Tensor of DT_FLOAT.  Got: {_type_name(array)}"
         )
     result = regression_pb2.RegressionResult()
     for value in array.reshape(-1).tolist():

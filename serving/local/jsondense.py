@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from .errors import InvalidArgument, Unimplemented
 from .jsonreader import Repeated
 from .jsontext import echo, format_error, type_of
 from .session import type_name
-from .tensors import parsing_error
+from .tensors import numpy_type, parsing_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +167,9 @@ def _convert(leaves: list[Any], data_type: int) -> np.ndarray:
         values = np.empty(len(leaves), object)
         values[:] = [_bytes(leaf) for leaf in leaves]
         return values
-    numpy_type = tf.as_dtype(data_type).as_numpy_dtype
+    wanted = numpy_type(data_type)
     if not leaves:
-        return np.empty(0, numpy_type)
+        return np.empty(0, wanted)
     if isinstance(leaves[0], dict):
         raise _type_error(leaves[0], data_type)
     if data_type not in CONVERSIONS:
@@ -182,7 +181,7 @@ def _convert(leaves: list[Any], data_type: int) -> np.ndarray:
     for leaf in itertools.filterfalse(fits, leaves):
         raise _type_error(leaf, data_type)
     with np.errstate(over="ignore"):
-        return np.array(leaves, read_as).astype(numpy_type)
+        return np.array(leaves, read_as).astype(wanted)
 
 
 def _bytes(leaf: Any) -> bytes:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
@@ -14,6 +13,7 @@ from .jsondense import CONVERSIONS, Dense, dense, is_base64
 from .jsonreader import members
 from .jsontext import echo, format_error
 from .session import type_name
+from .tensors import type_of
 
 TensorInfos = Mapping[str, TensorInfo]
 
@@ -202,7 +202,7 @@ def _check_batch(outputs: Mapping[str, np.ndarray]) -> None:
 
 def _plain(alias: str, array: np.ndarray) -> Any:
     """Nested lists of what JSON knows; `*_bytes` is written in base 64."""
-    data_type = tf.as_dtype(array.dtype).as_datatype_enum
+    data_type = type_of(array)
     if data_type == types_pb2.DT_STRING:
         as_bytes = alias.endswith("_bytes")
         write = _base64_object if as_bytes else _text

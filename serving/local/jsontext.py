@@ -18,6 +18,7 @@ from .jsonreader import BLANKS, members, read
 
 TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 # Of a value that an error quotes, only so many characters are printed.
 _ECHO_LIMIT = 256
 # A surrogate pair, half of one, any other escape.
@@ -82,7 +83,7 @@ def _parse_error(text: str, offset: int) -> InvalidArgument:
 
 def dump(value: Any) -> bytes:
     """Writes an answer; NaN and the infinities as `NaN`, `Infinity`, `-Infinity`."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    return _ENCODER.encode(value).encode("utf-8", "surrogateescape")
 
 
 def type_of(value: Any) -> str:

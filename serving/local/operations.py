@@ -1,9 +1,8 @@
 """What is done with a loaded version: load it, warm it up, run requests on it."""
 
-import contextlib
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,23 +58,26 @@ class Operations:
             output_filter,
             self._options.enable_signature_method_name_check,
         )
-        with self._timed(spec.name, "Predict"):
-            return model.run(*run, timeout)
+        begin = time.perf_counter_ns()
+        outputs = model.run(*run, timeout)
+        self._count_time(begin, spec.name, "Predict")
+        return outputs
 
     def infer(
         self, model: LoadedModel, request: Any, method: str, timeout: float
     ) -> Any:
         """The result of a ClassificationRequest or a RegressionRequest."""
         name = request.model_spec.name
-        with self._timed(name, _API[method]):
-            result = infer(
-                model,
-                request.model_spec.signature_name,
-                method,
-                request.input,
-                timeout,
-                self._options.enable_signature_method_name_check,
-            )
+        begin = time.perf_counter_ns()
+        result = infer(
+            model,
+            request.model_spec.signature_name,
+            method,
+            request.input,
+            timeout,
+            self._options.enable_signature_method_name_check,
+        )
+        self._count_time(begin, name, _API[method])
         self._count_examples(name, request.input)
         return result
 
@@ -102,10 +104,7 @@ class Operations:
         self._metrics.example_counts.add(count, name)
         self._metrics.example_count_total.add(count, name)
 
-    @contextlib.contextmanager
-    def _timed(self, name: str, api: str) -> Iterator[None]:
-        begin = time.perf_counter_ns()
-        yield
+    def _count_time(self, begin: int, name: str, api: str) -> None:
         self._metrics.runtime_latency.add(microseconds_since(begin), name, api, "TF1")
 
     def load(self, folder: str) -> LoadedModel:

@@ -19,12 +19,12 @@ class Run(NamedTuple):
     """What a request asks a session for.
 
     Attributes:
-        signature: the signature.
+        key: of the signature.
         feeds: arrays by the alias of the input.
         fetches: aliases of the outputs.
     """
 
-    signature: SignatureDef
+    key: str
     feeds: dict[str, np.ndarray]
     fetches: list[str]
 
@@ -64,7 +64,7 @@ def prepare(
         )
     _check_count(signature, inputs)
     feeds = _feeds(signature, inputs)
-    return Run(signature, feeds, _fetches(signature, output_filter))
+    return Run(key, feeds, _fetches(signature, output_filter))
 
 
 def _check_count(signature: SignatureDef, inputs: LazyInputs) -> None:

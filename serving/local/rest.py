@@ -22,6 +22,7 @@ from .errors import InvalidArgument, ServingError
 from .jsonexamples import examples_from_json, result_to_json
 from .jsontensor import inputs_from_json, outputs_to_json
 from .jsontext import TOO_DEEP, dump, echo, parse
+from .pace import MayTakeLong
 from .predict import LazyInputs
 from .routes import VersionOverflow, route
 from .service import ModelSpec, Service
@@ -69,10 +70,11 @@ class RestApp:
         """Answers one request."""
         request = Request(scope, receive)
         try:
-            body = await _body(request)
+            body = await _body(request, receive)
         except ClientDisconnect:
             return
-        response = await self._workers.run(self._respond, request, body)
+        size = BODY_LIMIT if body is None else len(body)
+        response = await self._workers.answer(size, self._respond, request, body)
         await response(scope, receive, send)
 
     def _respond(self, request: Request, body: bytes | None) -> Response:
@@ -110,6 +112,8 @@ class RestApp:
             operation = getattr(self, f"_{asked.operation}")
             with self._service.counted(asked.spec.name, asked.api, "REST"):
                 answer = operation(asked.spec, _inflated(request, body))
+        except MayTakeLong:
+            raise
         except VersionOverflow:
             return Response(b"", 400, media_type="application/json")
         except RecursionError:
@@ -179,18 +183,23 @@ class RestApp:
         return result_to_json(self._service.regress(request, self._timeout).result)
 
 
-async def _body(request: Request) -> bytes | None:
-    """The body; None if it is too large, of which no more than the limit is kept."""
-    length = request.headers.get("content-length", "0")
-    if int(length) > BODY_LIMIT:
+async def _body(request: Request, receive: Receive) -> bytes | None:
+    """The body; None if it is too large, of which no more than the limit is kept.
+
+    Raises:
+        ClientDisconnect: the client does not wait for an answer.
+    """
+    if int(request.headers.get("content-length", "0")) > BODY_LIMIT:
         return None
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > BODY_LIMIT:
-            return None
-        pieces.append(piece)
-    return b"".join(pieces)
+    pieces, size, more = [], 0, True
+    while more and size <= BODY_LIMIT:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        pieces.append(message["body"])
+        size += len(pieces[-1])
+        more = message["more_body"]
+    return b"".join(pieces) if size <= BODY_LIMIT else None
 
 
 def _fill_examples(request: Any, body: bytes) -> None:

@@ -29,8 +29,13 @@ from .errors import (
 )
 from .flags import ServerOptions
 from .metrics import microseconds_since
+from .pace import Pace, may_wait
+from .tensors import type_of
 
 DEFAULT_SIGNATURE = "serving_default"
+# RunOptions of a short run: in the thread that asks for it, for which no other one has
+# to wake up (30 microseconds); a deadline would not be noticed there.
+_SHORT = config_pb2.RunOptions(inter_op_thread_pool=-1).SerializeToString()
 
 
 def type_name(data_type: int) -> str:
@@ -138,10 +143,16 @@ class LoadedModel:
         self.signatures: Mapping[str, SignatureDef] = dict(meta_graph.signature_def)
         self._tensors: dict[str, Any] = {}
         self._on_run = on_run
+        waits = may_wait(meta_graph.graph_def)
+        self._expected = {key: _expected(s) for key, s in self.signatures.items()}
+        self._paces = {
+            key: Pace(steady=not waits and not _has_strings(signature))
+            for key, signature in self.signatures.items()
+        }
 
     def run(
         self,
-        signature: SignatureDef,
+        key: str,
         feeds: Mapping[str, np.ndarray],
         fetches: Sequence[str],
         timeout: float,
@@ -149,7 +160,7 @@ class LoadedModel:
         """Runs outputs of a signature.
 
         Args:
-            signature: one of `signatures`.
+            key: one of `signatures`.
             feeds: arrays by the alias of the input.
             fetches: aliases of outputs.
             timeout: seconds.
@@ -160,19 +171,28 @@ class LoadedModel:
         Raises:
             ServingError: a type or shape that contradicts the signature, an error of
                 a kernel, or the deadline.
+            MayTakeLong: not in the thread of an event loop; see `Pace`.
         """
+        expected, outputs = self._expected[key], self.signatures[key].outputs
         fed = {}
         for position, (alias, array) in enumerate(sorted(feeds.items())):
-            info = signature.inputs[alias]
-            _check_type(position, info.dtype, array)
-            _check_shape(alias, info.tensor_shape, array)
-            fed[self._tensor(info.name)] = array
-        wanted = [self._tensor(signature.outputs[alias].name) for alias in fetches]
-        values = self._run(fed, wanted, max(1, int(timeout * 1000)))
-        return {
+            name, data_type, dims = expected[alias]
+            _check_type(position, data_type, array)
+            _check_shape(alias, dims, array)
+            fed[self._tensor(name)] = array
+        wanted = [self._tensor(outputs[alias].name) for alias in fetches]
+        pace = self._paces[key]
+        size = sum(array.size for array in fed.values())
+        short = pace.is_short(size)
+        begin = time.perf_counter_ns()
+        values = self._run(fed, wanted, _SHORT if short else _options(timeout))
+        found = {
             alias: np.asarray(value, object if isinstance(value, bytes) else None)
             for alias, value in zip(fetches, values, strict=True)
         }
+        count = sum(array.size for array in found.values())
+        pace.note(size, count, microseconds_since(begin))
+        return found
 
     def _tensor(self, name: str) -> Any:
         """What TensorFlow's C interface calls the tensor of a SignatureDef."""
@@ -190,15 +210,16 @@ class LoadedModel:
         return self._tensors[name]
 
     def _run(
-        self, feeds: dict[Any, np.ndarray], fetches: list[Any], milliseconds: int
+        self,
+        feeds: dict[Any, np.ndarray],
+        fetches: list[Any],
+        options: bytes,
     ) -> list[Any]:
         """Session.run without its checks and conversions, 80 microseconds a run."""
         begin = time.perf_counter_ns()
-        options = pywrap_tf_session.TF_NewBufferFromString(
-            config_pb2.RunOptions(timeout_in_ms=milliseconds).SerializeToString()
-        )
+        buffer = pywrap_tf_session.TF_NewBufferFromString(options)
         try:
-            return self._session._call_tf_sessionrun(options, feeds, fetches, [], None)
+            return self._session._call_tf_sessionrun(buffer, feeds, fetches, [], None)
         except tf.errors.CancelledError as error:  # the session is closed
             raise ServingError(error.message, "UNAVAILABLE") from error
         except tf.errors.OpError as error:
@@ -206,7 +227,7 @@ class LoadedModel:
         except (ValueError, TypeError) as error:  # an array that is no tensor
             raise InvalidArgument(str(error)) from error
         finally:
-            pywrap_tf_session.TF_DeleteBuffer(options)
+            pywrap_tf_session.TF_DeleteBuffer(buffer)
             self._on_run(microseconds_since(begin))
 
     def close(self) -> None:
@@ -214,8 +235,40 @@ class LoadedModel:
         self._session.close()
 
 
+# By alias: name of the tensor, its DataType, sizes (-1: any) or None for any rank.
+_Expected = dict[str, tuple[str, int, list[int] | None]]
+
+
+def _expected(signature: SignatureDef) -> _Expected:
+    """What a signature says of its inputs, read from the message once."""
+    return {
+        alias: (
+            info.name,
+            info.dtype,
+            None
+            if info.tensor_shape.unknown_rank
+            else [dim.size for dim in info.tensor_shape.dim],
+        )
+        for alias, info in signature.inputs.items()
+    }
+
+
+def _options(timeout: float) -> bytes:
+    """RunOptions with a deadline after so many seconds."""
+    milliseconds = max(1, int(timeout * 1000))
+    return config_pb2.RunOptions(timeout_in_ms=milliseconds).SerializeToString()
+
+
+def _has_strings(signature: SignatureDef) -> bool:
+    return any(
+        info.dtype == types_pb2.DT_STRING
+        for infos in (signature.inputs, signature.outputs)
+        for info in infos.values()
+    )
+
+
 def _check_type(position: int, data_type: int, array: np.ndarray) -> None:
-    received = tf.as_dtype(array.dtype).as_datatype_enum
+    received = type_of(array)
     if received != data_type:
         raise InvalidArgument(
             f"Expects arg[{position}] to be {type_name(data_type)} "
@@ -223,14 +276,13 @@ def _check_type(position: int, data_type: int, array: np.ndarray) -> None:
         )
 
 
-def _check_shape(alias: str, shape: tf.TensorShape, array: np.ndarray) -> None:
+def _check_shape(alias: str, dims: list[int] | None, array: np.ndarray) -> None:
     """Refuses what contradicts the SignatureDef.
 
     TensorFlow Serving leaves this to the graph, which may answer nonsense.
     """
-    if shape.unknown_rank:
+    if dims is None:
         return
-    dims = [dim.size for dim in shape.dim]
     fits = len(dims) == array.ndim and all(
         want < 0 or want == got for want, got in zip(dims, array.shape, strict=True)
     )

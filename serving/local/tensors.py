@@ -1,5 +1,6 @@
 """TensorProto <-> NumPy: what TensorFlow Serving accepts, and how it answers."""
 
+import functools
 import math
 
 import numpy as np
@@ -39,6 +40,22 @@ _WRITTEN_AS = {
 
 # How many values a tensor may have that sends fewer and means the last one repeated.
 _REPEATED = 2**24
+
+
+def type_of(array: np.ndarray) -> int:
+    """The DataType of an array."""
+    return _type_of(array.dtype)
+
+
+@functools.cache
+def _type_of(numpy_type: np.dtype) -> int:
+    return tf.as_dtype(numpy_type).as_datatype_enum
+
+
+@functools.cache
+def numpy_type(data_type: int) -> type[np.generic]:
+    """The type of the arrays of a DataType."""
+    return tf.as_dtype(data_type).as_numpy_dtype
 
 
 def parsing_error(alias: str) -> InvalidArgument:
@@ -84,7 +101,7 @@ def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:
         array: an output; strings are bytes.
         as_content: numbers in `tensor_content` instead.
     """
-    data_type = tf.as_dtype(array.dtype).as_datatype_enum
+    data_type = type_of(array)
     proto = TensorProto(dtype=data_type)
     proto.tensor_shape.SetInParent()
     for size in array.shape:

@@ -7,6 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .pace import MayTakeLong
+
+# Bytes up to which a request is read in no time.
+_SMALL = 4096
+
 _Call = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
@@ -45,6 +50,22 @@ class Workers:
         future = self._loop.create_future()
         self._calls.put((future, function, arguments))
         return future
+
+    async def answer(
+        self, size: int, function: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """Runs what answers a request: at once, or in a thread if it may take long.
+
+        Args:
+            size: of the request, in bytes.
+            function: raises `MayTakeLong` before it has done anything but read, if it
+                does not belong into the event loop's thread.
+            *arguments: its arguments.
+        """
+        if size <= _SMALL:
+            with contextlib.suppress(MayTakeLong):
+                return function(*arguments)
+        return await self.run(function, *arguments)
 
     def close(self) -> None:
         """Ends the threads after the calls that wait; does not wait for that."""
