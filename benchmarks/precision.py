@@ -25,13 +25,14 @@ import tensorflow as tf
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import keras_vit
 from benchmarks import crops
 from serving.options import ExportOptions
 from serving.signatures import save
+from training.recipe_files import named_recipe
+from training.slicing import load_splits
 
 EXPORTS = {
     "float32": ExportOptions(batching="none"),
@@ -42,7 +43,6 @@ EXPORTS = {
     ),
 }
 FITTED, JUDGED = 100, 70  # crops of each photograph
-HELD_OUT_DIGITS = 360  # the last fifth, which the recipe tests with
 BATCHES = (1, 8)
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -129,10 +129,11 @@ def model_of_crops(variant: str):
 def model_of_digits(path: Path):
     """A model of `training fit --recipe digits`, and digits it was not trained with."""
     model = keras.models.load_model(path, compile=False)
-    digits = load_digits()
-    images = np.round(digits.images * (255 / 16))[-HELD_OUT_DIGITS:, ..., np.newaxis]
+    recipe = named_recipe("digits")
+    test = load_splits(recipe.data, recipe.model.channels).test
+    images = np.stack([test.read(index) for index in range(len(test))])
     pixels = keras.ops.convert_to_numpy(model.preprocessing(images.astype("float32")))
-    return model, pixels, digits.target[-HELD_OUT_DIGITS:]
+    return model, pixels, test.labels
 
 
 def agreement(name, functions, pixels, classes) -> list[dict]:
