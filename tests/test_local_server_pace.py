@@ -1,9 +1,11 @@
-"""Short runs are answered in the event loop, and nothing else is."""
+"""Short runs are answered in the event loop; most runs need no deadline."""
 
 import asyncio
+import ctypes
 import json
 import re
 import threading
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -174,3 +176,69 @@ def test_what_may_wait_never_runs_in_the_loop(
             assert ask(server, value)[0] == 200
     assert IN_LOOP not in ran_in
     assert len(ran_in) == ENOUGH + 3
+
+
+def below_100(x):
+    check = tf.debugging.assert_less(x, 100.0, message="x must be below 100")
+    with tf.control_dependencies([check]):
+        return {"y": tf.identity(x)}
+
+
+def each_below_100(x):
+    return {"y": tf.map_fn(one_below_100, x)}
+
+
+def one_below_100(x):
+    return below_100(x)["y"]
+
+
+def kept_rendezvous():
+    """How many rendezvous of failed runs TensorFlow keeps for ever."""
+    library = Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    try:
+        vector = ctypes.c_void_p.in_dll(
+            ctypes.CDLL(str(library)),
+            "_ZN10tensorflow15LocalRendezvous16aborted_rendezs_E",
+        )
+    except (OSError, ValueError):
+        pytest.skip("this TensorFlow does not show its list of rendezvous")
+    begin, end = (ctypes.c_size_t * 2).from_address(vector.value)
+    return (end - begin) // ctypes.sizeof(ctypes.c_void_p)
+
+
+@pytest.mark.parametrize("function", [below_100, each_below_100])
+def test_refused_requests_leave_nothing_in_tensorflow(tmp_path, function):
+    models = {"m": save(tmp_path / "m", function, ROWS)}
+    with LocalServer(models, rest_port=0, grpc_port=0) as server:
+        for _ in range(3):
+            assert ask(server, [1.0])[0] == 200
+        kept = kept_rendezvous()
+        for _ in range(50):
+            assert ask(server, [1000.0])[0] == 400
+        # A machine that was busy for a moment may have made one run look long.
+        assert kept_rendezvous() - kept < 10
+
+
+def test_a_deadline_is_given_unless_runs_end_long_before(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(pace.time, "perf_counter_ns", lambda: now[0])
+
+    def run(runs, milliseconds):
+        begin = runs.begin()
+        now[0] += milliseconds * 10**6
+        runs.end(begin)
+
+    runs = Pace(steady=False)
+    assert not runs.ends_before(1e6)  # nothing is known
+    run(runs, 10)
+    assert runs.ends_before(0.11)
+    assert not runs.ends_before(0.09)
+    run(runs, 3000)
+    assert not runs.ends_before(29)
+    for _ in range(300):
+        run(runs, 10)
+    assert runs.ends_before(29)
+    # One that is under way for long tells it before it ends.
+    runs.begin()
+    now[0] += 3 * 10**9
+    assert not runs.ends_before(29)

@@ -1,11 +1,17 @@
-"""Which runs are so short that the event loop waits for them instead of a thread.
+"""How long runs take: what the event loop may wait for, and what needs no deadline.
 
-To hand a request to a thread and its answer back takes longer than a small model. A run
-is short if those before it were; what may wait for something is never taken for short.
+To hand a request to a thread and its answer back takes longer than a small model: a run
+is done at once if those before it were short, and if it cannot wait for anything.
+
+TensorFlow never frees the 700 bytes of the rendezvous of a run that fails under a
+deadline (LocalRendezvous::aborted_rendezs_), and refused requests are many: a run gets
+no deadline if those before it ended long before theirs.
 """
 
 import asyncio
 import itertools
+import math
+import time
 
 from tensorflow.core.framework import graph_pb2
 
@@ -14,6 +20,10 @@ _SHORT = 2000
 _ENOUGH = 16
 # What is written for more outputs than this takes long, too.
 _OUTPUTS = 4096
+# A deadline is far if it leaves so many times what the longest run took, which counts a
+# little less after each other run.
+_FAR = 10
+_FORGET = 0.99
 # Loops, whose number of turns is in the data, and batching, which waits for others.
 _WAITING = frozenset(
     ("While", "StatelessWhile", "For", "Enter", "BatchFunction", "Batch")
@@ -25,7 +35,7 @@ class MayTakeLong(Exception):
 
 
 class Pace:
-    """How long the latest runs of one signature took.
+    """How long the latest runs of one signature took. Any thread may call it.
 
     Args:
         steady: whether equal sizes take equal times; otherwise no run is short.
@@ -35,6 +45,8 @@ class Pace:
         self._steady = steady
         self._short_runs = 0
         self._largest = 0
+        self._longest = math.inf  # microseconds; nothing is known before the first run
+        self._running: list[int] = []  # when the runs that are under way began
 
     def is_short(self, inputs: int) -> bool:
         """Whether a run is expected to be short.
@@ -50,8 +62,28 @@ class Pace:
             raise MayTakeLong
         return short
 
+    def ends_before(self, timeout: float) -> bool:
+        """Whether a run is expected to end long before so many seconds are over."""
+        first = min(list(self._running), default=math.inf)
+        under_way = (time.perf_counter_ns() - first) / 1000
+        return timeout * 1e6 > _FAR * max(self._longest, under_way)
+
+    def begin(self) -> int:
+        """Begins a run; returns what `end` wants."""
+        begin = time.perf_counter_ns()
+        self._running.append(begin)
+        return begin
+
+    def end(self, begin: int) -> int:
+        """Ends a run, as it may; returns how many microseconds it took."""
+        self._running.remove(begin)
+        took = (time.perf_counter_ns() - begin) // 1000
+        known = 0 if self._longest == math.inf else self._longest
+        self._longest = max(took, _FORGET * known)
+        return took
+
     def note(self, inputs: int, outputs: int, microseconds: int) -> None:
-        """Remembers a run.
+        """Remembers a run that gave an answer.
 
         Args:
             inputs: how many numbers it was fed with.

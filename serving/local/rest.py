@@ -41,6 +41,9 @@ _NO_URI = re.compile(rb"%(?![0-9A-Fa-f]{2})|[^!#-;=?-Z_a-z~]")
 _INFLATED_LIMIT = 100_000_000
 BODY_LIMIT = 64 * 2**20
 _TOO_LARGE = f"The body is larger than {BODY_LIMIT} bytes; send large inputs over gRPC"
+# Seconds after its deadline in which a request's own answer is waited for.
+_PATIENCE = 1.0
+_TOO_LATE = "Timed out waiting for notification"
 
 _CORS = {
     "Access-Control-Allow-Origin": "*",
@@ -74,7 +77,14 @@ class RestApp:
         except ClientDisconnect:
             return
         size = BODY_LIMIT if body is None else len(body)
-        response = await self._workers.answer(size, self._respond, request, body)
+        # TensorFlow ends most runs in time, but not those that surprise.
+        patience = self._timeout + _PATIENCE
+        try:
+            response = await self._workers.answer(
+                size, patience, self._respond, request, body
+            )
+        except TimeoutError:
+            response = _json({"error": _TOO_LATE}, 504)
         await response(scope, receive, send)
 
     def _respond(self, request: Request, body: bytes | None) -> Response:

@@ -52,20 +52,24 @@ class Workers:
         return future
 
     async def answer(
-        self, size: int, function: Callable[..., Any], *arguments: Any
+        self, size: int, timeout: float, function: Callable[..., Any], *arguments: Any
     ) -> Any:
         """Runs what answers a request: at once, or in a thread if it may take long.
 
         Args:
             size: of the request, in bytes.
+            timeout: seconds to wait for a thread to have done it.
             function: raises `MayTakeLong` before it has done anything but read, if it
                 does not belong into the event loop's thread.
             *arguments: its arguments.
+
+        Raises:
+            TimeoutError: the time is over; what the thread does goes on.
         """
         if size <= _SMALL:
             with contextlib.suppress(MayTakeLong):
                 return function(*arguments)
-        return await self.run(function, *arguments)
+        return await asyncio.wait_for(self.run(function, *arguments), timeout)
 
     def close(self) -> None:
         """Ends the threads after the calls that wait; does not wait for that."""
