@@ -49,6 +49,8 @@ class ExportOptions:
                 _check_number(field.name, getattr(self, field.name))
         _check_choice("batching", self.batching, BATCHING)
         _check_choice("precision", self.precision, PRECISIONS)
+        if self.batching == "none":
+            self._check_no_queue()
         if self.batching == "server" and self.max_images < self.max_batch_size:
             raise ValueError(
                 "`max_images` must be at least `max_batch_size` with "
@@ -57,6 +59,16 @@ class ExportOptions:
                 f"max_batch_size={self.max_batch_size}"
             )
 
+    def _check_no_queue(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in _QUEUE and value != field.default:
+                raise ValueError(
+                    f"`{field.name}` needs batching='graph' or batching='server'; with "
+                    "batching='none' each request runs alone. "
+                    f"Received: {field.name}={value}"
+                )
+
     @property
     def allowed_batch_sizes(self) -> list[int]:
         """What batches are padded to: powers of two, and `max_batch_size` last."""
@@ -64,6 +76,8 @@ class ExportOptions:
         return [*(2**power for power in powers), self.max_batch_size]
 
 
+# What tells how requests wait for each other.
+_QUEUE = ("batch_timeout_micros", "num_batch_threads", "max_enqueued_batches")
 # The one number that may be 0: nobody waits.
 _SMALLEST = {"batch_timeout_micros": 0}
 _LARGEST = 2**31 - 1  # an attribute or a tensor of TensorFlow holds 32 bits

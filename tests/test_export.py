@@ -287,6 +287,10 @@ def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
         (["--top-k", 0], "`top_k` must be"),
         (["--max-batch-size", -1], "`max_batch_size` must be"),
         (["--batching", "sometimes"], "`batching` must be"),
+        (
+            ["--batching", "none", "--num-batch-threads", 4],
+            "`num_batch_threads` needs batching='graph' or",
+        ),
         (["--precision", "float8"], "`precision` must be"),
         (["--label", "canary"], "--label needs --config"),
         (["--rest", "http://localhost"], "--rest needs --config"),
