@@ -31,6 +31,7 @@ from test_local_server import request
 
 from serving.local import LocalServer
 from serving.local.errors import ServingError, StartError
+from serving.local.server import _bind
 
 ANSWERS = {1: 11.0, 2: 12.0, 3: 13.0}
 
@@ -400,6 +401,14 @@ def test_two_servers_on_one_port(publish):
             with pytest.raises(StartError, match="in use"):
                 LocalServer({"m": base_path}, **both).__enter__()
         assert predict(server) == ANSWERS[1]
+
+
+def test_a_port_is_taken_before_it_answers():
+    with _bind(0, "rest_api_port") as first:
+        port = first.getsockname()[1]
+        assert refuses("127.0.0.1", port)
+        with pytest.raises(StartError, match="--rest_api_port"):
+            _bind(port, "rest_api_port")
 
 
 def refuses(host, port):

@@ -2,17 +2,21 @@
 
 import asyncio
 import ctypes
+import gzip
 import json
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 from test_local_server import request
+from test_local_server_lifecycle import run, wait_for
 
 from serving.local import LocalServer, pace
-from serving.local.pace import MayTakeLong, Pace, may_wait
+from serving.local.pace import MayTakeLong, Pace, is_steady
 from serving.local.session import LoadedModel
 
 IN_LOOP = "local-server"
@@ -20,14 +24,21 @@ ENOUGH = 16
 ROWS = tf.TensorSpec([None], tf.float32, "x")
 
 
+SHORT, LONG = (8, 8, 2000), (8, 8, 2001)
+
+
 def noted(*notes, steady=True):
+    """A pace after runs: numbers fed, numbers out, microseconds; None out: failed."""
     runs = Pace(steady)
-    for note in notes:
-        runs.note(*note)
+    with pytest.MonkeyPatch.context() as patch:
+        for inputs, outputs, took in notes:
+            patch.setattr(pace.time, "perf_counter_ns", lambda: 0)
+            begin = runs.begin()
+            patch.setattr(pace.time, "perf_counter_ns", lambda took=took: 1000 * took)
+            runs.end(begin)
+            if outputs is not None:
+                runs.note(inputs, outputs, took)
     return runs
-
-
-SHORT = (8, 8, 100)
 
 
 @pytest.mark.parametrize(
@@ -36,20 +47,21 @@ SHORT = (8, 8, 100)
         (noted(*[SHORT] * ENOUGH), 8, True),
         (noted(*[SHORT] * ENOUGH), 9, False),
         (noted(*[SHORT] * (ENOUGH - 1)), 8, False),
-        (noted(*[SHORT] * ENOUGH, (8, 8, 2001)), 8, False),
-        (noted(*[SHORT] * ENOUGH, (8, 8, 2000)), 8, True),
+        (noted(*[SHORT] * ENOUGH, LONG), 8, False),
+        (noted(*[SHORT] * ENOUGH, (8, None, 2001)), 8, False),
+        (noted(*[SHORT] * ENOUGH, (8, None, 100)), 8, True),
         (noted(*[SHORT] * ENOUGH, (8, 4097, 100)), 8, False),
-        (noted((8, 8, 2001), *[SHORT] * ENOUGH), 8, True),
+        (noted(LONG, *[SHORT] * ENOUGH), 8, True),
         # What was short once is not known to be short after a long run.
-        (noted((64, 8, 100), (8, 8, 2001), *[SHORT] * ENOUGH), 64, False),
+        (noted((64, 8, 100), LONG, *[SHORT] * ENOUGH), 64, False),
         (noted(*[SHORT] * ENOUGH, steady=False), 8, False),
     ],
 )
 def test_short_is_what_was_short_often_enough_at_that_size(runs, inputs, short):
     async def in_loop():
-        return runs.is_short(inputs)
+        return runs.runs_here(inputs)
 
-    assert runs.is_short(inputs) is short
+    assert not runs.runs_here(inputs)
     if short:
         assert asyncio.run(in_loop())
     else:
@@ -87,20 +99,39 @@ def echo(s):
     return {"s": tf.identity(s)}
 
 
-def graph_of(function, *signature):
-    concrete = tf.function(function).get_concrete_function(*signature)
-    return concrete.graph.as_graph_def()
+def branch(x):
+    return {"y": tf.cond(x[0] > 1, lambda: 2 * x, lambda: x)}
 
 
-def test_loops_and_batches_may_wait():
-    assert not may_wait(graph_of(double, ROWS))
-    assert may_wait(graph_of(loop, ROWS))
-    assert may_wait(graph_of(batched, ROWS))
-    # In a function that another one calls.
-    assert may_wait(graph_of(lambda x: tf.function(loop)(x), ROWS))
-    by_tensorflow_1 = tf.compat.v1.GraphDef()
-    by_tensorflow_1.node.add(name="loop", op="Enter")
-    assert may_wait(by_tensorflow_1)
+def numbers_up_to(x):
+    return {"y": tf.range(x[0])}
+
+
+KERNEL = tf.Variable(tf.ones([1, 3]))
+
+
+def dense(x):
+    return {"y": tf.nn.softmax(tf.nn.relu(x[:, None] @ KERNEL + 1.0))}
+
+
+@pytest.mark.parametrize(
+    ("function", "steady"),
+    [
+        (double, True),
+        (dense, True),
+        (lambda x: tf.function(double)(x), True),
+        (loop, False),
+        (batched, False),
+        (branch, False),
+        (numbers_up_to, False),
+        # In a function that another one calls.
+        (lambda x: tf.function(loop)(x), False),
+    ],
+)
+def test_steady_is_what_depends_on_sizes_alone(function, steady):
+    concrete = tf.function(function).get_concrete_function(ROWS)
+    names = [tensor.name for tensor in concrete.outputs]
+    assert is_steady(concrete.graph, names) is steady
 
 
 @pytest.fixture
@@ -147,6 +178,11 @@ def test_a_short_model_runs_in_the_loop(ran_in, monkeypatch, tmp_path):
         padded = json.dumps({"instances": [1]}) + " " * 5000
         assert request(server, "POST", "/v1/models/m:predict", padded)[0] == 200
         assert IN_LOOP not in ran_in[-1]
+        packed = gzip.compress(json.dumps({"instances": [1]}).encode())
+        headers = {"Content-Encoding": "gzip"}
+        path = "/v1/models/m:predict"
+        assert request(server, "POST", path, packed, headers)[0] == 200
+        assert IN_LOOP not in ran_in[-1]
         monkeypatch.setattr(pace, "_SHORT", -1)
         for where in (True, False):
             assert ask(server, [1])[0] == 200
@@ -162,9 +198,10 @@ def test_a_short_model_runs_in_the_loop(ran_in, monkeypatch, tmp_path):
     [
         (loop, ROWS, [1.0]),
         (batched, ROWS, [1.0]),
+        (branch, ROWS, [1.0]),
         (echo, tf.TensorSpec([None], tf.string, "s"), ["x"]),
     ],
-    ids=["loop", "batch", "string"],
+    ids=["loop", "batch", "branch", "string"],
 )
 def test_what_may_wait_never_runs_in_the_loop(
     ran_in, monkeypatch, tmp_path, function, signature, value
@@ -242,3 +279,34 @@ def test_a_deadline_is_given_unless_runs_end_long_before(monkeypatch):
     runs.begin()
     now[0] += 3 * 10**9
     assert not runs.ends_before(29)
+
+
+def spin(x):
+    """Takes x[0] seconds."""
+    end = tf.timestamp() + tf.cast(x[0], tf.float64)
+    turns = tf.while_loop(lambda i: tf.timestamp() < end, lambda i: [i + 1], [0.0])
+    return {"y": x + 0 * turns[0]}
+
+
+def test_runs_without_a_deadline_leave_threads_to_others(tmp_path):
+    process = run(
+        "--model_name=m",
+        f"--model_base_path={save(tmp_path / 'm', spin, ROWS)}",
+        "--rest_api_num_threads=4",
+        "--rest_api_timeout_in_ms=2000",
+        # Each run that does not end keeps one of these busy.
+        "--tensorflow_inter_op_parallelism=8",
+    )
+    rest = process.stdout.readline().partition("REST ")[2].partition("/v1")[0]
+    server = SimpleNamespace(rest_url=rest)
+    try:
+        for _ in range(5):
+            assert ask(server, [0.0])[0] == 200
+        with ThreadPoolExecutor(6) as threads:
+            late = [threads.submit(ask, server, [600.0]) for _ in range(6)]
+            assert [future.result()[0] for future in late] == [504] * 6
+        # Two go on, the others end at their deadline.
+        wait_for(lambda: ask(server, [0.0])[0] == 200)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from . import memory
 from .errors import ServingError, UsageError
 from .flags import ServerOptions, parse_flags
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
             )
             return 0
         _log_to_stderr()
+        memory.keep_large_apart()
         asyncio.run(_serve(options))
     except ServingError as error:
         print(f"error: {error}", file=sys.stderr)

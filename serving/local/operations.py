@@ -1,6 +1,7 @@
 """What is done with a loaded version: load it, warm it up, run requests on it."""
 
 import functools
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -41,6 +42,9 @@ class Operations:
         self._tags = options.saved_model_tags.split(",")
         self._session_config = session_config(options)
         self._metrics = metrics
+        # Half of the threads, so that a run that does not end leaves the others.
+        threads = min(options.rest_api_num_threads, options.grpc_max_threads)
+        self._without_deadline = threading.Semaphore(max(1, threads // 2))
 
     def predict(
         self,
@@ -112,7 +116,11 @@ class Operations:
         begin = time.perf_counter_ns()
         try:
             model = LoadedModel(
-                folder, self._tags, self._session_config, self._count_run
+                folder,
+                self._tags,
+                self._session_config,
+                self._count_run,
+                self._without_deadline,
             )
         except ServingError:
             self._metrics.load_attempts.add(1, folder, "fail")

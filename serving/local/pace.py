@@ -9,11 +9,12 @@ no deadline if those before it ended long before theirs.
 """
 
 import asyncio
-import itertools
 import math
 import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from tensorflow.core.framework import graph_pb2
+import tensorflow as tf
 
 # A run of at most so many microseconds is short; so many in a row show that they are.
 _SHORT = 2000
@@ -24,10 +25,21 @@ _OUTPUTS = 4096
 # little less after each other run.
 _FAR = 10
 _FORGET = 0.99
-# Loops, whose number of turns is in the data, and batching, which waits for others.
-_WAITING = frozenset(
-    ("While", "StatelessWhile", "For", "Enter", "BatchFunction", "Batch")
-)
+# Operations whose time follows from the sizes of what goes in. All others, such as
+# loops, branches, batching, tables and what makes shapes of values, may take any time.
+_STEADY = """
+    Abs Add AddN AddV2 ArgMax ArgMin AvgPool BatchMatMulV2 BiasAdd Cast ConcatV2 Const
+    Conv2D DepthwiseConv2dNative Div DivNoNan Einsum Elu Equal Erf Exp ExpandDims Floor
+    FusedBatchNormV3 GatherV2 Greater GreaterEqual Identity IdentityN LeakyRelu Less
+    LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr MatMul Max MaxPool
+    Maximum Mean Min Minimum Mul Neg NoOp NotEqual Pack Placeholder
+    PlaceholderWithDefault Pow ReadVariableOp RealDiv Reciprocal Relu Relu6 Reshape
+    Round Rsqrt SelectV2 Selu Shape Sigmoid Sign Softmax Softplus Split SplitV Sqrt
+    Square SquaredDifference Squeeze StridedSlice Sub Sum Tanh TopKV2 Transpose Unpack
+    VarHandleOp VariableV2 ZerosLike _Arg _Retval
+"""
+_STEADY_OPERATIONS = frozenset(_STEADY.split())
+_CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 
 
 class MayTakeLong(Exception):
@@ -48,19 +60,22 @@ class Pace:
         self._longest = math.inf  # microseconds; nothing is known before the first run
         self._running: list[int] = []  # when the runs that are under way began
 
-    def is_short(self, inputs: int) -> bool:
-        """Whether a run is expected to be short.
+    def runs_here(self, inputs: int) -> bool:
+        """Whether this is the thread of an event loop, which a short run may keep.
 
         Args:
             inputs: how many numbers the run is fed with.
 
         Raises:
-            MayTakeLong: it is not, and this is the thread of an event loop.
+            MayTakeLong: it is, and the run is not expected to be short.
         """
-        short = self._short_runs >= _ENOUGH and inputs <= self._largest
-        if not short and _in_event_loop():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if self._short_runs < _ENOUGH or inputs > self._largest:
             raise MayTakeLong
-        return short
+        return True
 
     def ends_before(self, timeout: float) -> bool:
         """Whether a run is expected to end long before so many seconds are over."""
@@ -80,6 +95,8 @@ class Pace:
         took = (time.perf_counter_ns() - begin) // 1000
         known = 0 if self._longest == math.inf else self._longest
         self._longest = max(took, _FORGET * known)
+        if took > _SHORT:
+            self._short_runs = self._largest = 0
         return took
 
     def note(self, inputs: int, outputs: int, microseconds: int) -> None:
@@ -90,23 +107,39 @@ class Pace:
             outputs: how many came out.
             microseconds: how long it took.
         """
-        if microseconds > _SHORT or outputs > _OUTPUTS or not self._steady:
+        if not self._steady or microseconds > _SHORT:
+            return
+        if outputs > _OUTPUTS:
             self._short_runs = self._largest = 0
         else:
             self._short_runs += 1
             self._largest = max(self._largest, inputs)
 
 
-def may_wait(graph: graph_pb2.GraphDef) -> bool:
-    """Whether a graph has operations whose time does not follow from sizes."""
-    in_functions = (node for f in graph.library.function for node in f.node_def)
-    nodes = itertools.chain(graph.node, in_functions)
-    return any(node.op in _WAITING for node in nodes)
+def is_steady(graph: tf.Graph, names: Iterable[str]) -> bool:
+    """Whether the time of a run follows from the sizes of what it is fed with.
 
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
+    Args:
+        graph: a loaded graph.
+        names: of the tensors that are computed.
+    """
+    functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    operations = [graph.get_tensor_by_name(name).op for name in names]
+    seen: set[Any] = set()
+    while operations:
+        operation = operations.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        if not _takes_steady_time(operation.node_def, functions):
+            return False
+        operations.extend(tensor.op for tensor in operation.inputs)
+        operations.extend(operation.control_inputs)
     return True
+
+
+def _takes_steady_time(node: Any, functions: Mapping[str, Any]) -> bool:
+    if node.op in _CALLS:
+        body = functions[node.attr["f"].func.name].node_def
+        return all(_takes_steady_time(inner, functions) for inner in body)
+    return node.op in _STEADY_OPERATIONS

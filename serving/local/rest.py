@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import re
+import time
 import zlib
 from typing import Any
 
@@ -76,7 +77,9 @@ class RestApp:
             body = await _body(request, receive)
         except ClientDisconnect:
             return
-        size = BODY_LIMIT if body is None else len(body)
+        # How large a packed body is, is not known yet.
+        packed = "gzip" in request.headers.get("content-encoding", "")
+        size = BODY_LIMIT if body is None or packed else len(body)
         # TensorFlow ends most runs in time, but not those that surprise.
         patience = self._timeout + _PATIENCE
         try:
@@ -121,7 +124,10 @@ class RestApp:
             asked = route(request.method, path)
             operation = getattr(self, f"_{asked.operation}")
             with self._service.counted(asked.spec.name, asked.api, "REST"):
+                begin = time.monotonic()
                 answer = operation(asked.spec, _inflated(request, body))
+                if time.monotonic() - begin > self._timeout + _PATIENCE:
+                    raise ServingError(_TOO_LATE, "DEADLINE_EXCEEDED")
         except MayTakeLong:
             raise
         except VersionOverflow:

@@ -148,6 +148,7 @@ async def _listen(
         grpc_socket.close()
         grpc_server = _grpc_server(service, grpc_workers, addresses.grpc)
         await grpc_server.start()
+        rest_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         rest_task = asyncio.create_task(rest.serve(sockets=[rest_socket]))
         while not rest.started and not rest_task.done():
             await asyncio.sleep(0.01)
@@ -226,4 +227,6 @@ def _bind(port: int, flag: str) -> socket.socket:
         raise StartError(
             f"cannot listen on {HOST}:{port} (--{flag}): {error.strerror}"
         ) from error
+    # Otherwise another server could take the port, too, until this one listens.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     return bound

@@ -7,6 +7,7 @@ real deadline, kernel errors keep their text, and closing the session frees it.
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from .errors import (
     StartError,
 )
 from .flags import ServerOptions
-from .pace import Pace, may_wait
+from .pace import Pace, is_steady
 from .tensors import type_of
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -96,6 +97,7 @@ class LoadedModel:
         tags: which graph of the SavedModel.
         config: settings of the session.
         on_run: is told how many microseconds each run took.
+        without_deadline: how many runs of all models may go on without one.
 
     Attributes:
         signatures: the SignatureDefs by key, as saved_model.pb has them.
@@ -110,6 +112,7 @@ class LoadedModel:
         tags: Sequence[str],
         config: config_pb2.ConfigProto,
         on_run: Callable[[int], None],
+        without_deadline: threading.Semaphore,
     ):
         if not os.path.exists(os.path.join(folder, "saved_model.pb")):
             raise ServingError(
@@ -141,12 +144,19 @@ class LoadedModel:
         self.signatures: Mapping[str, SignatureDef] = dict(meta_graph.signature_def)
         self._tensors: dict[str, Any] = {}
         self._on_run = on_run
-        waits = may_wait(meta_graph.graph_def)
         self._expected = {key: _expected(s) for key, s in self.signatures.items()}
-        self._paces = {
-            key: Pace(steady=not waits and not _has_strings(signature))
-            for key, signature in self.signatures.items()
-        }
+        self._paces = {key: Pace(self._steady(s)) for key, s in self.signatures.items()}
+        self._without_deadline = without_deadline
+
+    def _steady(self, signature: SignatureDef) -> bool:
+        """Whether equal sizes take equal times; of strings the sizes tell nothing."""
+        infos = [*signature.inputs.values(), *signature.outputs.values()]
+        if any(info.dtype == types_pb2.DT_STRING for info in infos):
+            return False
+        try:
+            return is_steady(self._graph, [i.name for i in signature.outputs.values()])
+        except (KeyError, ValueError):  # a signature that no request can run
+            return False
 
     def run(
         self,
@@ -181,13 +191,18 @@ class LoadedModel:
         wanted = [self._tensor(outputs[alias].name) for alias in fetches]
         pace = self._paces[key]
         size = sum(array.size for array in fed.values())
-        if pace.is_short(size):
-            options = _SHORT
-        else:
-            options = b"" if pace.ends_before(timeout) else _deadline(timeout)
+        here, ends = pace.runs_here(size), pace.ends_before(timeout)
         begin = pace.begin()
         try:
-            values = self._run(fed, wanted, options)
+            if here:
+                values = self._run(fed, wanted, _SHORT)
+            elif ends and self._without_deadline.acquire(blocking=False):
+                try:
+                    values = self._run(fed, wanted, b"")
+                finally:
+                    self._without_deadline.release()
+            else:
+                values = self._run(fed, wanted, _deadline(timeout))
         finally:
             microseconds = pace.end(begin)
             self._on_run(microseconds)
@@ -260,14 +275,6 @@ def _deadline(timeout: float) -> bytes:
     """RunOptions with a deadline after so many seconds."""
     milliseconds = max(1, int(timeout * 1000))
     return config_pb2.RunOptions(timeout_in_ms=milliseconds).SerializeToString()
-
-
-def _has_strings(signature: SignatureDef) -> bool:
-    return any(
-        info.dtype == types_pb2.DT_STRING
-        for infos in (signature.inputs, signature.outputs)
-        for info in infos.values()
-    )
 
 
 def _check_type(position: int, data_type: int, array: np.ndarray) -> None:
