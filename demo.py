@@ -16,7 +16,7 @@ from collections.abc import Iterator
 RUN = pathlib.Path("runs/demo")
 MODELS = pathlib.Path("models/digits")
 # Anything slower than this has hung.
-SERVER_START_SECONDS = 120
+SERVER_START_SECONDS = 600
 
 
 def main() -> int:
@@ -35,7 +35,8 @@ def main() -> int:
             step("serving", "classify", image, "--rest", rest, "--model", "digits")
             step("serving", "classify", image, "--grpc", grpc, "--model", "digits")
     except subprocess.CalledProcessError as error:
-        print(f"demo: stopped, exit status {error.returncode}", file=sys.stderr)
+        failed = shlex.join(map(str, error.cmd[1:]))
+        print(f"demo: {failed}: exit status {error.returncode}", file=sys.stderr)
         return 1
     seconds = time.monotonic() - start
     print(f"\nDone in {seconds:.0f} s. Pictures and report: {RUN}/, model: {MODELS}/")
@@ -69,8 +70,6 @@ def digit_png() -> pathlib.Path:
 @contextlib.contextmanager
 def served() -> Iterator[tuple[str, str]]:
     """The local server with the exported model; yields its REST and gRPC addresses."""
-    from serving.client import RestClient
-
     rest_port, grpc_port = free_ports(2)
     server = subprocess.Popen(
         command(
@@ -84,13 +83,29 @@ def served() -> Iterator[tuple[str, str]]:
     )
     rest = f"http://127.0.0.1:{rest_port}"
     try:
-        with RestClient(rest, "digits") as client:
-            client.wait_ready(timeout=SERVER_START_SECONDS)
+        wait_ready(server, rest)
         yield rest, f"127.0.0.1:{grpc_port}"
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        try:
+            server.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
         print("\nThe server has stopped.")
+
+
+def wait_ready(server: subprocess.Popen, rest: str) -> None:
+    """Returns once the server answers; raises CalledProcessError if it does not."""
+    from serving.client import DeadlineExceeded, RestClient
+
+    until = time.monotonic() + SERVER_START_SECONDS
+    with RestClient(rest, "digits") as client:
+        while server.poll() is None and time.monotonic() < until:
+            with contextlib.suppress(DeadlineExceeded):
+                client.wait_ready(timeout=5)
+                return
+    raise subprocess.CalledProcessError(server.poll() or 1, server.args)
 
 
 def free_ports(count: int) -> list[int]:

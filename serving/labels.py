@@ -193,6 +193,9 @@ def _needed(arguments: argparse.Namespace, there: list[int]) -> set[int]:
 
 def _show(arguments: argparse.Namespace) -> int:
     folders = version_folders(arguments.folder)
+    if not folders:
+        print(f"no versions in {arguments.folder}")
+        return 0
     columns = {
         "version": [str(number) for number in folders],
         "labels": _labels(arguments, folders),

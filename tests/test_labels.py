@@ -65,6 +65,11 @@ def run(command, target, *arguments):
     )
 
 
+def test_a_folder_without_versions_is_said_to_be_one(target, capsys):
+    assert run("show", target) == 0
+    assert capsys.readouterr().out == f"no versions in {target.folder}\n"
+
+
 def test_a_model_without_labels_is_served_by_its_newest_version(target):
     make(target, 1)
     moves.add(target, 1, None, "/models/m")

@@ -5,8 +5,9 @@ import ctypes
 import gc
 import os
 
-# glibc's M_MMAP_THRESHOLD, and what it is set to.
-_MMAP_THRESHOLD = -3
+# glibc's names, and what they are set to.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT = 64 * 2**20
 _LARGE = 8 * 2**20
 
 
@@ -15,12 +16,17 @@ def keep_large_apart() -> None:
 
     By itself it takes blocks of up to 32 MiB from its heaps once it has freed one of
     that size: after some images of many megabytes the heaps of all threads are full of
-    holes. To be called before threads are started; MALLOC_MMAP_THRESHOLD_, glibc's own
+    holes. What it keeps at the ends of heaps, so that a run need not ask for it anew,
+    remains what it would become by itself.
+
+    To be called before threads are started; MALLOC_MMAP_THRESHOLD_, glibc's own
     setting, goes first.
     """
     if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
         with contextlib.suppress(OSError, AttributeError, TypeError):
-            ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
+            glibc = ctypes.CDLL(None)
+            glibc.mallopt(_MMAP_THRESHOLD, _LARGE)
+            glibc.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
 def give_back() -> None:
