@@ -16,11 +16,17 @@ from typing import Any, NoReturn
 from .errors import UsageError
 
 
+# A thread waits with its request.
+_REQUESTS = max(32, 4 * (os.cpu_count() or 1))
+
+
 @dataclasses.dataclass(frozen=True)
 class ServerOptions:
     """What the local server can be told, with TensorFlow Serving's defaults.
 
-    Three defaults differ: `rest_api_port` is 8501 as in TensorFlow Serving's container
+    Four defaults differ: `rest_api_num_threads` and `grpc_max_threads` are 32 at least,
+    as on eight processors, so that requests find company in the graph's batches on small
+    machines, too; `rest_api_port` is 8501 as in TensorFlow Serving's container
     image (the bare binary has REST off); port 0 means a free port; and while the server
     starts a model that fails to load is not tried again unless `max_num_load_retries`
     is given, since TensorFlow Serving would keep both ports closed for five minutes.
@@ -29,7 +35,7 @@ class ServerOptions:
     port: int = 8500
     grpc_socket_path: str = ""
     rest_api_port: int = 8501
-    rest_api_num_threads: int = 4 * (os.cpu_count() or 1)
+    rest_api_num_threads: int = _REQUESTS
     rest_api_timeout_in_ms: int = 30_000
     rest_api_enable_cors_support: bool = False
     allow_version_labels_for_unavailable_models: bool = False
@@ -49,7 +55,7 @@ class ServerOptions:
     per_process_gpu_memory_fraction: float = 0.0
     saved_model_tags: str = "serve"
     grpc_channel_arguments: str = ""
-    grpc_max_threads: int = 4 * (os.cpu_count() or 1)
+    grpc_max_threads: int = _REQUESTS
     enable_model_warmup: bool = True
     num_request_iterations_for_warmup: int = 0
     version: bool = False
