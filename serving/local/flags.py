@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 from .errors import UsageError
 
-
 # A thread waits with its request.
 _REQUESTS = max(32, 4 * (os.cpu_count() or 1))
 
@@ -25,8 +24,8 @@ class ServerOptions:
     """What the local server can be told, with TensorFlow Serving's defaults.
 
     Four defaults differ: `rest_api_num_threads` and `grpc_max_threads` are 32 at least,
-    as on eight processors, so that requests find company in the graph's batches on small
-    machines, too; `rest_api_port` is 8501 as in TensorFlow Serving's container
+    as on eight processors, so that requests find company in the graph's batches on
+    small machines, too; `rest_api_port` is 8501 as in TensorFlow Serving's container
     image (the bare binary has REST off); port 0 means a free port; and while the server
     starts a model that fails to load is not tried again unless `max_num_load_retries`
     is given, since TensorFlow Serving would keep both ports closed for five minutes.
