@@ -131,7 +131,9 @@ def dense(x):
 def test_steady_is_what_depends_on_sizes_alone(function, steady):
     concrete = tf.function(function).get_concrete_function(ROWS)
     names = [tensor.name for tensor in concrete.outputs]
-    assert is_steady(concrete.graph, names) is steady
+    library = concrete.graph.as_graph_def().library
+    functions = {f.signature.name: f for f in library.function}
+    assert is_steady(concrete.graph, functions, names) is steady
 
 
 @pytest.fixture

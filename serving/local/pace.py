@@ -116,14 +116,16 @@ class Pace:
             self._largest = max(self._largest, inputs)
 
 
-def is_steady(graph: tf.Graph, names: Iterable[str]) -> bool:
+def is_steady(
+    graph: tf.Graph, functions: Mapping[str, Any], names: Iterable[str]
+) -> bool:
     """Whether the time of a run follows from the sizes of what it is fed with.
 
     Args:
         graph: a loaded graph.
+        functions: its FunctionDefs by name.
         names: of the tensors that are computed.
     """
-    functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
     operations = [graph.get_tensor_by_name(name).op for name in names]
     seen: set[Any] = set()
     while operations:

@@ -145,16 +145,21 @@ class LoadedModel:
         self._tensors: dict[str, Any] = {}
         self._on_run = on_run
         self._expected = {key: _expected(s) for key, s in self.signatures.items()}
-        self._paces = {key: Pace(self._steady(s)) for key, s in self.signatures.items()}
+        functions = {f.signature.name: f for f in meta_graph.graph_def.library.function}
+        self._paces = {
+            key: Pace(self._is_steady(signature, functions))
+            for key, signature in self.signatures.items()
+        }
         self._without_deadline = without_deadline
 
-    def _steady(self, signature: SignatureDef) -> bool:
+    def _is_steady(self, signature: SignatureDef, functions: Mapping[str, Any]) -> bool:
         """Whether equal sizes take equal times; of strings the sizes tell nothing."""
         infos = [*signature.inputs.values(), *signature.outputs.values()]
         if any(info.dtype == types_pb2.DT_STRING for info in infos):
             return False
+        names = [info.name for info in signature.outputs.values()]
         try:
-            return is_steady(self._graph, [i.name for i in signature.outputs.values()])
+            return is_steady(self._graph, functions, names)
         except (KeyError, ValueError):  # a signature that no request can run
             return False
 
