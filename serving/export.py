@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from . import formats, moves
+from .commandline import Parser, by_flags
 from .errors import ExportError
 from .options import ExportOptions
 from .publish import Published, publish
@@ -31,11 +32,15 @@ def main(argv: list[str]) -> int:
     Returns:
         The exit status: 0, or 1 when nothing was published.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     try:
         options = ExportOptions(
             **{name: getattr(arguments, name) for name in _descriptions()}
         )
+    except ValueError as error:
+        parser.error(by_flags(error))
+    try:
         target = _target(arguments)
         path = model_file(arguments.model)
         published = _publish(path, arguments, options)
@@ -89,7 +94,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m serving export",
         description="Writes a trained model as the next version of a served model.",
     )

@@ -2,13 +2,13 @@
 
 import argparse
 import pathlib
-import sys
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
 from rich.table import Table
 
 from . import manifest, modelconfig, moves
+from .commandline import Parser, complain, positive_integer
 from .errors import ExportError
 from .target import add_arguments, add_served_from, local_folder, target_of
 from .versions import (
@@ -72,7 +72,7 @@ def prune(argv: list[str]) -> int:
     _add_where_served(parser)
     parser.add_argument(
         "--keep",
-        type=int,
+        type=positive_integer,
         default=3,
         metavar="N",
         help="the newest versions to keep at least; default 3",
@@ -84,9 +84,7 @@ def prune(argv: list[str]) -> int:
 
 
 def _parser(name: str, about: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m serving {name}", description=about
-    )
+    parser = Parser(prog=f"python -m serving {name}", description=about)
     parser.add_argument(
         "folder",
         type=local_folder,
@@ -108,6 +106,7 @@ def _add_where_served(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
     arguments = parser.parse_args(argv)
+    command_name = parser.prog.split()[-1]
     has_config = arguments.config is not None
     if getattr(arguments, "without_config", not has_config) == has_config:
         parser.error("give either --config FILE or --without-config")
@@ -116,10 +115,9 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> 
             raise ExportError(f"{arguments.folder}: no such folder")
         return command(arguments)
     except ExportError as error:
-        print(f"{parser.prog.removeprefix('python -m ')}: {error}", file=sys.stderr)
+        return complain(command_name, error)
     except OSError as error:
-        print(f"{arguments.folder}: cannot be changed: {error}", file=sys.stderr)
-    return 1
+        return complain(command_name, f"{arguments.folder}: cannot be changed: {error}")
 
 
 def _promote(arguments: argparse.Namespace) -> int:
@@ -153,8 +151,6 @@ def _roll_back(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    if arguments.keep < 1:
-        raise ExportError(f"--keep must be at least 1. Received: {arguments.keep}")
     folder = arguments.folder
     with one_writer(folder):
         there = versions(folder)

@@ -74,7 +74,10 @@ def wait_points(url: str, name: str, label: str, version: int) -> None:
 
 def _wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
-    with Console(stderr=True).status(what):
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(what, highlight=False, soft_wrap=True)
+    with console.status(what):
         while not condition():
             if time.monotonic() > deadline:
                 raise ExportError(

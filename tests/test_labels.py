@@ -220,7 +220,6 @@ def test_changes_at_once_are_all_kept(target):
             "begin with",
         ),
         (["promote", "--version", 1, "--served-from", "/n"], "is served from"),
-        (["prune", "--keep", 0], "--keep must be at least 1"),
         (["prune", "--name", "nobody"], "has no model nobody"),
     ],
 )
@@ -247,6 +246,24 @@ def test_what_removes_versions_must_know_whether_there_are_labels(tmp_path, comm
         getattr(labels, command)([str(tmp_path)])
     with pytest.raises(SystemExit):
         getattr(labels, command)([str(tmp_path), "--without-config", "--config", "c"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prune", "m", "--without-config", "--keep", "0"], "must be at least 1"),
+        (["promote", "m"], "are required: --config"),
+        (["rollback"], "are required: FOLDER"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, message, capsys):
+    command, *rest = arguments
+    with pytest.raises(SystemExit) as ended:
+        getattr(labels, command)(rest)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_prune_keeps_what_is_needed(target, capsys):

@@ -201,6 +201,8 @@ def test_nothing_answered_is_a_failure(files, capsys):
         ("--requests 1.5", "at least 1"),
         ("--clients 1 --rate 1", "not allowed with"),
         ("--grpc 127.0.0.1:1", "not allowed with"),
+        ("--out picture.jpg", "--out must end in .png"),
+        ("--warmup -1", "--warmup must not be below 0"),
     ],
 )
 def test_wrong_arguments_are_one_line(files, arguments, wanted, capsys):
@@ -217,11 +219,9 @@ def test_wrong_arguments_are_one_line(files, arguments, wanted, capsys):
     [
         ("--signature nobody", "no signature 'nobody'. There are: serve_images"),
         ("--signature two", "must have one input"),
-        ("--out picture.jpg", "must end in .png"),
         ("--out /nowhere/picture.png", "no folder /nowhere"),
         ("--json /nowhere/figures.json", "no folder /nowhere"),
-        ("--warmup -1", "`warmup` must not be below 0"),
-        ("/nowhere/image.png", "/nowhere/image.png: No such file"),
+        ("/nowhere/image.png", "/nowhere/image.png: no such file"),
         (f"--signature serve_images {__file__}", "cannot identify image file"),
     ],
 )

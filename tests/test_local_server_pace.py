@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 import tensorflow as tf
 from test_local_server import request
@@ -21,6 +22,7 @@ from serving.local.session import LoadedModel
 
 IN_LOOP = "local-server"
 ENOUGH = 16
+SPIN = {"instances": [600.0]}
 ROWS = tf.TensorSpec([None], tf.float32, "x")
 
 
@@ -155,16 +157,29 @@ def ask(server, value):
     return request(server, "POST", "/v1/models/m:predict", body)
 
 
-def test_a_short_model_runs_in_the_loop(ran_in, monkeypatch, tmp_path):
+@pytest.fixture
+def monitoring(tmp_path):
+    """The file that gives a server a page of metrics."""
+    path = tmp_path / "monitoring.config"
+    path.write_text("prometheus_config { enable: true }")
+    return str(path)
+
+
+def counted(server, code):
+    """Requests for the model `m`, by the page of metrics."""
+    page = request(server, "GET", "/monitoring/prometheus/metrics")[1]
+    pattern = rf'request_count\{{model_name="m",status="{code}"\}} (\d+)'
+    return sum(map(int, re.findall(pattern, page)))
+
+
+def test_a_short_model_runs_in_the_loop(ran_in, monkeypatch, monitoring, tmp_path):
     # The machine may be busy.
     monkeypatch.setattr(pace, "_SHORT", 10_000_000)
-    monitoring = tmp_path / "monitoring.config"
-    monitoring.write_text("prometheus_config { enable: true }")
     with LocalServer(
         {"m": save(tmp_path / "m", double, ROWS)},
         rest_port=0,
         grpc_port=0,
-        monitoring_config_file=str(monitoring),
+        monitoring_config_file=monitoring,
     ) as server:
         for number in range(ENOUGH + 3):
             expected = {"predictions": [0.0, 2.0 * number]}
@@ -189,10 +204,8 @@ def test_a_short_model_runs_in_the_loop(ran_in, monkeypatch, tmp_path):
         for where in (True, False):
             assert ask(server, [1])[0] == 200
             assert (ran_in[-1] == IN_LOOP) is where
-        page = request(server, "GET", "/monitoring/prometheus/metrics")[1]
-    # Asked in the loop and in vain is not asked twice.
-    counted = re.findall(r'request_count\{model_name="m",status="OK"\} (\d+)', page)
-    assert counted == [str(len(ran_in))]
+        # Asked in the loop and in vain is not asked twice.
+        assert counted(server, "OK") == len(ran_in)
 
 
 @pytest.mark.parametrize(
@@ -312,3 +325,25 @@ def test_runs_without_a_deadline_leave_threads_to_others(tmp_path):
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+def test_requests_that_no_thread_took_in_time_are_counted(monitoring, tmp_path):
+    with (
+        LocalServer(
+            {"m": save(tmp_path / "m", spin, ROWS)},
+            rest_port=0,
+            grpc_port=0,
+            monitoring_config_file=monitoring,
+            rest_api_num_threads=1,
+            rest_api_timeout_in_ms=500,
+            rest_api_enable_cors_support=True,
+        ) as server,
+        httpx2.Client(timeout=30) as client,
+        ThreadPoolExecutor(6) as threads,
+    ):
+        url = f"{server.rest_url}/v1/models/m:predict"
+        late = [threads.submit(client.post, url, json=SPIN) for _ in range(6)]
+        for future in late:
+            assert future.result().status_code == 504
+            assert future.result().headers["Access-Control-Allow-Origin"] == "*"
+        wait_for(lambda: counted(server, "DEADLINE_EXCEEDED") == 6)

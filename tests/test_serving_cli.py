@@ -190,6 +190,12 @@ def test_a_model_that_takes_no_images_is_one_line(fake, paths, capsys):
     assert fake.calls == ["metadata"]
 
 
+def test_no_image_at_all_is_told_before_a_server_is_asked(fake, paths, capsys):
+    assert main(["classify", "none.png", "gone.png", *REST]) == 1
+    assert capsys.readouterr() == ("", "serving classify: none.png: no such file\n")
+    assert fake.calls == []
+
+
 @pytest.mark.parametrize("transport", ["--rest", "--grpc"])
 def test_a_server_that_does_not_run_is_one_line(transport, paths, capsys):
     with socket.socket() as free:
@@ -392,10 +398,10 @@ sys.exit(main(["classify", sys.argv[1], *{REST!r}]))
     [
         ([*REST, "--grpc", "server:8500"], "not allowed with argument --rest"),
         (["--model", "m"], "one of the arguments --rest --grpc is required"),
-        (["--rest", "server:8501", "--model", "m"], "`url` must look like"),
-        (["--grpc", "http://server", "--model", "m"], "`address` must look like"),
+        (["--rest", "server:8501", "--model", "m"], "--rest must look like"),
+        (["--grpc", "http://server", "--model", "m"], "--grpc must look like"),
         ([*REST, "--version", "1", "--label", "a"], "not allowed with"),
-        ([*REST, "--timeout", "0"], "`timeout` must be a positive number"),
+        ([*REST, "--timeout", "0"], "--timeout must be a positive number"),
         ([*REST, "--top-k", "0"], "must be at least 1, not 0"),
         ([*REST, "--concurrency", "0"], "must be at least 1, not 0"),
         ([*REST, "--header", "Bearer"], "must look like 'NAME: VALUE'"),

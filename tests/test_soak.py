@@ -229,11 +229,11 @@ def test_a_fault_is_told_once_with_its_number():
         ("", 2, "either --models or --rest"),
         ("--models {0} --rest http://127.0.0.1:1", 2, "either --models or --rest"),
         ("--models {0} --minutes 0", 2, "above 0"),
-        ("--models {0}", 1, "must be a model's folder"),
+        ("--models {0}", 2, "must be a model's folder"),
         ("--models {0}/nobody", 1, "nobody: No such file"),
-        ("--rest http://127.0.0.1:1", 1, "--rest needs --model"),
+        ("--rest http://127.0.0.1:1", 2, "--rest needs --model"),
         ("--rest http://127.0.0.1:1 --model m", 1, "127.0.0.1:1"),
-        ("--models {0} --out picture.gif", 1, "must end in .png"),
+        ("--models {0} --out picture.gif", 2, "--out must end in .png"),
     ],
 )
 def test_mistakes_are_one_line(arguments, status, wanted, tmp_path, capsys):

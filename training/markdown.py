@@ -69,7 +69,7 @@ def _figures(result, recipe: Recipe, history) -> list[list[str]]:
         "images left out": _number(len(result.get("bad_images", ())) or None),
         "parameters": _number(result["parameters"]),
         "seconds of training and validation": _number(result["seconds"], 1),
-        "images per second": _number(result.get("images_per_second"), 1),
+        "images per second (last epoch)": _number(result.get("images_per_second"), 1),
         **_devices(result),
     }
     return [[name, value] for name, value in rows.items() if value != NONE]

@@ -6,8 +6,9 @@ import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from ..commandline import Parser, by_flags, complain, positive_integer
 from .blocking import BlockingClient
 from .errors import ServingError
 from .rest import RestClient
@@ -81,7 +82,7 @@ def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> i
     try:
         client = _client(args)
     except (OSError, ValueError) as error:
-        parser.error(str(error))
+        parser.error(by_flags(error))
     with client:
         try:
             return command(client, args)
@@ -92,13 +93,8 @@ def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> i
             # Nobody reads on; without this, the interpreter complains at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:
-            complain(name, str(error))
+            complain(name, error)
         return 1
-
-
-def complain(command: str, message: str) -> None:
-    """One line on standard error."""
-    print(f"serving {command}: {message}", file=sys.stderr)
 
 
 def reason(error: ServingError) -> str:
@@ -106,21 +102,6 @@ def reason(error: ServingError) -> str:
     if isinstance(error.__cause__, OSError) and error.__cause__.filename:
         return error.__cause__.strerror or str(error.__cause__)
     return str(error).partition("\n")[0]
-
-
-def positive_integer(text: str) -> int:
-    """Type of an argument."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
-    return int(text)
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
-        self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
 
 
 def _header(text: str) -> tuple[str, str]:

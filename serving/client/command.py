@@ -10,20 +10,15 @@ import io
 import itertools
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..commandline import complain, positive_integer
 from .answers import Prediction
-from .arguments import (
-    add_images,
-    complain,
-    make_parser,
-    positive_integer,
-    reason,
-    run,
-)
+from .arguments import add_images, make_parser, reason, run
 from .blocking import BlockingClient
 from .errors import NotFound, ServingError
 from .files import image_paths, picture_names, write_whole
@@ -214,6 +209,8 @@ def _checked_paths(
         paths = image_paths(args.images)
     except ValueError as error:
         raise FileNotFoundError(str(error)) from error
+    if not any(map(os.path.exists, paths)):
+        raise FileNotFoundError(f"{paths[0]}: no such file")
     signatures = client.metadata().signatures
     signature = signatures.get(signature_name)
     inputs = set(signature.inputs) if signature else set()

@@ -1,12 +1,12 @@
-"""Arguments and complaints of the commands in this folder."""
+"""Arguments of the commands in this folder, and what they check beforehand."""
 
 import argparse
 import os
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..client.arguments import positive_integer
+from ..commandline import positive_integer
 
 
 class LoadError(Exception):
@@ -64,30 +64,32 @@ def check_folder(path: Path | None) -> None:
         raise LoadError(f"there is no folder {path.parent} to write {path.name} into")
 
 
+def check_images(paths: Sequence[Path]) -> None:
+    """Checks that images are there, before a server is asked what it takes.
+
+    Raises:
+        LoadError: one is not.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise LoadError(f"{path}: no such file")
+
+
 def check_picture(path: Path | None) -> None:
     """Checks that a picture can be drawn, before the work that it shows.
 
     Raises:
+        ValueError: it is no PNG.
         LoadError: it cannot.
     """
     if path is None:
         return
-    check_folder(path)
     if path.suffix.lower() != ".png":
-        raise LoadError(f"`--out` must end in .png. Received: {path}")
+        raise ValueError(f"`out` must end in .png. Received: {path}")
+    check_folder(path)
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
         raise LoadError(
-            f'`--out` needs {error.name}: pip install "keras-vit[viz]"'
+            f'--out needs {error.name}: pip install "keras-vit[viz]"'
         ) from error
-
-
-def complain(command: str, error: Exception) -> int:
-    """Prints an error in one line; returns the exit status."""
-    text = str(error)
-    if isinstance(error, OSError) and error.filename:
-        text = f"{error.filename}: {error.strerror}"
-    first_line = text.partition("\n")[0]
-    print(f"serving {command}: {first_line}", file=sys.stderr)
-    return 1

@@ -12,14 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from ..client.arguments import Parser, add_server, positive_integer
+from ..client.arguments import add_server
 from ..client.errors import ServingError
 from ..client.protocol import Target
+from ..commandline import Parser, by_flags, complain, positive_integer
 from .arguments import (
     LoadError,
     check_folder,
+    check_images,
     check_picture,
-    complain,
     counts,
     new_client,
     positive,
@@ -50,6 +51,7 @@ def load(argv: list[str]) -> int:
         loads = _loads(args)
         check_picture(args.out)
         check_folder(args.json)
+        check_images(args.images)
         requests = _requests(args)
         results = asyncio.run(_measure(args, requests, loads))
         title = _title(args)
@@ -60,7 +62,9 @@ def load(argv: list[str]) -> int:
             from .picture import draw
 
             draw(results, title, args.out)
-    except (LoadError, ServingError, ValueError, OSError) as error:
+    except ValueError as error:
+        parser.error(by_flags(error))
+    except (LoadError, ServingError, OSError) as error:
         return complain("load", error)
     return int(any(not len(result.latencies) for result in results))
 
@@ -156,7 +160,7 @@ def _requests(args: argparse.Namespace) -> list[Any]:
     inputs = signatures[args.signature].inputs
     if len(inputs) != 1:
         raise LoadError(
-            f"`--signature` must have one input. {args.signature} has: "
+            f"--signature must have one input. {args.signature} has: "
             f"{', '.join(inputs) or 'none'}"
         )
     [(name, info)] = inputs.items()

@@ -1,5 +1,6 @@
 """Results as a picture: latency, throughput, errors and batches over the load."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +11,10 @@ matplotlib.use("agg")
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from .files import replacing
+from ..client.files import write_whole
 from .report import load_name
 from .results import Result
 
@@ -37,9 +39,20 @@ def draw(results: Sequence[Result], title: str, path: Path) -> None:
     for axis in axes.T.flat[len(panels) :]:
         axis.set_visible(False)
     figure.suptitle(title)
-    with replacing(path) as beside:
-        figure.savefig(beside, dpi=110)
+    write(figure, path)
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Writes a figure as a PNG, and forgets it.
+
+    Args:
+        figure: of pyplot.
+        path: of the file.
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
     pyplot.close(figure)
+    write_whole(path, content.getbuffer())
 
 
 def _percentiles(axis: Axes, results: Sequence[Result]) -> None:

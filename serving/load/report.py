@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .files import replacing
+from ..client.files import write_whole
 from .generator import Load
 from .results import Result
 
@@ -112,8 +112,7 @@ def write_json(results: Sequence[Result], settings: dict[str, Any], path: Path) 
     """
     rows = [_row(result, settings["images_per_request"]) for result in results]
     text = json.dumps({**settings, "results": rows}, indent=1, allow_nan=False)
-    with replacing(path) as beside:
-        beside.write_text(f"{text}\n", "utf-8")
+    write_whole(path, f"{text}\n".encode())
 
 
 def _row(result: Result, images: int) -> dict[str, Any]:

@@ -18,16 +18,9 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from ..client.arguments import Parser, positive_integer
 from ..client.errors import ServingError
-from .arguments import (
-    LoadError,
-    check_folder,
-    check_picture,
-    complain,
-    new_client,
-    positive,
-)
+from ..commandline import Parser, by_flags, complain, positive_integer
+from .arguments import LoadError, check_folder, check_picture, new_client, positive
 from .senders import GrpcRequest, GrpcSender, RestRequest, RestSender, Sender
 from .server_process import ServerFailed, server_process
 from .soak_versions import SoakVersions
@@ -63,13 +56,17 @@ def soak(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if bool(args.models) == bool(args.rest):
         parser.error("give either --models or --rest")
+    if args.rest and not args.model:
+        parser.error("--rest needs --model, the name of the model")
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         check_picture(args.out)
         check_folder(args.json)
         with _server(args) as server:
             return _soak(args, server)
-    except (LoadError, ServerFailed, ServingError, ValueError, OSError) as error:
+    except ValueError as error:
+        parser.error(by_flags(error))
+    except (LoadError, ServerFailed, ServingError, OSError) as error:
         return complain("soak", error)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -123,8 +120,6 @@ def _parser() -> argparse.ArgumentParser:
 @contextlib.contextmanager
 def _server(args: argparse.Namespace) -> Iterator[_Server]:
     if args.rest:
-        if not args.model:
-            raise LoadError("--rest needs --model, the name of the model")
         yield _Server(args.rest, args.grpc)
         return
     args.model = args.model or args.models.absolute().name

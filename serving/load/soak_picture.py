@@ -12,8 +12,7 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from .files import replacing
-from .picture import logarithmic
+from .picture import logarithmic, write
 from .soak import Asked, Record
 from .soak_report import MEBIBYTE, growth
 
@@ -40,9 +39,7 @@ def draw(record: Record, title: str, path: Path) -> None:
         axis.legend(loc="lower left", fontsize="small")
     axes[-1].set_xlabel("minutes")
     figure.suptitle(title)
-    with replacing(path) as beside:
-        figure.savefig(beside, dpi=110)
-    pyplot.close(figure)
+    write(figure, path)
 
 
 def _memory(axis: Axes, record: Record) -> None:

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .files import replacing
+from ..client.files import write_whole
 from .senders import RestRequest
 from .soak import Asked, Record
 
@@ -168,8 +168,7 @@ def write_json(record: Record, found: Sequence[str], path: Path) -> None:
         "memory_growth": grown and grown._asdict(),
         "memory": record.memory,
     }
-    with replacing(path) as beside:
-        beside.write_text(f"{json.dumps(report, indent=1)}\n", "utf-8")
+    write_whole(path, f"{json.dumps(report, indent=1)}\n".encode())
 
 
 def _megabytes(size: float) -> str:

@@ -1,5 +1,6 @@
 """REST: TensorFlow Serving's routes under /v1/, as an ASGI application."""
 
+import contextlib
 import functools
 import json
 import logging
@@ -87,8 +88,19 @@ class RestApp:
                 size, patience, self._respond, request, body
             )
         except TimeoutError:
-            response = _json({"error": _TOO_LATE}, 504)
+            response = self._too_late(request)
         await response(scope, receive, send)
+
+    def _too_late(self, request: Request) -> Response:
+        """What is answered while the request still waits for a thread, or runs."""
+        if "begun" not in request.scope:
+            # It will never run, but overload must be seen in the metrics.
+            target: bytes = request.scope["state"]["target"]
+            with contextlib.suppress(ServingError, VersionOverflow):
+                asked = route(request.method, target.decode("latin-1"))
+                with self._service.counted(asked.spec.name, asked.api, "REST"):
+                    raise ServingError(_TOO_LATE, "DEADLINE_EXCEEDED")
+        return self._with_cors(_json({"error": _TOO_LATE}, 504))
 
     def _respond(self, request: Request, body: bytes | None) -> Response:
         target: bytes = request.scope["state"]["target"]
@@ -107,6 +119,9 @@ class RestApp:
             response = _options(request)
         else:
             response = self._answer(request, path, body)
+        return self._with_cors(response)
+
+    def _with_cors(self, response: Response) -> Response:
         if self._service.options.rest_api_enable_cors_support:
             response.headers.update(_CORS)
         return response
@@ -122,6 +137,7 @@ class RestApp:
         """The JSON answer; whatever goes wrong is one too."""
         try:
             asked = route(request.method, path)
+            request.scope["begun"] = True
             operation = getattr(self, f"_{asked.operation}")
             with self._service.counted(asked.spec.name, asked.api, "REST"):
                 begin = time.monotonic()
@@ -129,6 +145,7 @@ class RestApp:
                 if time.monotonic() - begin > self._timeout + _PATIENCE:
                     raise ServingError(_TOO_LATE, "DEADLINE_EXCEEDED")
         except MayTakeLong:
+            del request.scope["begun"]  # it waits for a thread
             raise
         except VersionOverflow:
             return Response(b"", 400, media_type="application/json")

@@ -57,6 +57,7 @@ class Version:
             interval: seconds before the next attempt.
         """
         self.state = State.LOADING
+        logger.info("loading %s version %d", self.name, self.number)
         self._attempts += 1
         try:
             self._model = self._load()
