@@ -13,8 +13,10 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 demo: $(VENV)/.demo
 	$(BIN)/python demo.py
 
+# Whole files side by side; four at most, for each brings a TensorFlow of its own.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
