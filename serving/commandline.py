@@ -14,7 +14,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2."""
-        self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
+        name = self.prog.removeprefix("python -m ")
+        self.exit(2, f"{name}: {message} (--help shows the arguments)\n")
 
 
 def positive_integer(text: str) -> int:

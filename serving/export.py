@@ -17,6 +17,7 @@ from .publish import Published, publish
 from .target import (
     Target,
     add_arguments,
+    add_rest,
     add_served_from,
     local_folder,
     target_of,
@@ -129,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_labels(group: Any) -> None:
     add_arguments(group)
+    add_rest(group, "to wait until it has followed")
     group.add_argument("--label", help="a label to give the version, such as canary")
     add_served_from(group)
 

@@ -127,6 +127,8 @@ def write(
     """
     form = FORMATS[name]
     path = folder / form.file
+    images = golden["images" if model.preprocessing else "pixels"].astype("float32")
+    model(images[:1])  # Keras writes ONNX only of a model that was called
     try:
         with _quiet():
             model.export(str(path), format=form.keras_name, verbose=False)
@@ -138,7 +140,6 @@ def write(
         raise ExportError(
             f"Keras cannot write this model as {name}: {reason}"
         ) from None
-    images = golden["images" if model.preprocessing else "pixels"].astype("float32")
     # One by one, then all at once: the batch must be free.
     outputs = np.concatenate([run(image[None]) for image in images])
     differences = [outputs - golden["outputs"], run(images) - golden["outputs"]]

@@ -79,7 +79,7 @@ def checked_pixels(
     Returns:
         Scalar string tensor.
     """
-    pixels = image_pixels(data)
+    pixels = image_pixels(data, index)
     fits = (pixels >= 1) & (pixels <= max_pixels)
     text = (
         f"Each image of `{name}` must have 1 to {max_pixels} pixels, height times "

@@ -17,11 +17,12 @@ _HEADER_BYTES = 32
 _GIF_STEPS = 20_000
 
 
-def image_pixels(data: tf.Tensor) -> tf.Tensor:
+def image_pixels(data: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """How many pixels decoding an image takes.
 
     Args:
         data: Scalar string tensor: the contents of a JPEG, PNG, GIF, BMP or WebP file.
+        index: Which file of a request this is, for the message: int32 scalar.
 
     Returns:
         int64 scalar: height times width; of a GIF that of all frames.
@@ -30,7 +31,7 @@ def image_pixels(data: tf.Tensor) -> tf.Tensor:
         tf.errors.InvalidArgumentError: Another kind of file, or a damaged JPEG or GIF.
     """
     kinds = [tf.strings.substr(data, 0, len(magic)) == magic for magic in _MAGIC]
-    known = tf.debugging.Assert(tf.reduce_any(kinds), [UNKNOWN])
+    known = tf.debugging.Assert(tf.reduce_any(kinds), [UNKNOWN, "At index", index])
     with tf.control_dependencies([known]):
         kind = tf.argmax(tf.stack(kinds), output_type=tf.int32)
     header = tf.io.decode_raw(data, tf.uint8, fixed_length=_HEADER_BYTES)

@@ -10,7 +10,13 @@ from rich.table import Table
 from . import manifest, modelconfig, moves
 from .commandline import Parser, complain, positive_integer
 from .errors import ExportError
-from .target import add_arguments, add_served_from, local_folder, target_of
+from .target import (
+    add_arguments,
+    add_rest,
+    add_served_from,
+    local_folder,
+    target_of,
+)
 from .versions import (
     one_writer,
     sweep,
@@ -23,12 +29,14 @@ Command = Callable[[argparse.Namespace], int]
 
 TOLD = ("created", "precision", "MB", "difference", "top 1")
 UNKNOWN = "-"
+WAIT = "to wait until it has followed"
 
 
 def show(argv: list[str]) -> int:
     """Runs `python -m serving list`; 1 if `--verify` finds damage."""
     parser = _parser("list", "Lists the versions of a model's folder.")
     add_arguments(parser)
+    add_rest(parser, "to show the states of the versions")
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -41,6 +49,7 @@ def promote(argv: list[str]) -> int:
     """Runs `python -m serving promote`."""
     parser = _parser("promote", "Gives a label the version that another label has.")
     add_arguments(parser, required=True)
+    add_rest(parser, WAIT)
     add_served_from(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--label", default="canary", help="default: canary")
@@ -55,10 +64,11 @@ def rollback(argv: list[str]) -> int:
     """Runs `python -m serving rollback`."""
     parser = _parser(
         "rollback",
-        "Goes back to the version that was stable before; without labels, takes the "
-        "newest version away from the servers.",
+        "Goes back to the version that was stable before, with every label of the "
+        "stable one; without labels, takes the newest version away from the servers.",
     )
     _add_where_served(parser)
+    add_rest(parser, WAIT)
     return _run(parser, argv, _roll_back)
 
 
@@ -113,6 +123,8 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> 
     try:
         if not arguments.folder.is_dir():
             raise ExportError(f"{arguments.folder}: no such folder")
+        if has_config and not arguments.config.is_file():
+            raise ExportError(f"--config {arguments.config}: no such file")
         return command(arguments)
     except ExportError as error:
         return complain(command_name, error)
@@ -206,7 +218,10 @@ def _show(arguments: argparse.Namespace) -> int:
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 1000  # nothing is cut off for a program that reads it
+    console.print(table)
     for text in (text for found in damage.values() for text in found):
         print(text)
     return int(any(damage.values()))

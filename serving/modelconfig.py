@@ -54,6 +54,8 @@ def changing(path: pathlib.Path) -> Iterator[ModelServerConfig]:
             before = config.SerializeToString(deterministic=True)
             yield config
             if config.SerializeToString(deterministic=True) != before:
+                if not path.exists():
+                    print(f"{path}: a new file, for a server's --model_config_file")
                 _replace(path, _head(path, text) + text_format.MessageToString(config))
     except OSError as error:
         raise ExportError(f"{path}: cannot be written: {error.strerror}") from None

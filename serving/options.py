@@ -15,7 +15,8 @@ class ExportOptions:
         batching: `"graph"` batches the images of concurrent requests inside the model,
             `"server"` leaves it to TensorFlow Serving (`--enable_batching
             --enable_per_model_batching_parameters`), `"none"` runs each request alone.
-        max_batch_size: Images that the backbone runs at once.
+        max_batch_size: Images that the backbone runs at once, and how many of them a
+            version is warmed up for; with `"none"` the latter alone.
         batch_timeout_micros: How long a request waits for company at most, in
             microseconds.
         num_batch_threads: Batches that run at the same time.

@@ -20,6 +20,10 @@ Tensors = dict[str, tf.Tensor]
 # Images of one request that are decoded at the same time.
 DECODERS = 8
 NOT_FINITE = "The model must give finite values, which is no fault of the request."
+TOO_LARGE = (
+    "The model must give finite values. Are these `pixel_values` normalised, about -1 "
+    "to 1? If so, it is no fault of the request."
+)
 
 
 def save(model: Any, folder: pathlib.Path, options: ExportOptions) -> None:
@@ -115,7 +119,7 @@ class ServingGraph:
             pixel_values, "pixel_values", self.image_shape, self.options.max_images
         )
         pixel_values = checked_finite(pixel_values, "`pixel_values` must be finite.")
-        logits = checked_finite(self.run(pixel_values)["logits"], NOT_FINITE)
+        logits = checked_finite(self.run(pixel_values)["logits"], TOO_LARGE)
         return {"logits": logits, "probabilities": self.activation(logits)}
 
     def embed(self, image_bytes: tf.Tensor) -> Tensors:

@@ -39,7 +39,7 @@ def local_folder(text: str) -> pathlib.Path:
 
 
 def add_arguments(group: Any, required: bool = False) -> None:
-    """Adds the flags that make a `Target`.
+    """Adds the flags that make a `Target`, but for --rest.
 
     Args:
         group: A parser or a group of one.
@@ -55,11 +55,14 @@ def add_arguments(group: Any, required: bool = False) -> None:
     group.add_argument(
         "--name", help="the model's name in it; default: the folder's name"
     )
+
+
+def add_rest(group: Any, purpose: str) -> None:
+    """Adds the address of a server to look at, and what for."""
     group.add_argument(
         "--rest",
         metavar="URL",
-        help="the server's REST interface, such as http://127.0.0.1:8501, to wait "
-        "until it has followed",
+        help=f"the server's REST interface, such as http://127.0.0.1:8501, {purpose}",
     )
 
 
@@ -76,4 +79,5 @@ def add_served_from(group: Any) -> None:
 def target_of(arguments: argparse.Namespace, folder: pathlib.Path) -> Target:
     """The target that the flags of `add_arguments` name."""
     name = arguments.name or folder.absolute().name
-    return Target(folder, arguments.config, name, arguments.rest)
+    rest = getattr(arguments, "rest", None)  # not a flag of every command
+    return Target(folder, arguments.config, name, rest)

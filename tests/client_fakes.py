@@ -83,6 +83,8 @@ SIGNATURES = {
     ),
     "multi": signature(FOUR_TYPES, FOUR_TYPES),
     "nan_out": signature({"x": info("DT_FLOAT", -1)}, {"y": info("DT_FLOAT", -1, 4)}),
+    # TensorFlow's own, which clients do not show.
+    "__saved_model_init_op": signature({}, {"op": info("DT_INVALID")}),
     "echo_bytes": signature(
         {"x": info("DT_STRING", -1)}, {"blob_bytes": info("DT_STRING", -1)}
     ),

@@ -16,6 +16,7 @@ from client_fakes import (
     METADATA,
     ROLLOUT,
     SEEN,
+    SIGNATURES,
     Failure,
     FakeServer,
     Outputs,
@@ -319,6 +320,7 @@ def test_metadata_tells_types_and_shapes(connect):
     signature = metadata.signatures["serving_default"]
     assert signature.inputs == {"image_bytes": TensorInfo("string", (None,))}
     assert signature.outputs["scores"] == TensorInfo("float32", (None, 3))
+    assert set(metadata.signatures) == set(SIGNATURES) - {"__saved_model_init_op"}
 
 
 @pytest.mark.parametrize(

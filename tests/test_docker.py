@@ -13,7 +13,6 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
 
-FACTS = ROOT.parent / "shared" / "facts" / "tf_serving_flags.md"
 PROFILES = {
     "cpu": {"tfserving-cpu"},
     "gpu": {"tfserving-gpu"},
@@ -163,19 +162,6 @@ def test_every_flag_in_this_folder_is_one_of_tensorflow_servings():
         if path.is_file():
             found = set(re.findall(r"--([a-z0-9]+(?:_[a-z0-9]+)+)\b", path.read_text()))
             assert found <= known, f"{path}: {found - known}"
-
-
-@pytest.mark.skipif(not FACTS.is_file(), reason="the list of flags is not at hand")
-def test_the_flags_of_the_local_server_are_those_of_the_list():
-    row = r"^\| `--(\w+)` \| .* \| (\w+) \|$"
-    listed = dict(re.findall(row, FACTS.read_text(), re.MULTILINE))
-    defaults = {f.name: f.default for f in ServerOptions.__dataclass_fields__.values()}
-    defaults |= {name: flag.harmless for name, flag in NOT_HONOURED.items()}
-    assert defaults.keys() == listed.keys()
-    kinds = {"bool": bool, "string": str, "float": float}
-    for name, kind in listed.items():
-        if defaults[name] is not None:
-            assert type(defaults[name]) is kinds.get(kind, int), name
 
 
 def test_every_curl_in_the_readme_is_among_those_that_are_run():

@@ -14,8 +14,9 @@ from serving.errors import ExportError
 from serving.options import ExportOptions
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model(tiny_vit):
+    """New for each test: Keras treats one that was called before otherwise."""
     return tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
 
 

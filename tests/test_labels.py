@@ -66,7 +66,7 @@ def run(command, target, *arguments):
 
 
 def test_a_folder_without_versions_is_said_to_be_one(target, capsys):
-    assert run("show", target) == 0
+    assert labels.show([str(target.folder)]) == 0
     assert capsys.readouterr().out == f"no versions in {target.folder}\n"
 
 
@@ -233,6 +233,23 @@ def test_mistakes_are_told_and_change_nothing(target, arguments, message, capsys
     assert target.config.read_text() == before
 
 
+@pytest.mark.parametrize("command", ["show", "promote", "prune", "rollback"])
+def test_a_config_file_that_is_not_there_is_told(target, command, capsys):
+    make(target, 2)
+    assert run(command, target) == 1
+    told = capsys.readouterr().err
+    assert told.endswith(f"--config {target.config}: no such file\n")
+    assert not target.config.exists()
+
+
+def test_a_new_config_file_is_said_to_be_new(target, capsys):
+    make(target, 2)
+    moves.add(target, 1, "stable", None)
+    assert f"{target.config}: a new file" in capsys.readouterr().out
+    moves.add(target, 2, "stable", None)
+    assert "new file" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["show", "prune", "rollback"])
 def test_a_folder_that_is_not_there_is_told(tmp_path, command, capsys):
     arguments = [] if command == "show" else ["--without-config"]
@@ -308,6 +325,13 @@ def test_without_a_config_file_rollback_takes_the_newest_away(target, capsys):
     assert "no version to go back to" in capsys.readouterr().err
     make(target, 1)
     assert versions(target.folder) == [1, 3], "2 is not used again"
+
+
+def test_list_cuts_nothing_off_for_a_program_that_reads_it(target, capsys):
+    put(target)
+    moves.add(target, 1, "x" * 100, None)
+    assert run("show", target) == 0
+    assert "x" * 100 in capsys.readouterr().out
 
 
 def test_list_shows_labels_and_damage(target, capsys):

@@ -403,6 +403,12 @@ def test_two_servers_on_one_port(publish):
         assert predict(server) == ANSWERS[1]
 
 
+@pytest.mark.parametrize("models", ["models/digits", None, [("m", "models/m")]])
+def test_models_that_are_no_mapping_are_refused(models):
+    with pytest.raises(TypeError, match=r"`models` must be base paths by model name"):
+        LocalServer(models)
+
+
 def test_a_port_is_taken_before_it_answers():
     with _bind(0, "rest_api_port") as first:
         port = first.getsockname()[1]

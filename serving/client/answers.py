@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # TensorFlow's names of these types do not follow from the protocol's.
 _FLOATS = {"DT_HALF": "float16", "DT_FLOAT": "float32", "DT_DOUBLE": "float64"}
 
+# TensorFlow's own entry for restoring the variables, which nobody can ask for.
+_INIT_OP = "__saved_model_init_op"
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -138,7 +141,11 @@ def read_metadata(answer: Mapping[str, Any]) -> Metadata:
     return Metadata(
         model=answer["model_spec"]["name"],
         version=int(answer["model_spec"]["version"]),
-        signatures={name: _signature(entry) for name, entry in signatures.items()},
+        signatures={
+            name: _signature(entry)
+            for name, entry in signatures.items()
+            if name != _INIT_OP
+        },
     )
 
 

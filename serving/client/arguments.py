@@ -38,6 +38,7 @@ def make_parser(command: str, about: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--ca-file",
+        type=_certificates,
         metavar="FILE",
         help="PEM of the authorities to trust; over gRPC, it turns TLS on",
     )
@@ -81,7 +82,7 @@ def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> i
     name = parser.prog.split()[-1]
     try:
         client = _client(args)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         parser.error(by_flags(error))
     with client:
         try:
@@ -114,6 +115,14 @@ def _header(text: str) -> tuple[str, str]:
     if not colon or not name.strip():
         raise argparse.ArgumentTypeError("must look like 'NAME: VALUE'")
     return name.strip(), value.strip()
+
+
+def _certificates(text: str) -> str:
+    try:
+        ssl.create_default_context(cafile=text)
+    except OSError as error:  # SSLError is one
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror or error}") from None
+    return text
 
 
 def _client(args: argparse.Namespace) -> BlockingClient:

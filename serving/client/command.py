@@ -39,7 +39,10 @@ def classify(argv: list[str]) -> int:
     parser = make_parser("classify", "Ask a server for the classes of images.")
     add_images(parser)
     parser.add_argument(
-        "--top-k", type=positive_integer, default=1, help="classes per image (1)"
+        "--top-k",
+        type=positive_integer,
+        default=1,
+        help="classes per image (1), of those that the model answers",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return run(parser, argv, _classify)

@@ -1,6 +1,7 @@
 """The clients over gRPC, on grpcio: channels, deadlines, and what can go wrong."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -181,7 +182,7 @@ class AsyncGrpcClient(Grpc, AsyncClient):
 
 
 def _checked_address(address: str) -> str:
-    if not address or address.startswith(("http:", "https:")):
+    if not re.fullmatch(r"\S+", address) or address.startswith(("http:", "https:")):
         raise ValueError(
             f"`address` must look like 127.0.0.1:8500. Received: {address!r}"
         )

@@ -193,7 +193,7 @@ async def _check_answered(
         reply = await sender.ask(request, timeout)
         if reply.code != OK:
             text = reply.body.decode("utf-8", "replace")
-            raise LoadError(f"the server does not answer: {reply.code} {text}")
+            raise LoadError(f"refused without any load: {reply.code} {text}")
 
 
 async def _run_all(

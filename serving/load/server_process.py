@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 # What the server prints once it answers.
 _READY = re.compile(r"REST (http://\S+)/v1/models, gRPC (\S+)")
-_STOP_SECONDS = 30
+# In which it answers what it accepted.
+STOP_SECONDS = 30
 
 
 class ServerProcess(NamedTuple):
@@ -55,7 +56,7 @@ def server_process(log: Path, *flags: str) -> Iterator[ServerProcess]:
     finally:
         process.terminate()
         try:
-            process.wait(_STOP_SECONDS)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

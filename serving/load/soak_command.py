@@ -22,7 +22,7 @@ from ..client.errors import ServingError
 from ..commandline import Parser, by_flags, complain, positive_integer
 from .arguments import LoadError, check_folder, check_picture, new_client, positive
 from .senders import GrpcRequest, GrpcSender, RestRequest, RestSender, Sender
-from .server_process import ServerFailed, server_process
+from .server_process import STOP_SECONDS, ServerFailed, server_process
 from .soak_versions import SoakVersions
 
 
@@ -75,6 +75,12 @@ def soak(argv: list[str]) -> int:
 def _leave(number: int, frame: object) -> None:
     """Ends as Ctrl-C does, so that the server and its files do not stay behind."""
     signal.signal(number, signal.SIG_IGN)
+    # One that is just being started is in no block yet that would end it.
+    children = psutil.Process().children()
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.terminate()
+    psutil.wait_procs(children, STOP_SECONDS)
     sys.exit(128 + number)
 
 

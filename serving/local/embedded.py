@@ -28,6 +28,7 @@ class LocalServer:
         grpc_address: address of the gRPC interface, `127.0.0.1:8500`.
 
     Raises:
+        TypeError: `models` is neither.
         ServingError: on entering, if the server cannot start.
 
     ```python
@@ -92,6 +93,11 @@ class LocalServer:
 
 
 def _config_from_paths(models: Mapping[str, str | Path]) -> ModelServerConfig:
+    if not isinstance(models, Mapping):
+        raise TypeError(
+            '`models` must be base paths by model name, {"digits": "models/digits"}, '
+            f"or a ModelServerConfig. Received: {models!r}"
+        )
     config = ModelServerConfig()
     config.model_config_list.config.extend(
         configuration.model_config(name, str(Path(path).absolute()))
