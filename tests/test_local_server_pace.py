@@ -22,7 +22,6 @@ from serving.local.session import LoadedModel
 
 IN_LOOP = "local-server"
 ENOUGH = 16
-SPIN = {"instances": [600.0]}
 ROWS = tf.TensorSpec([None], tf.float32, "x")
 
 
@@ -327,23 +326,38 @@ def test_runs_without_a_deadline_leave_threads_to_others(tmp_path):
         process.communicate(timeout=30)
 
 
-def test_requests_that_no_thread_took_in_time_are_counted(monitoring, tmp_path):
+def test_requests_that_no_thread_took_in_time_are_counted(
+    monitoring, monkeypatch, tmp_path
+):
+    """One request holds the only thread, five wait for it."""
+    go, run_model = threading.Event(), LoadedModel.run
+
+    def held(*arguments):
+        if threading.current_thread().name == IN_LOOP:
+            raise MayTakeLong
+        assert go.wait(60)
+        return run_model(*arguments)
+
     with (
         LocalServer(
-            {"m": save(tmp_path / "m", spin, ROWS)},
+            {"m": save(tmp_path / "m", double, ROWS)},
             rest_port=0,
             grpc_port=0,
             monitoring_config_file=monitoring,
             rest_api_num_threads=1,
-            rest_api_timeout_in_ms=500,
+            rest_api_timeout_in_ms=100,
             rest_api_enable_cors_support=True,
         ) as server,
         httpx2.Client(timeout=30) as client,
         ThreadPoolExecutor(6) as threads,
     ):
+        monkeypatch.setattr(LoadedModel, "run", held)
+        body = {"json": {"instances": [1.0]}}
         url = f"{server.rest_url}/v1/models/m:predict"
-        late = [threads.submit(client.post, url, json=SPIN) for _ in range(6)]
-        for future in late:
-            assert future.result().status_code == 504
-            assert future.result().headers["Access-Control-Allow-Origin"] == "*"
+        late = [threads.submit(client.post, url, **body) for _ in range(6)]
+        answers = [future.result() for future in late]
+        go.set()
+        assert [answer.status_code for answer in answers] == [504] * 6, answers[0].text
+        for answer in answers:
+            assert answer.headers["Access-Control-Allow-Origin"] == "*"
         wait_for(lambda: counted(server, "DEADLINE_EXCEEDED") == 6)
