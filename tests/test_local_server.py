@@ -259,6 +259,7 @@ def test_status_and_metadata(get, channel):
     [
         ("/v1/models/nope", 404, "Could not find any versions of model nope"),
         ("/v1/models/double/versions/9", 404, "version 9 of model double"),
+        ("/v1/models/nope/versions/9", 404, "Could not find version 9 of model nope"),
         ("/v1/models/nope/metadata", 404, "for request: Latest(nope)"),
         ("/v1/models/double/labels/x/metadata", 400, "version label: x"),
         ("/v1/models", 400, "Missing model name in request."),

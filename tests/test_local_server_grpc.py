@@ -112,6 +112,39 @@ def test_health_is_watched(channel):
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+@pytest.mark.parametrize(
+    ("path", "data", "code", "details"),
+    [
+        ("PredictionService/Predict", b"\xff", "INTERNAL", ""),
+        ("ModelService/GetModelStatus", b"\n\x03\n\x01\xff", "INTERNAL", ""),
+        ("Check", b"\xff", "INVALID_ARGUMENT", "could not parse request"),
+        ("Check", b"\n\x01\xff", "INVALID_ARGUMENT", "could not parse request"),
+        ("Check", b"\n\xc9\x01" + b"x" * 201, "INVALID_ARGUMENT", "could not parse re"),
+        ("Check", b"\n\xc8\x01" + b"x" * 200, "NOT_FOUND", "service name unknown"),
+        ("List", b"", "UNIMPLEMENTED", ""),
+    ],
+)
+def test_bytes_that_are_no_message(channel, path, data, code, details):
+    """As C++ gRPC answers them."""
+    service = "tensorflow.serving." if "/" in path else "grpc.health.v1.Health/"
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/{service}{path}")(data, timeout=20)
+    assert caught.value.code().name == code
+    assert caught.value.details().startswith(details)
+    assert bool(caught.value.details()) == bool(details)
+
+
+def test_long_texts_are_cut_after_bytes(channel):
+    request = asked(x=np.float32([1.5]))
+    request.model_spec.name = "é" * 600
+    with pytest.raises(grpc.RpcError) as caught:
+        prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request)
+    text, half, end = caught.value.details().partition("\N{REPLACEMENT CHARACTER}")
+    assert len(text.encode()) == 1023
+    assert half
+    assert end == "...TRUNCATED"
+
+
 def test_a_reload_tells_by_how_much_metrics_grew(server, base_path, channel):
     config = ModelServerConfig()
     config.model_config_list.config.append(model_config("double", str(base_path)))

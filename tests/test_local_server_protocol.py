@@ -399,7 +399,12 @@ def tensor(*values):
         ("optional", (), "INVALID_ARGUMENT", "Signature input alias: x(feed name: "),
         ("several", ("x",), "INVALID_ARGUMENT", "1!=3 len({x}) != len({number,row,te"),
         ("nope", ("x",), "FAILED_PRECONDITION", 'Serving signature key "nope" not f'),
-        ("__saved_model_init_op", (), "INVALID_ARGUMENT", "which produces no output"),
+        (
+            "__saved_model_init_op",
+            (),
+            "INVALID_ARGUMENT",
+            "fetch data for 'NoOp', which produces no output.  To run to a node but",
+        ),
     ],
 )
 def test_inputs_by_name(call, signature, inputs, code, text):

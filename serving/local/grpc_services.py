@@ -14,12 +14,14 @@ from tensorflow_serving.apis import (
 )
 
 from .errors import ServingError
-from .messages import MessageReader
+from .messages import CHECK, UNREAD, MessageReader
 from .service import Service
 from .workers import Workers
 
 logger = logging.getLogger(__name__)
+# In bytes: texts of errors, names that Health looks up.
 _MESSAGE_LIMIT = 1024
+_SERVICE_LIMIT = 200
 _NO_DEADLINE = 24 * 3600.0
 HEALTHY = ("", "PredictionService", "ModelService")
 
@@ -69,9 +71,11 @@ def _fail(context: grpc.aio.ServicerContext, code: grpc.StatusCode, text: str) -
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= _MESSAGE_LIMIT:
+    data = text.encode(errors="replace")
+    if len(data) <= _MESSAGE_LIMIT:
         return text
-    return f"{text[:_MESSAGE_LIMIT]}...TRUNCATED"
+    # What C++ cuts inside a character, clients decode so.
+    return f"{data[:_MESSAGE_LIMIT].decode(errors='replace')}...TRUNCATED"
 
 
 class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -148,9 +152,14 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
     """grpc.health.v1.Health as TensorFlow Serving has it: static, unqualified names."""
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: D102
+        if len(request.service.encode()) > _SERVICE_LIMIT:
+            await context.abort(*UNREAD[CHECK])
         if request.service not in HEALTHY:
             await context.abort(grpc.StatusCode.NOT_FOUND, "service name unknown")
         return _health("SERVING")
+
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: D102
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED)  # younger than that server
 
     async def Watch(  # noqa: D102
         self, request: Any, context: Any

@@ -1,10 +1,14 @@
-"""Bytes that are no message are answered by INTERNAL, as C++ gRPC does."""
+"""Bytes that are no message are answered as C++ gRPC does, INTERNAL for most methods."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
+
+CHECK = "/grpc.health.v1.Health/Check"
+# What C++ gRPC answers; for other methods INTERNAL without a text.
+UNREAD = {CHECK: (grpc.StatusCode.INVALID_ARGUMENT, "could not parse request")}
 
 
 class MessageReader(grpc.aio.ServerInterceptor):
@@ -16,6 +20,7 @@ class MessageReader(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
+        unread = UNREAD.get(handler_call_details.method, (grpc.StatusCode.INTERNAL, ""))
         if handler is None or handler.unary_unary is None:
             return handler
 
@@ -23,7 +28,7 @@ class MessageReader(grpc.aio.ServerInterceptor):
             try:
                 request = handler.request_deserializer(data)
             except DecodeError:
-                await context.abort(grpc.StatusCode.INTERNAL, "not a message")
+                await context.abort(*unread)
             return await handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(

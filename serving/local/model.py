@@ -92,14 +92,12 @@ class ServedModel:
         Raises:
             NotFound: there never was such a version.
         """
-        listed = self._newest_first()
-        if not listed:
-            raise NotFound(f"Could not find any versions of model {self.name}")
         if spec.WhichOneof("version_choice") == "version":
-            number = spec.version.value
-            listed = [version for version in listed if version.number == number]
-            if not listed:
-                raise NotFound(f"Could not find version {number} of model {self.name}")
+            listed, asked = self.candidates(spec), f"version {spec.version.value}"
+        else:
+            listed, asked = self._newest_first(), "any versions"
+        if not listed:
+            raise NotFound(f"Could not find {asked} of model {self.name}")
         return GetModelStatusResponse(
             model_version_status=[version.status() for version in listed]
         )

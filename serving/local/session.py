@@ -227,7 +227,10 @@ class LoadedModel:
                 tensor = self._graph.get_tensor_by_name(full_name)
             except KeyError as error:  # an operation, such as an initialiser
                 raise InvalidArgument(
-                    f"Tried to fetch data for '{full_name}', which produces no output."
+                    f"Tried to fetch data for '{name}', which produces no output.  To "
+                    f"run to a node but not fetch any data, pass '{name}' as an "
+                    "argument to the 'target_node_names' argument of the Session::Run "
+                    "API."
                 ) from error
             except ValueError as error:
                 raise InvalidArgument(str(error)) from error
