@@ -17,9 +17,8 @@ CORPUS = Path(
     os.environ.get("KERAS_VIT_CONFORMANCE")
     or Path(__file__).parents[2] / "shared" / "conformance"
 ).resolve()
-# Fair to refuse, with its reason in serving/README.md: more dimensions than NumPy has,
-# and shapes that contradict the SignatureDef.
-REFUSED = {"P44-rank-254", "P45-shape-unchecked", "G13-shape-unchecked"}
+# Fair to refuse, with its reason in serving/README.md: more dimensions than NumPy has.
+REFUSED = {"P44-rank-254"}
 SIDE_BY_SIDE = 16
 
 

@@ -79,6 +79,9 @@ TOO_LARGE = "9223372036854775808"
         ("GET", "/v1/models/pr%6Fbe", 200, "AVAILABLE"),
         ("GET", "/v1/models/probe%00", 404, "Could not find any versions of model pro"),
         ("GET", "/v1/models/probe#x", 404, "any versions of model probe#x"),
+        ("GET", "http://h:80/v1/models/probe", 200, "AVAILABLE"),
+        ("GET", "//user@[::1]/v1/models/probe", 200, "AVAILABLE"),
+        ("GET", "http://h/v1/models/probe/x", 400, "GET /v1/models/probe/x"),
     ],
 )
 def test_routes(server, method, path, status, text):
@@ -91,13 +94,20 @@ def test_routes(server, method, path, status, text):
         assert text in json.dumps(answer)
 
 
-@pytest.mark.parametrize("path", ["/a[b]", '/"x"', "/a|b", "/a%", "/a?x=%2", "/a?{}"])
-def test_what_no_uri_holds_is_refused_by_the_http_library(server, path):
-    status, answer = request(server, "GET", f"/v1/models{path}")
+NO_URI = ["/a[b]", '/"x"', "/a|b", "/a%", "/a?x=%2", "/a?{}", "/a#b#c"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [f"/v1/models{path}" for path in NO_URI]
+    + ["http://h:65536/v1/models", "http://h:x/v1/models", "//[h]/v1/models", "a:b:c|"],
+)
+def test_what_no_uri_holds_is_refused_by_the_http_library(server, target):
+    status, answer = request(server, "GET", target)
     assert (status, answer[:6]) == (400, "<HTML>")
 
 
-@pytest.mark.parametrize("method", ["FOO", "get", "PROPFIND"])
+@pytest.mark.parametrize("method", ["FOO", "get", "PROPFIND", "TRACE", "CONNECT"])
 def test_methods_that_the_http_library_does_not_know(server, method):
     status, answer = request(server, method, PREFIX)
     assert (status, answer[:6]) == (501, "<HTML>")
@@ -211,6 +221,13 @@ def test_values_of_another_type(post, name, text, kind):
         ("1e308", 1e308),
         ("2.2250738585072014e-308", 2.2250738585072014e-308),
         ("1e-400", 0.0),
+        ("0.000", 0.0),
+        # Between the largest number and 1e309.
+        ("2e308", np.inf),
+        ("-1.8e308", -np.inf),
+        ("1.7976931348623157e308", 1.7976931348623157e308),
+        ("1" + "0" * 308, 1e308),
+        ("123" + "0" * 300 + "e-300", 123.0),
         ("-Infinity", -np.inf),
     ],
 )
@@ -221,12 +238,36 @@ def test_spellings_of_numbers(post, text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["+1", ".5", "1.", "01", "1e", "0x1", "1_0", "Nan", "Infinit", "--1", "1e309"],
+    [
+        *("+1", ".5", "1.", "01", "1e", "0x1", "1_0", "Nan", "Infinit", "--1", "1e309"),
+        *("1e99999", "0e400", "-2" + "0" * 308, "1" + "0" * 309 + "e-300"),
+    ],
 )
 def test_what_is_no_number(post, text):
     status, answer = post(f'{{"inputs": {text}}}'.encode())
     assert status == 400
     assert answer["error"].startswith("JSON Parse error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("1e16", "10000000000000000.0"),
+        ("-9223372036854775809", "-9223372036854776000.0"),
+        ("1e21", "1e21"),
+        ("1.5e-5", "0.000015"),
+        ("1e-7", "1e-7"),
+        ("0.0", "0.0"),
+        (r'"\u001f\\u001f\n"', r'"\u001F\\u001f\n"'),
+    ],
+)
+def test_quoted_values(post, text, quoted):
+    """As RapidJSON writes them."""
+    status, answer = post(
+        f'{{"signature_name": "echo_bool", "inputs": {text}}}'.encode()
+    )
+    assert status == 400
+    assert answer["error"].startswith(f"JSON Value: {quoted} Type: ")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate, gzip", "notgzip"])

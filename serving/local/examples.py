@@ -13,7 +13,7 @@ from tensorflow_serving.apis import (
 )
 
 from .errors import InvalidArgument, Unimplemented
-from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
+from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
 from .tensors import type_of
 
 CLASSIFY = "tensorflow/serving/classify"
@@ -194,7 +194,7 @@ def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> Non
     if array.ndim != 2:
         raise InvalidArgument(
             "Expected Tensor shape: [batch_size num_classes] but got "
-            f"{shape_text(array.shape)}"
+            f"{_shape_text(array)}"
         )
     if array.dtype != wanted:
         kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
@@ -216,7 +216,7 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
     if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         raise InvalidArgument(
             "Expected output Tensor shape to be either [batch_size] or "
-            f"[batch_size, 1] but got {shape_text(array.shape)}"
+            f"[batch_size, 1] but got {_shape_text(array)}"
         )
     if len(array) != count:
         raise InvalidArgument(
@@ -231,3 +231,8 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
     for value in array.reshape(-1).tolist():
         result.regressions.add(value=value)
     return result
+
+
+def _shape_text(array: np.ndarray) -> str:
+    """A shape as TensorFlow's C++ prints it: `[1,32,32,3]`."""
+    return f"[{','.join(map(str, array.shape))}]"

@@ -1,6 +1,7 @@
 """HTTP/1.1 through uvicorn and h11: targets as they came, answers in one piece."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -19,6 +20,22 @@ class Protocol(H11Protocol):
         self.app_state = dict(self.app_state)
         self.conn = _Connection(h11.SERVER, self.conn._max_incomplete_event_size)
         self.conn.app_state = self.app_state
+
+    def send_400_response(self, msg: str) -> None:
+        """Ends a connection that does not speak HTTP."""
+        page = error_page(400).encode()
+        head = h11.Response(
+            status_code=400,
+            headers=[
+                ("Content-Type", "text/html"),
+                ("Content-Length", str(len(page))),
+                ("Connection", "close"),
+            ],
+            reason="Bad Request",
+        )
+        for event in (head, h11.Data(data=page), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_made(self, transport: Any) -> None:
         """Begins a connection."""
@@ -73,3 +90,12 @@ class _OnePiece:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+def error_page(status: int) -> str:
+    """The page of TensorFlow Serving's HTTP library for what never reaches a model."""
+    title = HTTPStatus(status).phrase
+    return (
+        f"<HTML><HEAD>\n<TITLE>{status} {title}</TITLE>\n</HEAD><BODY>\n"
+        f"<H1>{title}</H1>\n</BODY></HTML>\n"
+    )

@@ -17,6 +17,10 @@ BLANKS = " \t\n\r"
 MAX_DEPTH = 1_000_000
 
 _SMALLEST, _LARGEST = sys.float_info.min, sys.float_info.max
+_NEAR_LARGEST = 1.797e308
+_MANY_DIGITS = 300
+_PARTS = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
+_SIGNIFICANT = 17
 _BLANK = re.compile(f"[{BLANKS}]*")
 _SPECIAL = re.compile(r"(-?)Inf(?:inity)?|-?NaN")
 
@@ -163,21 +167,46 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> float:
-    """Denormal numbers are 0; a zero may not have every exponent."""
+    """The number as RapidJSON 1.1 computes it; denormal numbers are 0."""
     value = float(text)
-    if _SMALLEST <= abs(value) <= _LARGEST:
+    if _SMALLEST <= abs(value) < _NEAR_LARGEST and len(text) < _MANY_DIGITS:
         return value
-    if math.isinf(value) or _exponent_too_large(text):
+    if value or "e" in text.lower():  # most zeros have no exponent
+        value = _computed(text)
+    return value if abs(value) >= _SMALLEST else math.copysign(0.0, value)
+
+
+def _computed(text: str) -> float:
+    """A number from its digits and its exponent, in steps that may overflow.
+
+    Whether it is too big is asked of the steps, not of the result: 1e309 and 0e400 are,
+    2e308 is infinite.
+
+    Raises:
+        OverflowError: it is too big.
+    """
+    minus, whole, fraction, exponent = _PARTS.fullmatch(text).groups("")  # type: ignore
+    if float(whole[:-1] or 0) >= _LARGEST / 10:
         raise OverflowError(text)
-    return math.copysign(0.0, value)
+    significand = int(whole)
+    known, used = len(whole) - 1, 0
+    for digit in fraction:
+        if known >= _SIGNIFICANT:
+            break
+        significand = 10 * significand + int(digit)
+        used += 1
+        known += significand > 0
+    power = max(float(exponent or 0), -1000.0) - used
+    if power > 308:
+        raise OverflowError(text)
+    value = float(significand) * _power_of_ten(max(power, 0))
+    value /= _power_of_ten(max(min(-power, 308), 0))
+    value /= _power_of_ten(max(-power - 308, 0))
+    return -value if minus else value
 
 
-def _exponent_too_large(text: str) -> bool:
-    """Whether a zero has an exponent that RapidJSON refuses whatever comes before."""
-    if len(text) < len("0e309"):  # most zeros
-        return False
-    digits, _, exponent = text.lower().partition("e")
-    return bool(exponent) and float(exponent) > 308 + len(digits.partition(".")[2])
+def _power_of_ten(exponent: float) -> float:
+    return float(f"1e{exponent:.0f}")
 
 
 def _integer(text: str) -> int | float:

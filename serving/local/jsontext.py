@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from .errors import InvalidArgument
@@ -19,6 +20,8 @@ from .jsonreader import BLANKS, members, read
 TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
+# An escape as the standard library writes it: a control character, or another one.
+_ESCAPED = re.compile(r"\\(?:u(....)|.)")
 # Of a value that an error quotes, only so many characters are printed.
 _ECHO_LIMIT = 256
 # A surrogate pair, half of one, any other escape.
@@ -117,7 +120,7 @@ def _pieces(value: Any, indent: str) -> Iterator[str]:
     if isinstance(value, dict) and value:
         inner, separator = f"{indent}    ", "{\n"
         for name, member in members(value):
-            yield f"{separator}{inner}{json.dumps(name, ensure_ascii=False)}: "
+            yield f"{separator}{inner}{_quoted(name)}: "
             yield from _pieces(member, inner)
             separator = ",\n"
         yield f"\n{indent}}}"
@@ -129,6 +132,23 @@ def _pieces(value: Any, indent: str) -> Iterator[str]:
             separator = ", "
         yield "]"
     elif isinstance(value, float):
-        yield repr(value).replace("e+", "e") if math.isfinite(value) else ""
+        yield _decimal(value) if math.isfinite(value) else ""
+    elif isinstance(value, str):
+        yield _quoted(value)
     else:
-        yield json.dumps(value, ensure_ascii=False)
+        yield json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """A string; control characters have capital digits."""
+    escaped = json.dumps(text, ensure_ascii=False)
+    return _ESCAPED.sub(lambda m: rf"\u{m[1].upper()}" if m[1] else m[0], escaped)
+
+
+def _decimal(value: float) -> str:
+    """A number with an exponent only where it is very large or small."""
+    if value and not 1e-6 <= abs(value) < 1e21:
+        mantissa, _, exponent = repr(value).partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    text = f"{Decimal(repr(value)):f}"
+    return text if "." in text else f"{text}.0"

@@ -1,4 +1,4 @@
-"""Bytes that are no message are answered as C++ gRPC does, INTERNAL for most methods."""
+"""Bytes that are no message are answered as C++ gRPC answers them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

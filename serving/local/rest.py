@@ -21,25 +21,21 @@ from tensorflow_serving.apis import (
 )
 
 from .errors import InvalidArgument, ServingError
+from .http import error_page
 from .jsonexamples import examples_from_json, result_to_json
 from .jsontensor import inputs_from_json, outputs_to_json
 from .jsontext import TOO_DEEP, dump, echo, parse
 from .pace import MayTakeLong
 from .predict import LazyInputs
-from .routes import VersionOverflow, route
+from .routes import VersionOverflow, path_of, route
 from .service import ModelSpec, Service
 from .session import DEFAULT_SIGNATURE, LoadedModel
 from .workers import Workers
 
 logger = logging.getLogger(__name__)
 
-# Those that TensorFlow Serving's HTTP library knows.
-_METHODS = frozenset(
-    ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH")
-)
-# What no path and no query may hold (RFC 3986); TensorFlow Serving's HTTP library
-# refuses it before anything else is looked at.
-_NO_URI = re.compile(rb"%(?![0-9A-Fa-f]{2})|[^!#-;=?-Z_a-z~]")
+# Those that TensorFlow Serving lets its HTTP library accept.
+_METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"))
 _INFLATED_LIMIT = 100_000_000
 BODY_LIMIT = 64 * 2**20
 _TOO_LARGE = f"The body is larger than {BODY_LIMIT} bytes; send large inputs over gRPC"
@@ -95,24 +91,22 @@ class RestApp:
         """What is answered while the request still waits for a thread, or runs."""
         if "begun" not in request.scope:
             # It will never run, but overload must be seen in the metrics.
-            target: bytes = request.scope["state"]["target"]
             with contextlib.suppress(ServingError, VersionOverflow):
-                asked = route(request.method, target.decode("latin-1"))
+                asked = route(request.method, _path(request) or "")
                 with self._service.counted(asked.spec.name, asked.api, "REST"):
                     raise ServingError(_TOO_LATE, "DEADLINE_EXCEEDED")
         return self._with_cors(_json({"error": _TOO_LATE}, 504))
 
     def _respond(self, request: Request, body: bytes | None) -> Response:
-        target: bytes = request.scope["state"]["target"]
         if request.method not in _METHODS:
-            return _html(501, "Not Implemented")
-        if _NO_URI.search(target):
-            return _html(400, "Bad Request")
-        path = target.decode("ascii")
-        if self._metrics_path and path.partition("?")[0] == self._metrics_path:
+            return _html(501)
+        path = _path(request)
+        if path is None:
+            return _html(400)
+        if self._metrics_path and re.split("[?#]", path)[0] == self._metrics_path:
             return self._metrics(path)
         if not path.lower().startswith("/v1/"):
-            return _html(404, "Not Found")
+            return _html(404)
         if body is None:
             response = _json({"error": _TOO_LARGE}, 413)
         elif request.method == "OPTIONS":
@@ -216,6 +210,11 @@ class RestApp:
         return result_to_json(self._service.regress(request, self._timeout).result)
 
 
+def _path(request: Request) -> str | None:
+    """The path with query and fragment, not decoded; None if the target is no URI."""
+    return path_of(request.scope["state"]["target"])
+
+
 async def _body(request: Request, receive: Receive) -> bytes | None:
     """The body; None if it is too large, of which no more than the limit is kept.
 
@@ -284,9 +283,5 @@ def _json(value: Any, status: int) -> Response:
     return Response(dump(value), status, media_type="application/json")
 
 
-def _html(status: int, title: str) -> Response:
-    text = (
-        f"<HTML><HEAD>\n<TITLE>{status} {title}</TITLE>\n</HEAD><BODY>\n"
-        f"<H1>{title}</H1>\n</BODY></HTML>\n"
-    )
-    return Response(text, status, {"Content-Type": "text/html"})
+def _html(status: int) -> Response:
+    return Response(error_page(status), status, {"Content-Type": "text/html"})

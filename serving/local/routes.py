@@ -18,6 +18,15 @@ _VERB = f"(?P<verb>{'|'.join(VERBS)})"
 _FLAGS = re.ASCII | re.IGNORECASE
 _POST = re.compile(f"/v1/models/{_NAME}{_CHOICE}:{_VERB}", _FLAGS)
 _GET = re.compile(f"/v1/models(?:/{_NAME})?{_CHOICE}(?P<rest>/metadata)?", _FLAGS)
+# A URI (RFC 3986): scheme, user, host, port, path, query and fragment.
+_TARGET = re.compile(
+    rb"(?>[A-Za-z][0-9A-Za-z+.-]*:|(?![^/?#]*:))"
+    rb"(?://(?:(?:%(held)b|:)*@)?(?:\[[0-9A-Fa-f:.]+\]|(?:%(held)b)*)"
+    rb"(?::0*(?P<port>\d{0,5}))?(?=[/?#]|$)|(?!//))"
+    rb"(?P<path>(?:%(held)b|[/:@])*(?:\?(?:%(held)b|[/:@?])*)?"
+    rb"(?:#(?:%(held)b|[/:@?])*)?)"
+    % {b"held": rb"[!$&-.0-9;=A-Z_a-z~]|%[0-9A-Fa-f]{2}"}
+)
 
 
 class Route(NamedTuple):
@@ -36,6 +45,21 @@ class Route(NamedTuple):
 
 class VersionOverflow(Exception):
     """A version number beyond 64 bits, which is answered by 400 without a text."""
+
+
+def path_of(target: bytes) -> str | None:
+    """The path of a request's target, with its query and fragment, not decoded.
+
+    Args:
+        target: as it came; `http://host:8501/v1/models/m` is one, too.
+
+    Returns:
+        None if the target is no URI.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None or int(match["port"] or 0) > 65535:
+        return None
+    return match["path"].decode("ascii")
 
 
 def route(method: str, path: str) -> Route:

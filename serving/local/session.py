@@ -42,11 +42,6 @@ def type_name(data_type: int) -> str:
     return types_pb2.DataType.Name(data_type).removeprefix("DT_").lower()
 
 
-def shape_text(dims: Sequence[int]) -> str:
-    """A shape as TensorFlow's C++ prints it: `[?,32,32,3]`."""
-    return f"[{','.join('?' if dim < 0 else str(dim) for dim in dims)}]"
-
-
 def from_tensorflow(error: tf.errors.OpError) -> ServingError:
     """The error with TensorFlow's code and the kernel's own text.
 
@@ -182,16 +177,15 @@ class LoadedModel:
             Arrays by alias; strings as arrays of bytes.
 
         Raises:
-            ServingError: a type or shape that contradicts the signature, an error of
-                a kernel, or the deadline.
+            ServingError: a type that contradicts the signature, an error of a kernel,
+                or the deadline. What shapes fit is up to the graph.
             MayTakeLong: not in the thread of an event loop; see `Pace`.
         """
         expected, outputs = self._expected[key], self.signatures[key].outputs
         fed = {}
         for position, (alias, array) in enumerate(sorted(feeds.items())):
-            name, data_type, dims = expected[alias]
+            name, data_type = expected[alias]
             _check_type(position, data_type, array)
-            _check_shape(alias, dims, array)
             fed[self._tensor(name)] = array
         wanted = [self._tensor(outputs[alias].name) for alias in fetches]
         pace = self._paces[key]
@@ -261,22 +255,9 @@ class LoadedModel:
         self._session.close()
 
 
-# By alias: name of the tensor, its DataType, sizes (-1: any) or None for any rank.
-_Expected = dict[str, tuple[str, int, list[int] | None]]
-
-
-def _expected(signature: SignatureDef) -> _Expected:
-    """What a signature says of its inputs, read from the message once."""
-    return {
-        alias: (
-            info.name,
-            info.dtype,
-            None
-            if info.tensor_shape.unknown_rank
-            else [dim.size for dim in info.tensor_shape.dim],
-        )
-        for alias, info in signature.inputs.items()
-    }
+def _expected(signature: SignatureDef) -> dict[str, tuple[str, int]]:
+    """The name and DataType of each input, read from the message once."""
+    return {alias: (info.name, info.dtype) for alias, info in signature.inputs.items()}
 
 
 def _deadline(timeout: float) -> bytes:
@@ -291,23 +272,6 @@ def _check_type(position: int, data_type: int, array: np.ndarray) -> None:
         raise InvalidArgument(
             f"Expects arg[{position}] to be {type_name(data_type)} "
             f"but {type_name(received)} is provided"
-        )
-
-
-def _check_shape(alias: str, dims: list[int] | None, array: np.ndarray) -> None:
-    """Refuses what contradicts the SignatureDef.
-
-    TensorFlow Serving leaves this to the graph, which may answer nonsense.
-    """
-    if dims is None:
-        return
-    fits = len(dims) == array.ndim and all(
-        want < 0 or want == got for want, got in zip(dims, array.shape, strict=True)
-    )
-    if not fits:
-        raise InvalidArgument(
-            f"Shape of tensor {alias} {shape_text(array.shape)} is not compatible "
-            f"with expected shape {shape_text(dims)}."
         )
 
 
