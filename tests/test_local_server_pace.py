@@ -29,7 +29,7 @@ SHORT, LONG = (8, 8, 2000), (8, 8, 2001)
 
 
 def noted(*notes, steady=True):
-    """A pace after runs: numbers fed, numbers out, microseconds; None out: failed."""
+    """A pace after runs: rows fed, numbers out, microseconds; None out: failed."""
     runs = Pace(steady)
     with pytest.MonkeyPatch.context() as patch:
         for inputs, outputs, took in notes:
@@ -38,7 +38,7 @@ def noted(*notes, steady=True):
             patch.setattr(pace.time, "perf_counter_ns", lambda took=took: 1000 * took)
             runs.end(begin)
             if outputs is not None:
-                runs.note(inputs, outputs, took)
+                runs.note([(inputs,)], outputs, took)
     return runs
 
 
@@ -59,15 +59,42 @@ def noted(*notes, steady=True):
     ],
 )
 def test_short_is_what_was_short_often_enough_at_that_size(runs, inputs, short):
-    async def in_loop():
-        return runs.runs_here(inputs)
+    assert is_short(runs, [(inputs,)]) is short
 
-    assert not runs.runs_here(inputs)
-    if short:
-        assert asyncio.run(in_loop())
-    else:
-        with pytest.raises(MayTakeLong):
-            asyncio.run(in_loop())
+
+def is_short(runs, shapes):
+    async def in_loop():
+        return runs.runs_here(shapes)
+
+    assert not runs.runs_here(shapes)
+    try:
+        return asyncio.run(in_loop())
+    except MayTakeLong:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("known", "shapes", "short"),
+    [
+        ([(8, 2), (8,), ()], [(8, 2), (8,), ()], True),
+        ([(8, 2), (8,), ()], [(4, 2), (4,), ()], True),
+        ([(8, 2)], [(8, 1)], False),
+        ([(8,)], [(8, 1)], False),
+        ([(8,)], [()], False),
+        ([(8,)], [(8,), (8,)], False),
+        # Rows and columns may become a table.
+        ([(8, 1), (8, 1)], [(8, 1), (1, 8)], False),
+        ([(8, 1), (1, 8)], [(8, 1), (1, 8)], False),
+    ],
+)
+def test_short_is_what_has_the_shapes_of_short_runs(known, shapes, short):
+    runs = Pace(steady=True)
+    for _ in range(ENOUGH):
+        runs.end(runs.begin())
+        runs.note(known, 8, 100)
+    assert is_short(runs, shapes) is short
+    runs.note([(8, 3)], 8, 100)
+    assert not is_short(runs, [(8, 3)])
 
 
 def save(folder, function, *signature):

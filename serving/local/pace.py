@@ -11,7 +11,7 @@ no deadline if those before it ended long before theirs.
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,6 +46,10 @@ class MayTakeLong(Exception):
     """What was called in an event loop's thread belongs into another."""
 
 
+# Shapes of what a run is fed with.
+Shapes = Sequence[tuple[int, ...]]
+
+
 class Pace:
     """How long the latest runs of one signature took. Any thread may call it.
 
@@ -57,14 +61,15 @@ class Pace:
         self._steady = steady
         self._short_runs = 0
         self._largest = 0
+        self._alike: tuple[Any, ...] | None = None
         self._longest = math.inf  # microseconds; nothing is known before the first run
         self._running: list[int] = []  # when the runs that are under way began
 
-    def runs_here(self, inputs: int) -> bool:
+    def runs_here(self, shapes: Shapes) -> bool:
         """Whether this is the thread of an event loop, which a short run may keep.
 
         Args:
-            inputs: how many numbers the run is fed with.
+            shapes: of the run's inputs, in the same order each time.
 
         Raises:
             MayTakeLong: it is, and the run is not expected to be short.
@@ -73,7 +78,10 @@ class Pace:
             asyncio.get_running_loop()
         except RuntimeError:
             return False
-        if self._short_runs < _ENOUGH or inputs > self._largest:
+        alike, rows = _alike(shapes)
+        if alike is None or alike != self._alike or rows > self._largest:
+            raise MayTakeLong
+        if self._short_runs < _ENOUGH:
             raise MayTakeLong
         return True
 
@@ -99,21 +107,34 @@ class Pace:
             self._short_runs = self._largest = 0
         return took
 
-    def note(self, inputs: int, outputs: int, microseconds: int) -> None:
+    def note(self, shapes: Shapes, outputs: int, microseconds: int) -> None:
         """Remembers a run that gave an answer.
 
         Args:
-            inputs: how many numbers it was fed with.
-            outputs: how many came out.
+            shapes: of its inputs.
+            outputs: how many numbers came out.
             microseconds: how long it took.
         """
         if not self._steady or microseconds > _SHORT:
             return
-        if outputs > _OUTPUTS:
+        alike, rows = _alike(shapes)
+        if outputs > _OUTPUTS or alike != self._alike:
             self._short_runs = self._largest = 0
-        else:
+        if outputs <= _OUTPUTS:
+            self._alike = alike
             self._short_runs += 1
-            self._largest = max(self._largest, inputs)
+            self._largest = max(self._largest, rows)
+
+
+def _alike(shapes: Shapes) -> tuple[tuple[Any, ...] | None, int]:
+    """What runs share that differ in their number of rows alone, and that number.
+
+    None for inputs of different numbers of rows, which may become a table of both.
+    """
+    rows = {shape[0] for shape in shapes if shape}
+    if len(rows) > 1:
+        return None, 0
+    return tuple(shape[1:] if shape else None for shape in shapes), max(rows, default=1)
 
 
 def is_steady(

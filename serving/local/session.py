@@ -189,8 +189,8 @@ class LoadedModel:
             fed[self._tensor(name)] = array
         wanted = [self._tensor(outputs[alias].name) for alias in fetches]
         pace = self._paces[key]
-        size = sum(array.size for array in fed.values())
-        here, ends = pace.runs_here(size), pace.ends_before(timeout)
+        shapes = [array.shape for array in fed.values()]
+        here, ends = pace.runs_here(shapes), pace.ends_before(timeout)
         begin = pace.begin()
         try:
             if here:
@@ -210,7 +210,7 @@ class LoadedModel:
             for alias, value in zip(fetches, values, strict=True)
         }
         count = sum(array.size for array in found.values())
-        pace.note(size, count, microseconds)
+        pace.note(shapes, count, microseconds)
         return found
 
     def _tensor(self, name: str) -> Any:
