@@ -32,6 +32,9 @@ if act == "wait":
 elif act == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(60)
+elif act == "late":
+    time.sleep(0.5)
+    sys.exit(76)
 elif act == "killed":
     if "--resume" not in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,6 +92,7 @@ def test_worker_0_writes_to_the_terminal_and_the_others_to_named_files(stub, cap
         (("2", "wait"), 2),
         (("wait", "1"), 1),
         (("77", "76"), 76),  # who has only lost another one is not the cause
+        (("77", "late"), 76),
         (("wait", "killed"), 128 + signal.SIGKILL),
         (("stubborn", "1"), 1),
     ],

@@ -36,8 +36,8 @@ def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
             killed.
 
     Returns:
-        0, or the exit status of the worker that failed first; 128 + number where it
-        was killed by a signal.
+        0, or the exit status of the worker that failed first, of those that only lost
+        another one last; 128 + number where it was killed by a signal.
 
     Raises:
         RecipeError: There is no `fit`, or fewer than one worker.
@@ -84,10 +84,11 @@ def _run(words: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]:
                 time.sleep(0.1)
             if not failed:
                 return 0, bool(received)
-            worker = failed[0]
-            status = _status(processes[worker])
-            print(f"worker {worker} ended with exit status {status}", file=sys.stderr)
+            status = _told(processes, failed[0])
             _wait(processes, SAVING if status == Preempted.exit_status else PATIENCE)
+            # Who has lost a worker may have ended before the lost one did.
+            if status == WorkerLost.exit_status and _failed(processes)[0] != failed[0]:
+                status = _told(processes, _failed(processes)[0])
             return status, bool(received)
     finally:
         _end(processes)
@@ -161,9 +162,12 @@ def _failed(processes) -> list[int]:
     return sorted(failed, key=lambda worker: processes[worker].poll() == lost)
 
 
-def _status(process) -> int:
-    code = process.poll()
-    return code if code >= 0 else 128 - code
+def _told(processes, worker: int) -> int:
+    """Exit status of a worker that has ended, said to the user."""
+    code = processes[worker].poll()
+    status = code if code >= 0 else 128 - code
+    print(f"worker {worker} ended with exit status {status}", file=sys.stderr)
+    return status
 
 
 def _wait(processes, seconds: float) -> None:
