@@ -1,6 +1,7 @@
-"""What several test files share: a tiny model with sizes that are all different."""
+"""What tests share: a tiny model whose sizes all differ, no determinism left behind."""
 
 import os
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -17,6 +18,16 @@ TINY = {
     "heads": 5,
     "classes": 7,
 }
+
+
+@pytest.fixture(autouse=True)
+def without_determinism():
+    """Training makes TensorFlow deterministic in its process, which tests share."""
+    yield
+    if "tensorflow" in sys.modules:
+        from tensorflow.python.framework import config
+
+        config.disable_op_determinism()
 
 
 @pytest.fixture(scope="session")

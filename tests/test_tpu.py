@@ -61,18 +61,6 @@ BAD = {
 }
 
 
-@pytest.fixture(autouse=True)
-def without_determinism():
-    """As `fit` leaves it for such models: XLA has no such gradient of max pooling."""
-    from tensorflow.python.framework import config
-
-    before = config.is_op_determinism_enabled()
-    config.disable_op_determinism()
-    yield
-    if before:
-        config.enable_op_determinism()
-
-
 SIZES = {"patch_size": 4, "width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 MODELS = {
     "vit": ModelConfig(
