@@ -45,8 +45,10 @@ def save_model(folder, offset=0.0):
 
     @tf.function(input_signature=[tf.TensorSpec([None, 2, 3], tf.uint8, "images")])
     def mean(images):
-        tf.debugging.assert_positive(tf.shape(images)[0], message="empty batch")
-        return {"mean": tf.reduce_mean(tf.cast(images, tf.float32), [1, 2])}
+        count = tf.shape(images)[0]
+        check = tf.debugging.assert_positive(count, message="empty batch")
+        with tf.control_dependencies([check]):  # [] has no axes 1 and 2 either
+            return {"mean": tf.reduce_mean(tf.cast(images, tf.float32), [1, 2])}
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64, "loops")])
     def slow(loops):
