@@ -57,6 +57,9 @@ def fit(
 ) -> dict[str, Any]:
     """Trains, evaluates the best epoch's model on the test images, and reports.
 
+    TensorFlow's operations stay deterministic in this process: random ones then need a
+    seed, and those without such a form (`tf.timestamp`) fail.
+
     Args:
         recipe: What to do.
         folder: Where to write; see `runs`. Several workers need the same one.

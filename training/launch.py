@@ -36,8 +36,8 @@ def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
             killed.
 
     Returns:
-        0, or the exit status of the worker that failed first, of those that only lost
-        another one last; 128 + number where it was killed by a signal.
+        0, or the exit status of the worker that failed first, 128 + number where it was
+        killed by a signal. WorkerLost's only if no other failed.
 
     Raises:
         RecipeError: There is no `fit`, or fewer than one worker.
@@ -86,9 +86,11 @@ def _run(words: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]:
                 return 0, bool(received)
             status = _told(processes, failed[0])
             _wait(processes, SAVING if status == Preempted.exit_status else PATIENCE)
-            # Who has lost a worker may have ended before the lost one did.
-            if status == WorkerLost.exit_status and _failed(processes)[0] != failed[0]:
-                status = _told(processes, _failed(processes)[0])
+            if status == WorkerLost.exit_status:
+                # The lost worker may end after the one that has lost it.
+                cause = _failed(processes)[0]
+                if cause != failed[0]:
+                    status = _told(processes, cause)
             return status, bool(received)
     finally:
         _end(processes)
