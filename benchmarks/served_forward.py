@@ -7,7 +7,9 @@ docker/tfserving/session.config, or with `--spinning` in TensorFlow's own settin
 contestants take turns in each round; a ratio is the median over the rounds of the
 ratios within a round, of wall time and of CPU time (of all threads, which holds still
 where others use the machine, but shows no waiting). `serve_pixels` is fed with what
-keras-hub's signature takes: no image is decoded. Needs keras-hub:
+keras-hub's signature takes: no image is decoded. TensorFlow uses oneDNN's kernels where
+the processor has AVX512_VNNI, AVX512_BF16 or AMX, and Eigen's elsewhere; what it chose
+is in the JSON file, and TF_ENABLE_ONEDNN_OPTS forces it. Needs keras-hub:
 `pip install -e ".[parity]"`.
 """
 
@@ -32,6 +34,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 import keras_vit
 from benchmarks.forward import keras_hub_model
@@ -160,10 +163,14 @@ def main() -> None:
             table.add_row(precision, name, *figures)
     Console().print(table)
     with open(arguments.output, "w", encoding="utf-8") as file:
-        said = {"variant": arguments.variant, "depth": spec.depth}
-        json.dump(
-            {**said, "spinning": arguments.spinning, "rows": rows}, file, indent=1
-        )
+        said = {
+            "variant": arguments.variant,
+            "depth": spec.depth,
+            "onednn": bool(IsMklEnabled()),
+            "spinning": arguments.spinning,
+            "rows": rows,
+        }
+        json.dump(said, file, indent=1)
 
 
 if __name__ == "__main__":

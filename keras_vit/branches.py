@@ -9,11 +9,35 @@ LAYER_NORM_EPSILON = 1e-6
 GELUS = {"tanh": True, "exact": False}  # to keras.activations.gelu's `approximate`
 
 
-def layer_norm(
-    name: str, dtype=None, epsilon: float = LAYER_NORM_EPSILON
-) -> keras.layers.LayerNormalization:
-    """LayerNormalization with the epsilon of the official code and of timm."""
-    return keras.layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype)
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """LayerNormalization over the last axis, computed in the formula's own order.
+
+    Keras multiplies the formula out, x * s + (beta - mean * s) with s = gamma / stddev,
+    which takes more passes over the tokens: 2 to 3 % of a B/16 forward pass on CPU.
+
+    Call arguments:
+        inputs: Tensor [..., D].
+
+    Returns:
+        Tensor of the same shape, computed in float32 at least.
+    """
+
+    def call(self, inputs):
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        inputs = ops.cast(inputs, dtype)
+        centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+        normalized = centered * ops.rsqrt(variance + self.epsilon)
+        # Not rsqrt * gamma first: TensorFlow's remapper.cc has a pattern of that order,
+        # and the kernel that it puts there exists for CPUs alone.
+        outputs = normalized * ops.cast(self.gamma, dtype) + ops.cast(self.beta, dtype)
+        return ops.cast(outputs, self.compute_dtype)
+
+
+def layer_norm(name: str, dtype=None, epsilon: float = LAYER_NORM_EPSILON) -> LayerNorm:
+    """LayerNorm with the epsilon of the official code and of timm."""
+    return LayerNorm(epsilon=epsilon, name=name, dtype=dtype)
 
 
 def rank_2(tokens):

@@ -6,6 +6,7 @@ import pytest
 from layer_contract import *  # noqa: F403
 
 from keras_vit import layers
+from keras_vit.branches import layer_norm
 
 pytestmark = pytest.mark.backend
 
@@ -158,3 +159,26 @@ def test_one_token_takes_all_of_itself_whatever_its_relative_position(inputs):
 def test_an_error_names_the_argument_and_what_came(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16"])
+def test_layer_norm_is_the_formula_in_every_precision(dtype):
+    random = np.random.default_rng(3)
+    layer = layer_norm("norm", dtype, epsilon=0.3)
+    tokens = random.normal(3, 2, (2, 5, 12)).astype(layer.compute_dtype)
+    layer.build(tokens.shape)
+    layer.set_weights([random.normal(size=12), random.normal(size=12)])
+    gamma, beta = (
+        keras.ops.convert_to_numpy(keras.ops.cast(weight, layer.compute_dtype))
+        for weight in (layer.gamma.value, layer.beta.value)
+    )
+    x = tokens.astype("float64")
+    deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 0.3)
+    expected = (x - x.mean(axis=-1, keepdims=True)) / deviation
+    expected = expected * gamma.astype("float64") + beta.astype("float64")
+    outputs = layer(tokens)
+    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+    tolerance = 2e-2 if "bfloat16" in dtype else 2e-6
+    np.testing.assert_allclose(
+        numpy(outputs).astype("float64"), expected, rtol=0, atol=tolerance
+    )
