@@ -162,10 +162,10 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 def check_model(model: Any) -> None:
     """TypeError for a model of another kind, such as one around one of ours."""
-    if not isinstance(model, ImageModel):
+    if not isinstance(model, ImageModel) or hasattr(model, "backbone"):
         raise TypeError(
-            "`model` must be a VisionTransformer or a ResNet of keras_vit. "
-            f"Received: model={model!r}"
+            "`model` must be a VisionTransformer or a ResNet of keras_vit, such as the "
+            f"`backbone` of an ImageClassifier. Received: model={model!r}"
         )
 
 

@@ -83,7 +83,8 @@ def build(tiny_vit, kwargs):
 def pixels_for(model):
     random = np.random.default_rng(3)
     shape = (2, *model.image_size, model.channels)
-    return random.uniform(-1, 1, shape).astype("float32")
+    low, high = (0, 255) if model.reads_raw_pixels else (-1, 1)
+    return random.uniform(low, high, shape).astype("float32")
 
 
 @pytest.fixture(scope="module")

@@ -238,6 +238,22 @@ def test_patches_of_another_size(tiny_vit):
     np.testing.assert_allclose(numpy(model(enlarged)), expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, path: keras_vit.with_image_size(model, 44),
+        lambda model, path: keras_vit.load_checkpoint(model, path / "in.npz"),
+        lambda model, path: keras_vit.save_checkpoint(model, path / "out.npz"),
+    ],
+)
+def test_a_classifier_around_a_model_is_refused(tiny_vit, tmp_path, call):
+    keras_vit.save_checkpoint(tiny_vit(), tmp_path / "in.npz")
+    model = keras_vit.ImageClassifier(backbone=tiny_vit(classes=None), classes=3)
+    with pytest.raises(TypeError, match="`backbone` of an ImageClassifier"):
+        call(model, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["in.npz"]
+
+
 def test_sizes_that_do_not_fit_are_errors(tiny_vit):
     with pytest.raises(ValueError, match="multiple of `patch_size`"):
         keras_vit.with_image_size(tiny_vit(), (23, 14))
