@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.branches import LAYER_NORM_EPSILON, layer_norm, rank_2
+from keras_vit.branches import LAYER_NORM_EPSILON, LayerNorm, rank_2
 from keras_vit.positions import normal, relative_scores
 
 
@@ -64,7 +64,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         head_width = width // self.heads
         if self.qk_norm:
             for name in ("query_norm", "key_norm"):
-                norm = layer_norm(name, self.dtype_policy, self.norm_epsilon)
+                norm = LayerNorm(self.norm_epsilon, name=name, dtype=self.dtype_policy)
                 norm.build((None, None, None, head_width))
                 setattr(self, name, norm)
         if self.relative_stddev is not None:

@@ -22,7 +22,7 @@ def connect(images, vit: SimpleNamespace):
     x = _encode(x, vit)
     x = _pool(x, vit)
     if vit.fc_norm:
-        x = layers.layer_norm("fc_norm", "float32", vit.norm_epsilon)(x)
+        x = layers.LayerNorm(vit.norm_epsilon, name="fc_norm", dtype="float32")(x)
     if vit.representation_size is not None:
         x = keras.layers.Dense(
             vit.representation_size,
@@ -77,7 +77,7 @@ def _encode(x, vit):
         x = _call(before_block[index], x)
         x = _block(vit, index)(x, **shared)
     if not vit.fc_norm:
-        x = layers.layer_norm("encoder_norm", vit.policy, vit.norm_epsilon)(x)
+        x = layers.LayerNorm(vit.norm_epsilon, name="encoder_norm", dtype=vit.policy)(x)
     return x
 
 

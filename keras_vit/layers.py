@@ -21,9 +21,9 @@ from keras_vit.attention import MultiHeadSelfAttention
 from keras_vit.branches import (
     LAYER_NORM_EPSILON,
     MLP,
+    LayerNorm,
     LayerScale,
     StochasticDepth,
-    layer_norm,
 )
 from keras_vit.positions import (
     PositionEmbedding,
@@ -39,6 +39,7 @@ __all__ = [
     "AxialEncoderBlock",
     "ClassToken",
     "EncoderBlock",
+    "LayerNorm",
     "LayerScale",
     "MultiHeadSelfAttention",
     "PatchDropout",
@@ -105,7 +106,7 @@ class EncoderBlock(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         self.relative_stddev = relative_stddev
         dtype = self.dtype_policy
-        self.norm1 = layer_norm("norm1", dtype, norm_epsilon)
+        self.norm1 = LayerNorm(norm_epsilon, name="norm1", dtype=dtype)
         self.attention = MultiHeadSelfAttention(
             heads,
             attention_dropout,
@@ -115,7 +116,7 @@ class EncoderBlock(keras.layers.Layer):
             name="attention",
             dtype=dtype,
         )
-        self.norm2 = layer_norm("norm2", dtype, norm_epsilon)
+        self.norm2 = LayerNorm(norm_epsilon, name="norm2", dtype=dtype)
         self.mlp = MLP(mlp_dim, dropout, gelu, name="mlp", dtype=dtype)
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype)
         self.stochastic_depth_layer = StochasticDepth(stochastic_depth, dtype=dtype)
@@ -249,7 +250,7 @@ class AttentionPooling(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         dtype = self.dtype_policy
         self.attention = MultiHeadSelfAttention(heads, name="attention", dtype=dtype)
-        self.norm = layer_norm("norm", dtype, norm_epsilon)
+        self.norm = LayerNorm(norm_epsilon, name="norm", dtype=dtype)
         self.mlp = MLP(mlp_dim, gelu=gelu, name="mlp", dtype=dtype)
 
     def build(self, input_shape):

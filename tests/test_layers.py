@@ -6,7 +6,6 @@ import pytest
 from layer_contract import *  # noqa: F403
 
 from keras_vit import layers
-from keras_vit.branches import layer_norm
 
 pytestmark = pytest.mark.backend
 
@@ -31,6 +30,7 @@ ARGUMENTS = {
     },
     "AxialEncoderBlock": {"grid": (2, 3), "block": BLOCK},
     "EncoderBlock": BLOCK,
+    "LayerNorm": {"epsilon": 0.01},
     "LayerScale": {"initial_value": 0.4},
     "MLP": {"hidden_dim": 7, "dropout": 0.1, "gelu": "exact"},
     "MultiHeadSelfAttention": {
@@ -164,18 +164,15 @@ def test_an_error_names_the_argument_and_what_came(make, message):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16"])
 def test_layer_norm_is_the_formula_in_every_precision(dtype):
     random = np.random.default_rng(3)
-    layer = layer_norm("norm", dtype, epsilon=0.3)
+    layer = layers.LayerNorm(0.3, dtype=dtype)
     tokens = random.normal(3, 2, (2, 5, 12)).astype(layer.compute_dtype)
     layer.build(tokens.shape)
     layer.set_weights([random.normal(size=12), random.normal(size=12)])
-    gamma, beta = (
-        keras.ops.convert_to_numpy(keras.ops.cast(weight, layer.compute_dtype))
-        for weight in (layer.gamma.value, layer.beta.value)
-    )
+    gamma, beta = (numpy(weight).astype("float64") for weight in layer.weights)
     x = tokens.astype("float64")
     deviation = np.sqrt(x.var(axis=-1, keepdims=True) + 0.3)
     expected = (x - x.mean(axis=-1, keepdims=True)) / deviation
-    expected = expected * gamma.astype("float64") + beta.astype("float64")
+    expected = expected * gamma + beta
     outputs = layer(tokens)
     assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
     tolerance = 2e-2 if "bfloat16" in dtype else 2e-6

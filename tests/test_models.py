@@ -268,7 +268,7 @@ def test_softmax_computes_in_float32(tiny_vit, images, monkeypatch, policy):
 
 
 def test_layer_norm_survives_numbers_whose_squares_overflow_in_float16():
-    norm = keras_vit.layers.layer_norm("norm", "mixed_float16")
+    norm = keras_vit.layers.LayerNorm(dtype="mixed_float16")
     tokens = (np.arange(15) - 7)[None, None] * 1000.0
     expected = (np.arange(15) - 7) / np.std(np.arange(15))
     np.testing.assert_allclose(numpy(norm(tokens))[0, 0], expected, atol=2e-3)
