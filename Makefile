@@ -32,8 +32,8 @@ parity: $(VENV)/.test
 
 # docker/: install the tools that CONTRIBUTING.md names; tests without theirs are skipped.
 docker-check: $(VENV)/.test
-	$(BIN)/python -m pytest -rs tests/test_docker.py tests/test_docker_running.py \
-		tests/test_docker_gateway.py tests/test_docker_monitoring.py tests/test_kubernetes.py
+	$(BIN)/python -m pytest -rs tests/docker/test_docker.py tests/docker/test_docker_running.py \
+		tests/docker/test_docker_gateway.py tests/docker/test_docker_monitoring.py tests/docker/test_kubernetes.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

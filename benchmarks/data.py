@@ -28,9 +28,9 @@ from rich.table import Table
 from sklearn.datasets import load_sample_images
 
 from keras_vit import ImagePreprocessing
-from training.data import training_batches
+from training.data.pipeline import training_batches
+from training.data.splits import Split, encoded_split
 from training.recipe import AugmentationConfig, DataConfig, Recipe
-from training.splits import Split, encoded_split
 
 SIZE, BATCH, CLASSES, FILES, IMAGES = 224, 64, 10, 64, 6400
 MAGNITUDE = 15.0  # RandAugment(2, 15); Keras's factor is in [0, 1], for 0 to 10

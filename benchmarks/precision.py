@@ -29,10 +29,10 @@ from sklearn.linear_model import LogisticRegression
 
 import keras_vit
 from benchmarks import crops
-from serving.options import ExportOptions
-from serving.signatures import save
-from training.recipe_files import named_recipe
-from training.slicing import load_splits
+from serving.export.options import ExportOptions
+from serving.export.signatures import save
+from training.data.slices import load_splits
+from training.recipes import named_recipe
 
 EXPORTS = {
     "float32": ExportOptions(batching="none"),

@@ -38,8 +38,8 @@ from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 import keras_vit
 from benchmarks.forward import keras_hub_model
-from serving.options import ExportOptions
-from serving.signatures import save
+from serving.export.options import ExportOptions
+from serving.export.signatures import save
 
 SESSION_CONFIG = Path(__file__).parent.parent / "docker/tfserving/session.config"
 PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}

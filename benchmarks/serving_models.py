@@ -45,8 +45,8 @@ def vit():
 
 def export(model, folder: Path, batching: str) -> None:
     """Writes a model as version 1."""
-    from serving.options import ExportOptions
-    from serving.signatures import save
+    from serving.export.options import ExportOptions
+    from serving.export.signatures import save
 
     save(model, folder / "1", ExportOptions(batching=batching))
 

@@ -26,7 +26,7 @@ from benchmarks.published_arrays import (
     stacked,
     with_adam,
 )
-from keras_vit.weights.keras_hub import KERAS_HUB
+from keras_vit.weights.families.keras_hub import KERAS_HUB
 from keras_vit.weights.tables import match_ours
 
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 import keras_vit
-from training.optimizer import make_optimizer
+from training.engine.optimizer import make_optimizer
+from training.engine.trainer import Trainer
 from training.recipe import OptimizerConfig
-from training.trainer import Trainer
 
 # Name, arguments of the model, batch, steps between two looks at the clock.
 MODELS: dict[str, tuple[dict[str, Any], int, int]] = {

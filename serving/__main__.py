@@ -15,16 +15,20 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "export": Command(".export", "main", "write a model as a versioned SavedModel"),
-    "list": Command(".labels", "show", "list a model's versions and labels"),
-    "promote": Command(".labels", "promote", "give a label's version to `stable`"),
-    "rollback": Command(".labels", "rollback", "go back to the version before"),
-    "prune": Command(".labels", "prune", "remove versions that nothing needs"),
+    "export": Command(
+        ".export.export", "main", "write a model as a versioned SavedModel"
+    ),
+    "list": Command(".rollout.labels", "show", "list a model's versions and labels"),
+    "promote": Command(
+        ".rollout.labels", "promote", "give a label's version to `stable`"
+    ),
+    "rollback": Command(".rollout.labels", "rollback", "go back to the version before"),
+    "prune": Command(".rollout.labels", "prune", "remove versions that nothing needs"),
     "serve": Command(".local", "main", "start the local server"),
-    "classify": Command(".client.command", "classify", "ask a server about images"),
-    "embed": Command(".client.command", "embed", "write the embeddings of images"),
-    "attention": Command(".client.command", "attention", "draw what the model saw"),
-    "status": Command(".client.command", "status", "list a model's versions"),
+    "classify": Command(".client.commands", "classify", "ask a server about images"),
+    "embed": Command(".client.commands", "embed", "write the embeddings of images"),
+    "attention": Command(".client.commands", "attention", "draw what the model saw"),
+    "status": Command(".client.commands", "status", "list a model's versions"),
     "load": Command(".load.command", "load", "measure a server under load"),
     "soak": Command(".load.soak_command", "soak", "mixed requests and version swaps"),
 }

@@ -15,9 +15,9 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import decoding
 from serving.client import GrpcClient, RestClient
+from serving.export.options import ExportOptions
+from serving.export.publish import publish
 from serving.local import LocalServer
-from serving.options import ExportOptions
-from serving.publish import publish
 
 PHOTOGRAPHS = sorted(
     (pathlib.Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")

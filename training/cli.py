@@ -13,7 +13,7 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from .errors import RecipeError, RunError
 from .recipe import DataConfig, Recipe, load_recipe
-from .recipe_files import named_recipe, recipe_files, recipe_yaml, recipes_of_file
+from .recipes import named_recipe, recipe_files, recipe_yaml, recipes_of_file
 
 RUNS = Path("runs")
 
@@ -255,17 +255,17 @@ def _fit(options: Namespace) -> None:
 
 
 def _launch(options: Namespace) -> None:
-    from .launch import launch
+    from .engine.launch import launch
 
     sys.exit(launch(options.words, options.workers, options.restarts))
 
 
 def _evaluate(options: Namespace) -> None:
-    from . import runs
+    from .engine import run_folder
     from .evaluate import evaluate, print_evaluation
 
-    path = runs.model_file(options.model)
-    model = runs.load_model(path)
+    path = run_folder.model_file(options.model)
+    model = run_folder.load_model(path)
     if options.source is None:
         title, names, split = _run_images(path, options.split, model.channels)
     else:
@@ -280,7 +280,7 @@ def _evaluate(options: Namespace) -> None:
 
 def _run_images(model_file: Path, part: str, channels: int):
     """A part of the data of the run that a model lies in: title, classes, images."""
-    from .data import load_splits
+    from .data.pipeline import load_splits
 
     recipe_file = model_file.parent / "recipe.yaml"
     if not recipe_file.exists():
@@ -297,8 +297,8 @@ def _run_images(model_file: Path, part: str, channels: int):
 
 def _other_images(name: str, channels: int):
     """A source's test images; of a folder without test/ all: title, classes, images."""
-    from .data import load_splits
-    from .sources import open_source
+    from .data.pipeline import load_splits
+    from .data.sources import open_source
 
     config = DataConfig(name)
     if name.startswith("folder:"):
@@ -311,11 +311,11 @@ def _other_images(name: str, channels: int):
 
 
 def _predict(options: Namespace) -> None:
-    from . import runs
+    from .engine import run_folder
     from .predict import find_images, predict, print_predictions
 
     files = [file for pattern in options.images for file in find_images(pattern)]
-    model = runs.load_model(runs.model_file(options.model))
+    model = run_folder.load_model(run_folder.model_file(options.model))
     answers = predict(model, files, options.top)
     print_predictions(files, answers)
     if None in answers:
@@ -344,7 +344,7 @@ def _compare(options: Namespace) -> None:
         said = _parse(_fit_parser(), ["--recipe", name, *words])
         recipes.append(Recipe(**{field: said[field] for field in fields}))
 
-    from .compare import compare
+    from .studies.compare import compare
 
     compare(recipes, options.output_dir)
 
@@ -360,7 +360,7 @@ def _data_speed(options: Namespace) -> None:
     options.pop("recipe", None)
     seconds, file = options.pop("seconds"), options.pop("json")
 
-    from .data_speed import data_speed
+    from .data.pipeline_speed import data_speed
 
     data_speed(Recipe(**vars(options)), seconds, file)
 
@@ -370,13 +370,13 @@ def _tpu_check(options: Namespace) -> None:
     options.pop("recipe", None)
     topology = options.pop("topology")
 
-    from .tpu import tpu_check
+    from .engine.tpu_check import tpu_check
 
     tpu_check(Recipe(**vars(options)), topology)
 
 
 def _baselines(options: Namespace) -> None:
-    from .baselines import print_comparison
+    from .studies.baselines import print_comparison
 
     print_comparison(named_recipe(options.recipe), options.runs)
 

@@ -13,24 +13,20 @@ from etils import epath
 
 import keras_vit
 
-from . import checkpoint, report, runs
-from .data import (
+from .data.pipeline import (
     Splits,
     example_images,
     images_fingerprint,
     load_splits,
     steps_per_epoch,
 )
-from .evaluate import Evaluation, evaluate, print_evaluation
-from .failures import StopOnDivergence
-from .feed import training_data, validation_arguments
-from .model import build_model, compile_trainer, compiles
-from .progress import EpochLines
-from .recipe import Recipe, require
-from .recorder import Length, Recorder, run_length
-from .schedule import stated_warmup, warmup_steps
-from .splits import Split
-from .strategy import (
+from .data.sharding import training_data, validation_arguments
+from .data.splits import Split
+from .engine import checkpoint, run_folder
+from .engine.early_termination import StopOnDivergence
+from .engine.recorder import Length, Recorder, run_length
+from .engine.schedule import stated_warmup, warmup_steps
+from .engine.strategy import (
     check_same_step,
     check_workers,
     gather,
@@ -39,8 +35,13 @@ from .strategy import (
     make_strategy,
     worker_count,
 )
-from .tensorboard import RunBoard
-from .throughput import device_name
+from .evaluate import Evaluation, evaluate, print_evaluation
+from .model import build_model, compile_trainer, compiles
+from .recipe import Recipe, require
+from .reporting import pictures
+from .reporting.progress_line import EpochLines
+from .reporting.tensorboard import RunBoard
+from .reporting.throughput import device_name
 
 EXAMPLES = 24  # in the picture of augmented images
 
@@ -83,7 +84,7 @@ def fit(
     """
     first, last = profile or (1, 1)
     require(first <= last, "--profile", "the first and the last step", profile)
-    report.pyplot()  # a missing extra is told before the training, not after
+    pictures.pyplot()  # a missing extra is told before the training, not after
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
     keras.utils.set_random_seed(recipe.seed)
@@ -101,7 +102,7 @@ def fit(
     if is_chief(strategy):
         print(_header(recipe, splits))
         _print_shorter_warmup(recipe, length)
-        runs.prepare_folder(folder, recipe, resume, overwrite)
+        run_folder.prepare_folder(folder, recipe, resume, overwrite)
     gather(strategy, 0)  # all wait until the chief has prepared the folder
     images = images_fingerprint(splits)
     recorder = Recorder(trainer, folder, recipe, images, length, keep, checkpoint_every)
@@ -208,15 +209,15 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
     recorder.save_model("last.keras")
     if splits.validation is None:
         recorder.save_model("best.keras")
-    model = runs.load_model(folder / "best.keras")
+    model = run_folder.load_model(folder / "best.keras")
     evaluation = evaluate(model, splits.test)
     summary = evaluation.summary()
-    report.draw_curves(recorder.history, folder / "curves.png")
-    report.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
-    report.draw_misclassified(
+    pictures.draw_curves(recorder.history, folder / "curves.png")
+    pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
+    pictures.draw_misclassified(
         evaluation, splits.test, model.preprocessing, folder / "misclassified.png"
     )
-    report.draw_examples(_examples(recipe, splits, recorder), folder / "examples.png")
+    pictures.draw_examples(_examples(recipe, splits, recorder), folder / "examples.png")
     seconds = sum(row["seconds"] for row in recorder.history)
     devices = recorder.trainer.distribute_strategy.num_replicas_in_sync
     result = {
@@ -234,8 +235,8 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
         "versions": versions(),
         "recipe": asdict(recipe),
     }
-    report.write_markdown(folder, result, recipe, recorder.history)
-    runs.write_report(folder / "report.json", result)
+    pictures.write_markdown(folder, result, recipe, recorder.history)
+    run_folder.write_report(folder / "report.json", result)
     print_evaluation(summary, f"Test images of {recipe.data.source}")
     print(f"model, report and pictures: {folder}")
     return result

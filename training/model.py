@@ -11,14 +11,14 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.weights.build import copy_weights, rebuild
 
-from . import runs
-from .baseline_models import build_cnn, build_resnet
+from .engine import run_folder
+from .engine.optimizer import make_optimizer
+from .engine.rematerialize import rematerialize_blocks
+from .engine.schedule import make_schedule
+from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
-from .optimizer import make_optimizer
 from .recipe import SIZES, ModelConfig, Recipe
-from .rematerialize import rematerialize_blocks
-from .schedule import make_schedule
-from .trainer import Trainer
+from .studies.convnets import build_cnn, build_resnet
 
 # What every architecture has, and what each has beyond that.
 COMMON = (
@@ -207,7 +207,7 @@ def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, 
 def _own_model(config: ModelConfig, model_class: Any) -> Any:
     """What the `.keras` file holds."""
     try:
-        own = runs.read_model(Path(str(config.weights)))
+        own = run_folder.read_model(Path(str(config.weights)))
     except RunError as error:
         raise RecipeError(f"`model.weights`: {error}") from None
     if not isinstance(own, model_class):
@@ -249,7 +249,7 @@ def compile_trainer(
 def _trainer_class() -> type[Trainer]:
     if keras.backend.backend() != "jax":
         return Trainer
-    from .jax_trainer import JaxTrainer
+    from .engine.jax_trainer import JaxTrainer
 
     return JaxTrainer
 

@@ -15,8 +15,8 @@ from rich.table import Table
 import keras_vit
 from keras_vit import decoding
 
+from .data.folder import is_litter
 from .errors import DataError
-from .folder import is_litter
 
 BATCH_SIZE = 64
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp")

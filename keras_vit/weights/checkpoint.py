@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.weights import flax, hugging_face, keras_hub, timm
+from keras_vit.weights.families import google, hugging_face, keras_hub, timm
 from keras_vit.weights.files import (
     ArrayFile,
     StoredArray,
@@ -44,22 +44,22 @@ _BLOCK = "Transformer/encoderblock_0"
 FAMILIES: dict[str, Family] = {
     "google": Family(
         "Google ViT (.npz of the paper, AugReg, SAM)",
-        flax.GOOGLE,
-        flax.model_names,
+        google.GOOGLE,
+        google.model_names,
         f"{_BLOCK}/MultiHeadDotProductAttention_1/query/kernel",
         gelu="tanh",
     ),
     "big_vision": Family(
         "big_vision",
-        flax.BIG_VISION,
-        flax.model_names,
+        google.BIG_VISION,
+        google.model_names,
         f"{_BLOCK}/MultiHeadDotProductAttention_0/query/kernel",
         gelu="tanh",
     ),
     "bit": Family(
         "BiT ResNet (.npz of Big Transfer)",
-        flax.BIT,
-        flax.model_names,
+        google.BIT,
+        google.model_names,
         "resnet/root_block/standardized_conv2d/kernel",
         model="resnet",
     ),

@@ -14,14 +14,6 @@ TensorFlow, which takes seconds, and users of REST need not have it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .answers import (
-    Attention,
-    Metadata,
-    Prediction,
-    Signature,
-    TensorInfo,
-    VersionStatus,
-)
 from .errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -34,6 +26,14 @@ from .errors import (
     Unauthenticated,
     Unavailable,
     Unimplemented,
+)
+from .responses import (
+    Attention,
+    Metadata,
+    Prediction,
+    Signature,
+    TensorInfo,
+    VersionStatus,
 )
 from .rest import RestClient
 

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .answers import Attention, Metadata, Prediction, Signature, VersionStatus
+from .concurrent_images import in_order
 from .errors import DeadlineExceeded, NotFound, ServingError, Unavailable
-from .exported import ATTENTION, CLASSIFY, EMBED, Exported
+from .image_signatures import ATTENTION, CLASSIFY, EMBED, Exported
 from .images import Image, images_bytes
-from .many import in_order
 from .protocol import Protocol, Question
+from .responses import Attention, Metadata, Prediction, Signature, VersionStatus
 from .retries import jittered, pauses, seconds_left
 from .steps import Flow, Pause, Send, Steps, Work, operation, stream
 

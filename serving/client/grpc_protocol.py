@@ -25,9 +25,9 @@ except ModuleNotFoundError as error:
     ) from error
 import numpy as np
 
-from .answers import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 from .errors import from_code
 from .protocol import Protocol, Question, Target
+from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 
 
 class GrpcRequest(NamedTuple):

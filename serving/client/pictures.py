@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .answers import Attention
+from .responses import Attention
 
 # Small images are enlarged up to this side, in pixels.
 SIDE = 448

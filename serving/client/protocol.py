@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .answers import TensorInfo
 from .errors import ServingError
+from .responses import TensorInfo
 
 # What reading a JSON of any other form can end in.
 _MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

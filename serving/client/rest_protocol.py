@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from .answers import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 from .errors import ServingError, from_http_status
 from .protocol import Protocol, Question, Target
+from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 
 if TYPE_CHECKING:
     import numpy as np

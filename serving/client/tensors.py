@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .answers import TensorInfo
 from .errors import InvalidArgument, ServingError
+from .responses import TensorInfo
 
 
 def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..client.answers import TensorInfo
 from ..client.protocol import Target
+from ..client.responses import TensorInfo
 from .senders import GrpcRequest, RestRequest
 
 

@@ -17,8 +17,8 @@ import tensorflow as tf
 from PIL import Image
 from tensorflow_serving.apis import classification_pb2, predict_pb2
 
-from ..client.answers import Metadata, Signature, TensorInfo
 from ..client.protocol import Target
+from ..client.responses import Metadata, Signature, TensorInfo
 from .requests import grpc_requests, rest_requests
 from .senders import OK, GrpcRequest, RestRequest
 

@@ -6,7 +6,7 @@ TensorFlow Serving finds out at the first request, when the old version is gone.
 import tensorflow as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
-from .errors import FailedPrecondition
+from .status_errors import FailedPrecondition
 
 
 def check_signatures(graph: tf.Graph, meta_graph: MetaGraphDef) -> None:

@@ -23,8 +23,8 @@ from tensorflow_serving.config.model_server_config_pb2 import (
     ModelServerConfig,
 )
 
-from .errors import InvalidArgument, NotFound, ServingError, StartError
 from .flags import ServerOptions
+from .status_errors import InvalidArgument, NotFound, ServingError, StartError
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from .errors import InvalidArgument, Unimplemented
 from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
-from .tensors import type_of
+from .status_errors import InvalidArgument, Unimplemented
+from .tensor_proto import type_of
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from .errors import UsageError
+from .status_errors import UsageError
 
 # A thread waits with its request.
 _REQUESTS = max(32, 4 * (os.cpu_count() or 1))

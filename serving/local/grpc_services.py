@@ -13,9 +13,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from .errors import ServingError
 from .messages import CHECK, UNREAD, MessageReader
 from .service import Service
+from .status_errors import ServingError
 from .workers import Workers
 
 logger = logging.getLogger(__name__)

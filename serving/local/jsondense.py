@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
-from .errors import InvalidArgument, Unimplemented
 from .jsonreader import Repeated
 from .jsontext import echo, format_error, type_of
 from .session import type_name
-from .tensors import numpy_type, parsing_error
+from .status_errors import InvalidArgument, Unimplemented
+from .tensor_proto import numpy_type, parsing_error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,10 @@ import numpy as np
 from tensorflow.core.example import example_pb2, feature_pb2
 from tensorflow_serving.apis import input_pb2
 
-from .errors import InvalidArgument
 from .jsondense import decode_base64, is_base64
 from .jsonreader import members
 from .jsontext import format_error, printed_floats, type_of
+from .status_errors import InvalidArgument
 
 
 def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:

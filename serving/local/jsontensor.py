@@ -8,12 +8,12 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
-from .errors import InvalidArgument, ServingError
 from .jsondense import CONVERSIONS, Dense, dense, is_base64
 from .jsonreader import members
 from .jsontext import echo, format_error, printed_floats
 from .session import type_name
-from .tensors import type_of
+from .status_errors import InvalidArgument, ServingError
+from .tensor_proto import type_of
 
 TensorInfos = Mapping[str, TensorInfo]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InvalidArgument
 from .jsonreader import BLANKS, members, read
+from .status_errors import InvalidArgument
 
 TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 

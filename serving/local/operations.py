@@ -16,14 +16,14 @@ from tensorflow_serving.apis import (
 from tensorflow_serving.apis.input_pb2 import Input
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from .batching import Batching
-from .errors import ServingError
+from .batching_checks import Batching
 from .examples import CLASSIFY, REGRESS, infer, multi_infer
 from .flags import ServerOptions
 from .metrics import Metrics, microseconds_since
 from .predict import LazyInputs, prepare
 from .session import LoadedModel, session_config
-from .tensors import array_from_proto
+from .status_errors import ServingError
+from .tensor_proto import array_from_proto
 from .warmup import warm_up
 
 _API = {CLASSIFY: "Classify", REGRESS: "Regress"}

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .errors import FailedPrecondition, InvalidArgument, ServingError
 from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
-from .tensors import array_from_proto
+from .status_errors import FailedPrecondition, InvalidArgument, ServingError
+from .tensor_proto import array_from_proto
 
 METHODS = tuple(f"tensorflow/serving/{m}" for m in ("predict", "classify", "regress"))
 

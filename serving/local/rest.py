@@ -20,7 +20,6 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from .errors import InvalidArgument, ServingError
 from .http import error_page
 from .jsonexamples import examples_from_json, result_to_json
 from .jsontensor import inputs_from_json, outputs_to_json
@@ -30,6 +29,7 @@ from .predict import LazyInputs
 from .routes import VersionOverflow, path_of, route
 from .service import ModelSpec, Service
 from .session import DEFAULT_SIGNATURE, LoadedModel
+from .status_errors import InvalidArgument, ServingError
 from .workers import Workers
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from .errors import InvalidArgument
+from .status_errors import InvalidArgument
 
 VERBS = ("classify", "regress", "predict")
 

@@ -10,9 +10,9 @@ import uvicorn
 
 from . import config as configuration
 from .config import ModelServerConfig
-from .errors import ServingError, StartError
 from .flags import ServerOptions
 from .http import Protocol
+from .status_errors import ServingError, StartError
 from .workers import Workers
 
 if TYPE_CHECKING:

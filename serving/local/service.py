@@ -17,15 +17,15 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from .errors import InvalidArgument, ServingError
 from .examples import CLASSIFY, REGRESS
 from .flags import ServerOptions
 from .metrics import Metrics, microseconds_since
-from .models import ServedModels
 from .operations import Operations, lazy_inputs
 from .predict import LazyInputs
+from .server_core import ServedModels
 from .session import DEFAULT_SIGNATURE, LoadedModel
-from .tensors import array_to_proto
+from .status_errors import InvalidArgument, ServingError
+from .tensor_proto import array_to_proto
 
 
 class Service:

@@ -20,18 +20,18 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.python.client import pywrap_tf_session
 
 from ..batching_parameters import Queue
-from .batching import check_inputs, check_outputs
+from .batching_checks import check_inputs, check_outputs
 from .completeness import check_signatures
-from .errors import (
+from .flags import ServerOptions
+from .pace import Pace, is_steady
+from .status_errors import (
     CODES,
     FailedPrecondition,
     InvalidArgument,
     ServingError,
     StartError,
 )
-from .flags import ServerOptions
-from .pace import Pace, is_steady
-from .tensors import type_of
+from .tensor_proto import type_of
 
 DEFAULT_SIGNATURE = "serving_default"
 # RunOptions of a short run: in the thread that asks for it, for which no other one has

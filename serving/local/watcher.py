@@ -6,9 +6,9 @@ import threading
 import time
 
 from .config import read_model_config
-from .errors import ServingError
 from .flags import ServerOptions
-from .models import ServedModels
+from .server_core import ServedModels
+from .status_errors import ServingError
 
 logger = logging.getLogger(__name__)
 

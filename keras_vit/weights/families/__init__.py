@@ -1,0 +1,1 @@
+"""Checkpoint families: how each project names and lays out its arrays."""

@@ -1,0 +1,1 @@
+"""Export: a Keras model becomes a verified, versioned SavedModel."""

@@ -1,0 +1,88 @@
+"""Batches the images of concurrent requests: inside the graph, or by the server."""
+
+import pathlib
+import uuid
+from collections.abc import Callable
+
+import tensorflow as tf
+from google.protobuf import text_format
+
+from .. import batching_parameters
+from .options import ExportOptions
+
+Function = Callable[[tf.Tensor], dict[str, tf.Tensor]]
+
+
+def batched(
+    function: Function, rows: tf.TensorSpec, options: ExportOptions
+) -> Function:
+    """A function that runs the rows of concurrent calls together.
+
+    A batch waits `batch_timeout_micros` to fill up, and a call of more than
+    `max_batch_size` rows runs in parts. Every graph that calls the result shares its
+    queue; where that is full, the call fails as UNAVAILABLE.
+
+    Args:
+        function: From rows to named outputs of as many rows.
+        rows: What it is given.
+        options: Sizes, timeout, threads and length of the queue.
+
+    Returns:
+        A function of the same form, for graph code.
+    """
+    computation = tf.function(function, input_signature=[rows]).get_concrete_function()
+    outputs = computation.structured_outputs
+    # Queues are found by name, in a session of TensorFlow Serving as in a process that
+    # loads two models: one name for all would mix the rows of one with the other's.
+    queue = uuid.uuid4().hex
+
+    def run(batch: tf.Tensor) -> dict[str, tf.Tensor]:
+        values = tf.raw_ops.BatchFunction(
+            in_tensors=[batch],
+            captured_tensors=computation.captured_inputs,
+            f=computation,
+            num_batch_threads=options.num_batch_threads,
+            # With splitting this is the limit of one call's rows. That of the rows that
+            # run at once is the last allowed size.
+            max_batch_size=max(options.max_images, options.max_batch_size),
+            allowed_batch_sizes=options.allowed_batch_sizes,
+            enable_large_batch_splitting=True,
+            batch_timeout_micros=options.batch_timeout_micros,
+            max_enqueued_batches=options.max_enqueued_batches,
+            shared_name=queue,
+            Tout=[tensor.dtype for tensor in computation.outputs],
+        )
+        named = tf.nest.pack_sequence_as(outputs, values)
+        return {
+            name: tf.ensure_shape(value, outputs[name].shape)
+            for name, value in named.items()
+        }
+
+    return run
+
+
+def write_parameters(folder: pathlib.Path, options: ExportOptions) -> None:
+    """Writes the file that has TensorFlow Serving batch whole requests of this version.
+
+    Args:
+        folder: The version's folder.
+        options: Sizes, timeout, threads and length of the queue.
+
+    Raises:
+        ValueError: TensorFlow Serving would refuse it.
+    """
+    largest = max(options.max_images, options.max_batch_size)
+    parameters = batching_parameters.new_message()
+    parameters.max_batch_size.value = largest
+    parameters.enable_large_batch_splitting.value = True
+    parameters.max_execution_batch_size.value = options.max_batch_size
+    parameters.batch_timeout_micros.value = options.batch_timeout_micros
+    parameters.max_enqueued_batches.value = options.max_enqueued_batches
+    parameters.num_batch_threads.value = options.num_batch_threads
+    # Nothing runs in the largest size, but the last one must be max_batch_size.
+    sizes = sorted({*options.allowed_batch_sizes, largest})
+    parameters.allowed_batch_sizes.extend(sizes)
+    batching_parameters.check_threads(parameters)
+    batching_parameters.queue_of(parameters)
+    text = text_format.MessageToString(parameters)
+    (folder / batching_parameters.FILE).write_text(text, "utf-8")

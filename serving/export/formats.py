@@ -1,0 +1,181 @@
+"""The other formats that Keras writes, ONNX and LiteRT: the bare network, checked.
+
+A version holds `model.onnx` or `model.tflite`: the Keras model itself, from its pixels
+to its scores, without decoding, limits, batching and class names (those are in the
+manifest). The folder is what Triton and OpenVINO Model Server read.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import ExportError
+from .options import ExportOptions
+
+SAVED_MODEL = "savedmodel"
+TOLERANCE = 1e-5
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+class Format(NamedTuple):
+    """A format: its file, what writes it, what it needs, what runs it."""
+
+    file: str
+    keras_name: str
+    packages: tuple[str, ...]  # as they are imported
+    runner: Callable[[pathlib.Path], Run]
+
+
+def _onnx(path: pathlib.Path) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    [inputs] = session.get_inputs()
+    return lambda images: session.run(None, {inputs.name: images})[0]
+
+
+def _litert(path: pathlib.Path) -> Run:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(path))
+    [inputs] = interpreter.get_input_details()
+    [outputs] = interpreter.get_output_details()
+
+    def run(images: np.ndarray) -> np.ndarray:
+        interpreter.resize_tensor_input(inputs["index"], images.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(inputs["index"], images)
+        interpreter.invoke()
+        return interpreter.get_tensor(outputs["index"])
+
+    return run
+
+
+FORMATS = {
+    "onnx": Format("model.onnx", "onnx", ("tf2onnx", "onnxruntime"), _onnx),
+    "litert": Format("model.tflite", "litert", ("ai_edge_litert",), _litert),
+}
+# The file by which a version of a format is known.
+MARKS = {
+    SAVED_MODEL: "saved_model.pb",
+    **{name: form.file for name, form in FORMATS.items()},
+}
+
+
+def check(name: str, model: Any, options: ExportOptions) -> None:
+    """Refuses what a format cannot hold, and a format whose packages are missing.
+
+    Raises:
+        ExportError: It says what to leave out, or what to install.
+    """
+    given = dataclasses.asdict(options)
+    default = dataclasses.asdict(ExportOptions())
+    if meaningless := [flag for flag in given if given[flag] != default[flag]]:
+        raise ExportError(
+            f"--format {name} writes the bare network, which has no "
+            f"{', '.join(meaningless)}"
+        )
+    if model.compute_dtype != "float32":
+        raise ExportError(
+            f"--format {name} needs a model in float32. "
+            f"Received: {model.dtype_policy.name}"
+        )
+    missing = []
+    for package in FORMATS[name].packages:
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            missing.append(package)
+    if missing:
+        raise ExportError(
+            f"--format {name} is written and checked by packages of which "
+            f"{', '.join(missing)} cannot be imported: "
+            'pip install "keras-vit-serving[formats]"'
+        )
+
+
+def write(
+    model: Any,
+    folder: pathlib.Path,
+    name: str,
+    golden: dict[str, np.ndarray],
+    inputs: str,
+) -> dict[str, Any]:
+    """Writes a model in another format, and compares what its own runtime answers.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes, in float32.
+        folder: The version's folder.
+        name: A key of `FORMATS`.
+        golden: As `live.golden_answers` gives them.
+        inputs: What the model reads, in words, for the file's description.
+
+    Returns:
+        The agreement, as `verify.verified` does.
+
+    Raises:
+        ExportError: Keras cannot write this model so, or the answers do not agree.
+    """
+    form = FORMATS[name]
+    path = folder / form.file
+    images = golden["images" if model.reads_raw_pixels else "pixels"].astype("float32")
+    model(images[:1])  # Keras writes ONNX only of a model that was called
+    try:
+        with _quiet():
+            model.export(str(path), format=form.keras_name, verbose=False)
+            if name == "onnx":
+                _describe_onnx(path, f"reads {inputs}")
+        run = form.runner(path)
+    except OSError:
+        raise
+    except Exception as error:  # the converters raise whatever they meet
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ExportError(
+            f"Keras cannot write this model as {name}: {reason}"
+        ) from None
+    # One by one, then all at once: the batch must be free.
+    outputs = np.concatenate([run(image[None]) for image in images])
+    differences = [outputs - golden["outputs"], run(images) - golden["outputs"]]
+    largest = float(np.max(np.abs(differences)))
+    scale = max(1.0, float(np.max(np.abs(golden["outputs"]))))
+    if not largest <= TOLERANCE * scale:  # also true for NaN
+        raise ExportError(
+            f"the written model must agree with the Keras model to {TOLERANCE:g}. "
+            f"Received: a difference of {largest:g}; nothing was published"
+        )
+    best = [values.argmax(axis=1) for values in (outputs, golden["outputs"])]
+    return {
+        "images": len(images),
+        "max_difference": largest,
+        "top1": float(np.mean(best[0] == best[1])),
+    }
+
+
+def _describe_onnx(path: pathlib.Path, text: str) -> None:
+    import onnx  # tf2onnx needs it
+
+    model = onnx.load(path)
+    model.doc_string = model.graph.input[0].doc_string = text
+    onnx.save(model, path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps converters, which tell about every step, from the standard error."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

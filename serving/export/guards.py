@@ -1,0 +1,111 @@
+"""Refuses in the graph what a server would run: wrong shapes, sizes, non-finite values.
+
+TensorFlow Serving compares no feed with the SignatureDef, so every check is an
+operation. All of them fail as INVALID_ARGUMENT, the one code that TensorFlow's checks
+have. That is right for a model whose own answers are not finite as well: asked again,
+it gives the same, and a client asks again after UNAVAILABLE or INTERNAL.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from .image_headers import image_pixels
+
+
+def require(condition: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
+    """An operation that fails with the message unless a scalar is true.
+
+    Args:
+        condition: bool scalar.
+        *message: Texts, and int32 tensors with what came; each is put in brackets.
+    """
+    return tf.debugging.Assert(condition, message)
+
+
+def checked_batch(
+    batch: tf.Tensor, name: str, shape: Sequence[int], max_images: int
+) -> tf.Tensor:
+    """The batch, if it has the shape and 1 to `max_images` rows.
+
+    Args:
+        batch: What was fed.
+        name: The name of the input.
+        shape: Of each row.
+        max_images: The limit.
+
+    Returns:
+        Tensor [B, *shape].
+    """
+    batch = tf.ensure_shape(batch, [None, *shape])
+    images = tf.shape(batch)[0]
+    fits = (images >= 1) & (images <= max_images)
+    text = f"`{name}` must hold 1 to {max_images} images. Received:"
+    with tf.control_dependencies([require(fits, text, images)]):
+        return tf.identity(batch)
+
+
+def checked_sizes(files: tf.Tensor, name: str, max_bytes: int) -> tf.Tensor:
+    """The files, if each has 1 to `max_bytes` bytes.
+
+    Args:
+        files: string tensor [B], not empty.
+        name: The name of the input.
+        max_bytes: The limit.
+
+    Returns:
+        string tensor [B].
+    """
+    sizes = tf.strings.length(files)
+    fits = (sizes >= 1) & (sizes <= max_bytes)
+    bad = _first_false(fits)
+    text = f"Each image of `{name}` must have 1 to {max_bytes} bytes. Received:"
+    check = require(tf.reduce_all(fits), text, sizes[bad], "bytes at index", bad)
+    with tf.control_dependencies([check]):
+        return tf.identity(files)
+
+
+def checked_pixels(
+    data: tf.Tensor, index: tf.Tensor, name: str, max_pixels: int
+) -> tf.Tensor:
+    """The file, if its header announces 1 to `max_pixels` pixels.
+
+    Args:
+        data: Scalar string tensor.
+        index: Which file of the input this is: int32 scalar.
+        name: The name of the input.
+        max_pixels: The limit.
+
+    Returns:
+        Scalar string tensor.
+    """
+    pixels = image_pixels(data, index)
+    fits = (pixels >= 1) & (pixels <= max_pixels)
+    text = (
+        f"Each image of `{name}` must have 1 to {max_pixels} pixels, height times "
+        "width. Received:"
+    )
+    check = require(fits, text, tf.as_string(pixels), "pixels at index", index)
+    with tf.control_dependencies([check]):
+        return tf.identity(data)
+
+
+def checked_finite(batch: tf.Tensor, text: str) -> tf.Tensor:
+    """The batch, if all its values are finite.
+
+    Args:
+        batch: float tensor [B, ...], not empty.
+        text: What to say if not; the index of the first bad row follows it.
+
+    Returns:
+        The same tensor.
+    """
+    rows = tf.reshape(tf.math.is_finite(batch), [tf.shape(batch)[0], -1])
+    fits = tf.reduce_all(rows, axis=1)
+    check = require(tf.reduce_all(fits), text, "At index", _first_false(fits))
+    with tf.control_dependencies([check]):
+        return tf.identity(batch)
+
+
+def _first_false(fits: tf.Tensor) -> tf.Tensor:
+    return tf.argmin(tf.cast(fits, tf.int32), output_type=tf.int32)

@@ -1,0 +1,172 @@
+"""The Keras model that is exported: its facts for the manifest, its golden answers."""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.decoding import decode_and_resize
+
+from ..errors import ExportError
+from ..rollout import manifest
+from .options import ExportOptions
+from .signatures import class_labels
+
+GENERATED = 8  # golden images that are made, beside those of `--check-images`
+BATCH = 8  # images that run at once
+
+Arrays = dict[str, np.ndarray]
+
+
+def facts(model: Any) -> manifest.Manifest:
+    """What a manifest tells about a model.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+    """
+    return {
+        "packages": {
+            "keras_vit": keras_vit.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+        "backend": keras.backend.backend(),
+        "model": {
+            "class": type(model).__name__,
+            "name": model.name,
+            "image_size": list(model.image_size),
+            "channels": model.channels,
+            "parameters": model.count_params(),
+            "dtype_policy": model.dtype_policy.name,
+            "inputs": "pixels from 0 to 255"
+            if model.reads_raw_pixels
+            else "pixels, normalised",
+            "config": _plain(model.get_config()),
+        },
+        "preprocessing": _plain(_preprocessing(model).get_config()),
+        "labels": manifest.labels_entry(class_labels(model)),
+    }
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """What of a config is a number, a text, or a list of numbers."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in config.items()
+        if not isinstance(value, (dict, list))
+    }
+
+
+def _preprocessing(model: Any) -> Any:
+    return model.preprocessing or keras_vit.ImagePreprocessing(model.image_size)
+
+
+def golden_answers(
+    model: Any, options: ExportOptions, check_images: Sequence[pathlib.Path]
+) -> Arrays:
+    """What the Keras model answers about images that every server must answer alike.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+        options: Its limits leave some of the images out that are made here.
+        check_images: Image files beside them.
+
+    Returns:
+        For N images their `files` (object array of bytes), `images` uint8 and `pixels`
+        float32 [N, H, W, C] as the network reads them; `logits` and `probabilities`
+        [N, classes], `embedding` [N, D], `outputs` as the model itself gives them, and
+        `names` [classes].
+
+    Raises:
+        ExportError: An image that cannot be read, or none that is within the limits.
+    """
+    generated = list(_generated_images(model, options))
+    files = [*generated, *(_read(path) for path in check_images)]
+    paths = [*(None for _ in generated), *check_images]
+    if not files:
+        raise ExportError(
+            "`--check-images` is needed with limits that no image of the model's own "
+            f"size meets: {options.max_image_bytes} bytes, "
+            f"{options.max_image_pixels} pixels"
+        )
+    preprocessing = _preprocessing(model)
+    images = [
+        _decode(data, path, preprocessing, model.channels)
+        for data, path in zip(files, paths, strict=True)
+    ]
+    arrays: Arrays = {
+        "files": np.array([*files, None], object)[:-1],
+        "images": np.stack(images),
+        "names": np.array(class_labels(model)),
+    }
+    arrays["pixels"] = keras.ops.convert_to_numpy(preprocessing(arrays["images"]))
+    return arrays | _answers(model, arrays)
+
+
+def _answers(model: Any, arrays: Arrays) -> Arrays:
+    head = model.get_layer("head")
+    inside = keras.Model(model.input, [head.input, model.output])
+    inputs = arrays["images" if model.reads_raw_pixels else "pixels"]
+    batches = [
+        # Not on a GPU, which rounds products to 10 bits: the servers' CPUs do not.
+        _on_cpu(inside, inputs[start : start + BATCH])
+        for start in range(0, len(inputs), BATCH)
+    ]
+    embedding, outputs = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    kernel, bias = (
+        keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32"))
+        for weight in (head.kernel, head.bias)
+    )
+    logits = embedding @ kernel + bias
+    probabilities = outputs
+    if model.classifier_activation is None:
+        probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    return {
+        "embedding": embedding,
+        "logits": logits,
+        "probabilities": probabilities,
+        "outputs": outputs,
+    }
+
+
+def _on_cpu(model: Any, batch: np.ndarray) -> list[np.ndarray]:
+    with tf.device("/CPU:0"):
+        outputs = model(batch, training=False)
+        return [tf.cast(output, tf.float32).numpy() for output in outputs]
+
+
+def _read(path: pathlib.Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExportError(
+            f"`--check-images`: {path}: cannot be read: {error.strerror}"
+        ) from None
+
+
+def _decode(
+    data: bytes, path: pathlib.Path | None, preprocessing: Any, channels: int
+) -> np.ndarray:
+    try:
+        return decode_and_resize(tf.constant(data), preprocessing, channels).numpy()
+    except tf.errors.InvalidArgumentError:
+        raise ExportError(f"`--check-images`: {path}: not a readable image") from None
+
+
+def _generated_images(model: Any, options: ExportOptions) -> Iterator[bytes]:
+    """Smooth patterns, PNG and JPEG in turn, in the model's size and in others."""
+    random = np.random.default_rng(0)
+    for index in range(GENERATED):
+        coarse = random.uniform(-64, 319, (1, 4, 5, model.channels)).astype("float32")
+        size = [side + 13 * index for side in model.image_size]
+        smooth = tf.image.resize(coarse, size, "bicubic")[0]
+        image = tf.cast(tf.clip_by_value(smooth, 0, 255), tf.uint8)
+        encode = tf.io.encode_jpeg if index % 2 else tf.io.encode_png
+        data = encode(image).numpy()
+        fits = len(data) <= options.max_image_bytes
+        if fits and size[0] * size[1] <= options.max_image_pixels:
+            yield data

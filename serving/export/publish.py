@@ -1,0 +1,166 @@
+"""Publishes a Keras model as a version: write, warm up, verify, describe, rename."""
+
+import contextlib
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import ExportError
+from ..rollout import manifest
+from ..rollout.versions import staged_version, version_folders
+from . import formats, warmup_records
+from .options import ExportOptions
+from .verification_inputs import QUESTIONS
+from .verify import verified
+
+# How far a probability may be from the Keras model's, by what is computed in.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
+
+
+class Published(NamedTuple):
+    """A version that was published.
+
+    Attributes:
+        path: Its folder.
+        version: Its number.
+        manifest: What `assets.extra/manifest.json` holds.
+    """
+
+    path: pathlib.Path
+    version: int
+    manifest: manifest.Manifest
+
+
+def publish(
+    model: Any,
+    base_path: pathlib.Path,
+    options: ExportOptions | None = None,
+    *,
+    version: int | None = None,
+    check_images: Sequence[pathlib.Path] = (),
+    export_format: str = formats.SAVED_MODEL,
+    source: pathlib.Path | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Published:
+    """Writes a model as a version of a served model, once it has been verified.
+
+    A server that watches `base_path` sees the version complete or not at all.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+        base_path: The model's folder, which holds the versions.
+        options: What is exported; the defaults when absent.
+        version: The version's number; default: the next one.
+        check_images: Image files to compare answers on, beside those that are made.
+        export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
+        source: The `.keras` file, for the manifest.
+        progress: Is told each step before it begins.
+
+    Returns:
+        Where it is, and its manifest.
+
+    Raises:
+        ExportError: It cannot be written, or what was written does not agree with the
+            Keras model. Nothing is published then.
+    """
+    options = options or ExportOptions()
+    _check_folder(base_path, export_format)
+    if export_format != formats.SAVED_MODEL:
+        formats.check(export_format, model, options)
+    with _told(base_path):
+        from .keras_model import facts, golden_answers
+
+        progress("asking the Keras model about the golden images")
+        golden = golden_answers(model, options, check_images)
+        described = {"created": _now(), "source": _source(source), **facts(model)}
+        with staged_version(base_path, version) as (folder, number):
+            progress(f"writing and verifying version {number}")
+            if export_format == formats.SAVED_MODEL:
+                written = _write_saved_model(model, folder, options, golden)
+            else:
+                inputs = described["model"]["inputs"]
+                agreement = formats.write(model, folder, export_format, golden, inputs)
+                written = {"agreement": agreement}
+            told = {**described, "export_format": export_format, **written}
+            manifest_written = manifest.write(folder, told)
+    return Published(base_path / str(number), number, manifest_written)
+
+
+def _write_saved_model(
+    model: Any, folder: pathlib.Path, options: ExportOptions, golden: Any
+) -> manifest.Manifest:
+    """Writes and verifies a SavedModel; gives what the manifest tells about it."""
+    from . import signatures
+
+    signatures.save(model, folder, options)
+    specs = manifest.signature_specs(folder)
+    sizes = [n for n in options.allowed_batch_sizes if n <= options.max_images]
+    warmup_records.write(
+        folder, warmup_records.requests(specs, sizes, options.warmup), specs
+    )
+    tolerance = tolerance_of(model, options)
+    limits = {
+        name: getattr(options, name)
+        for name in ("max_images", "max_image_bytes", "max_image_pixels")
+    }
+    agreement = verified(folder, golden, tolerance, limits)
+    return {
+        "options": dataclasses.asdict(options),
+        "signatures": specs,
+        "left_out": [name for name in QUESTIONS if name not in specs],
+        "agreement": {**agreement, "tolerance": tolerance},
+    }
+
+
+def tolerance_of(model: Any, options: ExportOptions) -> float:
+    """How far a probability of the written model may be from the Keras model's."""
+    return max(TOLERANCE[options.precision], TOLERANCE[model.compute_dtype])
+
+
+def _check_folder(base_path: pathlib.Path, export_format: str) -> None:
+    """Refuses a folder that holds something else than versions of this format."""
+    if base_path.exists() and not base_path.is_dir():
+        raise ExportError(f"{base_path}: cannot be written: it is a file")
+    folders = version_folders(base_path)
+    visible = base_path.glob("[!.]*") if base_path.is_dir() else ()
+    others = sorted(
+        {path.name for path in visible} - {p.name for p in folders.values()}
+    )
+    if others:
+        raise ExportError(
+            f"{base_path}: holds other things than versions: {', '.join(others[:5])}. "
+            "Give the model a folder of its own"
+        )
+    mark = formats.MARKS[export_format]
+    for folder in folders.values():
+        if not (folder / mark).is_file():
+            raise ExportError(
+                f"{folder}: has no {mark}; all versions of a folder must be of one "
+                f"format. Received: {export_format}"
+            )
+
+
+@contextlib.contextmanager
+def _told(base_path: pathlib.Path) -> Iterator[None]:
+    """Turns what TensorFlow, Keras and the disk raise into sentences for the user."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "message", None) or str(error)
+        raise ExportError(f"{base_path}: cannot be written: {reason}") from None
+    except ValueError as error:
+        raise ExportError(str(error)) from None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _source(path: pathlib.Path | None) -> manifest.Manifest | None:
+    if path is None:
+        return None
+    return {"file": path.name, "sha256": manifest.sha256_of(path)}

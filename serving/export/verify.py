@@ -1,0 +1,180 @@
+"""Asks a SavedModel what the Keras model was asked, in a process without Keras.
+
+`verified` starts `python -m serving.export.verify FOLDER GOLDEN` as a process of its
+own. That process loads the folder into a session, as servers do, runs every warm-up
+record, compares the answers of every signature, and sees that bad input is refused.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ExportError
+from . import warmup_records
+from .numeric_agreement import Disagreement, difference
+from .verification_inputs import QUESTIONS, Arrays, bad_inputs, example
+
+SECONDS = 1800
+BATCH = 8
+
+
+def verified(
+    folder: pathlib.Path, golden: Arrays, tolerance: float, limits: Mapping[str, int]
+) -> dict[str, Any]:
+    """Compares a SavedModel with golden answers, in a fresh process.
+
+    Args:
+        folder: A version with its warm-up records.
+        golden: As `live.golden_answers` gives them.
+        tolerance: How far a probability may be from the golden one.
+        limits: `max_images`, `max_image_bytes` and `max_image_pixels`, which the graph
+            must enforce.
+
+    Returns:
+        `images`, `max_difference` of a probability, `top1` agreement from 0 to 1.
+
+    Raises:
+        ExportError: It does not agree, or cannot be loaded.
+        OSError: The golden answers cannot be written.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        path = pathlib.Path(scratch, "golden.npz")
+        settings = {"tolerance": tolerance, "limits": dict(limits)}
+        arrays: dict[str, Any] = {**golden, "settings": np.array(settings)}
+        np.savez(path, **arrays)
+        result = subprocess.run(
+            [
+                *(sys.executable, "-m", "serving.export.verify"),
+                *(str(folder.absolute()), str(path)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            cwd=pathlib.Path(__file__).parents[2],
+            # A GPU may be full of the model that is exported.
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+        )
+    if result.returncode:
+        told = result.stdout.strip() or result.stderr.strip()
+        reason = told.splitlines()[-1] if told else f"exit {result.returncode}"
+        raise ExportError(
+            f"the written model must answer as the Keras model does: {reason}; "
+            "nothing was published"
+        )
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def main(argv: list[str]) -> int:
+    """Compares FOLDER with GOLDEN; prints the agreement as JSON, or what is wrong."""
+    folder, golden_path = argv
+    for name in ("keras", "keras_vit"):
+        sys.modules[name] = None  # type: ignore[assignment]  # an import fails
+    import tensorflow as tf
+
+    with np.load(golden_path, allow_pickle=True) as file:
+        golden = dict(file)
+    settings = golden.pop("settings").item()
+    golden["examples"] = np.array([example(data) for data in golden["files"]], object)
+    try:
+        served = _Served(pathlib.Path(folder))
+        _run_warmup(served)
+        _refuse(served, golden, settings["limits"])
+        print(json.dumps(_compare(served, golden, **settings)))
+    except (Disagreement, tf.errors.OpError) as error:
+        print(str(getattr(error, "message", error)).splitlines()[0])
+        return 1
+    return 0
+
+
+class _Served:
+    """A SavedModel in a session, which is what TensorFlow Serving runs it in."""
+
+    def __init__(self, folder: pathlib.Path):
+        import tensorflow as tf
+
+        graph = tf.Graph()
+        self.folder = folder
+        self.session = tf.compat.v1.Session(graph=graph)
+        with graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(self.session, ["serve"], str(folder))
+        self.signatures = {
+            name: signature
+            for name, signature in loaded.signature_def.items()
+            if not name.startswith("__")
+        }
+        if unknown := self.signatures.keys() - QUESTIONS:
+            raise Disagreement(f"nobody checks {', '.join(sorted(unknown))}")
+
+    def run(self, name: str, inputs: Mapping[str, Any]) -> Arrays:
+        signature = self.signatures[name]
+        outputs = {alias: info.name for alias, info in signature.outputs.items()}
+        feeds = {signature.inputs[alias].name: inputs[alias] for alias in inputs}
+        return self.session.run(outputs, feeds)
+
+
+def _run_warmup(served: _Served) -> None:
+    import tensorflow as tf
+
+    for signature, inputs in warmup_records.read(served.folder):
+        try:
+            served.run(signature, inputs)
+        except tf.errors.OpError as error:
+            told = error.message.splitlines()[0]
+            raise Disagreement(f"a warm-up record of {signature}: {told}") from None
+
+
+def _refuse(served: _Served, golden: Arrays, limits: dict[str, int]) -> None:
+    import tensorflow as tf
+
+    for text, key, batch in bad_inputs(golden, limits):
+        for name in served.signatures:
+            alias, fed = QUESTIONS[name]
+            if fed != key:
+                continue
+            try:
+                served.run(name, {alias: batch})
+            except tf.errors.InvalidArgumentError:
+                continue
+            raise Disagreement(f"{name} must refuse {text}")
+
+
+def _compare(
+    served: _Served, golden: Arrays, tolerance: float, limits: dict[str, int]
+) -> dict[str, Any]:
+    size = min(BATCH, limits["max_images"])
+    largest = max(
+        difference(name, _ask(served, name, golden, size), golden, tolerance)
+        for name in served.signatures
+    )
+    alone = _ask(served, "serve_pixels", golden, 1)
+    largest = max(largest, difference("serve_pixels", alone, golden, tolerance))
+    best = alone["probabilities"].argmax(axis=1) == golden["outputs"].argmax(axis=1)
+    return {
+        "images": len(golden["files"]),
+        "max_difference": largest,
+        "top1": float(np.mean(best)),
+    }
+
+
+def _ask(served: _Served, name: str, golden: Arrays, size: int) -> Arrays:
+    """A signature's answers about all golden images, `size` of them in a request."""
+    alias, key = QUESTIONS[name]
+    batches = [
+        served.run(name, {alias: golden[key][start : start + size]})
+        for start in range(0, len(golden[key]), size)
+    ]
+    return {
+        output: np.concatenate([batch[output] for batch in batches])
+        for output in batches[0]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""`python -m serving serve`: the local server as a command."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from . import memory
+from .flags import ServerOptions, parse_flags
+from .status_errors import ServingError, UsageError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serves until SIGTERM or SIGINT.
+
+    Args:
+        argv: the flags.
+
+    Returns:
+        The exit status: 0 after a stop, 1 if the server cannot start, 2 for a wrong
+        flag.
+    """
+    # What fails is told by exceptions; TensorFlow's own log is about missing GPUs.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        options = parse_flags(argv)
+        if options.version:
+            print(
+                f"keras-vit local server, TensorFlow {metadata.version('tensorflow')}"
+            )
+            return 0
+        _log_to_stderr()
+        memory.keep_large_apart()
+        asyncio.run(_serve(options))
+    except ServingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except ModuleNotFoundError as error:
+        print(
+            f"error: {error}. The local server needs: "
+            'pip install "keras-vit-serving[serve]"',
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger(__package__)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+async def _serve(options: ServerOptions) -> None:
+    from .config import config_of
+    from .server import Addresses, Stop, serve
+
+    config = config_of(options)
+    names = ", ".join(model.name for model in config.model_config_list.config)
+
+    def ready(addresses: Addresses) -> None:
+        # TensorFlow's objects stay; looking through them at each collection would
+        # double the time that a large JSON body takes.
+        gc.freeze()
+        print(
+            f"serving {names}: REST {addresses.rest}/v1/models, gRPC {addresses.grpc}",
+            flush=True,
+        )
+
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.ask)
+    await serve(config, options, ready, stop)

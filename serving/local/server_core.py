@@ -1,0 +1,230 @@
+"""All served models: loading, changing the configuration, finding a version.
+
+A new version is loaded before an old one is unloaded; a version that fails to load
+leaves the old one in service.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
+from tensorflow_serving.apis.model_pb2 import ModelSpec
+
+from . import config as configuration
+from . import memory
+from .config import ModelConfig, ModelServerConfig
+from .flags import ServerOptions
+from .servable import Failure, Loader, ServedModel, tell_failures
+from .session import LoadedModel
+from .status_errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    StartError,
+)
+from .version_lifecycle import Version
+
+# How often a request looks for a version: while it looks, the next version may take
+# over from the one that was about to be found.
+_LOOKS = 3
+
+
+class ServedModels:
+    """The models of a server. Any thread may call any method.
+
+    Args:
+        options: polling, retries and labels.
+        load: loads the folder of a version.
+    """
+
+    def __init__(self, options: ServerOptions, load: Loader):
+        self._options = options
+        self._load = load
+        self._models: dict[str, ServedModel] = {}
+        self._changes = threading.Lock()  # one change of what is served at a time
+        self._stopping = threading.Event()
+
+    def start(self, config: ModelServerConfig) -> None:
+        """Loads every model.
+
+        Raises:
+            StartError: a model has no version that can be loaded.
+            ServingError: the configuration is refused.
+        """
+        retries = self._options.max_num_load_retries or 0
+        with self._changes:
+            try:
+                self._accept(config)
+            except FailedPrecondition as error:
+                flag = "--allow_version_labels_for_unavailable_models"
+                raise StartError(f"{error}; {flag} allows it") from error
+            attempted = self._reconcile(retries)
+            while not self._stopping.is_set() and (due := self._next_attempt()):
+                tell_failures(attempted)
+                self._stopping.wait(max(0.0, due - time.monotonic()))
+                attempted = self._reconcile(retries)
+        if failures := self._failures(self._models):
+            raise StartError(
+                "; ".join(
+                    f"model {name}, version {number}, cannot be loaded: {error}"
+                    for name, number, error in failures
+                )
+            )
+        tell_failures(attempted)
+
+    def reload(self, config: ModelServerConfig) -> None:
+        """Serves what a new configuration names and nothing else.
+
+        Raises:
+            InvalidArgument: the configuration is wrong.
+            FailedPrecondition: a label would point to a version that is not available.
+            ServingError: a new model has no version that can be loaded.
+        """
+        configuration.check_config(config)
+        with self._changes:
+            before = self._configs().keys()
+            self._accept(config)
+            tell_failures(self._reconcile(self._retries))
+            failures = self._failures(self._configs().keys() - before)
+        if failures:
+            errors = "".join(
+                f"{{{{name: {name} version: {number}}} "
+                f"due to error: {error.with_code()}}}, "
+                for name, number, error in failures
+            )
+            raise ServingError(
+                f"{len(failures)} model(s) did not become available: {{{errors}}}"
+            )
+
+    def refresh(self, scan: bool) -> float | None:
+        """Brings what is loaded up to date.
+
+        Args:
+            scan: whether to look for versions on the disk; otherwise only loads that
+                failed before are tried again, when it is time.
+
+        Returns:
+            When the next attempt of a failed load is due, in `time.monotonic` seconds.
+        """
+        with self._changes:
+            tell_failures(self._reconcile(self._retries, scan))
+            return self._next_attempt()
+
+    def give_up(self) -> None:
+        """Lets `start` return after the attempt that is under way."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Frees everything; runs that are under way fail."""
+        self._stopping.set()
+        for version in self._versions():
+            version.close()
+
+    def serves(self, config: ModelServerConfig) -> bool:
+        """Whether a configuration is the present one."""
+        return self._configs() == {m.name: m for m in config.model_config_list.config}
+
+    @contextlib.contextmanager
+    def use(self, spec: ModelSpec) -> Iterator[tuple[LoadedModel, int]]:
+        """The version that a ModelSpec names, and its number, for the block.
+
+        Raises:
+            InvalidArgument: no name, or an unknown label.
+            NotFound: no such version is available.
+        """
+        if not spec.name:
+            raise InvalidArgument("ModelSpec has no name specified.")
+        served = self._model(spec.name)
+        for _ in range(_LOOKS):
+            for version in served.candidates(spec):
+                with version.in_use() as model:
+                    if model is not None:
+                        yield model, version.number
+                        return
+        asked = f"Latest({spec.name})"
+        if spec.WhichOneof("version_choice"):
+            asked = f"Specific({spec.name}, {served.number(spec)})"
+        raise NotFound(f"Servable not found for request: {asked}")
+
+    def status(self, spec: ModelSpec) -> GetModelStatusResponse:
+        """The states of a model's versions.
+
+        Raises:
+            NotFound: no such model or version was ever served.
+        """
+        return self._model(spec.name).status(spec)
+
+    def _model(self, name: str) -> ServedModel:
+        """A model; one without versions if there is none of that name."""
+        return self._models.get(name) or ServedModel(name, self._load)
+
+    def _configs(self) -> dict[str, ModelConfig]:
+        present = list(self._models.items())  # other threads may add to it
+        return {name: model.config for name, model in present if model.config}
+
+    def _accept(self, config: ModelServerConfig) -> None:
+        """Takes a configuration over, or refuses it and changes nothing."""
+        new = {model.name: model for model in config.model_config_list.config}
+        present = self._configs()
+        for name in [name for name in new if name in present]:
+            platforms = [configuration.platform_of(c[name]) for c in (present, new)]
+            if platforms[0] != platforms[1]:
+                raise InvalidArgument(
+                    f"Illegal to change a model's platform. For model {name} platform "
+                    f"was {platforms[0]} and new platform requested is {platforms[1]}"
+                )
+        allow = self._options.allow_version_labels_for_unavailable_models
+        for name, model in new.items():
+            self._model(name).check_labels(model, allow)
+        for model in new.values():
+            configuration.check_platform(model)
+        for name in new.keys() - self._models.keys():
+            self._models[name] = ServedModel(name, self._load)
+        for name, served in self._models.items():
+            served.config = new.get(name)
+
+    @property
+    def _retries(self) -> int:
+        retries = self._options.max_num_load_retries
+        return 5 if retries is None else retries
+
+    def _reconcile(self, retries: int, scan: bool = True) -> list[Version]:
+        """Loads what is wanted and not there, then unloads what is not wanted.
+
+        Returns:
+            The versions that were tried to load.
+        """
+        if scan:
+            for model in self._models.values():
+                model.look()
+        now = time.monotonic()
+        due = [v for v in self._versions() if (v.next_attempt or now + 1) <= now]
+        interval = self._options.load_retry_interval_micros / 1e6
+        if due:
+            with ThreadPoolExecutor(max(1, self._options.num_load_threads)) as pool:
+                list(pool.map(lambda version: version.attempt(retries, interval), due))
+        unwanted = [v for model in self._models.values() for v in model.unwanted()]
+        if unwanted:
+            with ThreadPoolExecutor(max(1, self._options.num_unload_threads)) as pool:
+                list(pool.map(Version.unload, unwanted))
+            memory.give_back()
+        return due
+
+    def _versions(self) -> list[Version]:
+        present = list(self._models.values())  # other threads may add to it
+        return [v for model in present for v in list(model.versions.values())]
+
+    def _next_attempt(self) -> float | None:
+        times = (version.next_attempt for version in self._versions())
+        return min((due for due in times if due is not None), default=None)
+
+    def _failures(self, names: Iterable[str]) -> list[Failure]:
+        return [
+            failure
+            for name in names
+            if (failure := self._models[name].failure()) is not None
+        ]

@@ -1,0 +1,116 @@
+"""TensorProto <-> NumPy: what TensorFlow Serving accepts, and how it answers."""
+
+import functools
+import math
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+from .status_errors import InvalidArgument
+
+# The field of a TensorProto that holds a type's values.
+_FIELDS = {
+    types_pb2.DT_FLOAT: "float_val",
+    types_pb2.DT_DOUBLE: "double_val",
+    types_pb2.DT_INT32: "int_val",
+    types_pb2.DT_INT16: "int_val",
+    types_pb2.DT_INT8: "int_val",
+    types_pb2.DT_UINT8: "int_val",
+    types_pb2.DT_UINT16: "int_val",
+    types_pb2.DT_INT64: "int64_val",
+    types_pb2.DT_UINT32: "uint32_val",
+    types_pb2.DT_UINT64: "uint64_val",
+    types_pb2.DT_BOOL: "bool_val",
+    types_pb2.DT_STRING: "string_val",
+    types_pb2.DT_HALF: "half_val",
+    types_pb2.DT_BFLOAT16: "half_val",
+    types_pb2.DT_COMPLEX64: "scomplex_val",
+    types_pb2.DT_COMPLEX128: "dcomplex_val",
+}
+
+# Types whose values are written as those of another type.
+_WRITTEN_AS = {
+    types_pb2.DT_HALF: np.uint16,
+    types_pb2.DT_BFLOAT16: np.uint16,
+    types_pb2.DT_COMPLEX64: np.float32,
+    types_pb2.DT_COMPLEX128: np.float64,
+}
+
+# How many values a tensor may have that sends fewer and means the last one repeated.
+_REPEATED = 2**24
+
+
+def type_of(array: np.ndarray) -> int:
+    """The DataType of an array."""
+    return _type_of(array.dtype)
+
+
+@functools.cache
+def _type_of(numpy_type: np.dtype) -> int:
+    return tf.as_dtype(numpy_type).as_datatype_enum
+
+
+@functools.cache
+def numpy_type(data_type: int) -> type[np.generic]:
+    """The type of the arrays of a DataType."""
+    return tf.as_dtype(data_type).as_numpy_dtype
+
+
+def parsing_error(alias: str) -> InvalidArgument:
+    """What TensorFlow Serving says of a tensor that is none."""
+    return InvalidArgument(f"tensor parsing error: {alias}")
+
+
+def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
+    """The array of a TensorProto, read by TensorFlow's own reader.
+
+    That one accepts fewer values than the shape holds (the last one counts for the
+    rest, none means zeros) and ignores values beyond it.
+
+    Args:
+        alias: name of the input, for the error.
+        proto: any TensorProto.
+
+    Raises:
+        InvalidArgument: no type, a negative size, content of another length, more
+            dimensions than NumPy has, or more than 2^24 values that are not sent.
+    """
+    if proto.dtype not in _FIELDS or _repeats_too_often(proto):
+        raise parsing_error(alias)
+    try:
+        tensor = tf.io.parse_tensor(proto.SerializeToString(), proto.dtype)
+        array = tensor.numpy()
+    except (tf.errors.OpError, ValueError) as error:
+        raise parsing_error(alias) from error
+    return np.asarray(array, object if isinstance(array, bytes) else None)
+
+
+def _repeats_too_often(proto: TensorProto) -> bool:
+    """Whether a message of a few bytes asks for gigabytes."""
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sent = len(getattr(proto, _FIELDS[proto.dtype]))
+    return size > max(sent, _REPEATED) and not proto.tensor_content
+
+
+def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:
+    """A TensorProto with its values in the typed field, as TensorFlow Serving answers.
+
+    Args:
+        array: an output; strings are bytes.
+        as_content: numbers in `tensor_content` instead.
+    """
+    data_type = type_of(array)
+    proto = TensorProto(dtype=data_type)
+    proto.tensor_shape.SetInParent()
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    if as_content and data_type != types_pb2.DT_STRING:
+        proto.tensor_content = np.ascontiguousarray(array).tobytes()
+        return proto
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if written_as := _WRITTEN_AS.get(data_type):
+        flat = flat.view(written_as)
+    getattr(proto, _FIELDS[data_type]).extend(flat.tolist())
+    return proto

@@ -1,0 +1,1 @@
+"""Rollout: versions on disk, and the labels that decide which one answers."""

@@ -1,0 +1,396 @@
+"""From a `.keras` file to a published version: agreement, flags, failures."""
+
+import dataclasses
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from serving.errors import ExportError
+from serving.export import export, keras_model, publish, signatures
+from serving.export.numeric_agreement import Disagreement, difference
+from serving.export.options import ExportOptions
+from serving.rollout import labels, server_status
+from serving.rollout.versions import versions
+
+ROOT = pathlib.Path(__file__).parents[3]
+NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
+# Small limits: what is beyond them is quick to make.
+OPTIONS = ExportOptions(
+    top_k=3, max_images=5, max_image_bytes=10_000, max_image_pixels=50_000
+)
+
+
+def build(tiny_vit, **keywords):
+    return tiny_vit(
+        channels=1,
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
+        class_names=NAMES,
+        **keywords,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tiny_vit):
+    return build(tiny_vit)
+
+
+@pytest.fixture(scope="module")
+def keras_file(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "best.keras"
+    model.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def published(model, keras_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "m"
+    return publish.publish(model, folder, OPTIONS, source=keras_file)
+
+
+@pytest.fixture
+def unverified(monkeypatch):
+    """Leaves the check in a fresh process out."""
+    agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
+    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
+
+
+def run(*arguments):
+    return export.main([str(argument) for argument in arguments])
+
+
+def test_a_published_version_agrees_and_says_what_it_is(published, keras_file):
+    told = json.loads((published.path / "assets.extra" / "manifest.json").read_text())
+    assert told == published.manifest
+    assert told["agreement"]["max_difference"] < 1e-5
+    assert told["agreement"]["top1"] == 1
+    assert told["agreement"]["images"] == keras_model.GENERATED
+    assert told["labels"]["names"] == NAMES
+    assert told["options"] == dataclasses.asdict(OPTIONS)
+    assert told["packages"]["tensorflow"] == tf.__version__
+    assert (
+        told["model"]["parameters"]
+        == keras.models.load_model(keras_file).count_params()
+    )
+    assert told["preprocessing"]["image_size"] == [22, 14]
+    assert told["signatures"]["serve_pixels"]["inputs"] == {
+        "pixel_values": {"dtype": "float32", "shape": [None, 22, 14, 1]}
+    }
+    assert set(told["files"]) == {
+        path.relative_to(published.path).as_posix()
+        for path in published.path.rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }
+
+
+def test_the_command_publishes_a_runs_best_model(keras_file, tmp_path, capsys):
+    to = tmp_path / "models" / "m"
+    config = tmp_path / "models.config"
+    image = tmp_path / "gray.png"
+    image.write_bytes(tf.io.encode_png(np.full((9, 8, 1), 99, "uint8")).numpy())
+    status = run(
+        *(keras_file.parent, "--to", to, "--check-images", image, "--top-k", 2),
+        *("--batching", "none", "--max-image-pixels", 50_000, "--version", 4),
+        *("--config", config, "--label", "stable", "--served-from", "/models/m"),
+    )
+    assert status == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert f"{to / '4'}: published; agrees with {keras_file} to " in out
+    assert "on 9 images" in out
+    assert "m: stable is version 4" in out
+    assert 'base_path: "/models/m"' in config.read_text()
+    answer = tf.saved_model.load(str(to / "4")).signatures["serve_images"]
+    assert answer.structured_outputs["scores"].shape == [None, 2]
+
+
+def test_every_option_is_a_flag():
+    flags = export._parser().format_help()
+    for field in dataclasses.fields(ExportOptions):
+        assert f"--{field.name.replace('_', '-')}" in flags
+        assert str(field.default) in flags
+    assert set(export._descriptions()) == {
+        field.name for field in dataclasses.fields(ExportOptions)
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({}, 1e-5),
+        ({"precision": "bfloat16"}, 5e-2),
+    ],
+)
+def test_what_may_differ_depends_on_what_is_computed_in(model, options, allowed):
+    assert publish.tolerance_of(model, ExportOptions(**options)) == allowed
+
+
+def test_bfloat16_is_published_with_its_distance(model, tmp_path):
+    options = dataclasses.replace(OPTIONS, precision="bfloat16", batching="none")
+    told = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
+    assert 1e-6 < told["max_difference"] < 5e-2
+
+
+def with_random_weights(model):
+    random = np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(random.normal(scale=0.2, size=weight.shape))
+    return model
+
+
+def resnet():
+    return keras_vit.ResNet(blocks=(1, 1, 1, 1), image_size=(32, 48), classes=3)
+
+
+def classifier():
+    images = keras.Input((16, 12, 3))
+    features = keras.layers.Conv2D(5, 3)(images)
+    features = keras.layers.GlobalAveragePooling2D()(features)
+    return keras_vit.ImageClassifier(
+        backbone=keras.Model(images, features),
+        classes=3,
+        classifier_activation="softmax",
+    )
+
+
+@pytest.mark.parametrize("build_model", [resnet, classifier])
+def test_every_kind_of_model_is_published(build_model, tmp_path):
+    with_random_weights(build_model()).save(tmp_path / "model.keras")
+    model = export.load(tmp_path / "model.keras")
+    told = publish.publish(model, tmp_path / "m", OPTIONS).manifest
+    assert told["left_out"] == ["attention"]
+    assert told["agreement"]["max_difference"] < 1e-5
+
+
+@pytest.fixture
+def golden(model):
+    return keras_model.golden_answers(model, OPTIONS, [])
+
+
+@pytest.fixture
+def answers(golden):
+    """What serving_default should answer about the golden images."""
+    best = np.argsort(-golden["probabilities"], axis=1)[:, :3]
+    names = np.array([name.encode() for name in NAMES], object)
+    return {
+        "scores": np.take_along_axis(golden["probabilities"], best, 1),
+        "class_ids": best,
+        "classes": names[best],
+    }
+
+
+def test_right_answers_are_accepted(golden, answers):
+    assert difference("serving_default", answers, golden, 1e-5) < 1e-6
+    del answers["class_ids"]
+    assert difference("classify", answers, golden, 1e-5) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda a: a.update(scores=a["scores"] + 2e-5),
+        lambda a: a.update(scores=a["scores"] * np.nan),
+        lambda a: a.update(classes=a["classes"][:, ::-1]),
+        lambda a: a.update(class_ids=a["class_ids"][:, ::-1]),
+        lambda a: a.update({name: a[name][::-1] for name in a}),
+        lambda a: a.update({n: a[n][:, ::-1] for n in ("classes", "class_ids")}),
+        lambda a: a.update({name: a[name][:, ::-1] for name in a}),
+        lambda a: a.update({name: a[name][:, [0, 0, 1]] for name in a}),
+        lambda a: a.update(logits=np.zeros((8, 7))),
+    ],
+)
+def test_wrong_answers_are_refused(golden, answers, spoil):
+    spoil(answers)
+    with pytest.raises(Disagreement):
+        difference("serving_default", answers, golden, 1e-5)
+
+
+def test_golden_answers_are_those_of_the_model_alone(golden, model):
+    expected = model.predict(golden["images"], verbose=0)
+    np.testing.assert_allclose(golden["outputs"], expected, atol=1e-6)
+    np.testing.assert_allclose(golden["logits"], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        golden["pixels"], (golden["images"] - 127.5) / 127.5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("labels", "gives (wrong classes|other scores)"),
+        ("guard", "must refuse NaN"),
+        ("limit", "must refuse more than `max_image_pixels`"),
+    ],
+)
+def test_what_is_written_wrong_is_not_published(
+    model, tmp_path, monkeypatch, broken, message
+):
+    if broken == "labels":
+        swapped = [*NAMES[1::-1], *NAMES[2:]]
+        monkeypatch.setattr(signatures, "class_labels", lambda _: swapped)
+    elif broken == "guard":
+        monkeypatch.setattr(signatures, "checked_finite", lambda values, _: values)
+    save = signatures.save
+
+    def save_otherwise(model, folder, options):
+        if broken == "limit":
+            options = dataclasses.replace(options, max_image_pixels=10**6)
+        save(model, folder, options)
+
+    monkeypatch.setattr(signatures, "save", save_otherwise)
+    with pytest.raises(ExportError, match=message):
+        publish.publish(model, tmp_path / "m", OPTIONS)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
+
+
+def test_a_model_with_nan_weights_is_not_published(tiny_vit, tmp_path, capsys):
+    model = build(tiny_vit)
+    model.get_layer("head").bias.assign(np.full(7, np.nan))
+    model.save(tmp_path / "model.keras")
+    assert run(tmp_path / "model.keras", "--to", tmp_path / "m") == 1
+    assert "nothing was published" in capsys.readouterr().err
+    assert versions(tmp_path / "m") == []
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path, capsys):
+    path = tmp_path / "fake.keras"
+    path.write_bytes(b"not a zip file")
+    assert run(path, "--to", tmp_path / "m") == 1
+    assert "fake.keras: not a readable .keras file" in capsys.readouterr().err
+    assert run(tmp_path / "none.keras", "--to", tmp_path / "m") == 1
+    assert "none.keras: no such file" in capsys.readouterr().err
+    assert run(tmp_path, "--to", tmp_path / "m") == 1
+    assert "best.keras: no such file" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+
+def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    assert run(path, "--to", tmp_path / "m") == 1
+    assert "must hold a model of keras_vit with classes" in capsys.readouterr().err
+    tiny_vit(classes=None).save(path)
+    assert run(path, "--to", tmp_path / "m") == 1
+    assert "must hold a model of keras_vit with classes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--label", "canary"], "--label needs --config"),
+        (["--rest", "http://localhost"], "--rest needs --config"),
+        (["--config", "/none/models.config"], "no such folder"),
+        (["--config", "c", "--label", "a/b"], "a label has no /"),
+        (["--config", "c", "--rest", "http://127.0.0.1:9"], "c: no such file: the s"),
+        (
+            ["--config", "/dev/null", "--rest", "http://127.0.0.1:9"],
+            "http://127.0.0.1:9: ",
+        ),
+        (["--config", "c", "--label", "previous"], "rollback goes back to"),
+        (["--check-images", "none.png"], "none.png: cannot be read"),
+        (["--check-images", __file__], "test_export.py: not a readable image"),
+        (["--format", "onnx", "--top-k", 2], "which has no top_k"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    keras_file, tmp_path, arguments, message, capsys
+):
+    assert run(keras_file, "--to", tmp_path / "m", *arguments) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_server_that_goes_meanwhile_leaves_a_version_without_the_label(
+    keras_file, tmp_path, monkeypatch, capsys, unverified
+):
+    """It is told, with the command that gives the label."""
+
+    def gone(*_):
+        raise ExportError("http://server: gone")
+
+    monkeypatch.setattr(server_status, "states", lambda *_: {})
+    monkeypatch.setattr(server_status, "wait_available", gone)
+    to, config = tmp_path / "m", tmp_path / "models.config"
+    config.write_text("# empty\n")
+    served = ("--config", config, "--label", "stable", "--rest", "http://server")
+    assert run(keras_file, "--to", to, *served) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "http://server: gone. Version 1 is published, but stable is where" in told
+    assert versions(to) == [1]
+    assert "name:" not in config.read_text()
+    command = told.partition("later: python -m serving promote ")[2]
+    assert labels.promote(command.split()) == 0
+    assert 'key: "stable"' in config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--version", "0"], "--version: must be a"),
+        (["--version", "x"], "--version: must be a"),
+        (["--to", "gs://bucket/m"], "--to: must be a"),
+        (["--top-k", 0], "--top-k must be"),
+        (["--max-batch-size", -1], "--max-batch-size must be"),
+        (["--batching", "sometimes"], "--batching must be"),
+        (
+            ["--batching", "none", "--num-batch-threads", 4],
+            "--num-batch-threads needs batching='graph' or",
+        ),
+        (["--precision", "float8"], "--precision must be"),
+    ],
+)
+def test_flags_that_cannot_be_are_usage_errors_of_one_line(arguments, message, capsys):
+    with pytest.raises(SystemExit) as error:
+        run("model.keras", "--to", "m", *arguments)
+    assert error.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_a_target_that_cannot_take_versions_is_refused(model, published, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ExportError, match="file: cannot be written: it is a file"):
+        publish.publish(model, tmp_path / "file")
+    with pytest.raises(ExportError, match="holds other things than versions: file"):
+        publish.publish(model, tmp_path)
+    with pytest.raises(ExportError, match=r"has no model\.tflite; all versions"):
+        publish.publish(model, published.path.parent, export_format="litert")
+    with pytest.raises(ExportError, match="version 1 is there"):
+        publish.publish(model, published.path.parent, version=1)
+
+
+def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
+    def limit_file_size():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    result = subprocess.run(
+        [sys.executable, "-m", "serving", "export", keras_file, "--to", tmp_path / "m"],
+        preexec_fn=limit_file_size,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert result.returncode == 1
+    assert "cannot be written" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
+
+
+@pytest.mark.parametrize("number", [28, 13])
+def test_a_disk_that_fails_at_the_end_publishes_nothing(
+    model, tmp_path, monkeypatch, unverified, number
+):
+    def fail(*_):
+        raise OSError(number, "the disk says no")
+
+    monkeypatch.setattr("serving.rollout.versions.flush", fail)
+    with pytest.raises(ExportError, match="cannot be written: .*the disk says no"):
+        publish.publish(model, tmp_path / "m", OPTIONS)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}

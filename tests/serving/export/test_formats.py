@@ -1,0 +1,134 @@
+"""ONNX and LiteRT as Keras writes them: checked by their own runtimes, or refused."""
+
+import json
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from serving.errors import ExportError
+from serving.export import export, formats, publish
+from serving.export.options import ExportOptions
+
+
+@pytest.fixture
+def model(tiny_vit):
+    """New for each test: Keras treats one that was called before otherwise."""
+    return tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
+
+
+def needs(*modules):
+    for module in modules:
+        pytest.importorskip(module)
+
+
+def test_litert_is_published_and_answers_as_keras(model, tmp_path):
+    needs("ai_edge_litert")
+    published = publish.publish(model, tmp_path / "m", export_format="litert")
+    assert (published.path / "model.tflite").is_file()
+    images = np.random.default_rng(0).integers(0, 256, (3, 22, 14, 3)).astype("float32")
+    # TensorFlow's own interpreter, not the one that the export was checked with.
+    interpreter = tf.lite.Interpreter(str(published.path / "model.tflite"))
+    [name] = interpreter.get_signature_list()["serving_default"]["inputs"]
+    run = interpreter.get_signature_runner("serving_default")
+    [answer] = run(**{name: images}).values()
+    np.testing.assert_allclose(answer, model(images).numpy(), atol=1e-5)
+    told = json.loads((published.path / "assets.extra/manifest.json").read_text())
+    assert told["export_format"] == "litert"
+    assert told["agreement"]["max_difference"] < 1e-5
+    assert told["labels"]["count"] == 7
+    assert told["model"]["inputs"] == "pixels from 0 to 255"
+
+
+def test_onnx_is_published_and_answers_as_keras(model, tmp_path):
+    needs("tf2onnx", "onnxruntime")
+    import onnx
+
+    published = publish.publish(model, tmp_path / "m", export_format="onnx")
+    written = onnx.load(published.path / "model.onnx")
+    onnx.checker.check_model(written)
+    batch = written.graph.input[0].type.tensor_type.shape.dim[0]
+    assert not batch.HasField("dim_value"), "any batch"
+    assert written.doc_string == "reads pixels from 0 to 255"
+    assert written.graph.input[0].doc_string == "reads pixels from 0 to 255"
+
+
+def test_the_command_says_which_pixels_the_file_reads(model, tmp_path, capsys):
+    needs("ai_edge_litert")
+    model.save(tmp_path / "m.keras")
+    words = [str(tmp_path / "m.keras"), "--to", str(tmp_path / "m")]
+    assert export.main([*words, "--format", "litert"]) == 0
+    assert "\nmodel.tflite reads pixels from 0 to 255\n" in capsys.readouterr().out
+
+
+def test_a_model_without_preprocessing_reads_normalised_pixels(tiny_vit, tmp_path):
+    needs("ai_edge_litert")
+    published = publish.publish(tiny_vit(), tmp_path / "m", export_format="litert")
+    assert published.manifest["model"]["inputs"] == "pixels, normalised"
+
+
+@pytest.mark.parametrize("name", list(formats.FORMATS))
+def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
+    for module in formats.FORMATS[name].packages:
+        monkeypatch.setitem(sys.modules, module, None)
+    packages = ", ".join(formats.FORMATS[name].packages)
+    wanted = rf'{packages} cannot .*pip install "keras-vit-serving\[formats\]"'
+    with pytest.raises(ExportError, match=wanted):
+        publish.publish(model, tmp_path / "m", export_format=name)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_k": 3}, {"batching": "none"}, {"precision": "bfloat16"}]
+)
+def test_what_the_bare_network_has_not_is_refused(model, tmp_path, options):
+    [name] = options
+    with pytest.raises(ExportError, match=f"which has no {name}"):
+        publish.publish(
+            model, tmp_path / "m", ExportOptions(**options), export_format="litert"
+        )
+
+
+def test_a_model_that_is_not_float32_is_refused(tiny_vit, tmp_path):
+    mixed = tiny_vit(dtype="mixed_bfloat16")
+    with pytest.raises(ExportError, match="needs a model in float32"):
+        publish.publish(mixed, tmp_path / "m", export_format="litert")
+
+
+@pytest.fixture
+def fake_format(monkeypatch):
+    """A format whose runtime answers something else."""
+
+    def export(self, path, format, verbose):
+        with open(path, "wb"):
+            pass
+
+    def runner(path):
+        return lambda images: np.zeros((len(images), 7), "float32")
+
+    monkeypatch.setattr(keras.Model, "export", export)
+    fake = formats.Format("model.tflite", "litert", {}, runner)
+    monkeypatch.setitem(formats.FORMATS, "litert", fake)
+
+
+def test_a_file_that_answers_otherwise_is_not_published(model, tmp_path, fake_format):
+    with pytest.raises(ExportError, match="must agree with the Keras model to 1e-05"):
+        publish.publish(model, tmp_path / "m", export_format="litert")
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
+
+
+def test_a_model_that_keras_cannot_write_is_told_in_one_sentence(
+    model, tmp_path, fake_format, monkeypatch
+):
+    def export(self, path, format, verbose):
+        raise RuntimeError("no such operation: Foo\nand much more")
+
+    monkeypatch.setattr(keras.Model, "export", export)
+    with pytest.raises(ExportError) as error:
+        publish.publish(model, tmp_path / "m", export_format="litert")
+    assert str(error.value) == (
+        "Keras cannot write this model as litert: no such operation: Foo"
+    )

@@ -1,0 +1,303 @@
+"""What the exported graph refuses, and how it says so, fed as a server feeds it."""
+
+import io
+import struct
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from saved_models import SavedModel, examples, pictures, png_files, strings
+
+from serving.export.image_headers import image_pixels
+from serving.export.options import ExportOptions
+from serving.export.signatures import save
+
+OF_FILES = ["serving_default", "embed", "attention", "classify"]
+LIMITS = {"max_images": 6, "max_image_bytes": 3000, "max_image_pixels": 7000}
+
+
+@pytest.fixture(scope="module", params=["graph", "server", "none"])
+def served(request, tiny_vit, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("version") / "1"
+    options = ExportOptions(batching=request.param, max_batch_size=4, **LIMITS)
+    save(tiny_vit(), folder, options)
+    model = SavedModel(folder)
+    yield model
+    model.close()
+
+
+def ask(served, name, files):
+    return served.run(name, examples(files) if name == "classify" else strings(files))
+
+
+def refusal(served, name, given):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        served.run(name, given)
+    return caught.value.message
+
+
+def file_refusal(served, name, files):
+    given = examples(files) if name == "classify" else strings(files)
+    return refusal(served, name, given)
+
+
+def encoded(kind, height, width, **kwargs):
+    random = np.random.default_rng(2)
+    rows = random.integers(0, 256, (height, width, 3)).astype("uint8")
+    file = io.BytesIO()
+    Image.fromarray(rows).save(file, kind, **kwargs)
+    return file.getvalue()
+
+
+def input_name(signature):
+    return "inputs" if signature == "classify" else "image_bytes"
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+def test_a_request_has_1_to_max_images_files(served, name):
+    [png] = png_files(pictures(3, 1))
+    assert ask(served, name, [png] * 6)
+    for count in (0, 7):
+        message = file_refusal(served, name, [png] * count)
+        assert f"`{input_name(name)}` must hold 1 to 6 images" in message
+        assert f"[{count}]" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("serve_images", "uint8"), ("serve_pixels", "float32")]
+)
+def test_a_request_has_1_to_max_images_tensors(served, name, dtype):
+    alias = "images" if name == "serve_images" else "pixel_values"
+    images = np.zeros((7, 22, 14, 3), dtype)
+    assert len(served.run(name, images[:6])) >= 2
+    for count in (0, 7):
+        message = refusal(served, name, images[:count])
+        assert f"`{alias}` must hold 1 to 6 images. Received:] [{count}]" in message
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 14, 22, 3), (2, 22, 14, 1), (22, 14, 3), (), (0,)]
+)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("serve_images", "uint8"), ("serve_pixels", "float32")]
+)
+def test_a_wrong_shape_is_told_with_the_right_one(served, name, dtype, shape):
+    message = refusal(served, name, np.zeros(shape, dtype))
+    assert ("images" if name == "serve_images" else "pixel_values") in message
+    received = f"[{','.join(map(str, shape))}]"
+    assert f"{received} is not compatible with expected shape [?,22,14,3]" in message
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+def test_files_are_a_vector(served, name):
+    given = png_files(pictures(3, 2))
+    given = examples(given) if name == "classify" else given
+    for wrong in (given.reshape(1, 2), given[0]):
+        message = refusal(served, name, np.array(wrong, object))
+        assert "expected shape [?]" in message or "Expected serialized" in message
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+def test_each_file_has_1_to_max_image_bytes_bytes(served, name):
+    [png] = png_files(pictures(3, 1))
+    assert ask(served, name, [png, png.ljust(3000, b"\0")])
+    for bad in (b"", png.ljust(3001, b"\0")):
+        message = file_refusal(served, name, [png, bad])
+        limit = f"Each image of `{input_name(name)}` must have 1 to 3000 bytes"
+        assert limit in message
+        assert f"[{len(bad)}] [bytes at index] [1]" in message
+
+
+def test_each_file_has_max_image_pixels_pixels_at_most(served):
+    [png] = png_files(pictures(3, 1))
+    for name in OF_FILES:
+        assert ask(served, name, [png, encoded_blank(70, 100)])
+        message = file_refusal(served, name, [png, encoded_blank(71, 100)])
+        limit = f"Each image of `{input_name(name)}` must have 1 to 7000 pixels"
+        assert limit in message
+        assert "[7100] [pixels at index] [1]" in message
+
+
+def encoded_blank(height, width, kind="png", **kwargs):
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, kind, **kwargs)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (b"no image", "One of JPEG, PNG, GIF, BMP, WebP required.] [At index] [0]"),
+        (b"\xff\x0a" + bytes(30), "One of JPEG, PNG, GIF, BMP, WebP required"),
+        (png_files(pictures(3, 1))[0][:60], "PNG"),
+        (encoded("jpeg", 22, 14)[:80], "JPEG"),
+        (encoded("gif", 22, 14)[:20], ""),
+        (b"BM", ""),
+        (b"RIFF1234WEBP", ""),
+    ],
+)
+def test_a_file_that_is_no_image_fails(served, name, bad, text):
+    assert text in file_refusal(served, name, [bad])
+
+
+def test_a_header_with_a_side_of_0_is_refused_before_decoding(served):
+    [png] = png_files(pictures(3, 1))
+    bad = png[:16] + bytes(4) + png[20:]
+    message = file_refusal(served, "serving_default", [bad])
+    assert "must have 1 to 7000 pixels" in message
+    assert "[0] [pixels at index] [0]" in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_pixel_values_are_finite(served, value):
+    pixels = np.zeros((3, 22, 14, 3), "float32")
+    pixels[1, 2, 3, 1] = value
+    message = refusal(served, "serve_pixels", pixels)
+    assert "`pixel_values` must be finite.] [At index] [1]" in message
+
+
+def test_examples_have_the_feature(served):
+    message = refusal(served, "classify", strings([b""]))
+    assert "Feature: image/encoded (data type: string) is required" in message
+    assert "parse" in refusal(served, "classify", strings([b"no example"]))
+
+
+@pytest.mark.parametrize("batching", ["graph", "none"])
+def test_a_model_that_gives_nan_answers_an_error(tiny_vit, tmp_path, batching):
+    model = tiny_vit()
+    model.get_layer("encoder_block_0").attention.query.bias.assign(np.full(15, np.nan))
+    save(model, tmp_path / "1", ExportOptions(batching=batching))
+    served = SavedModel(tmp_path / "1")
+    images = pictures(3)
+    for name in served.signatures:
+        given = png_files(images)
+        if name == "serve_images":
+            given = images
+        elif name == "serve_pixels":
+            given = images.astype("float32")
+        elif name == "classify":
+            given = examples(given)
+        message = refusal(served, name, given)
+        assert "The model must give finite values" in message
+        hint = "Are these `pixel_values` normalised, about -1 to 1?"
+        assert (hint in message) is (name == "serve_pixels")
+        assert "no fault of the request" in message
+
+
+EMPTY_EXIF = b"Exif\0\0MM\0*\0\0\0\x08" + bytes(6)
+FILES = {
+    "jpeg": encoded("jpeg", 50, 70),
+    "progressive jpeg": encoded("jpeg", 50, 70, progressive=True),
+    "png": encoded("png", 50, 70),
+    "gif": encoded("gif", 50, 70),
+    "bmp": encoded("bmp", 50, 70),
+    "bmp from the top": encoded("bmp", 50, 70),
+    "lossy webp": encoded("webp", 50, 70),
+    "lossless webp": encoded("webp", 50, 70, lossless=True),
+    "extended webp": encoded(
+        "webp", 50, 70, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"
+    ),
+    "large": encoded_blank(3000, 4000),
+    "large webp": encoded_blank(3000, 4000, "webp", lossless=True),
+    "wide": encoded("png", 1, 300),
+}
+FILES["bmp from the top"] = (
+    FILES["bmp"][:22] + struct.pack("<i", -50) + FILES["bmp"][26:]
+)
+
+
+def pixels_of(data):
+    return tf.function(image_pixels)(tf.constant(data), 0)
+
+
+@pytest.mark.parametrize("data", FILES.values(), ids=FILES)
+def test_pixels_in_the_header_are_those_that_the_decoder_gives(data):
+    image = tf.io.decode_image(data, channels=3, expand_animations=False)
+    pixels = pixels_of(data)
+    assert pixels == image.shape[0] * image.shape[1]
+
+
+def gif_frame(height, width):
+    """The part of a GIF that is one black frame, its colours included."""
+    data = encoded_blank(height, width, "gif")
+    start = data.index(b",", 13 + 3 * 2 ** (data[10] % 8 + 1))
+    return data[:start], data[start:-1]
+
+
+def test_of_a_gif_all_frames_count_and_the_canvas_that_holds_them():
+    head, small = gif_frame(10, 20)
+    assert pixels_of(head + small + b";") == 200
+    assert pixels_of(head + small * 5 + b";") == 1000
+    _, large = gif_frame(2000, 3000)
+    assert pixels_of(head + small + large + b";") == 6_000_200
+    _, tall = gif_frame(5000, 1)
+    _, wide = gif_frame(1, 3000)
+    assert pixels_of(head + small + tall + wide + b";") == 15_000_000
+    comment = b"!\xfe" + b"\xff" + b"," * 255 + b"\x03,,,\0"  # no frames inside
+    assert pixels_of(head + comment * 3 + small + b";") == 200
+    long = b"!\xfe" + (b"\xff" + b"," * 255) * 1000 + b"\0"
+    after = b"; what follows the end does not count,,,"
+    assert pixels_of(head + long + small + after) == 200
+
+
+def test_a_gif_of_tiny_blocks_is_given_up():
+    head, small = gif_frame(10, 20)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 20000 blocks"):
+        pixels_of(head + b"!\xfe" + b"\x01a" * 30_000 + b"\0" + small)
+
+
+def bombs():
+    head, small = gif_frame(10, 20)
+    _, large = gif_frame(7000, 7000)
+    return {
+        "png": encoded_blank(7000, 7000),
+        "jpeg": encoded_blank(7000, 7000, "jpeg"),
+        "gif": encoded_blank(7000, 7000, "gif"),
+        "gif, second frame": head + small + large + b";",
+        "webp": encoded_blank(7000, 7000, "webp", lossless=True),
+    }
+
+
+def test_a_small_file_of_many_pixels_costs_no_memory(tiny_vit, tmp_path):
+    """49 million pixels: 147 MB decoded."""
+    save(tiny_vit(), tmp_path / "1", ExportOptions())
+    for name, data in bombs().items():
+        (tmp_path / f"{name}.bomb").write_bytes(data)
+    code = """
+        import pathlib, sys
+        sys.path[:0] = sys.argv[2:]
+        import tensorflow as tf
+        from saved_models import SavedModel, strings
+        served = SavedModel(sys.argv[1] + "/1")
+        def ask(data):
+            try:
+                served.run("serving_default", strings([data]))
+            except tf.errors.InvalidArgumentError as error:
+                print(error.message.splitlines()[0])
+        ask(b"warm-up")
+        def memory(key):
+            lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith(key))
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+        before = memory("VmRSS:")
+        for path in sorted(pathlib.Path(sys.argv[1]).glob("*.bomb")):
+            ask(path.read_bytes())
+        print((memory("VmHWM:") - before) // 1024)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), tmp_path, *sys.path],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    _, *refusals, growth = result.stdout.splitlines()
+    assert len(refusals) == 5
+    for refused in refusals:
+        assert "must have 1 to 40000000 pixels" in refused
+        assert "[4900" in refused
+    assert int(growth) < 50  # MiB

@@ -1,0 +1,329 @@
+"""The exported graph: six signatures, their contract, and the Keras model's answers."""
+
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from saved_models import SavedModel, examples, pictures, png_files
+
+import keras_vit
+from serving.export.options import ExportOptions
+from serving.export.signatures import class_labels, save, signature_names
+
+NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
+ANSWERS = {"classes", "class_ids", "scores"}
+
+
+def randomised(model):
+    random = np.random.default_rng(5)
+    for weight in model.weights:
+        if "seed" not in weight.path:
+            weight.assign(random.normal(scale=0.3, size=weight.shape))
+    return model
+
+
+def build_vit(tiny_vit):
+    return tiny_vit(
+        channels=1,
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
+        class_names=NAMES,
+    )
+
+
+def build_resnet(_):
+    model = keras_vit.ResNet(
+        image_size=(22, 14), blocks=(1, 1), width=1, classes=7, class_names=NAMES
+    )
+    return randomised(model)
+
+
+def build_classifier(_):
+    images = keras.Input((22, 14, 3))
+    features = keras.layers.Dense(15)(keras.layers.GlobalAveragePooling2D()(images))
+    return randomised(
+        keras_vit.ImageClassifier(
+            backbone=keras.Model(images, features),
+            classes=7,
+            preprocessing=keras_vit.ImagePreprocessing((22, 14), mean=3.0, std=50.0),
+            class_names=NAMES,
+        )
+    )
+
+
+def build_normalised(tiny_vit):
+    """As a checkpoint of DeiT gives it: normalised pixels in, by ImageNet's numbers."""
+    mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+    return tiny_vit(
+        preprocessing=keras_vit.ImagePreprocessing((22, 14), mean=mean, std=std),
+        include_preprocessing=False,
+        class_names=NAMES,
+    )
+
+
+BUILDERS = {
+    "vit": build_vit,
+    "normalised": build_normalised,
+    "resnet": build_resnet,
+    "classifier": build_classifier,
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_vit, tmp_path_factory):
+    """Exports a model; gives the folder."""
+
+    def export(model, **options):
+        folder = tmp_path_factory.mktemp("version") / "1"
+        save(model, folder, ExportOptions(**options))
+        return folder
+
+    return export
+
+
+@pytest.fixture(scope="module", params=BUILDERS)
+def pair(request, tiny_vit, exported):
+    """A model, and its export in a session."""
+    model = BUILDERS[request.param](tiny_vit)
+    served = SavedModel(exported(model, top_k=3))
+    yield model, served
+    served.close()
+
+
+def keras_pixels(model, images):
+    """What the model reads of uint8 images: as they are, or normalised."""
+    pixels = images.astype("float32")
+    if model.reads_raw_pixels:
+        return pixels
+    if model.preprocessing is None:
+        return (pixels - 127.5) / 127.5
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    return ((pixels / 255 - mean) / std).astype("float32")
+
+
+def keras_scores(model, images):
+    return tf.nn.softmax(model(keras_pixels(model, images), training=False)).numpy()
+
+
+def contract(signature):
+    def side(infos):
+        return {
+            alias: (
+                tf.as_dtype(info.dtype).name,
+                None
+                if info.tensor_shape.unknown_rank
+                else [dim.size for dim in info.tensor_shape.dim],
+            )
+            for alias, info in infos.items()
+        }
+
+    return side(signature.inputs), side(signature.outputs)
+
+
+def test_names_types_and_shapes_are_the_contract(pair):
+    model, served = pair
+    image = [-1, 22, 14, model.channels]
+    files = {"image_bytes": ("string", [-1])}
+    best = {
+        "classes": ("string", [-1, 3]),
+        "class_ids": ("int64", [-1, 3]),
+        "scores": ("float32", [-1, 3]),
+    }
+    scores = {name: ("float32", [-1, 7]) for name in ("logits", "probabilities")}
+    width = model.get_layer("head").kernel.shape[0]
+    expected = {
+        "serving_default": (files, best),
+        "serve_images": ({"images": ("uint8", image)}, best),
+        "serve_pixels": ({"pixel_values": ("float32", image)}, scores),
+        "embed": (files, {"embedding": ("float32", [-1, width])}),
+        "classify": (
+            {"inputs": ("string", [-1])},
+            {name: best[name] for name in ("classes", "scores")},
+        ),
+    }
+    if isinstance(model, keras_vit.VisionTransformer):
+        rollout = {"rollout": ("float32", [-1, 11, 7]), "seen_bytes": ("string", [-1])}
+        expected["attention"] = (files, rollout)
+    found = {name: contract(served.signatures[name]) for name in served.signatures}
+    assert found == expected
+    assert set(signature_names(model)) == set(expected)
+
+
+def test_axial_attention_has_no_attention_signature(tiny_vit):
+    model = tiny_vit(attention="axial", class_token=False, head="gap")
+    assert "attention" not in signature_names(model)
+
+
+def test_files_images_and_examples_have_the_models_best_classes(pair):
+    model, served = pair
+    images = pictures(model.channels)
+    files = png_files(images)
+    expected = keras_scores(model, images)
+    order = np.argsort(-expected, axis=1)[:, :3]
+    for name, given in (
+        ("serving_default", files),
+        ("serve_images", images),
+        ("classify", examples(files)),
+    ):
+        answer = served.run(name, given)
+        best = np.take_along_axis(expected, order, 1)
+        np.testing.assert_allclose(answer["scores"], best, rtol=0, atol=1e-6)
+        assert answer["classes"].tolist() == [
+            [NAMES[index].encode() for index in row] for row in order
+        ]
+        if name != "classify":
+            np.testing.assert_array_equal(answer["class_ids"], order)
+
+
+def test_pixels_have_the_models_logits_and_probabilities(pair):
+    model, served = pair
+    images = pictures(model.channels)
+    layer = model.preprocessing or keras_vit.ImagePreprocessing((22, 14))
+    answer = served.run("serve_pixels", layer(images).numpy())
+    logits = model(keras_pixels(model, images), training=False).numpy()
+    np.testing.assert_allclose(answer["logits"], logits, rtol=1e-5, atol=1e-5)
+    expected = keras_scores(model, images)
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-6)
+
+
+def test_the_embedding_is_what_the_classifier_reads(pair):
+    model, served = pair
+    images = pictures(model.channels)
+    answer = served.run("embed", png_files(images))
+    inner = keras.Model(model.input, model.get_layer("head").input)
+    expected = inner(keras_pixels(model, images), training=False).numpy()
+    np.testing.assert_allclose(answer["embedding"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_pre_logits_are_in_the_embedding(tiny_vit, exported):
+    served = SavedModel(exported(tiny_vit(representation_size=13)))
+    embedding = served.run("embed", png_files(pictures(3)))["embedding"]
+    assert embedding.shape == (3, 13)
+    assert np.abs(embedding).max() < 1  # tanh
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "options", "tolerance"),
+    [
+        ({}, {}, 1e-6),
+        ({"head": "gap", "class_token": False}, {}, 1e-6),
+        ({"head": "map", "register_tokens": 3}, {"precision": "bfloat16"}, 5e-3),
+    ],
+)
+def test_attention_is_the_models_rollout(
+    tiny_vit, exported, kwargs, options, tolerance
+):
+    model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)), **kwargs)
+    served = SavedModel(exported(model, **options))
+    images = pictures(3)
+    answer = served.run("attention", png_files(images))
+    expected = model.attention_rollout()(images).numpy()
+    np.testing.assert_allclose(answer["rollout"], expected, rtol=0, atol=tolerance)
+    seen = [tf.io.decode_png(data).numpy() for data in answer["seen_bytes"]]
+    np.testing.assert_array_equal(seen, images)
+
+
+def test_seen_is_the_image_after_resize_and_crop(tiny_vit, exported):
+    preprocessing = keras_vit.ImagePreprocessing((22, 14), resize="small")
+    served = SavedModel(exported(tiny_vit(preprocessing=preprocessing)))
+    image = pictures(3, 1, size=(66, 80))[0]
+    [seen] = served.run("attention", png_files([image]))["seen_bytes"]
+    expected = keras_vit.decoding.resize_image(image, preprocessing)
+    np.testing.assert_array_equal(tf.io.decode_png(seen), expected)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_a_models_own_activation_makes_its_probabilities(
+    tiny_vit, exported, activation
+):
+    model = tiny_vit(classifier_activation=activation)
+    served = SavedModel(exported(model, top_k=7))
+    images = pictures(3)
+    expected = model(keras_pixels(model, images)).numpy()
+    pixels = keras_pixels(model, images)
+    answer = served.run("serve_pixels", pixels)
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-6)
+    scores = served.run("serve_images", images)["scores"]
+    np.testing.assert_allclose(scores, -np.sort(-expected), rtol=0, atol=1e-6)
+
+
+def test_more_classes_than_there_are_give_all(tiny_vit, exported):
+    served = SavedModel(exported(tiny_vit(), top_k=1000))
+    answer = served.run("serve_images", pictures(3))
+    assert {answer[name].shape for name in ANSWERS} == {(3, 7)}
+
+
+def test_labels_are_names_or_imagenets_or_indices(tiny_vit):
+    assert class_labels(tiny_vit(class_names=NAMES)) == NAMES
+    assert class_labels(tiny_vit()) == ["0", "1", "2", "3", "4", "5", "6"]
+    assert class_labels(tiny_vit(classes=1000))[:2] == [
+        "tench, Tinca tinca",
+        "goldfish, Carassius auratus",
+    ]
+
+
+def test_every_variable_is_stored_once(pair, exported):
+    model, _ = pair
+    for options in ({}, {"batching": "none"}):
+        folder = exported(model, **options)
+        path = str(folder / "variables" / "variables")
+        stored = [
+            np.prod(shape, dtype=int)
+            for name, shape in tf.train.list_variables(path)
+            if "OBJECT_GRAPH" not in name
+        ]
+        assert sum(stored) == model.count_params()
+        data = folder / "variables" / "variables.data-00000-of-00001"
+        assert data.stat().st_size < 4 * model.count_params() + 60_000
+
+
+def test_it_answers_where_neither_keras_nor_keras_vit_can_be_imported(
+    tiny_vit, exported, tmp_path
+):
+    model = tiny_vit()
+    images = pictures(3)
+    (tmp_path / "image.png").write_bytes(png_files(images)[0])
+    code = """
+        import sys
+        for name in ("keras", "keras_vit", "tf_keras"):
+            sys.modules[name] = None  # an import fails
+        import tensorflow as tf
+        signatures = tf.saved_model.load(sys.argv[1]).signatures
+        data = tf.constant([open("image.png", "rb").read()])
+        print(signatures["serving_default"](image_bytes=data)["scores"].numpy().tolist())
+        print(signatures["attention"](image_bytes=data)["rollout"].shape)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), exported(model, top_k=7)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    scores, shape = result.stdout.splitlines()
+    expected = -np.sort(-keras_scores(model, images[:1]))
+    np.testing.assert_allclose(eval(scores), expected, rtol=0, atol=1e-6)
+    assert shape == "(1, 11, 7)"
+
+
+def test_bfloat16_answers_in_float32_and_close_by(tiny_vit, exported):
+    model = tiny_vit()
+    served = SavedModel(exported(model, precision="bfloat16", top_k=7))
+    images = pictures(3)
+    answer = served.run("serve_pixels", keras_pixels(model, images))
+    assert {value.dtype for value in answer.values()} == {np.dtype("float32")}
+    expected = keras_scores(model, images)
+    assert not np.array_equal(answer["probabilities"], expected)
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=2e-2)
+
+
+def test_nothing_asks_for_xla_which_tensorflow_serving_has_off(pair):
+    _, served = pair
+    functions = served.graph_def.library.function
+    attributes = [f.attr for f in functions] + [n.attr for n in served.graph_def.node]
+    attributes += [node.attr for f in functions for node in f.node_def]
+    assert not any(a["_XlaMustCompile"].b for a in attributes if "_XlaMustCompile" in a)
+    assert not served.nodes("XlaCallModule")

@@ -1,0 +1,167 @@
+"""Warm-up records: each signature, the largest batch or all, all of them answered."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
+
+import keras_vit
+from serving.client import RestClient
+from serving.export import publish, verify, warmup_records
+from serving.export.numeric_agreement import Disagreement
+from serving.export.options import ExportOptions
+from serving.export.signatures import save
+from serving.local import LocalServer
+from serving.local.status_errors import StartError
+from serving.rollout import manifest
+
+SPECS = {
+    "serving_default": {"image_bytes": {"dtype": "string", "shape": [None]}},
+    "serve_images": {"images": {"dtype": "uint8", "shape": [None, 22, 14, 3]}},
+    "serve_pixels": {"pixel_values": {"dtype": "float32", "shape": [None, 22, 14, 3]}},
+    "classify": {"inputs": {"dtype": "string", "shape": [None]}},
+}
+SIGNATURES = {name: {"inputs": inputs} for name, inputs in SPECS.items()}
+
+
+def logs(folder):
+    """The records as TensorFlow's own reader and TensorFlow Serving's message give."""
+    records = tf.data.TFRecordDataset(
+        str(folder / warmup_records.PATH)
+    ).as_numpy_iterator()
+    return [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
+
+
+def write(folder, signatures, sizes, kind="full"):
+    warmup_records.write(
+        folder, warmup_records.requests(signatures, sizes, kind), signatures
+    )
+
+
+def found_in(folder):
+    """The signature and the number of images of each record; shapes are checked."""
+    found = []
+    for log in logs(folder):
+        if log.HasField("classify_log"):
+            request = log.classify_log.request
+            size = len(request.input.example_list.examples)
+        else:
+            request = log.predict_log.request
+            [(name, tensor)] = request.inputs.items()
+            array = tf.make_ndarray(tensor)
+            spec = SPECS[request.model_spec.signature_name][name]
+            assert array.shape[1:] == tuple(spec["shape"][1:])
+            if spec["dtype"] != "string":
+                assert array.dtype == spec["dtype"]
+            size = len(array)
+        found.append((request.model_spec.signature_name, size))
+    return found
+
+
+def test_by_default_the_main_signature_has_the_largest_batch_and_others_one_image(
+    tmp_path,
+):
+    write(tmp_path, SIGNATURES, [1, 2, 4, 6], ExportOptions().warmup)
+    assert found_in(tmp_path) == [
+        ("serving_default", 6),
+        ("serve_images", 1),
+        ("serve_pixels", 1),
+        ("classify", 1),
+    ]
+
+
+def test_in_full_there_is_a_record_for_each_signature_and_batch_size(tmp_path):
+    write(tmp_path, SIGNATURES, [1, 2, 4, 6], "full")
+    records = found_in(tmp_path)
+    assert len(records) == 16
+    assert set(records) == {(name, size) for name in SPECS for size in (1, 2, 4, 6)}
+
+
+@pytest.mark.parametrize(("kind", "count"), [("largest", 5), ("full", 5 * 3)])
+def test_a_published_version_has_the_records_that_were_asked_for(
+    tiny_vit, tmp_path, monkeypatch, kind, count
+):
+    """Batches above `max_images` are none that a request may have."""
+    agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
+    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
+    options = ExportOptions(warmup=kind, max_batch_size=8, max_images=4)
+    model = tiny_vit(attention="axial", head="gap", class_token=False)
+    published = publish.publish(model, tmp_path / "m", options)
+    records = logs(published.path)
+    assert len(records) == count
+    sizes = [
+        len(inputs[next(iter(inputs))])
+        for _, inputs in warmup_records.read(published.path)
+    ]
+    assert max(sizes) == 4
+    assert published.manifest["options"]["warmup"] == kind
+
+
+def test_the_file_is_small_whatever_the_images_size(tmp_path):
+    large = {"images": {"dtype": "float32", "shape": [None, 512, 512, 3]}}
+    write(tmp_path, {"serve_images": {"inputs": large}}, [1, 2, 4, 8, 16, 32])
+    assert (tmp_path / warmup_records.PATH).stat().st_size < 2000
+    [*_, last] = logs(tmp_path)
+    tensor = last.predict_log.request.inputs["images"]
+    assert tf.make_ndarray(tensor).shape == (32, 512, 512, 3)
+
+
+def test_there_are_no_more_records_than_a_server_takes(tmp_path):
+    write(tmp_path, SIGNATURES, range(1, 400))
+    assert len(logs(tmp_path)) == 1000
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_vit, tmp_path_factory):
+    """A version with its warm-up records, as `publish` writes it."""
+    folder = tmp_path_factory.mktemp("models") / "m" / "1"
+    folder.mkdir(parents=True)
+    model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
+    save(model, folder, ExportOptions(max_batch_size=2, max_images=3))
+    write(folder, manifest.signature_specs(folder), [1, 2])
+    return folder
+
+
+def test_a_server_answers_every_record_before_it_serves(exported):
+    """Its own reader, and the whole of its code for requests."""
+    server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
+    with server, RestClient(server.rest_url, "m") as client:
+        assert client.metadata().version == 1
+    assert len(logs(exported)) == 2 * len(manifest.signature_specs(exported))
+
+
+def test_every_record_is_run_as_it_is_verified(exported):
+    ran = []
+
+    class Recording(verify._Served):
+        def run(self, name, inputs):
+            ran.append((name, len(next(iter(inputs.values())))))
+            return super().run(name, inputs)
+
+    served = Recording(exported)
+    verify._run_warmup(served)
+    assert sorted(ran) == sorted(
+        (name, n) for name in served.signatures for n in (1, 2)
+    )
+
+
+def test_a_record_that_fails_is_found_before_a_server_refuses_the_version(exported):
+    good = (exported / warmup_records.PATH).read_bytes()
+    write(exported, manifest.signature_specs(exported), [4])  # max_images: 3
+    with pytest.raises(Disagreement, match="a warm-up record of"):
+        verify._run_warmup(verify._Served(exported))
+    server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
+    with pytest.raises(StartError):
+        server.__enter__()
+    (exported / warmup_records.PATH).write_bytes(good)
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    write(tmp_path, SIGNATURES, [3])
+    read = dict(warmup_records.read(tmp_path))
+    assert list(read) == list(SPECS)
+    np.testing.assert_array_equal(
+        read["serve_images"]["images"], np.zeros((3, 22, 14, 3), "uint8")
+    )
+    pixels = tf.io.decode_png(read["serving_default"]["image_bytes"][2])
+    assert pixels.shape == (8, 8, 1)

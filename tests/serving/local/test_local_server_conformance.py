@@ -1,0 +1,104 @@
+"""The local server answers as a recorded TensorFlow Serving did, where there is one."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+CORPUS = Path(
+    os.environ.get("KERAS_VIT_CONFORMANCE")
+    or Path(__file__).parents[4] / "shared" / "conformance"
+).resolve()
+# Fair to refuse, with its reason in serving/README.md: more dimensions than NumPy has.
+REFUSED = {"P44-rank-254"}
+SIDE_BY_SIDE = 16
+
+
+@contextlib.contextmanager
+def started(*flags):
+    """A server process on free ports; it must still run at the end, and stop well."""
+    command = [sys.executable, "-m", "serving", "serve", "--port=0"]
+    process = subprocess.Popen(
+        [*command, "--rest_api_port=0", *flags],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    line = process.stdout.readline()
+    rest, _, grpc = line.partition("REST ")[2].partition("/v1/models, gRPC ")
+    yield SimpleNamespace(rest=rest, grpc=grpc.strip(), process=process)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A process that was started with the very flags of the corpus's README."""
+    if not (CORPUS / "replay.py").exists():
+        pytest.skip("no recorded exchanges: set KERAS_VIT_CONFORMANCE")
+    folder = tmp_path_factory.mktemp("config")
+    template = (CORPUS / "models.config.in").read_text()
+    models, monitoring = folder / "models.config", folder / "monitoring.config"
+    models.write_text(template.replace("@MODELS@", str(CORPUS / "models")))
+    monitoring.write_text(
+        'prometheus_config { enable: true path: "/monitoring/prometheus/metrics" }'
+    )
+    with started(
+        f"--model_config_file={models}",
+        f"--monitoring_config_file={monitoring}",
+        "--allow_version_labels_for_unavailable_models",
+        "--enable_grpc_healthcheck_service",
+    ) as running:
+        yield running
+
+
+def test_the_replayer_finds_only_what_is_fair_to_refuse(server):
+    addresses = ["--rest", server.rest, "--grpc", server.grpc]
+    done = subprocess.run(
+        [sys.executable, str(CORPUS / "replay.py"), *addresses],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    *differences, summary = done.stdout.splitlines()
+    assert {line.partition(": ")[0] for line in differences} == REFUSED
+    assert not summary.startswith("0 passed")
+
+
+def test_side_by_side_and_in_any_order_the_answers_are_the_same(server):
+    replayer = importlib.util.spec_from_file_location("replay", CORPUS / "replay.py")
+    replay = importlib.util.module_from_spec(replayer)
+    replayer.loader.exec_module(replay)
+    exchanges = {
+        transport: [json.loads(line) for line in (CORPUS / f"{transport}.jsonl").open()]
+        for transport in ("rest", "grpc")
+    }
+
+    def run(seed):
+        clients = {
+            "rest": replay.Rest(server.rest),
+            "grpc": replay.Grpc(server.grpc, str(CORPUS / "models")),
+        }
+        both = exchanges["rest"] + exchanges["grpc"]
+        # A third of them, since it takes long.
+        order = random.Random(seed).sample(both, len(both) // 3)
+        differ = set()
+        for exchange in order:
+            client = clients[exchange["transport"]]
+            if list(client.compare(exchange, client.call(exchange))):
+                differ.add(exchange["id"])
+        return differ, REFUSED & {exchange["id"] for exchange in order}
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        for differ, refused in threads.map(run, range(SIDE_BY_SIDE)):
+            assert differ == refused

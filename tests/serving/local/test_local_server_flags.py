@@ -1,0 +1,315 @@
+"""The local server's flags and configuration files: TensorFlow Serving's own."""
+
+import dataclasses
+import os
+
+import pytest
+from google.protobuf import text_format
+
+from serving.local.config import (
+    ModelConfig,
+    aspired_versions,
+    config_of,
+    folder_of,
+    metrics_path,
+)
+from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
+from serving.local.session import session_config
+from serving.local.status_errors import (
+    InvalidArgument,
+    ServingError,
+    StartError,
+    UsageError,
+)
+
+# Name, default and type, as `tensorflow_model_server --help` of 2.20.0 lists them.
+TENSORFLOW_SERVING = """
+port 8500 int32
+grpc_socket_path "" string
+rest_api_port 0 int32
+rest_api_num_threads 4xCPUs int32
+rest_api_timeout_in_ms 30000 int32
+rest_api_enable_cors_support false bool
+enable_batching false bool
+allow_version_labels_for_unavailable_models false bool
+batching_parameters_file "" string
+enable_per_model_batching_parameters false bool
+model_config_file "" string
+model_config_file_poll_wait_seconds 0 int32
+model_name "default" string
+model_base_path "" string
+num_load_threads 0 int32
+num_unload_threads 0 int32
+max_num_load_retries 5 int32
+load_retry_interval_micros 60000000 int64
+file_system_poll_wait_seconds 1 int32
+flush_filesystem_caches true bool
+tensorflow_session_parallelism 0 int64
+tensorflow_session_config_file "" string
+tensorflow_intra_op_parallelism 0 int64
+tensorflow_inter_op_parallelism 0 int64
+use_alts_credentials false bool
+ssl_config_file "" string
+platform_config_file "" string
+per_process_gpu_memory_fraction 0.000000 float
+saved_model_tags "serve" string
+grpc_channel_arguments "" string
+grpc_max_threads 4xCPUs int32
+enable_model_warmup true bool
+num_request_iterations_for_warmup 0 int32
+version false bool
+monitoring_config_file "" string
+remove_unused_fields_from_bundle_metagraph true bool
+prefer_tflite_model false bool
+num_tflite_pools 2 int32
+num_tflite_interpreters_per_pool 1 int32
+enable_signature_method_name_check false bool
+xla_cpu_compilation_enabled false bool
+xla_gpu_compilation_enabled false bool
+enable_profiler true bool
+thread_pool_factory_config_file "" string
+mixed_precision "" string
+skip_initialize_tpu false bool
+enable_grpc_healthcheck_service false bool
+enable_serialization_as_tensor_content false bool
+"""
+TYPES = {"int32": int, "int64": int, "bool": bool, "string": str, "float": float}
+# Ours differ: REST is on, as in the image; while the server starts nothing is retried.
+OWN_DEFAULTS = {"rest_api_port": 8501, "max_num_load_retries": None}
+
+
+def test_every_flag_of_tensorflow_serving_is_known_with_its_default_and_type():
+    ours = {field.name: field.default for field in dataclasses.fields(ServerOptions)}
+    ours |= {name: flag.default for name, flag in NOT_HONOURED.items()}
+    lines = [line.split() for line in TENSORFLOW_SERVING.strip().splitlines()]
+    assert sorted(ours) == sorted(name for name, _, _ in lines)
+    for name, default, kind in lines:
+        if name in OWN_DEFAULTS:
+            assert ours[name] == OWN_DEFAULTS[name]
+            continue
+        assert type(ours[name]) is TYPES[kind], name
+        if default == "4xCPUs":
+            assert ours[name] == max(32, 4 * os.cpu_count())
+        elif kind == "bool":
+            assert ours[name] is (default == "true"), name
+        else:
+            assert ours[name] == TYPES[kind](default.strip('"')), name
+
+
+# What docker/compose.yaml runs, and what its users add.
+COMPOSE = """
+--port=8500 --rest_api_port=8501 --model_config_file=/config/models.config
+--model_config_file_poll_wait_seconds=10
+--allow_version_labels_for_unavailable_models
+--monitoring_config_file=/config/monitoring.config --enable_grpc_healthcheck_service
+--enable_profiler=false --max_num_load_retries=1 --load_retry_interval_micros=2000000
+--num_load_threads=2 --num_unload_threads=2 --rest_api_timeout_in_ms=10000
+--tensorflow_session_config_file=/config/session.config
+--tensorflow_intra_op_parallelism=2 --tensorflow_inter_op_parallelism=2
+--enable_batching=false --flush_filesystem_caches=false --grpc_max_threads=64
+--rest_api_num_threads=32 --file_system_poll_wait_seconds=1
+--grpc_channel_arguments=grpc.max_connection_age_ms=60000
+"""
+
+
+def test_the_command_line_of_the_image_is_understood():
+    options = parse_flags(COMPOSE.split())
+    assert options.model_config_file == "/config/models.config"
+    assert options.num_unload_threads == 2
+    assert options.allow_version_labels_for_unavailable_models
+    assert options.grpc_channel_arguments == "grpc.max_connection_age_ms=60000"
+
+
+@pytest.mark.parametrize("spins_not", [True, False])
+def test_a_session_config_is_read_over_the_servers_own(tmp_path, spins_not):
+    """`experimental` too, of which the server has settings itself."""
+    file = tmp_path / "session.config"
+    file.write_text(
+        "intra_op_parallelism_threads: 3 inter_op_parallelism_threads: 5\n"
+        f"experimental {{ disable_thread_spinning: {str(spins_not).lower()} }}"
+    )
+    flags = [f"--tensorflow_session_config_file={file}"]
+    config = session_config(
+        parse_flags([*flags, "--tensorflow_intra_op_parallelism=2"])
+    )
+    assert config.experimental.disable_thread_spinning is spins_not
+    assert config.intra_op_parallelism_threads == 2
+    assert config.inter_op_parallelism_threads == 5
+
+
+def test_threads_do_not_spin_where_no_file_says_so(tmp_path):
+    file = tmp_path / "session.config"
+    file.write_text("inter_op_parallelism_threads: 5")
+    for flags in ([], [f"--tensorflow_session_config_file={file}"]):
+        assert session_config(parse_flags(flags)).experimental.disable_thread_spinning
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--port=1", "--enable_model_warmup=false", "--version"],
+        ["--port", "1", "--enable_model_warmup", "false", "--version=true"],
+    ],
+)
+def test_values_after_an_equals_sign_or_a_blank(arguments):
+    options = parse_flags(arguments)
+    assert (options.port, options.enable_model_warmup, options.version) == (
+        1,
+        False,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--model_nam=x", "unknown flag --model_nam; close to it: --model_name"),
+        ("--zzz", "unknown flag --zzz. The flags"),
+        ("digits", "every argument is a --flag=value. Received: digits"),
+        ("--port=abc", "invalid int value: 'abc'"),
+        ("--port=70000", "--port must be a port, 0 to 65535. Received: 70000"),
+        ("--rest_api_num_threads=0", "must be 1 or more. Received: 0"),
+        ("--enable_model_warmup=maybe", "wanted true or false. Received: maybe"),
+        ("--rest_api_timeout_in_ms=0", "must be > 0. Received: 0"),
+        ("--grpc_channel_arguments=abc", "must be name=value, separated by commas"),
+        ("--mixed_precision=bfloat16", "--mixed_precision is not honoured by the"),
+        (
+            "--batching_parameters_file=/a",
+            "server_options.batching_parameters_file is set without setting "
+            "server_options.enable_batching to true.",
+        ),
+    ],
+)
+def test_wrong_flags_are_told(argument, text):
+    with pytest.raises(UsageError) as caught:
+        parse_flags([argument])
+    assert text in str(caught.value)
+
+
+def on_the_command_line(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize("name", NOT_HONOURED)
+def test_a_flag_that_is_not_honoured_passes_where_that_changes_nothing(name):
+    flag = NOT_HONOURED[name]
+    value = flag.default if flag.harmless is None else flag.harmless
+    argument = f"--{name}={on_the_command_line(value)}"
+    assert parse_flags([argument]) == ServerOptions()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, flag in NOT_HONOURED.items() if flag.harmless is not None]
+)
+def test_a_flag_that_is_not_honoured_says_so_and_why(name):
+    flag = NOT_HONOURED[name]
+    other = not flag.harmless if isinstance(flag.harmless, bool) else "something"
+    with pytest.raises(UsageError) as caught:
+        parse_flags([f"--{name}={on_the_command_line(other)}"])
+    assert f"--{name} is not honoured by the local server" in str(caught.value)
+    assert flag.reason in str(caught.value)
+
+
+def test_help_tells_what_is_honoured_and_what_is_not(capsys):
+    with pytest.raises(SystemExit):
+        parse_flags(["--help"])
+    honoured, rest = capsys.readouterr().out.split("accepted without effect:")
+    accepted, refused = rest.split("not honoured: an error, but for one value:")
+    assert "--num_unload_threads" in honoured
+    assert "--flush_filesystem_caches" in accepted
+    assert "--mixed_precision" in refused
+
+
+def test_session_threads_are_given_once():
+    with pytest.raises(UsageError, match="tensorflow_session_parallelism"):
+        parse_flags(
+            [
+                "--tensorflow_session_parallelism=1",
+                "--tensorflow_intra_op_parallelism=1",
+            ]
+        )
+
+
+def config(text):
+    return text_format.Parse(text, ModelConfig(name="m"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "versions"),
+    [
+        ("", [12]),
+        ("latest {}", [12]),
+        ("latest { num_versions: 2 }", [7, 12]),
+        ("all {}", [1, 7, 12]),
+        ("specific { versions: 7 versions: 99 }", [7]),
+    ],
+)
+def test_policies_choose_among_the_numbered_folders(tmp_path, policy, versions):
+    for name in ("1", "0007", "12", ".staging-13", "v14", "15x"):
+        (tmp_path / name).mkdir()
+    model = config(f'base_path: "{tmp_path}" model_version_policy {{ {policy} }}')
+    assert aspired_versions(model) == versions
+    assert folder_of(str(tmp_path), 7) == str(tmp_path / "0007")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("model_config_list {", StartError, "Error parsing text-format"),
+        ("", StartError, "names no model"),
+        (
+            'model_config_list { config { name: "a" base_path: "rel" } }',
+            InvalidArgument,
+            "Expected model a to have an absolute path or URI; got base_path()=rel",
+        ),
+        (
+            'model_config_list { config { name: "a" base_path: "/a" } '
+            'config { name: "a" base_path: "/b" } }',
+            InvalidArgument,
+            "Illegal to list model a multiple times in config list",
+        ),
+    ],
+)
+def test_configuration_files_that_are_refused(tmp_path, text, error, message):
+    path = tmp_path / "models.config"
+    path.write_text(text)
+    with pytest.raises(error) as caught:
+        config_of(ServerOptions(model_config_file=str(path)))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["models/m", "./models/m/", "../here/models/m"])
+def test_a_relative_base_path_counts_from_where_the_server_starts(
+    tmp_path, monkeypatch, caplog, path
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    absolute = str(tmp_path / "here" / "models" / "m")
+    with caplog.at_level("INFO", "serving.local"):
+        config = config_of(ServerOptions(model_name="m", model_base_path=path))
+    assert config.model_config_list.config[0].base_path == absolute
+    assert caplog.messages == [
+        f"--model_base_path: TensorFlow Serving needs it as {absolute}"
+    ]
+
+
+def test_missing_files_are_named():
+    with pytest.raises(ServingError, match="cannot read /nope/models.config"):
+        config_of(ServerOptions(model_config_file="/nope/models.config"))
+    with pytest.raises(StartError, match="nothing to serve"):
+        config_of(ServerOptions())
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("prometheus_config { enable: true }", "/monitoring/prometheus/metrics"),
+        ('prometheus_config { enable: true path: "/m" }', "/m"),
+        ('prometheus_config { enable: false path: "/m" }', None),
+        ("", None),
+    ],
+)
+def test_monitoring_files_name_the_metrics_page(tmp_path, text, path):
+    file = tmp_path / "monitoring.config"
+    file.write_text(text)
+    assert metrics_path(str(file)) == path

@@ -1,0 +1,251 @@
+"""gRPC calls in time, out of time, cancelled, over a Unix socket, and at the end."""
+
+import os
+import signal
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+from test_local_server import save_model
+from test_local_server_lifecycle import run
+
+from serving.local import LocalServer
+from serving.local.config import model_config
+from serving.local.session import LoadedModel
+from serving.local.status_errors import StartError
+
+FOREVER = 10**9
+
+
+@pytest.fixture(scope="module")
+def base_path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("double")
+    save_model(folder / "1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(base_path):
+    with LocalServer(
+        {"double": base_path},
+        rest_port=0,
+        grpc_port=0,
+        grpc_max_threads=1,
+        enable_grpc_healthcheck_service=True,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.grpc_address) as opened:
+        yield opened
+
+
+def asked(signature="", **inputs):
+    request = PredictRequest()
+    request.model_spec.name = "double"
+    request.model_spec.signature_name = signature
+    for alias, value in inputs.items():
+        request.inputs[alias].CopyFrom(tf.make_tensor_proto(value))
+    return request
+
+
+def double(channel, timeout=20):
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    answer = stub.Predict(asked(x=np.float32([1.5])), timeout=timeout)
+    return list(answer.outputs["y"].float_val)
+
+
+def slow(channel, loops=FOREVER, timeout=20):
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    return stub.Predict.future(asked("slow", loops=np.int64(loops)), timeout=timeout)
+
+
+def test_a_deadline_ends_the_run_itself_and_frees_its_thread(channel, caplog):
+    late = slow(channel, timeout=0.5)
+    assert late.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert double(channel) == [3.0]  # by the only thread
+    assert caplog.text == ""
+
+
+def test_a_call_whose_deadline_passes_in_the_queue_is_not_run(channel):
+    first = slow(channel, timeout=1.0)
+    time.sleep(0.1)
+    second = slow(channel, timeout=0.5)
+    assert second.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert first.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert double(channel) == [3.0]
+
+
+def test_a_cancelled_call_that_no_thread_has_taken_is_not_run(channel):
+    first = slow(channel, timeout=1.0)
+    time.sleep(0.1)
+    waiting = [slow(channel, timeout=60) for _ in range(5)]
+    time.sleep(0.2)
+    for call in waiting:
+        call.cancel()
+    assert first.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert double(channel) == [3.0]
+
+
+def test_health_is_watched(channel):
+    stub = health_pb2_grpc.HealthStub(channel)
+    for service, status in (("ModelService", "SERVING"), ("x", "SERVICE_UNKNOWN")):
+        asked_for = health_pb2.HealthCheckRequest(service=service)
+        watching = stub.Watch(asked_for, timeout=1)
+        told = next(watching).status
+        assert told == health_pb2.HealthCheckResponse.ServingStatus.Value(status)
+        with pytest.raises(grpc.RpcError) as caught:  # not the end of the stream
+            next(watching)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "code", "details"),
+    [
+        ("PredictionService/Predict", b"\xff", "INTERNAL", ""),
+        ("ModelService/GetModelStatus", b"\n\x03\n\x01\xff", "INTERNAL", ""),
+        ("Check", b"\xff", "INVALID_ARGUMENT", "could not parse request"),
+        ("Check", b"\n\x01\xff", "INVALID_ARGUMENT", "could not parse request"),
+        ("Check", b"\n\xc9\x01" + b"x" * 201, "INVALID_ARGUMENT", "could not parse re"),
+        ("Check", b"\n\xc8\x01" + b"x" * 200, "NOT_FOUND", "service name unknown"),
+        ("List", b"", "UNIMPLEMENTED", ""),
+    ],
+)
+def test_bytes_that_are_no_message(channel, path, data, code, details):
+    """As C++ gRPC answers them."""
+    service = "tensorflow.serving." if "/" in path else "grpc.health.v1.Health/"
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/{service}{path}")(data, timeout=20)
+    assert caught.value.code().name == code
+    assert caught.value.details().startswith(details)
+    assert bool(caught.value.details()) == bool(details)
+
+
+def test_long_texts_are_cut_after_bytes(channel):
+    request = asked(x=np.float32([1.5]))
+    request.model_spec.name = "é" * 600
+    with pytest.raises(grpc.RpcError) as caught:
+        prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request)
+    text, half, end = caught.value.details().partition("\N{REPLACEMENT CHARACTER}")
+    assert len(text.encode()) == 1023
+    assert half
+    assert end == "...TRUNCATED"
+
+
+def test_a_reload_tells_by_how_much_metrics_grew(server, base_path, channel):
+    config = ModelServerConfig()
+    config.model_config_list.config.append(model_config("double", str(base_path)))
+    config.model_config_list.config.append(model_config("again", str(base_path)))
+    names = [
+        "/tensorflow/cc/saved_model/load_attempt_count",
+        "/tensorflow/serving/request_latency",
+        "/nope",
+    ]
+    stub = model_service_pb2_grpc.ModelServiceStub(channel)
+    answer = stub.HandleReloadConfigRequest(
+        ReloadConfigRequest(config=config, metric_names=names)
+    )
+    grown = {metric.name: metric.int64_value_increase for metric in answer.metric}
+    assert grown == {names[0]: 1, names[1]: 0, names[2]: 0}
+    del config.model_config_list.config[1]
+    stub.HandleReloadConfigRequest(ReloadConfigRequest(config=config))
+
+
+def test_as_many_versions_are_unloaded_at_once_as_the_flag_says(base_path, monkeypatch):
+    both, closed = threading.Barrier(2, timeout=10), []
+    close = LoadedModel.close
+
+    def close_together(model):
+        both.wait()
+        closed.append(close(model))
+
+    models = {"double": base_path, "again": base_path}
+    nothing = ModelServerConfig()
+    nothing.model_config_list.SetInParent()
+    flags = {"rest_port": 0, "grpc_port": 0, "num_unload_threads": 2}
+    with (
+        LocalServer(models, **flags) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        monkeypatch.setattr(LoadedModel, "close", close_together)
+        stub = model_service_pb2_grpc.ModelServiceStub(channel)
+        stub.HandleReloadConfigRequest(ReloadConfigRequest(config=nothing))
+    assert len(closed) == 2
+
+
+def test_a_unix_socket_answers_too(base_path, tmp_path):
+    path = tmp_path / "grpc.socket"
+    models = {"double": base_path}
+    flags = {"rest_port": 0, "grpc_port": 0}
+    with (
+        LocalServer(models, grpc_socket_path=str(path), **flags) as server,
+        grpc.insecure_channel(f"unix:{path}") as channel,
+    ):
+        assert double(channel) == [3.0]
+        with grpc.insecure_channel(server.grpc_address) as other:
+            assert double(other) == [3.0]
+    nowhere = str(tmp_path / "no" / "folder" / "socket")
+    with pytest.raises(StartError, match=f"unix:{nowhere}"):
+        LocalServer(models, grpc_socket_path=nowhere, **flags).__enter__()
+
+
+def started(base_path):
+    """The command and a channel to it, once it serves."""
+    process = run("--model_name=double", f"--model_base_path={base_path}")
+    line = process.stdout.readline()
+    assert line.startswith("serving double")
+    return process, grpc.insecure_channel(line.rpartition("gRPC ")[2].strip())
+
+
+def test_sigterm_answers_what_was_accepted_and_a_second_one_hurries(base_path):
+    process, channel = started(base_path)
+    with channel:
+        call = slow(channel, timeout=6)  # less than the grace, so that it would not end
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGTERM)
+        time.sleep(0.3)
+        assert not call.done()
+        os.kill(process.pid, signal.SIGTERM)
+        assert call.exception().code() is grpc.StatusCode.UNAVAILABLE
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error
+
+
+def test_sigterm_lets_calls_end(base_path):
+    process, channel = started(base_path)
+    with channel:
+        calls = [slow(channel, loops=1500, timeout=60) for _ in range(12)]
+        calls[0].result()
+        os.kill(process.pid, signal.SIGTERM)
+        assert all(call.result().outputs for call in calls)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_call_after_the_deadline_leaves_no_thread(base_path):
+    before = threading.active_count()
+    flags = {"rest_port": 0, "grpc_port": 0}
+    with (
+        LocalServer({"double": base_path}, **flags) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        late = slow(channel, timeout=0.2)
+        assert late.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before

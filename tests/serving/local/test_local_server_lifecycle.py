@@ -1,0 +1,477 @@
+"""The local server's life: start, new versions, broken ones, labels, reload, stop."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    prediction_log_pb2,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.config.model_server_config_pb2 import (
+    TENSORFLOW,
+    ModelServerConfig,
+)
+from test_local_server import request
+
+from serving.local import LocalServer
+from serving.local.server import _bind
+from serving.local.status_errors import ServingError, StartError
+
+ANSWERS = {1: 11.0, 2: 12.0, 3: 13.0}
+
+
+class Adder(tf.Module):
+    """Answers x + 10 + version; `wait` begins with one file and ends with another."""
+
+    def __init__(self, version):
+        super().__init__()
+        self.offset = tf.Variable(10.0 + version)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def add(self, x):
+        return {"y": x + self.offset}
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([], tf.string, name) for name in ("begun", "go")]
+    )
+    def wait(self, begun, go):
+        tf.io.write_file(begun, "")
+        loops = tf.while_loop(
+            lambda i: tf.size(tf.io.matching_files(go)) == 0, lambda i: [i + 1], [0.0]
+        )
+        return {"y": self.offset + 0 * loops[0]}
+
+
+def save_versions(folders):
+    for version in ANSWERS:
+        adder = Adder(version)
+        signatures = {"serving_default": adder.add, "wait": adder.wait}
+        tf.saved_model.save(adder, str(folders / str(version)), signatures=signatures)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """Folders of versions 1 to 3."""
+    return save_versions(tmp_path_factory.mktemp("versions"))
+
+
+@pytest.fixture
+def publish(versions, tmp_path):
+    """Puts versions under a base path, each with one rename."""
+    base_path = tmp_path / "m"
+    base_path.mkdir()
+
+    def put(*numbers):
+        for number in numbers:
+            staged = base_path / f".staging-{number}"
+            shutil.copytree(versions / str(number), staged)
+            staged.rename(base_path / str(number))
+        return base_path
+
+    return put
+
+
+def serve(base_path, **flags):
+    return LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags)
+
+
+def states(server):
+    _, answer = request(server, "GET", "/v1/models/m")
+    return {int(one["version"]): one["state"] for one in answer["model_version_status"]}
+
+
+def predict(server, name="m"):
+    body = '{"inputs": [0.0]}'
+    status, answer = request(server, "POST", f"/v1/models/{name}:predict", body)
+    return answer["outputs"][0] if status == 200 else status
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_new_version_takes_over_without_a_lost_request(publish):
+    with serve(publish(1)) as server:
+        answers = [predict(server)]
+        publish(2)
+        deadline = time.monotonic() + 20
+        while answers[-1] != ANSWERS[2] and time.monotonic() < deadline:
+            answers.append(predict(server))
+        assert set(answers) == {ANSWERS[1], ANSWERS[2]}
+        wait_for(lambda: states(server) == {1: "END", 2: "AVAILABLE"})
+
+
+def test_removing_the_newest_version_brings_the_last_one_back(publish):
+    base_path = publish(1, 2)
+    with serve(base_path) as server:
+        assert predict(server) == ANSWERS[2]
+        shutil.rmtree(base_path / "2")
+        wait_for(lambda: predict(server) == ANSWERS[1])
+
+
+def test_a_broken_version_leaves_the_old_one_in_service(publish, capfd):
+    base_path = publish(1)
+    with serve(base_path, max_num_load_retries=0) as server:
+        (base_path / "2").mkdir()
+        wait_for(lambda: states(server).get(2) == "END")
+        assert predict(server) == ANSWERS[1]
+        _, answer = request(server, "GET", "/v1/models/m/versions/2")
+        error = answer["model_version_status"][0]["status"]
+        assert error["error_code"] == "NOT_FOUND"
+        assert "Could not find SavedModel" in error["error_message"]
+        shutil.rmtree(base_path / "2")
+        time.sleep(1.1)
+        publish(2)
+        wait_for(lambda: predict(server) == ANSWERS[2])
+
+
+def test_a_failed_load_is_tried_again(publish):
+    base_path = publish(1)
+    with serve(base_path, load_retry_interval_micros=200_000) as server:
+        (base_path / "2").mkdir()
+        wait_for(lambda: states(server).get(2) == "LOADING")
+        shutil.rmtree(base_path / "2")
+        publish(2)
+        wait_for(lambda: predict(server) == ANSWERS[2])
+
+
+def test_without_polling_nothing_changes(publish):
+    with serve(publish(1), file_system_poll_wait_seconds=0) as server:
+        publish(2)
+        time.sleep(1.5)
+        assert states(server) == {1: "AVAILABLE"}
+
+
+def config(base_path, policy="", labels=""):
+    return text_format.Parse(
+        f'model_config_list {{ config {{ name: "m" base_path: "{base_path}" '
+        f'model_platform: "tensorflow" model_version_policy {{ {policy} }} '
+        f"{labels} }} }}",
+        ModelServerConfig(),
+    )
+
+
+def reload(server, wanted):
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub = model_service_pb2_grpc.ModelServiceStub(channel)
+        return stub.HandleReloadConfigRequest(ReloadConfigRequest(config=wanted))
+
+
+STABLE = 'version_labels { key: "stable" value: %d }'
+
+
+def test_labels_point_to_loaded_versions(publish):
+    base_path = publish(1, 2)
+    with LocalServer(config(base_path, "all {}"), rest_port=0, grpc_port=0) as server:
+        reload(server, config(base_path, "all {}", STABLE % 1))
+        assert predict(server, "m/labels/stable") == ANSWERS[1]
+        reload(server, config(base_path, "all {}", STABLE % 2))
+        assert predict(server, "m/labels/stable") == ANSWERS[2]
+        with pytest.raises(grpc.RpcError) as caught:
+            reload(server, config(base_path, "all {}", STABLE % 9))
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert predict(server, "m/labels/stable") == ANSWERS[2]
+
+
+def test_labels_at_the_start_need_the_flag(publish):
+    labelled = config(publish(1), labels=STABLE % 1)
+    flag = "allow_version_labels_for_unavailable_models"
+    with pytest.raises(StartError, match=flag):
+        LocalServer(labelled, rest_port=0, grpc_port=0).__enter__()
+    allowed = {flag: True}
+    with LocalServer(labelled, rest_port=0, grpc_port=0, **allowed) as server:
+        assert predict(server, "m/labels/stable") == ANSWERS[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "text"),
+    [
+        (("name", "n"), "UNKNOWN", "1 model(s) did not become available"),
+        (("base_path", "rel"), "INVALID_ARGUMENT", "have an absolute path or URI"),
+        (("model_platform", "x"), "INVALID_ARGUMENT", "change a model's platform"),
+        (
+            ("model_platform", ""),
+            "INVALID_ARGUMENT",
+            "Illegal setting neither ModelServerConfig::model_type (deprecated) nor",
+        ),
+        (
+            ("model_type", TENSORFLOW),
+            "INVALID_ARGUMENT",
+            "Illegal setting both ModelServerConfig::model_type (deprecated) and",
+        ),
+    ],
+)
+def test_a_refused_reload_says_why(publish, tmp_path, change, code, text):
+    base_path = publish(1)
+    with serve(base_path) as server:
+        wanted = config(base_path)
+        other = wanted.model_config_list.config[0]
+        setattr(other, *change)
+        if change[0] == "name":
+            other.base_path = str(tmp_path)
+        with pytest.raises(grpc.RpcError) as caught:
+            reload(server, wanted)
+        assert caught.value.code().name == code
+        assert text in caught.value.details()
+
+
+def test_a_reload_tells_names_first_and_labels_before_new_platforms(publish):
+    base_path = publish(1)
+    with serve(base_path) as server:
+        wanted = config("relative")
+        wanted.model_config_list.config.add().CopyFrom(
+            wanted.model_config_list.config[0]
+        )
+        with pytest.raises(grpc.RpcError, match="Illegal to list model m multiple"):
+            reload(server, wanted)
+        wanted = config(base_path, labels=STABLE % 9)
+        other = wanted.model_config_list.config.add()
+        other.CopyFrom(wanted.model_config_list.config[0])
+        wanted.model_config_list.config[0].ClearField("version_labels")
+        wanted.model_config_list.config[0].name = "new"
+        wanted.model_config_list.config[0].model_platform = "x"
+        with pytest.raises(grpc.RpcError, match="Request to assign label"):
+            reload(server, wanted)
+
+
+def test_a_reload_drops_models_that_it_does_not_name(publish):
+    with serve(publish(1)) as server:
+        empty = ModelServerConfig()
+        empty.model_config_list.SetInParent()
+        reload(server, empty)
+        assert predict(server) == 404
+        assert states(server) == {1: "END"}
+
+
+def test_a_changed_configuration_file_is_taken_over(publish, tmp_path):
+    base_path = publish(1, 2)
+    file = tmp_path / "models.config"
+    file.write_text(str(config(base_path)))
+    flags = {"model_config_file": str(file), "model_config_file_poll_wait_seconds": 1}
+    with LocalServer(config(base_path), rest_port=0, grpc_port=0, **flags) as server:
+        assert predict(server) == ANSWERS[2]
+        file.write_text("broken {")
+        time.sleep(1.2)
+        assert predict(server) == ANSWERS[2]
+        file.write_text(str(config(base_path, "specific { versions: 1 }")))
+        wait_for(lambda: predict(server) == ANSWERS[1])
+
+
+def warmup_file(folder, asked):
+    log = prediction_log_pb2.PredictionLog()
+    log.predict_log.request.CopyFrom(asked)
+    (folder / "assets.extra").mkdir()
+    path = str(folder / "assets.extra" / "tf_serving_warmup_requests")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(log.SerializeToString())
+
+
+def asked_for(alias):
+    asked = PredictRequest()
+    asked.model_spec.name = "m"
+    asked.inputs[alias].CopyFrom(tf.make_tensor_proto(np.float32([1])))
+    return asked
+
+
+def test_warm_up_requests_run_before_a_version_serves(publish):
+    base_path = publish(1)
+    warmup_file(base_path / "1", asked_for("x"))
+    with serve(base_path) as server:
+        assert predict(server) == ANSWERS[1]
+
+
+def test_a_failing_warm_up_request_fails_the_load(publish):
+    base_path = publish(1)
+    warmup_file(base_path / "1", asked_for("z"))
+    with pytest.raises(StartError, match="Signature input alias: x"):
+        serve(base_path).__enter__()
+    with serve(base_path, enable_model_warmup=False) as server:
+        assert predict(server) == ANSWERS[1]
+
+
+def test_compiled_graphs_are_refused_as_in_tensorflow_serving(tmp_path):
+    module = tf.Module()
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.float32, "x")], jit_compile=True
+    )
+    def compiled(x):
+        return {"y": x + 1}
+
+    path = str(tmp_path / "1")
+    tf.saved_model.save(module, path, signatures={"serving_default": compiled})
+    with pytest.raises(StartError, match="jit_compile=False"):
+        serve(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda path: path / "nope", "No such file or directory"),
+        (lambda path: path, "no versions in"),
+        (lambda path: (path / "1").mkdir() or path, "Could not find SavedModel"),
+    ],
+)
+def test_folders_without_a_model_are_told(tmp_path, make, text):
+    with pytest.raises(ServingError, match=text):
+        serve(make(tmp_path)).__enter__()
+
+
+@pytest.mark.parametrize("interface", ["rest_port", "grpc_port"])
+def test_a_port_in_use_is_told(publish, interface):
+    base_path = publish(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = {"rest_port": 0, "grpc_port": 0, interface: port}
+        with pytest.raises(StartError, match=f"127.0.0.1:{port} .*in use"):
+            LocalServer({"m": base_path}, **ports).__enter__()
+
+
+def run(*flags, **options):
+    command = [sys.executable, "-m", "serving.local", "--port=0", "--rest_api_port=0"]
+    return subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "status", "text"),
+    [
+        ("--model_nam=m", 2, "close to it: --model_name"),
+        ("--enable_profiler=true", 2, "is not honoured by the local server"),
+        ("--model_base_path=/nope", 1, "Could not find base path /nope"),
+        ("--model_config_file=/dev/null", 1, "names no model"),
+    ],
+)
+def test_the_command_tells_a_mistake_in_one_line(flag, status, text):
+    process = run(flag)
+    out, error = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert out == ""
+    assert error.count("\n") == 1
+    assert text in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_tells_its_addresses_and_stops_on_a_signal(publish, number):
+    process = run("--model_name=m", f"--model_base_path={publish(1)}")
+    line = process.stdout.readline()
+    address = line.rpartition("gRPC ")[2].strip()
+    assert line.startswith("serving m: REST http://127.0.0.1:")
+    with grpc.insecure_channel(address) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        assert stub.Predict(asked_for("x")).outputs["y"].float_val == [12.0]
+    os.kill(process.pid, number)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error
+
+
+def test_two_servers_on_one_port(publish):
+    base_path = publish(1)
+    with serve(base_path) as server:
+        ports = [
+            int(address.rpartition(":")[2])
+            for address in (server.rest_url, server.grpc_address)
+        ]
+        for taken in ({"rest_port": ports[0]}, {"grpc_port": ports[1]}):
+            both = {"rest_port": 0, "grpc_port": 0, **taken}
+            with pytest.raises(StartError, match="in use"):
+                LocalServer({"m": base_path}, **both).__enter__()
+        assert predict(server) == ANSWERS[1]
+
+
+@pytest.mark.parametrize("models", ["models/digits", None, [("m", "models/m")]])
+def test_models_that_are_no_mapping_are_refused(models):
+    with pytest.raises(TypeError, match=r"`models` must be base paths by model name"):
+        LocalServer(models)
+
+
+def test_a_port_is_taken_before_it_answers():
+    with _bind(0, "rest_api_port") as first:
+        port = first.getsockname()[1]
+        assert refuses("127.0.0.1", port)
+        with pytest.raises(StartError, match="--rest_api_port"):
+            _bind(port, "rest_api_port")
+
+
+def refuses(host, port):
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def waiting_document(begun, go):
+    """A request that writes one file and waits for another."""
+    inputs = {"begun": str(begun), "go": str(go)}
+    return {"signature_name": "wait", "inputs": inputs}
+
+
+def asked_to_wait(begun, go):
+    """The same over gRPC."""
+    asked = PredictRequest()
+    asked.model_spec.name, asked.model_spec.signature_name = "m", "wait"
+    for alias, path in (("begun", begun), ("go", go)):
+        asked.inputs[alias].CopyFrom(tf.make_tensor_proto(str(path)))
+    return asked
+
+
+def test_sigterm_answers_what_was_accepted_and_nothing_more(publish, tmp_path):
+    place = ("--model_name=m", f"--model_base_path={publish(1)}")
+    # Each request that waits keeps one of these threads busy.
+    process = run(*place, "--tensorflow_inter_op_parallelism=8")
+    line = process.stdout.readline()
+    rest = line.partition("REST http://")[2].partition("/")[0]
+    address = line.rpartition("gRPC ")[2].strip()
+    url = SimpleNamespace(rest_url=f"http://{rest}")
+    begun, go = [tmp_path / f"begun{number}" for number in range(4)], tmp_path / "go"
+    with (
+        ThreadPoolExecutor(2) as threads,
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        over_rest = [
+            threads.submit(request, url, "POST", "/v1/models/m:predict", body)
+            for body in (json.dumps(waiting_document(path, go)) for path in begun[:2])
+        ]
+        over_grpc = [
+            stub.Predict.future(asked_to_wait(path, go), timeout=20)
+            for path in begun[2:]
+        ]
+        wait_for(lambda: all(path.exists() for path in begun))
+        process.terminate()
+        wait_for(lambda: refuses(*rest.split(":")), 5)
+        wait_for(lambda: refuses(*address.split(":")), 5)
+        assert process.poll() is None
+        go.touch()
+        answers = [future.result() for future in over_rest]
+        assert answers == [(200, {"outputs": ANSWERS[1]})] * 2
+        for future in over_grpc:
+            assert future.result().outputs["y"].float_val == [ANSWERS[1]]
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error

@@ -1,0 +1,312 @@
+"""Which versions are loaded, and when; the loader does what a test wants, at once."""
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.apis.model_pb2 import ModelSpec
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from serving.local.config import read_model_config
+from serving.local.flags import ServerOptions
+from serving.local.server_core import ServedModels
+from serving.local.status_errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    StartError,
+)
+from serving.local.version_lifecycle import State
+
+NAMES = {number: name for name, number in State.State.items()}
+
+
+class Loaded:
+    """What a loader returns: a model that only knows its folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+class Loader:
+    """Loads every folder, but fails where it is told to.
+
+    Attributes:
+        failures: by the folder's name, the errors of its next loads.
+        loaded: the folders' names in the order of loading.
+        before: called before a load returns.
+    """
+
+    def __init__(self):
+        self.failures = {}
+        self.loaded = []
+        self.before = lambda name: None
+
+    def __call__(self, folder):
+        name = folder.rpartition("/")[2]
+        if self.failures.get(name):
+            raise self.failures[name].pop(0)
+        self.before(name)
+        self.loaded.append(name)
+        return Loaded(folder)
+
+
+@pytest.fixture
+def loader():
+    return Loader()
+
+
+@pytest.fixture
+def base(tmp_path):
+    """Makes version folders in a base path."""
+    path = tmp_path / "m"
+    path.mkdir()
+
+    def make(*names):
+        for name in names:
+            (path / name).mkdir()
+        return path
+
+    return make
+
+
+def config(path, policy="", labels=""):
+    return text_format.Parse(
+        f'model_config_list {{ config {{ name: "m" base_path: "{path}" '
+        f'model_platform: "tensorflow" model_version_policy {{ {policy} }} '
+        f"{labels} }} }}",
+        ModelServerConfig(),
+    )
+
+
+def models(loader, **flags):
+    flags = {"load_retry_interval_micros": 0, "max_num_load_retries": 0, **flags}
+    return ServedModels(ServerOptions(**flags), loader)
+
+
+def states(served):
+    status = served.status(ModelSpec(name="m"))
+    return {one.version: NAMES[one.state] for one in status.model_version_status}
+
+
+def found(served, **choice):
+    spec = ModelSpec(name="m")
+    for name, value in choice.items():
+        if name == "version":
+            spec.version.value = value
+        else:
+            spec.version_label = value
+    with served.use(spec) as (_, number):
+        return number
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        ("", {7}),
+        ("latest { }", {7}),
+        ("latest { num_versions: 2 }", {5, 7}),
+        ("latest { num_versions: 9 }", {1, 5, 7}),
+        ("all { }", {1, 5, 7}),
+        ("specific { versions: 1 versions: 5 }", {1, 5}),
+        ("specific { versions: 5 versions: 6 }", {5}),
+    ],
+)
+def test_the_policy_chooses_among_the_numbers(loader, base, policy, wanted):
+    path = base("1", "005", "7", ".staging-9", "9x", "-3", "9223372036854775808")
+    served = models(loader)
+    served.start(config(path, policy))
+    assert set(states(served)) == wanted
+    assert found(served) == max(wanted)
+
+
+def test_of_two_spellings_of_a_number_one_is_served(loader, base):
+    served = models(loader)
+    served.start(config(base("007", "7")))
+    assert states(served) == {7: "AVAILABLE"}
+
+
+def test_the_old_version_goes_only_once_the_new_one_is_there(loader, base):
+    served = models(loader)
+    path = base("1")
+    served.start(config(path))
+    seen = []
+    loader.before = lambda name: seen.append((name, states(served)))
+    base("2")
+    served.refresh(scan=True)
+    assert seen == [("2", {1: "AVAILABLE", 2: "LOADING"})]
+    assert states(served) == {1: "END", 2: "AVAILABLE"}
+
+
+def test_a_version_is_tried_as_often_as_the_flag_says(loader, base):
+    path = base("1")
+    served = models(loader, max_num_load_retries=2)
+    served.start(config(path))
+    base("2")
+    loader.failures["2"] = [ServingError("no", "DATA_LOSS") for _ in range(9)]
+    seen = []
+    for _ in range(5):
+        due = served.refresh(scan=True)
+        seen.append((states(served)[2], due is not None))
+    assert seen == [("LOADING", True)] * 2 + [("END", False)] * 3
+    assert len(loader.failures["2"]) == 6
+    assert found(served) == 1
+
+
+def test_attempts_are_as_far_apart_as_the_flag_says(loader, base):
+    path = base("1")
+    served = models(
+        loader, max_num_load_retries=2, load_retry_interval_micros=3_600_000_000
+    )
+    served.start(config(path))
+    base("2")
+    loader.failures["2"] = [ServingError("no")]
+    for _ in range(3):
+        served.refresh(scan=True)
+    assert states(served)[2] == "LOADING"
+    assert loader.loaded == ["1"]
+
+
+def test_whatever_a_loader_raises_ends_only_that_version(loader, base):
+    path = base("1")
+    served = models(loader)
+    served.start(config(path))
+    base("2")
+    loader.failures["2"] = [MemoryError("too large")]
+    served.refresh(scan=True)
+    assert states(served) == {1: "AVAILABLE", 2: "END"}
+    error = served.status(ModelSpec(name="m")).model_version_status[0].status
+    assert "too large" in error.error_message
+    base("3")
+    served.refresh(scan=True)
+    assert found(served) == 3
+
+
+def test_a_version_that_failed_is_tried_again_once_it_was_away(loader, base):
+    path = base("1")
+    served = models(loader)
+    served.start(config(path))
+    base("2")
+    loader.failures["2"] = [ServingError("no")]
+    served.refresh(scan=True)
+    served.refresh(scan=True)
+    assert states(served)[2] == "END"
+    (path / "2").rmdir()
+    served.refresh(scan=True)
+    base("2")
+    served.refresh(scan=True)
+    assert states(served)[2] == "AVAILABLE"
+
+
+def test_a_start_with_a_version_that_fails_says_which(loader, base):
+    loader.failures["1"] = [ServingError("no such thing")]
+    with pytest.raises(StartError, match="model m, version 1, cannot be loaded: no su"):
+        models(loader).start(config(base("1")))
+
+
+def test_a_start_tries_again_when_it_is_told_to(loader, base):
+    loader.failures["1"] = [ServingError("no")] * 2
+    served = models(loader, max_num_load_retries=2)
+    served.start(config(base("1")))
+    assert found(served) == 1
+
+
+def test_a_model_without_versions_is_told_by_a_reload_at_once(loader, base, tmp_path):
+    served = models(loader)
+    served.start(config(base("1")))
+    wanted = config(base())
+    (tmp_path / "empty").mkdir()
+    wanted.model_config_list.config.add(
+        name="n", base_path=str(tmp_path / "empty"), model_platform="tensorflow"
+    )
+    with pytest.raises(ServingError, match="1 model.s. did not become available"):
+        served.reload(wanted)
+    assert found(served) == 1
+
+
+def test_a_request_finds_the_version_that_took_over_while_it_looked(loader, base):
+    """The first look finds version 1, which is gone before it can be used."""
+    path = base("1")
+    served = models(loader)
+    served.start(config(path))
+    model = served._models["m"]
+    look = model.candidates
+
+    def look_and_swap(spec):
+        candidates = look(spec)
+        if "2" not in loader.loaded:
+            base("2")
+            served.refresh(scan=True)
+        return candidates
+
+    model.candidates = look_and_swap
+    assert found(served) == 2
+
+
+def test_a_model_in_use_is_closed_by_its_last_user(loader, base):
+    path = base("1")
+    served = models(loader)
+    served.start(config(path))
+    with served.use(ModelSpec(name="m")) as (loaded, _):
+        base("2")
+        served.refresh(scan=True)
+        assert states(served)[1] == "UNLOADING"
+        assert not loaded.closed
+    assert loaded.closed
+    assert states(served)[1] == "END"
+
+
+def test_labels(loader, base):
+    path = base("1", "2")
+    labelled = config(path, "all { }", 'version_labels { key: "a" value: 1 }')
+    served = models(loader)
+    with pytest.raises(StartError, match="allow_version_labels_for_unavailable_models"):
+        served.start(labelled)
+    served = models(loader, allow_version_labels_for_unavailable_models=True)
+    served.start(labelled)
+    assert found(served, version_label="a") == 1
+    with pytest.raises(InvalidArgument, match="Unrecognized servable version label: b"):
+        found(served, version_label="b")
+    moved = config(path, "all { }", 'version_labels { key: "a" value: 3 }')
+    with pytest.raises(FailedPrecondition, match="Request to assign label to version"):
+        served.reload(moved)
+    assert found(served, version_label="a") == 1
+    new = config(path, "all { }", 'version_labels { key: "b" value: 3 }')
+    served.reload(new)
+    with pytest.raises(NotFound, match="Specific.m, 3."):
+        found(served, version_label="b")
+    with pytest.raises(NotFound, match="Specific.m, 9."):
+        found(served, version=9)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model_config_list {", "Error parsing text-format tensorflow.serving"),
+        ("model_config_lst { }", "Error parsing text-format"),
+        ("model_config_list { config { nam: 'm' } }", "no field named"),
+        ("model_config_list { }", "names no model"),
+        ("\xff\xfe\x00", "Error parsing"),
+        (
+            "model_config_list { config { name: 'm' base_path: 'm' } }",
+            "have an absolute path or URI",
+        ),
+        (
+            "model_config_list { config { name: 'm' base_path: 'gs://b/m' } }",
+            "model m: the local server reads local folders only",
+        ),
+        (
+            "model_config_list { config { name: 'm' base_path: '/m' } "
+            "config { name: 'm' base_path: '/n' } }",
+            "Illegal to list model m multiple times",
+        ),
+    ],
+)
+def test_a_configuration_file_with_a_mistake_says_which(tmp_path, text, told):
+    file = tmp_path / "models.config"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(ServingError, match=told):
+        read_model_config(str(file))

@@ -1,0 +1,173 @@
+"""The files in docker/ as data, and the local server started from their commands."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import sklearn.datasets
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+PHOTO = pathlib.Path(sklearn.datasets.__file__).parent / "images" / "china.jpg"
+VIRTUAL_ENVIRONMENT = pathlib.Path(sys.executable).parent
+
+
+class Server(NamedTuple):
+    """A local server in a process of its own: its ports, and its /config."""
+
+    rest_port: str
+    grpc_port: str
+    config: pathlib.Path
+
+
+def compose() -> dict:
+    """docker/compose.yaml with its merge keys resolved."""
+    return yaml.safe_load((DOCKER / "compose.yaml").read_text())
+
+
+def server_command() -> list[str]:
+    """The server's command line in compose.yaml, with each variable's default."""
+    command = compose()["services"]["tfserving-cpu"]["command"]
+    return [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", argument) for argument in command]
+
+
+def tool(name: str, package: str) -> str:
+    """The path of a command; skips the test, with what to install, without it."""
+    beside = VIRTUAL_ENVIRONMENT / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: {package}")
+    return found
+
+
+def succeeds(*command: str | pathlib.Path, **options) -> str:
+    """What a command prints; fails the test with its output if the command fails."""
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def published(tiny_vit, tmp_path_factory) -> pathlib.Path:
+    """A folder in which version 1 of `vit` is published, once for all test files."""
+    from serving.export.publish import publish
+
+    models = tmp_path_factory.getbasetemp() / "published"
+    if not models.exists():
+        publish(tiny_vit(), models / "vit")
+    return models
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def readme_commands(port: str) -> list[str]:
+    """The commands in docker/README.md that ask a port with curl, each whole."""
+    readme = (DOCKER / "README.md").read_text()
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", readme, re.DOTALL))
+    whole = re.sub(r"\\\n\s*|(?<=\|)\n\s*", " ", blocks)
+    return [x for x in whole.splitlines() if "curl " in x and f":{port}/" in x]
+
+
+@contextlib.contextmanager
+def served(
+    command: list[str], config: pathlib.Path, models: pathlib.Path, root: pathlib.Path
+) -> Iterator[Server]:
+    """The local server under a container's very command, on free ports.
+
+    /config and /models, which are mounted in a container, become folders below `root`,
+    on the command line and inside the files of /config.
+    """
+    mounted = root / "config"
+    mounted.mkdir()
+    for path in config.glob("*.config"):
+        text = path.read_text().replace('"/models/', f'"{models}/')
+        (mounted / path.name).write_text(text)
+    arguments = [argument.replace("=/config/", f"={mounted}/") for argument in command]
+    for port in ("--port=8500", "--rest_api_port=8501"):
+        arguments[arguments.index(port)] = port.partition("=")[0] + "=0"
+    log = root / "server.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serving", "serve", *arguments],
+            cwd=ROOT,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield Server(*_ports(process, log), mounted)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _ports(process: subprocess.Popen, log: pathlib.Path) -> tuple[str, str]:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+        ready = re.search(
+            r"REST http://[\d.]+:(\d+)\S*, gRPC \S+:(\d+)", log.read_text()
+        )
+        if ready:
+            return ready[1], ready[2]
+        time.sleep(0.1)
+    raise AssertionError(f"the server did not start:\n{log.read_text()}")
+
+
+@contextlib.contextmanager
+def compose_server(tiny_vit, tmp_path_factory) -> Iterator[Server]:
+    """The local server under compose.yaml's command line, with a published model."""
+    models = published(tiny_vit, tmp_path_factory)
+    root = tmp_path_factory.mktemp("compose")
+    with served(server_command(), DOCKER / "tfserving", models, root) as server:
+        yield server
+
+
+def exit_status(health_check, port, **environment):
+    """Runs a health check of compose.yaml as Docker would."""
+    command = [part.replace("$$", "$") for part in health_check["test"][1:]]
+    command[-1], changed = re.subn(
+        r"/dev/tcp/127\.0\.0\.1/\d+", f"/dev/tcp/127.0.0.1/{port}", command[-1]
+    )
+    assert changed == 1
+    environment["PATH"] = os.environ["PATH"]
+    return subprocess.run(
+        command, env=environment, timeout=10, capture_output=True, check=False
+    ).returncode
+
+
+def run_readme(port, other_port, folder, **environment):
+    """What each of the README's commands for a port prints, with another port."""
+    (folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")
+    (folder / "photo.jpg").write_bytes(PHOTO.read_bytes())
+    environment = {**os.environ, "CURL_HOME": str(folder), **environment}
+    return [
+        succeeds(
+            "bash",
+            *("-euo", "pipefail", "-c", line.replace(f":{port}/", f":{other_port}/")),
+            cwd=folder,
+            env=environment,
+        )
+        for line in readme_commands(port)
+    ]
+
+
+def wait_for(condition, seconds=60):
+    """Returns once a condition holds; fails the test when it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)

@@ -1,0 +1,392 @@
+"""Kills a run again and again, resumes it, and compares it with one left in peace.
+
+    python tests/support/kill_run.py --strategy one_device --kills 20 --seed 1
+
+Two of five kills come while a checkpoint is written, between two changes of the disk or
+with half of a file written; one in a step of the training; one at any moment of a run;
+the fifth is a SIGTERM. TensorFlow is imported once: each run is a fork of this process,
+which therefore calls no TensorFlow function itself.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import zipfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import keras
+import matplotlib.pyplot
+import numpy as np
+import tensorflow as tf
+
+from training import evaluate, fit  # noqa: F401
+from training.engine import checkpoint
+from training.errors import Preempted
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
+from training.reporting import pictures  # noqa: F401
+
+try:
+    # Before the forks, because it takes long; it comes with the extra [models].
+    from official.vision.ops import augment  # noqa: F401
+
+    POLICY = "randaugment"
+except ImportError:
+    POLICY = "none"
+
+# strategy: workers, replicas in each
+WORLDS = {"one_device": (1, 1), "mirrored": (1, 2), "multi_worker": (2, 1)}
+# Seconds in which the other workers must end by themselves.
+PATIENCE = 60
+
+
+def make_recipe(strategy: str) -> Recipe:
+    """Everything that draws random numbers or has a state is on."""
+    return Recipe(
+        seed=3,
+        strategy=strategy,
+        epochs=12,
+        batch_size=128,
+        label_smoothing=0.1,
+        model=ModelConfig(
+            variant=None,
+            patch_size=4,
+            width=12,
+            depth=1,
+            mlp_dim=16,
+            heads=3,
+            image_size=8,
+            channels=1,
+            dropout=0.2,
+            stochastic_depth=0.2,
+        ),
+        data=DataConfig("digits", validation=0.1),
+        augmentation=AugmentationConfig(shift=1, policy=POLICY, mixup=0.2),
+        optimizer=OptimizerConfig(
+            learning_rate=3e-3, weight_decay=0.01, clip_norm=1.0, ema=0.9
+        ),
+        schedule=ScheduleConfig("cosine", warmup_epochs=0.5),
+    )
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Whom, and when.
+
+    Args:
+        kind: Name for the counts.
+        worker: The victim.
+        change: Before which change of the checkpoints' folder, counted from 1.
+        step: In which step from its start on, after `seconds`.
+        seconds: After its start, or after that of the step.
+        signal: SIGKILL, or SIGTERM for a preemption.
+    """
+
+    kind: str
+    worker: int = 0
+    change: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    signal: int = signal.SIGKILL
+
+
+def draw_kill(rng: random.Random, workers: int, seconds: float, number: int) -> Kill:
+    """The kinds take turns; only the chief, worker 0, writes."""
+    kind = ["writing", "training", "writing", "any time", "preempted"][number % 5]
+    if kind == "writing":
+        # The first change is the one with half of a file written.
+        return Kill(kind, change=rng.choice([1, rng.randint(2, 20)]))
+    worker = rng.randrange(workers)
+    if kind == "any time":
+        return Kill(kind, worker, seconds=rng.uniform(0, seconds))
+    delay = rng.uniform(0, 0.1)
+    number = signal.SIGTERM if kind == "preempted" else signal.SIGKILL
+    return Kill(kind, worker, step=rng.randint(1, 20), seconds=delay, signal=number)
+
+
+def ended_as_planned(kill: Kill | None, codes: list[int]) -> bool:
+    """Whether the exit codes are those that the kill must lead to."""
+    if kill is None:
+        return False
+    if kill.signal == signal.SIGTERM:
+        return all(code == Preempted.exit_status for code in codes)
+    return codes[kill.worker] == -signal.SIGKILL
+
+
+# In the forks.
+
+
+def start(
+    strategy: str, folder: Path, kill: Kill | None, ports: list[int]
+) -> list[int]:
+    """Forks the workers; returns their process ids."""
+    pids = []
+    for worker in range(WORLDS[strategy][0]):
+        pid = os.fork()
+        if pid == 0:
+            _work(strategy, folder, kill, ports, worker)
+        pids.append(pid)
+    return pids
+
+
+def _work(strategy, folder, kill, ports, worker) -> None:
+    """One worker's life; never returns."""
+    status = 1
+    try:
+        log = os.open(f"{folder}-{worker}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if kill is not None and kill.worker == worker:
+            die_as_planned(kill)
+        _set_world(strategy, ports, worker)
+        fit.fit(make_recipe(strategy), folder, resume=True, checkpoint_every=4)
+        status = 0
+    except BaseException as error:
+        traceback.print_exc()
+        status = getattr(error, "exit_status", 1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _set_world(strategy, ports, worker) -> None:
+    workers, replicas = WORLDS[strategy]
+    if workers > 1:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        task = {"type": "worker", "index": worker}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    if replicas > 1:
+        device = tf.config.list_physical_devices("CPU")[0]
+        logical = [tf.config.LogicalDeviceConfiguration()] * replicas
+        tf.config.set_logical_device_configuration(device, logical)
+
+
+def die_as_planned(kill: Kill) -> None:
+    """Prepares this process to kill itself."""
+    if kill.change:
+        die_while_writing(kill.change)
+    elif kill.step:
+        die_while_training(kill)
+    else:
+        die_after(kill)
+
+
+def die_after(kill: Kill) -> None:
+    """In a thread, so that the work goes on until then."""
+    timer = threading.Timer(kill.seconds, os.kill, [os.getpid(), kill.signal])
+    timer.daemon = True
+    timer.start()
+
+
+def die_while_training(kill: Kill) -> None:
+    """Starts the clock when the step begins."""
+    left = kill.step
+    begin = keras.callbacks.CallbackList.on_train_batch_begin
+
+    def counted(self, batch, logs=None):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            die_after(kill)
+        begin(self, batch, logs)
+
+    keras.callbacks.CallbackList.on_train_batch_begin = counted
+
+
+def die_while_writing(change: int) -> None:
+    """Replaces the functions that change the disk by ones that count and kill."""
+    left = change
+
+    def reached(path) -> bool:
+        nonlocal left
+        left -= "checkpoints" in os.fspath(path)
+        return left == 0 and "checkpoints" in os.fspath(path)
+
+    def counted(function):
+        def call(path, *args, **kwargs):
+            if reached(path):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(path, *args, **kwargs)
+
+        return call
+
+    def savez(path, **arrays):
+        original_savez(path, **arrays)
+        if reached(path):
+            os.truncate(path, os.path.getsize(path) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    original_savez, np.savez = np.savez, savez
+    for name in ("replace", "remove", "open"):
+        setattr(os, name, counted(getattr(os, name)))
+
+
+# In the process that watches.
+
+
+def attempt(strategy: str, folder: Path, kill: Kill | None) -> list[int]:
+    """Runs all workers once, and kills as planned.
+
+    Returns:
+        Their exit codes, negative for a signal.
+    """
+    pids = start(strategy, folder, kill, free_ports(WORLDS[strategy][0]))
+    codes: dict[int, int] = {}
+    while not codes:
+        _wait(pids, codes, 1)
+    if not _wait(pids, codes, PATIENCE):
+        left = [pid for pid in pids if pid not in codes]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        raise SystemExit(f"{len(left)} workers did not end; see {folder}-*.log")
+    return [codes[pid] for pid in pids]
+
+
+def _wait(pids: list[int], codes: dict[int, int], seconds: float) -> bool:
+    """Collects exit codes until all are there or the time is over."""
+    end = time.monotonic() + seconds
+    while len(codes) < len(pids) and time.monotonic() < end:
+        for pid in set(pids) - set(codes):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    return len(codes) == len(pids)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def final_state(folder: Path) -> dict[str, np.ndarray]:
+    """All that the run's last checkpoint holds, its losses, and the saved weights."""
+    last = checkpoint.latest(folder / "checkpoints")
+    state = dict(last.arrays)
+    state["step"] = np.array(last.step)
+    for number, row in enumerate(last.history):
+        timeless = [value for name, value in row.items() if "second" not in name]
+        state[f"row {number} of the history"] = np.array(timeless, "float64")
+    for name in ("best", "last"):
+        state[f"{name}.keras"] = np.frombuffer(_weights_file(folder, name), "uint8")
+    return state
+
+
+def _weights_file(folder: Path, name: str) -> bytes:
+    with zipfile.ZipFile(folder / f"{name}.keras") as archive:
+        return archive.read("model.weights.h5")
+
+
+def differences(
+    ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]
+) -> list[str]:
+    """Names of arrays that are not the same bits.
+
+    The history may differ in its last digits: several replicas add up an epoch's losses
+    each for itself, and a checkpoint holds only their sum.
+    """
+    return [
+        name
+        for name in {**ours, **theirs}
+        if name not in ours
+        or name not in theirs
+        or not (
+            np.allclose(ours[name], theirs[name], rtol=1e-5, atol=0)
+            if name.startswith("row")
+            else ours[name].tobytes() == theirs[name].tobytes()
+        )
+    ]
+
+
+def run(strategy: str, kills: int, seed: int, folder: Path) -> Counter[str]:
+    """Kills and resumes until there were enough kills.
+
+    Returns:
+        How many kills there were of each kind, and how many runs were finished.
+
+    Raises:
+        SystemExit: A run ended otherwise than by its kill, or with other weights.
+    """
+    rng = random.Random(seed)
+    began = time.monotonic()
+    if any(attempt(strategy, folder / "reference", None)):
+        _fail("the reference did not end well", folder)
+    seconds = time.monotonic() - began
+    reference = final_state(folder / "reference")
+    done: Counter[str] = Counter()
+    while done.total() - done["runs"] < kills:
+        killed = folder / f"killed{done['runs']}"
+        codes = [1]
+        while any(codes):
+            number = done.total() - done["runs"]
+            kill = None
+            if number < kills:
+                kill = draw_kill(rng, WORLDS[strategy][0], seconds, number)
+            codes = attempt(strategy, killed, kill)
+            print(kill, codes, _progress(killed), flush=True)
+            if ended_as_planned(kill, codes):
+                done[kill.kind] += 1
+            elif any(codes):
+                _fail(f"exit codes {codes}", folder)
+        different = differences(final_state(killed), reference)
+        if different:
+            _fail(f"{killed}: not the same bits: {', '.join(different)}", folder)
+        done["runs"] += 1
+        if done["runs"] > kills:
+            _fail("the runs ended before they could be killed", folder)
+    return done
+
+
+def _progress(folder: Path) -> str:
+    return " ".join(sorted(path.name for path in folder.glob("checkpoints/*")))
+
+
+def _fail(reason: str, folder: Path) -> NoReturn:
+    logs = "\n".join(log.read_text()[-2000:] for log in folder.glob("*.log"))
+    raise SystemExit(f"{logs}\n{reason}")
+
+
+def main() -> None:
+    """Prints one line for each attempt, and at the end the counts as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--strategy", choices=WORLDS, default="one_device")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    print(json.dumps(run(options.strategy, options.kills, options.seed, folder)))
+
+
+if __name__ == "__main__":
+    main()

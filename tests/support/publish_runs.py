@@ -1,0 +1,46 @@
+"""Publishes versions in a process that may be killed; see test_publish.py.
+
+publish_runs.py FOLDER COUNT [KILL_AT]: publishes COUNT versions, each of two files that
+hold the same text. With KILL_AT the process kills itself at its KILL_AT-th call that
+changes what is on the disk.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+from serving.rollout.versions import staged_version
+
+TEXT = "x" * 100_000
+
+
+def main(base_path, count, kill_at=0):
+    if kill_at:
+        die_at(kill_at)
+    print("ready", flush=True)
+    for _ in range(count):
+        with staged_version(base_path) as (folder, _):
+            # A server that found the first file would look for the second.
+            (folder / "saved_model.pb").write_text(TEXT)
+            (folder / "variables").mkdir()
+            (folder / "variables" / "variables.index").write_text(TEXT)
+
+
+def die_at(number):
+    calls = iter(range(1, number + 1))
+
+    def counted(original):
+        def call(*arguments, **keywords):
+            if next(calls) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **keywords)
+
+        return call
+
+    for name in ("mkdir", "rename", "fsync", "open", "rmdir", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), *map(int, sys.argv[2:]))

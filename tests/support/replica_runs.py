@@ -1,0 +1,286 @@
+"""Trains the same cases in one world: so many replicas, or one of several workers.
+
+    python tests/support/replica_runs.py 2 result.npz      two logical devices
+    TF_CONFIG=... python tests/support/replica_runs.py 1 result.npz
+
+A process of its own for each world, because logical devices are made before TensorFlow
+starts, and because one that has used two replicas cannot use four.
+"""
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from training.data.pipeline import load_splits
+from training.data.sharding import training_data, validation_arguments
+from training.engine.optimizer import make_optimizer
+from training.engine.trainer import Trainer
+from training.model import build_model, compile_trainer
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
+
+BATCH, EPOCHS, CLASSES, HIDDEN = 16, 2, 5, 7
+SGD = OptimizerConfig("sgd", learning_rate=0.1)
+ADAMW = OptimizerConfig("adamw", learning_rate=1e-2, weight_decay=0.1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training of the small network on `IMAGES`.
+
+    Args:
+        optimizer: Its options.
+        accumulation: Micro-batches.
+        steps_per_execution: As in Keras.
+        jit_compile: Whether by XLA.
+        loss: Its name.
+        smoothing: Label smoothing.
+        examples: How many of the images.
+        weighted: Whether each image has a weight.
+        sparse: Whether labels are numbers.
+    """
+
+    optimizer: OptimizerConfig = SGD
+    accumulation: int = 1
+    steps_per_execution: int = 1
+    jit_compile: bool = False
+    loss: str = "softmax"
+    smoothing: float = 0.0
+    examples: int = 64
+    weighted: bool = False
+    sparse: bool = False
+
+
+CASES = {
+    "plain": Case(),
+    "partial batch": Case(examples=61),
+    "a replica without images": Case(examples=49),
+    "weighted": Case(examples=61, weighted=True),
+    "clipping": Case(dataclasses.replace(SGD, clip_norm=0.1)),
+    "accumulation": Case(accumulation=4, examples=61),
+    "averaging": Case(dataclasses.replace(SGD, ema=0.9)),
+    "AdamW": Case(ADAMW),
+    "steps per execution": Case(steps_per_execution=3),
+    "XLA": Case(jit_compile=True),
+    "sigmoid": Case(loss="sigmoid", smoothing=0.1, sparse=True),
+    "together": Case(
+        dataclasses.replace(SGD, clip_norm=0.1, ema=0.9),
+        accumulation=4,
+        steps_per_execution=3,
+        jit_compile=True,
+        examples=61,
+        weighted=True,
+    ),
+}
+
+VIT = Recipe(
+    seed=3,
+    epochs=EPOCHS,
+    batch_size=32,
+    model=ModelConfig(
+        variant=None,
+        patch_size=4,
+        width=12,
+        depth=1,
+        mlp_dim=16,
+        heads=3,
+        image_size=8,
+        channels=1,
+        head_bias_init=0.1,
+    ),
+    data=DataConfig(
+        "digits",
+        train="train[:160]",
+        validation="train[160:211]",  # 51 images: no number of replicas divides it
+        test="train[211:220]",
+    ),
+    optimizer=SGD,
+    schedule=ScheduleConfig("constant"),
+)
+TOGETHER = dataclasses.replace(
+    VIT,
+    accumulation=4,
+    steps_per_execution=3,  # of 5 in an epoch
+    jit_compile="on",
+    label_smoothing=0.1,
+    augmentation=AugmentationConfig(mixup=0.8),
+    optimizer=dataclasses.replace(SGD, clip_norm=0.5, ema=0.9, layer_decay=0.7),
+)
+RECIPES = {
+    "ViT, mixup": dataclasses.replace(VIT, augmentation=AugmentationConfig(mixup=0.8)),
+    "ViT together, SGD": TOGETHER,
+    "ViT together, AdamW": dataclasses.replace(
+        TOGETHER,
+        optimizer=dataclasses.replace(
+            TOGETHER.optimizer, name="adamw", learning_rate=1e-3, weight_decay=0.1
+        ),
+    ),
+}
+
+random = np.random.default_rng(0)
+IMAGES = random.uniform(-1, 1, (64, 4, 3, 1)).astype("float32")
+LABELS = random.integers(0, CLASSES, 64)
+WEIGHTS = random.uniform(0.2, 3, 64).astype("float32")
+FIRST = [  # of the small network
+    random.normal(scale=0.5, size=size).astype("float32")
+    for size in ((12, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
+]
+
+
+def small_network(*between):
+    """Two dense layers, with `FIRST` as weights."""
+    layers = [keras.layers.Dense(HIDDEN, "tanh"), *between, keras.layers.Dense(CLASSES)]
+    flat = keras.layers.Flatten()
+    network = keras.Sequential([keras.Input((4, 3, 1)), flat, *layers])
+    for variable, value in zip(network.trainable_variables, FIRST, strict=True):
+        variable.assign(value)
+    return network
+
+
+def dataset(case: Case, examples: int) -> tf.data.Dataset:
+    """Global batches, the last one as it comes."""
+    labels = LABELS if case.sparse else np.eye(CLASSES, dtype="float32")[LABELS]
+    arrays = (IMAGES, labels, *([WEIGHTS] if case.weighted else []))
+    arrays = tuple(array[:examples] for array in arrays)
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)
+
+
+class Steps(keras.callbacks.Callback):
+    """Notes what each call of the step function reports."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses, self.norms = [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+        self.norms.append(float(logs["gradient_norm"]))
+
+
+class Small:
+    """Trains cases; those that compile alike share a trainer."""
+
+    def __init__(self, strategy):
+        self.strategy = strategy
+        self.trainers = {}
+
+    def trainer(self, case: Case):
+        key = dataclasses.replace(case, examples=0, weighted=False)
+        if key not in self.trainers:
+            config = case.optimizer
+            with self.strategy.scope():
+                network = small_network()
+                trainer = Trainer(
+                    network,
+                    case.loss,
+                    case.smoothing,
+                    case.accumulation,
+                    config.clip_norm,
+                )
+                trainer.compile(
+                    make_optimizer(config, config.learning_rate, network),
+                    steps_per_execution=case.steps_per_execution,
+                    jit_compile=case.jit_compile,
+                )
+            self.trainers[key] = trainer, trainer.state_arrays()
+        trainer, first = self.trainers[key]
+        trainer.set_state(first)
+        return trainer
+
+    def run(self, case: Case):
+        """What `result` gives for a case."""
+        trainer, steps = self.trainer(case), Steps()
+        history = trainer.fit(
+            dataset(case, case.examples),
+            epochs=EPOCHS,
+            validation_data=dataset(case, 51),
+            callbacks=[steps],
+            verbose=0,
+        )
+        return result(trainer, steps, history)
+
+
+def run_recipe(recipe: Recipe, strategy):
+    """What `result` gives for a recipe, trained through the real input pipeline."""
+    keras.utils.set_random_seed(recipe.seed)
+    splits = load_splits(recipe.data, recipe.model.channels)
+    per_epoch = len(splits.train) // recipe.batch_size
+    total = per_epoch * recipe.epochs
+    with strategy.scope():
+        model = build_model(recipe.model, splits.class_names, recipe.precision)
+        trainer = compile_trainer(model, recipe, total, per_epoch)
+    steps = Steps()
+    history = trainer.fit(
+        training_data(trainer, recipe, splits.train, 0, total),
+        epochs=recipe.epochs,
+        steps_per_epoch=per_epoch,
+        **validation_arguments(trainer, splits.validation),
+        callbacks=[steps],
+        verbose=0,
+    )
+    return result(trainer, steps, history)
+
+
+def result(trainer, steps: Steps, history):
+    """Everything that must be equal in all worlds, by name."""
+    arrays = {
+        "losses": np.array(steps.losses),
+        "norms": np.array(steps.norms),
+        "validation": np.array(history.history["val_loss"]),
+        "accuracies": np.array(history.history["val_accuracy"]),
+    }
+    for place, weight in enumerate(trainer.model.trainable_variables):
+        arrays[f"weight {place}"] = keras.ops.convert_to_numpy(weight.value)
+    for place, average in enumerate(trainer.optimizer.averages):
+        arrays[f"average {place}"] = keras.ops.convert_to_numpy(average.value)
+    return arrays
+
+
+def run_all(strategy) -> dict[str, np.ndarray]:
+    """Every case and every recipe."""
+    small = Small(strategy)
+    results = {name: small.run(case) for name, case in CASES.items()}
+    results |= {name: run_recipe(r, strategy) for name, r in RECIPES.items()}
+    return {
+        f"{name}|{quantity}": array
+        for name, arrays in results.items()
+        for quantity, array in arrays.items()
+    }
+
+
+def make_replicas(replicas: int):
+    """A strategy of so many logical devices, or of the workers of `TF_CONFIG`."""
+    if "TF_CONFIG" in os.environ:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    device = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration()] * replicas
+    tf.config.set_logical_device_configuration(device, logical)
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+
+
+def main() -> None:
+    """Writes all results into a file."""
+    strategy = make_replicas(int(sys.argv[1]))
+    arrays = run_all(strategy)
+    arrays["replicas"] = np.array(strategy.num_replicas_in_sync)
+    np.savez(sys.argv[2], **arrays)
+
+
+if __name__ == "__main__":
+    main()

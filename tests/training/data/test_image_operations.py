@@ -1,0 +1,199 @@
+"""Image operations, compared with Pillow and with NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from sklearn.datasets import load_sample_image
+
+from training.data import image_operations
+from training.data.image_operations import OPERATIONS
+from training.errors import TrainingError
+
+HEIGHT, WIDTH = 43, 59
+GRAY = 128
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return np.ascontiguousarray(load_sample_image("china.jpg")[150:193, 200:259])
+
+
+@pytest.fixture(autouse=True)
+def official(request):
+    if "missing" not in request.node.name:
+        pytest.importorskip("official.vision.ops.augment")
+
+
+def apply(name, image, level, sign=1.0, centre=(0.5, 0.5)):
+    return OPERATIONS[name](
+        tf.constant(image), level, sign, tf.constant(centre)
+    ).numpy()
+
+
+def enhanced(kind):
+    return lambda image, level: kind(image).enhance(level * 0.18 + 0.1)
+
+
+def threshold(level):
+    return int(level * 25.6) % 256
+
+
+# Pillow's version, levels, largest difference
+PILLOW = {
+    "AutoContrast": (lambda image, level: ImageOps.autocontrast(image), 1),
+    "Equalize": (lambda image, level: ImageOps.equalize(image), 0),
+    "Invert": (lambda image, level: ImageOps.invert(image), 0),
+    "Posterize": (lambda image, level: ImageOps.posterize(image, int(level * 0.4)), 0),
+    "Solarize": (lambda image, level: ImageOps.solarize(image, threshold(level)), 0),
+    "Color": (enhanced(ImageEnhance.Color), 2),
+    "Contrast": (enhanced(ImageEnhance.Contrast), 3),
+    "Brightness": (enhanced(ImageEnhance.Brightness), 1),
+    "Sharpness": (enhanced(ImageEnhance.Sharpness), 2),
+}
+
+
+@pytest.mark.parametrize("level", [3.0, 10.0, 15.0])
+@pytest.mark.parametrize("name", PILLOW)
+def test_an_operation_equals_pillows(picture, name, level):
+    reference, tolerance = PILLOW[name]
+    expected = np.asarray(reference(Image.fromarray(picture), level), int)
+    result = apply(name, picture, level)
+    assert result.dtype == np.uint8
+    assert np.abs(result - expected).max() <= tolerance
+
+
+def nearest(image, source):
+    """Takes each pixel from a place (row, column), gray where that is outside."""
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH].astype("float64")
+    rows, columns = source(rows, columns)
+    # Half a pixel past the border is still rounded into the image.
+    inside = (rows >= -0.5) & (rows < HEIGHT - 0.5)
+    inside &= (columns >= -0.5) & (columns < WIDTH - 0.5)
+    rows, columns = (np.round(part).astype(int) for part in (rows, columns))
+    taken = image[rows.clip(0, HEIGHT - 1), columns.clip(0, WIDTH - 1)]
+    return np.where(inside[..., np.newaxis], taken, GRAY)
+
+
+def rotated(angle):
+    cos, sin = math.cos(angle), math.sin(angle)
+    middle = (HEIGHT - 1) / 2, (WIDTH - 1) / 2
+
+    def source(rows, columns):
+        rows, columns = rows - middle[0], columns - middle[1]
+        return (
+            sin * columns + cos * rows + middle[0],
+            cos * columns - sin * rows + middle[1],
+        )
+
+    return source
+
+
+# From the level to where each output pixel comes from.
+GEOMETRIC = {
+    "Rotate": lambda level: rotated(math.radians(3 * level)),
+    "ShearX": lambda level: lambda y, x: (y, x + 0.03 * level * y),
+    "ShearY": lambda level: lambda y, x: (y + 0.03 * level * x, x),
+    "TranslateX": lambda level: lambda y, x: (y, x + 10 * level),
+    "TranslateY": lambda level: lambda y, x: (y + 10 * level, x),
+}
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("level", [1.3, 4.1, 14.7])
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_a_geometric_operation_takes_pixels_from_the_right_place(
+    picture, name, level, sign
+):
+    expected = nearest(picture, GEOMETRIC[name](sign * level))
+    result = apply(name, picture, level, sign)
+    # A place between two pixels may be rounded to either.
+    assert (result != expected).any(axis=-1).mean() < 0.02
+
+
+def test_what_comes_in_at_the_border_is_gray(picture):
+    assert (apply("TranslateX", picture, 2.0)[:, -19:] == GRAY).all()
+    assert (apply("TranslateY", picture, 2.0, -1.0)[:19] == GRAY).all()
+    assert (apply("Rotate", picture, 15.0)[0, 0] == GRAY).all()
+
+
+@pytest.mark.parametrize("centre", [(0.0, 0.0), (0.5, 0.25), (0.99, 0.99)])
+def test_cutout_is_a_square_cut_off_at_the_border(picture, centre):
+    half = 8  # 4 pixels for each unit of the level
+    expected = picture.copy()
+    row, column = int(centre[0] * HEIGHT), int(centre[1] * WIDTH)
+    expected[max(row - half, 0) : row + half, max(column - half, 0) : column + half] = (
+        GRAY
+    )
+    result = apply("Cutout", picture, 2.0, centre=centre)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("level", [4.0, 15.0])
+def test_solarize_add_brightens_the_dark_half(picture, level):
+    added = np.minimum(picture.astype(int) + int(level * 11), 255)
+    expected = np.where(picture < 128, added, picture)
+    np.testing.assert_array_equal(apply("SolarizeAdd", picture, level), expected)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "bits", "threshold"),
+    [(0.0, 1, 0), (10.0, 4, 0), (15.0, 6, 128), (20.0, 8, 0)],
+)
+def test_augregs_magnitudes_mean_what_they_meant(picture, magnitude, bits, threshold):
+    """Bits and threshold of the first code, in which a byte holds the threshold."""
+    posterized = picture >> (8 - bits) << (8 - bits)
+    np.testing.assert_array_equal(apply("Posterize", picture, magnitude), posterized)
+    solarized = np.where(picture < threshold, picture, 255 - picture)
+    np.testing.assert_array_equal(apply("Solarize", picture, magnitude), solarized)
+
+
+def test_the_operations_are_randaugments_sixteen():
+    from official.vision.ops.augment import RandAugment
+
+    assert set(OPERATIONS) == set(RandAugment().available_ops)
+    assert len(OPERATIONS) == 16
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_levels_may_be_tensors_in_a_pipeline(picture, name):
+    def changed(level):
+        return OPERATIONS[name](tf.constant(picture), level, 1.0, tf.fill([2], 0.3))
+
+    for level in (0.0, 7.0, 30.0):
+        dataset = tf.data.Dataset.from_tensors(level).map(changed)
+        result = next(dataset.as_numpy_iterator())
+        np.testing.assert_array_equal(
+            result, apply(name, picture, level, 1.0, [0.3] * 2)
+        )
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
+def test_blur_equals_a_gaussian_of_scipy(picture, sigma):
+    from scipy.ndimage import gaussian_filter
+
+    expected = gaussian_filter(
+        picture.astype("float64"), (sigma, sigma, 0), mode="mirror", radius=(6, 6, 0)
+    )
+    blurred = image_operations.gaussian_blur(tf.constant(picture), sigma).numpy()
+    assert np.abs(blurred - expected).max() <= 0.51
+
+
+def test_blur_is_nearly_pillows(picture):
+    expected = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(2.0))
+    blurred = image_operations.gaussian_blur(tf.constant(picture), 2.0).numpy()
+    inner = np.s_[8:-8, 8:-8]  # Pillow repeats the border
+    difference = blurred[inner].astype(int) - np.asarray(expected, int)[inner]
+    assert np.abs(difference).mean() < 1.5
+
+
+def test_missing_operations_name_the_package_to_install(monkeypatch):
+    import sys
+
+    image_operations.official.cache_clear()
+    monkeypatch.setitem(sys.modules, "official.vision.ops", None)
+    with pytest.raises(TrainingError, match=r'pip install .*"\.\[models\]"') as error:
+        image_operations.official()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,221 @@
+"""The order of the images and their pixels: pure functions of (seed, step, place)."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_splits import jpeg_split, noise_split
+from sklearn.datasets import load_digits
+
+from keras_vit import ImagePreprocessing, decoding
+from training.data.pipeline import (
+    evaluation_batches,
+    example_images,
+    in_memory,
+    load_splits,
+    training_batches,
+)
+from training.errors import DataError, RecipeError
+from training.recipe import AugmentationConfig, DataConfig, Recipe
+
+PREPROCESSING = ImagePreprocessing((9, 7))
+RECIPE = Recipe(
+    data=DataConfig("digits"),
+    seed=5,
+    epochs=3,
+    batch_size=4,
+    augmentation=AugmentationConfig(crop_min_area=0.3, flip=True, shift=2),
+)
+
+
+@pytest.fixture(scope="module")
+def split():
+    return noise_split()
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_splits(DataConfig("digits", validation=0.1), channels=1)
+
+
+def batches(dataset):
+    """Lists of (image, number), without what has the weight 0."""
+    return [
+        (image, label.argmax())
+        for images, labels, *weights in dataset.as_numpy_iterator()
+        for image, label, weight in zip(
+            images, labels, *(weights or [np.ones(len(images))]), strict=True
+        )
+        if weight
+    ]
+
+
+def same(ours, theirs):
+    return len(ours) == len(theirs) and all(
+        number == other and np.array_equal(image, picture)
+        for (image, number), (picture, other) in zip(ours, theirs, strict=True)
+    )
+
+
+def test_the_same_seed_gives_the_same_pixels(split):
+    first = batches(training_batches(split, RECIPE, PREPROCESSING))
+    again = batches(training_batches(split, RECIPE, PREPROCESSING))
+    assert same(first, again)
+
+
+def test_pixels_do_not_depend_on_the_number_of_threads(split):
+    dataset = training_batches(split, RECIPE, PREPROCESSING)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.autotune.enabled = False
+    assert same(batches(dataset), batches(dataset.with_options(options)))
+
+
+@pytest.mark.parametrize("step", [1, 5, 8, 14, 15])
+def test_a_resumed_run_sees_what_the_whole_one_would_have_seen(split, step):
+    whole = batches(training_batches(split, RECIPE, PREPROCESSING))
+    resumed = training_batches(split, RECIPE, PREPROCESSING, first_step=step)
+    assert same(whole[4 * step :], batches(resumed))
+
+
+def test_a_run_ends_after_its_steps(split):
+    short = training_batches(split, RECIPE, PREPROCESSING, total_steps=7)
+    by_recipe = dataclasses.replace(RECIPE, steps=7)
+    assert len(batches(short)) == 7 * 4
+    assert same(
+        batches(short), batches(training_batches(split, by_recipe, PREPROCESSING))
+    )
+
+
+def test_pixels_depend_on_seed_and_epoch(split):
+    examples = batches(training_batches(split, RECIPE, PREPROCESSING))
+    other = dataclasses.replace(RECIPE, seed=6)
+    others = batches(training_batches(split, other, PREPROCESSING))
+    epochs = [dict(reversed(pair) for pair in examples[i : i + 20]) for i in (0, 20)]
+    seeds = [epochs[0], dict(reversed(pair) for pair in others[:20])]
+    for one, two in (epochs, seeds):
+        assert list(one) != list(two)
+        common = set(one) & set(two)
+        equal = [np.array_equal(one[number], two[number]) for number in common]
+        assert np.mean(equal) < 0.2
+
+
+def test_an_epoch_has_only_full_batches_and_no_image_twice(split):
+    numbers = [n for _, n in batches(training_batches(split, RECIPE, PREPROCESSING))]
+    assert len(numbers) == 3 * 20
+    assert all(len(set(numbers[i : i + 20])) == 20 for i in (0, 20, 40))
+    assert set(numbers) == set(range(23))
+
+
+def test_repeated_images_stand_in_one_batch_and_differ(split):
+    augmentation = dataclasses.replace(RECIPE.augmentation, repeats=3)
+    recipe = dataclasses.replace(RECIPE, batch_size=6, augmentation=augmentation)
+    dataset = training_batches(split, recipe, PREPROCESSING)
+    for images, labels in dataset.as_numpy_iterator():
+        numbers = labels.argmax(axis=1)
+        np.testing.assert_array_equal(numbers, np.tile(numbers[:2], 3))
+        assert numbers[0] != numbers[1]
+        assert len(np.unique(images[[0, 2, 4]], axis=0)) > 1
+
+
+def test_evaluation_has_every_image_once_and_in_order(split):
+    dataset = evaluation_batches(split, 4, PREPROCESSING)
+    assert [number for _, number in batches(dataset)] == list(range(23))
+
+
+def test_evaluation_pads_its_last_batch_with_weight_0(split):
+    *_, (images, labels, weights) = evaluation_batches(
+        split, 4, PREPROCESSING
+    ).as_numpy_iterator()
+    np.testing.assert_array_equal(weights, [1, 1, 1, 0])
+    assert not images[3].any()
+    assert not labels[3].any()
+
+
+def test_evaluation_images_are_what_the_model_would_resize_itself(split):
+    images, *_ = next(evaluation_batches(split, 23, PREPROCESSING).as_numpy_iterator())
+    originals = np.stack([split.read(tf.constant(i)).numpy() for i in range(23)])
+    expected = PREPROCESSING(originals).numpy() * 127.5 + 127.5
+    assert np.abs(images - expected).max() <= 0.501
+
+
+@pytest.mark.parametrize("resize", ["plain", "small"])
+def test_evaluation_images_are_the_pixels_of_the_server(resize):
+    split = jpeg_split()
+    preprocessing = ImagePreprocessing(24, crop_fraction=0.8, resize=resize)
+    images, *_ = next(evaluation_batches(split, 6, preprocessing).as_numpy_iterator())
+    for index, image in enumerate(images):
+        contents = split.encoded(tf.constant(index, tf.int64))
+        served = decoding.decode_and_resize(contents, preprocessing)
+        np.testing.assert_array_equal(image, served)
+
+
+@pytest.mark.parametrize("crop_fraction", [1.0, 0.75])
+def test_images_in_memory_are_the_same(split, crop_fraction):
+    preprocessing = ImagePreprocessing((9, 7), crop_fraction=crop_fraction)
+    cached = evaluation_batches(in_memory(split, preprocessing), 5, preprocessing)
+    assert same(batches(cached), batches(evaluation_batches(split, 5, preprocessing)))
+
+
+def test_training_on_images_in_memory_is_the_same(split):
+    preprocessing = ImagePreprocessing((9, 7), crop_fraction=0.75)
+    recipe = dataclasses.replace(RECIPE, augmentation=AugmentationConfig(flip=True))
+    cached = training_batches(in_memory(split, preprocessing), recipe, preprocessing)
+    assert same(
+        batches(cached), batches(training_batches(split, recipe, preprocessing))
+    )
+
+
+def test_example_images_are_the_first_of_the_training(split):
+    images = example_images(split, RECIPE, PREPROCESSING, 6)
+    examples = batches(training_batches(split, RECIPE, PREPROCESSING))
+    np.testing.assert_array_equal(images, [image for image, _ in examples[:6]])
+
+
+def test_fewer_images_than_a_batch_is_an_error(split):
+    recipe = dataclasses.replace(RECIPE, batch_size=24)
+    with pytest.raises(DataError, match="batch_size=24, 23 training images"):
+        training_batches(split, recipe, PREPROCESSING)
+
+
+def test_an_odd_batch_cannot_be_mixed(split):
+    augmentation = AugmentationConfig(mixup=0.2)
+    recipe = dataclasses.replace(RECIPE, batch_size=5, augmentation=augmentation)
+    with pytest.raises(RecipeError, match="an even number of images.*Received: 5 for"):
+        training_batches(split, recipe, PREPROCESSING)
+
+
+def test_digits_keep_their_values():
+    splits = load_splits(DataConfig("digits", validation=0.0), channels=1)
+    pixels = np.stack(
+        [
+            image
+            for part in (splits.train, splits.test)
+            for image, _ in batches(
+                evaluation_batches(part, 100, ImagePreprocessing(8))
+            )
+        ]
+    )
+    values = np.round(pixels[..., 0] * (16 / 255))
+    numbers = [int(n.split()[1]) for p in (splits.train, splits.test) for n in p.names]
+    np.testing.assert_array_equal(values, load_digits().images[numbers])
+
+
+def test_the_parts_of_digits_are_disjoint_and_complete(digits):
+    parts = [set(p.names) for p in (digits.train, digits.validation, digits.test)]
+    assert [len(part) for part in parts] == [1293, 144, 360]
+    assert len(set.union(*parts)) == 1797
+
+
+def test_each_class_has_its_share_of_each_part(digits):
+    whole = np.bincount(load_digits().target)
+    for part, share in ((digits.test, 0.2), (digits.validation, 0.08)):
+        assert np.abs(np.bincount(part.labels) - share * whole).max() < 1
+
+
+def test_the_division_does_not_follow_the_seed_of_the_run(digits):
+    again = load_splits(DataConfig("digits", validation=0.1), channels=1)
+    other = load_splits(DataConfig("digits", split_seed=1), channels=1)
+    assert again.test.names == digits.test.names
+    assert set(other.test.names) != set(digits.test.names)

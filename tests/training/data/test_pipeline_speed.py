@@ -1,0 +1,79 @@
+"""The stages of the input pipeline, and which of them is the slowest."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_splits import jpeg_split, noise_split
+
+from keras_vit import ImagePreprocessing
+from training import cli
+from training.data.pipeline_speed import (
+    bottleneck,
+    images_per_second,
+    measure,
+    pipelines,
+)
+from training.errors import RecipeError
+from training.recipe import AugmentationConfig, DataConfig, Recipe
+
+RECIPE = Recipe(
+    data=DataConfig("digits"),
+    batch_size=4,
+    augmentation=AugmentationConfig(crop_min_area=0.3, flip=True, mixup=0.2),
+)
+PREPROCESSING = ImagePreprocessing(8)
+
+
+def slow(milliseconds, count=8):
+    """Endless batches, each of which takes some time."""
+
+    def wait(number):
+        tf.py_function(lambda: time.sleep(milliseconds / 1000), [], [])
+        return tf.fill([count], number)
+
+    return tf.data.Dataset.range(10**9).map(wait)
+
+
+def test_files_have_five_stages_and_pixels_four():
+    names = list(pipelines(jpeg_split(), RECIPE, PREPROCESSING))
+    assert names == ["read", "decode and crop", "resize", "augment", "mix and batch"]
+    names = list(pipelines(noise_split(), RECIPE, PREPROCESSING))
+    assert names == ["read and crop", "resize", "augment", "mix and batch"]
+
+
+def test_every_stage_runs_past_the_end_of_an_epoch():
+    for dataset in pipelines(jpeg_split(), RECIPE, PREPROCESSING).values():
+        assert sum(len(batch) for batch in dataset.take(10)) >= 40
+
+
+def test_the_rate_is_images_over_time():
+    rate = images_per_second(slow(20), 0.5)
+    assert 8 / 0.08 < rate <= 8 / 0.02
+
+
+def test_the_bottleneck_is_the_stage_that_adds_most(capsys):
+    stages = measure({"one": slow(2), "two": slow(30), "three": slow(32)}, 0.3)
+    assert [stage.name for stage in stages] == ["one", "two", "three"]
+    assert bottleneck(stages).name == "two"
+    whole = sum(stage.seconds for stage in stages)
+    assert np.isclose(whole, 1 / stages[-1].images_per_second, rtol=0.3)
+    assert "2 of 3: two" in capsys.readouterr().err
+
+
+def test_the_command_prints_a_table_and_writes_the_figures(capsys, tmp_path):
+    file = tmp_path / "speed.json"
+    words = "data-speed --recipe digits --seconds 0.05 --augmentation.mixup 0.2"
+    cli.main([*words.split(), "--json", str(file)])
+    output = capsys.readouterr().out
+    figures = json.loads(file.read_text("utf-8"))
+    assert f"the bottleneck is {figures['bottleneck']!r}" in output
+    assert [row["name"] for row in figures["stages"]][-1] == "mix and batch"
+    assert all(row["images_per_second"] > 0 for row in figures["stages"])
+
+
+def test_no_time_at_all_is_an_error():
+    with pytest.raises(RecipeError, match="seconds"):
+        cli.main(["data-speed", "--recipe", "digits", "--seconds", "0"])

@@ -1,0 +1,146 @@
+"""Workers and replicas together see what one device would have seen."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from image_splits import noise_split
+
+from keras_vit import ImagePreprocessing
+from training.data.pipeline import Shard, evaluation_batches, training_batches
+from training.errors import RecipeError
+from training.recipe import AugmentationConfig, DataConfig, Recipe
+
+PREPROCESSING = ImagePreprocessing((9, 7))
+RECIPE = Recipe(
+    data=DataConfig("digits"),
+    seed=5,
+    epochs=3,
+    batch_size=8,
+    augmentation=AugmentationConfig(
+        crop_min_area=0.3, flip=True, mixup=0.8, cutmix=1.0, repeats=2
+    ),
+)
+PLAIN = dataclasses.replace(RECIPE, augmentation=AugmentationConfig())
+SHARDS = [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (1, 4)]  # workers, replicas
+
+
+@pytest.fixture(scope="module")
+def split():
+    return noise_split(count=27)
+
+
+def pieces(dataset):
+    return list(dataset.as_numpy_iterator())
+
+
+def global_batches(workers, replicas, make):
+    """Images and labels of each step, put together from all workers and replicas."""
+    shards = [Shard(index, workers, replicas) for index in range(workers)]
+    read = [pieces(make(shard)) for shard in shards]
+    assert len({len(own) for own in read}) == 1
+    steps = len(read[0]) // replicas
+    assert len(read[0]) == steps * replicas
+    return [
+        [
+            np.concatenate(parts)
+            for parts in zip(
+                *(
+                    piece
+                    for own in read
+                    for piece in own[step * replicas : (step + 1) * replicas]
+                ),
+                strict=True,
+            )
+        ]
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize(("workers", "replicas"), SHARDS)
+def test_the_global_batch_does_not_depend_on_the_shards(split, workers, replicas):
+    def make(shard):
+        return training_batches(split, RECIPE, PREPROCESSING, shard=shard)
+
+    whole, cut = pieces(make(Shard())), global_batches(workers, replicas, make)
+    assert len(whole) == len(cut) == 3 * 3
+    for (images, labels), (other_images, other_labels) in zip(whole, cut, strict=True):
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+@pytest.mark.parametrize(("workers", "replicas"), SHARDS)
+def test_no_image_is_in_two_shards_of_an_epoch_and_none_is_lost(
+    split, workers, replicas
+):
+    steps = global_batches(
+        workers,
+        replicas,
+        lambda shard: training_batches(split, PLAIN, PREPROCESSING, shard=shard),
+    )
+    for epoch in range(3):
+        labels = np.concatenate([y for _, y in steps[3 * epoch : 3 * epoch + 3]])
+        assert len(set(labels.argmax(axis=1))) == 24
+    seen = np.concatenate([labels for _, labels in steps]).argmax(axis=1)
+    assert set(seen) == set(range(27))
+
+
+@pytest.mark.parametrize(("workers", "replicas"), [*SHARDS, (3, 1), (3, 2)])
+@pytest.mark.parametrize("batch_size", [8, 7, 64])
+def test_evaluation_counts_each_image_once(split, workers, replicas, batch_size):
+    steps = global_batches(
+        workers,
+        replicas,
+        lambda shard: evaluation_batches(split, batch_size, PREPROCESSING, shard),
+    )
+    labels = np.concatenate([labels for _, labels, _ in steps])
+    weights = np.concatenate([weights for _, _, weights in steps])
+    assert set(weights) <= {0.0, 1.0}
+    np.testing.assert_array_equal(labels[weights == 1].argmax(axis=1), range(27))
+    assert not labels[weights == 0].any()
+
+
+def test_evaluation_pixels_do_not_depend_on_the_shards(split):
+    whole = pieces(evaluation_batches(split, 8, PREPROCESSING))
+    cut = global_batches(
+        2, 2, lambda shard: evaluation_batches(split, 8, PREPROCESSING, shard)
+    )
+    for (images, *_), (other, *_) in zip(whole, cut, strict=True):
+        np.testing.assert_array_equal(images, other)
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_each_worker_resumes_at_a_step(split, step):
+    shard = Shard(1, 2, 2)
+    whole = pieces(training_batches(split, RECIPE, PREPROCESSING, shard=shard))
+    rest = pieces(training_batches(split, RECIPE, PREPROCESSING, step, shard=shard))
+    assert len(rest) == len(whole) - 2 * step
+    for (images, labels), (other_images, other_labels) in zip(
+        whole[2 * step :], rest, strict=True
+    ):
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+def test_batches_have_static_shapes(split):
+    dataset = training_batches(split, RECIPE, PREPROCESSING, shard=Shard(0, 2, 2))
+    assert [tuple(spec.shape) for spec in dataset.element_spec] == [
+        (2, 9, 7, 3),
+        (2, 27),
+    ]
+    evaluation = evaluation_batches(split, 8, PREPROCESSING, Shard(0, 2, 2))
+    assert [tuple(spec.shape) for spec in evaluation.element_spec] == [
+        (2, 9, 7, 3),
+        (2, 27),
+        (2,),
+    ]
+
+
+def test_a_batch_that_cannot_be_cut_is_an_error(split):
+    with pytest.raises(RecipeError, match="multiple of the 3 replicas. Received: 8"):
+        training_batches(split, PLAIN, PREPROCESSING, shard=Shard(0, 3, 1))
+
+
+def test_mixing_needs_pairs_in_each_replica(split):
+    with pytest.raises(RecipeError, match="even number.*Received: 8 for 8 replicas"):
+        training_batches(split, RECIPE, PREPROCESSING, shard=Shard(0, 4, 2))

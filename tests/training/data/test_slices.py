@@ -1,0 +1,142 @@
+"""Slices of a source in TensorFlow Datasets' grammar, and what they may not be."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_splits import noise_split
+
+from training.data.pipeline import load_splits
+from training.data.slices import divide
+from training.data.splits import Source
+from training.errors import DataError
+from training.recipe import DataConfig
+
+
+@pytest.fixture
+def source():
+    """100 training, 40 validation and 30 test images, in an order to be kept."""
+    sizes = {"train": 100, "validation": 40, "test": 30}
+    return Source(
+        tuple("abc"), {name: noise_split(size) for name, size in sizes.items()}, "test"
+    )
+
+
+def ids(split):
+    return [int(name.split()[1]) for name in split.names]
+
+
+def config(**kwargs):
+    return DataConfig("python:some:source", **{"validation": 0.0, **kwargs})
+
+
+def test_percentages_and_numbers_are_places_in_the_parts_order(source):
+    train, validation, test = divide(
+        source,
+        config(train="train[:98%]", validation="train[98%:]", test="validation[10:15]"),
+    )
+    assert ids(train) == list(range(98))
+    assert ids(validation) == [98, 99]
+    assert ids(test) == [10, 11, 12, 13, 14]
+
+
+def test_a_slice_may_be_a_sum(source):
+    train, validation, test = divide(
+        source, config(train="train[:8]+validation[:5]", validation="train[-10:]")
+    )
+    assert ids(train) == [*range(8), *range(5)]
+    assert ids(validation) == list(range(90, 100))
+    assert len(test) == 30
+    labels = [*source.parts["train"].labels[:8], *source.parts["validation"].labels[:5]]
+    np.testing.assert_array_equal(train.labels, labels)
+
+
+def test_a_sum_reads_the_images_of_its_parts(source):
+    train, *_ = divide(
+        source, config(train="train[90:93]+validation[:5]+test[7:9]", test="test[:2]")
+    )
+    parts = [("train", n) for n in (90, 91, 92)]
+    parts += [("validation", n) for n in range(5)] + [("test", n) for n in (7, 8)]
+    dataset = tf.data.Dataset.range(len(train)).map(train.read)
+    for image, (part, number) in zip(dataset, parts, strict=True):
+        expected = source.parts[part].read(tf.constant(number, tf.int64))
+        np.testing.assert_array_equal(image, expected)
+
+
+def test_tensorflow_datasets_takes_the_same_numbers(source):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    infos = {
+        "train": tfds.core.splits.SplitInfo(
+            name="train", shard_lengths=[100], num_bytes=0
+        )
+    }
+    for text in ("train[3%:17%]", "train[-33%:]", "train[:-20]", "train[5:6]"):
+        one = tfds.core.ReadInstruction.from_spec(text).to_absolute(infos)[0]
+        train, *_ = divide(source, config(train=text))
+        assert ids(train) == list(range(100))[one.from_ : one.to]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"train": "train[:60]", "validation": "train[50:]"},
+            "`data.train` and `data.validation` .*'train.:60.' .*share 10 images",
+        ),
+        (
+            {"validation": "train[:5]"},
+            "`data.train` and `data.validation` must not have images in common",
+        ),
+        (
+            {"validation": "test[:5]"},
+            "`data.validation` and `data.test` must not have images in common",
+        ),
+        (
+            {"train": "train[:5]+train[3:9]"},
+            "`data.train` must not have an image twice",
+        ),
+        (
+            {"train": "training[:5]"},
+            "`data.train` must be a slice of train, validation",
+        ),
+        ({"train": "train[:5"}, "`data.train` must be a slice.*Received: 'train.:5'"),
+        (
+            {"train": "train[:500]"},
+            "`data.train` must be a slice.*incompatible with 100",
+        ),
+        ({"train": "train[5:5]"}, "`data.train`: there are no images in 'train.5:5.'"),
+        ({"test": "nothing"}, "`data.test` must be a slice"),
+    ],
+)
+def test_a_wrong_slice_is_one_line(source, settings, message):
+    with pytest.raises(DataError, match=message) as error:
+        divide(source, config(**settings))
+    assert "\n" not in str(error.value)
+
+
+def test_digits_are_shuffled_before_they_are_sliced():
+    settings = {"train": "train[:50%]", "validation": "train[50%:60%]"}
+    parts = load_splits(DataConfig("digits", test="train[60%:]", **settings), 1)
+    again = load_splits(DataConfig("digits", test="train[60%:]", **settings), 1)
+    other = load_splits(
+        DataConfig("digits", test="train[60%:]", split_seed=1, **settings), 1
+    )
+    splits = (parts.train, parts.validation, parts.test)
+    assert sum(map(len, splits)) == 1797
+    assert len({name for split in splits for name in split.names}) == 1797
+    assert ids(parts.train) != sorted(ids(parts.train))
+    assert parts.train.names == again.train.names != other.train.names
+    assert np.bincount(parts.train.labels).min() > 60
+
+
+def test_a_share_and_a_slice_go_together():
+    splits = load_splits(
+        DataConfig("digits", train="train[:1000]", validation=0.1, test="train[1000:]"),
+        1,
+    )
+    assert [len(splits.train), len(splits.validation), len(splits.test)] == [
+        900,
+        100,
+        797,
+    ]
+    names = {*splits.train.names, *splits.validation.names, *splits.test.names}
+    assert len(names) == 1797

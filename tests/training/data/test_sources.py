@@ -1,0 +1,514 @@
+"""Folders, TensorFlow Datasets and a user's own, with Pillow as the reference."""
+
+import sys
+import types
+
+import fake_bucket
+import numpy as np
+import pytest
+import tensorflow as tf
+from etils import epath
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from training.data.folder import open_folder
+from training.data.pipeline import load_splits
+from training.data.python_source import open_python
+from training.data.tfds import open_tfds
+from training.errors import DataError
+from training.predict import find_images
+from training.recipe import DataConfig
+
+
+@pytest.fixture(scope="module")
+def photograph():
+    return Image.fromarray(load_sample_image("flower.jpg")[100:140, 200:232])
+
+
+@pytest.fixture
+def folder(tmp_path, photograph):
+    """12 images of each of the classes ant, bee and cow; returns the folder."""
+    for number, name in enumerate(("cow", "ant", "bee")):
+        (tmp_path / name).mkdir()
+        for index in range(12):
+            image = photograph.rotate(30 * index).resize((20 + number, 17))
+            image.save(tmp_path / name / f"{index:02}.png")
+    return tmp_path
+
+
+def read(split, index):
+    return split.read(tf.constant(index, tf.int64)).numpy()
+
+
+def test_classes_are_sorted_and_files_belong_to_theirs(folder):
+    source = open_folder(folder)
+    assert source.class_names == ("ant", "bee", "cow")
+    for name, label in zip(source.train.names, source.train.labels, strict=True):
+        assert f"/{source.class_names[label]}/" in name
+
+
+def test_a_folder_without_a_test_level_is_divided(folder):
+    splits = load_splits(DataConfig(f"folder:{folder}", validation=0.25, test=0.25), 3)
+    parts = [splits.train, splits.validation, splits.test]
+    assert [len(part) for part in parts] == [20, 7, 9]
+    assert len({name for part in parts for name in part.names}) == 36
+    np.testing.assert_array_equal(np.bincount(splits.test.labels), [3, 3, 3])
+
+
+def test_a_folder_is_divided_in_the_same_way_every_time(folder):
+    config = DataConfig(f"folder:{folder}")
+    assert load_splits(config, 3).test.names == load_splits(config, 3).test.names
+
+
+def test_train_and_test_folders_are_used_as_they_are(tmp_path, folder):
+    root = tmp_path / "divided"
+    for level, names in (("train", ("ant", "bee")), ("test", ("ant", "bee"))):
+        for name in names:
+            (root / level).mkdir(parents=True, exist_ok=True)
+            (root / level / name).symlink_to(folder / name)
+    splits = load_splits(DataConfig(f"folder:{root}", validation=0.0), 3)
+    assert [len(splits.train), len(splits.test)] == [24, 24]
+    assert all("/test/" in name for name in splits.test.names)
+
+
+def test_a_train_folder_alone_gives_its_test_images_too(folder):
+    for name in ("ant", "bee", "cow"):
+        (folder / "train").mkdir(exist_ok=True)
+        (folder / name).rename(folder / "train" / name)
+    splits = load_splits(DataConfig(f"folder:{folder}", validation=0.0, test=0.5), 3)
+    assert [len(splits.train), len(splits.test)] == [18, 18]
+
+
+def test_other_classes_in_test_than_in_train_are_an_error(folder):
+    for level, name in (("train", "ant"), ("train", "bee"), ("test", "ant")):
+        (folder / level).mkdir(exist_ok=True)
+        (folder / level / name).symlink_to(folder / name)
+    (folder / "test" / "cow").symlink_to(folder / "cow")
+    with pytest.raises(DataError, match="bee, cow"):
+        open_folder(folder)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        open_folder(tmp_path / "nowhere")
+
+
+def test_a_folder_without_classes_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="at least 2 class folders"):
+        open_folder(tmp_path)
+
+
+def test_an_empty_class_folder_is_named(folder):
+    (folder / "dog").mkdir()
+    with pytest.raises(DataError, match="no images in class folder dog"):
+        open_folder(folder)
+
+
+def test_too_few_images_to_divide_is_one_line(folder):
+    for path in sorted((folder / "ant").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(DataError, match="test share of 0.2") as error:
+        load_splits(DataConfig(f"folder:{folder}"), 3)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def damaged(folder):
+    """The folder with a truncated PNG and a text file; returns it and their names."""
+    whole = (folder / "ant" / "03.png").read_bytes()
+    (folder / "ant" / "03.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "cow" / "notes.txt").write_text("no image")
+    return folder, ("ant/03.png", "cow/notes.txt")
+
+
+def test_bad_images_are_counted_and_named(damaged):
+    folder, names = damaged
+    with pytest.raises(DataError, match="2 of 37 images cannot be read") as error:
+        open_folder(folder)
+    assert all(name in str(error.value) for name in names)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_images_can_be_left_out(damaged):
+    folder, names = damaged
+    source = open_folder(folder, on_bad_image="skip")
+    assert len(source.train) == 35
+    assert len(source.bad_images) == 2
+    for name in names:
+        assert any(name in reason for reason in source.bad_images)
+        assert not any(name in kept for kept in source.train.names)
+
+
+def test_a_class_of_bad_images_only_is_an_error(damaged):
+    folder, _ = damaged
+    (folder / "dog").mkdir()
+    (folder / "dog" / "a.png").write_bytes(b"\x89PNG")
+    with pytest.raises(DataError, match="no images in class folder dog"):
+        open_folder(folder, on_bad_image="skip")
+
+
+LITTER_FILES = (
+    *("Thumbs.db", "thumbs.db", "ehthumbs.db", "desktop.ini", "Desktop.ini"),
+    *(".DS_Store", "._0.png", ".directory", ".hidden.jpg", "Icon\r"),
+)
+LITTER_FOLDERS = (
+    *("__MACOSX", "$RECYCLE.BIN", "System Volume Information", "lost+found"),
+    *("@eaDir", ".cache", ".Trashes", ".ipynb_checkpoints"),
+)
+
+
+def test_what_systems_put_beside_images_is_no_image_and_no_class(folder):
+    before = open_folder(folder)
+    for place in (folder, folder / "ant"):
+        for name in LITTER_FILES:
+            (place / name).write_text("")
+        for name in LITTER_FOLDERS:
+            (place / name).mkdir()
+            (place / name / "._a.png").write_text("")
+            (place / name / "b.jpg").write_text("")
+    after = open_folder(folder)
+    assert len(after.train) == 36
+    assert after.class_names == before.class_names
+    assert len(find_images(str(folder))) == 36
+
+
+def gray_16(photograph):
+    values = np.asarray(photograph.convert("L"), "uint16") * 257
+    return Image.fromarray(values)
+
+
+# file ending, how the photograph is turned into that kind, largest mean difference
+KINDS = {
+    "png": (lambda image: image, 0),
+    "bmp": (lambda image: image, 0),
+    "gif": (lambda image: image.quantize(64), 0),
+    "jpg": (lambda image: image, 1.5),
+    "gray.png": (lambda image: image.convert("L"), 0),
+    "gray.jpg": (lambda image: image.convert("L"), 1.5),
+    "16.png": (gray_16, 0),
+    "cmyk.jpg": (lambda image: image.convert("CMYK"), 4),
+}
+
+
+@pytest.mark.parametrize("ending", KINDS)
+def test_a_file_of_each_kind_reads_as_pillow_reads_it(folder, photograph, ending):
+    convert, tolerance = KINDS[ending]
+    path = folder / "bee" / f"zzz.{ending}"
+    convert(photograph).save(path)
+    with Image.open(path) as image:
+        if ending == "16.png":
+            expected = np.repeat(np.asarray(image)[..., np.newaxis] // 257, 3, -1)
+        else:
+            expected = np.asarray(image.convert("RGB"))
+    split = open_folder(folder).train
+    pixels = read(split, split.names.index(str(path)))
+    assert pixels.shape == (40, 32, 3)
+    assert np.abs(pixels.astype(int) - expected.astype(int)).mean() <= tolerance
+
+
+def test_an_animation_reads_as_its_first_frame(folder, photograph):
+    frames = [photograph.quantize(32), photograph.rotate(90).quantize(32)]
+    path = folder / "bee" / "zzz.gif"
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    split = open_folder(folder).train
+    pixels = read(split, split.names.index(str(path)))
+    np.testing.assert_array_equal(pixels, np.asarray(frames[0].convert("RGB")))
+
+
+def test_gray_models_get_gray_images(folder):
+    assert read(open_folder(folder, channels=1).train, 0).shape == (17, 21, 1)
+
+
+@pytest.fixture
+def tfds():
+    return pytest.importorskip("tensorflow_datasets")
+
+
+def test_tensorflow_datasets_gives_train_and_test_images(tfds):
+    with tfds.testing.mock_data(num_examples=7):
+        source = open_tfds("cifar10", channels=3)
+    assert len(source.class_names) == 10
+    assert [len(source.train), len(source.test)] == [7, 7]
+    assert read(source.train, 3).shape == (32, 32, 3)
+
+
+def test_tensorflow_datasets_gives_the_images_of_its_own_reader(tfds):
+    with tfds.testing.mock_data(num_examples=5):
+        source = open_tfds("mnist", channels=1)
+        pairs = list(tfds.load("mnist", split="train", as_supervised=True))
+    for index, (image, label) in enumerate(pairs):
+        np.testing.assert_array_equal(read(source.train, index), image)
+        assert source.train.labels[index] == label
+
+
+def test_without_data_it_says_at_once_what_to_do(tfds, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    with pytest.raises(DataError, match="--data.download true"):
+        open_tfds("mnist")
+
+
+def test_an_unknown_data_set_is_one_line(tfds):
+    with pytest.raises(DataError, match="Dataset cifer10 not found") as error:
+        open_tfds("cifer10")
+    assert "\n" not in str(error.value)
+
+
+def test_a_data_set_without_class_labels_is_an_error(tfds):
+    with (
+        tfds.testing.mock_data(num_examples=2),
+        pytest.raises(DataError, match="no image with a class label"),
+    ):
+        open_tfds("voc/2007")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "imagenet2012",
+        "cifar10",
+        "cifar100",
+        "oxford_iiit_pet",
+        "oxford_flowers102",
+        "mnist",
+    ],
+)
+def test_the_recipes_data_sets_work_with_mock_data(tfds, name):
+    config = DataConfig(
+        f"tfds:{name}", "train[:60]", validation="train[60:]", test="validation"
+    )
+    with tfds.testing.mock_data(num_examples=64):
+        splits = load_splits(config, 3)
+    parts = (splits.train, splits.validation, splits.test)
+    assert [len(part) for part in parts] == [60, 4, 64]
+    for part in parts:
+        assert read(part, 0).dtype == np.uint8
+        assert part.encoded(tf.constant(0, tf.int64)).dtype == tf.string
+
+
+@pytest.fixture(scope="module", params=["tfrecord", "array_record"])
+def prepared(request, tmp_path_factory):
+    """A data set of 200 images in four files, written by TFDS; its name and folder."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    if request.param == "array_record":
+        pytest.importorskip("array_record")
+    folder, name = tmp_path_factory.mktemp("tfds"), f"numbered_{request.param}"
+
+    def example(number):
+        return {
+            "image": tf.fill([4, 5, 3], tf.cast(number, tf.uint8)),
+            "label": number % 7,
+        }
+
+    def examples(count):
+        return tf.data.Dataset.range(count).map(example)
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name=name,
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(None, None, 3)),
+                "label": tfds.features.ClassLabel(num_classes=7),
+            }
+        ),
+        split_datasets={"train": examples(200), "test": examples(9)},
+        data_dir=folder,
+        file_format=request.param,
+        download_config=tfds.download.DownloadConfig(num_shards=4),
+    )
+    return name, folder
+
+
+def expected_order(name, folder):
+    """Every seventh image in the order in which TFDS itself counts, by slices."""
+    import tensorflow_datasets as tfds
+
+    load = tfds.data_source if "array_record" in name else tfds.load
+    slices = [f"train[{place}:{place + 1}]" for place in range(0, 200, 7)]
+    return [
+        int(np.asarray(example["image"])[0, 0, 0])
+        for part in load(name, split=slices, data_dir=folder)
+        for example in part
+    ]
+
+
+@pytest.mark.parametrize("limit", [2**30, 10])
+def test_slices_of_tensorflow_datasets_are_its_own(prepared, monkeypatch, limit):
+    name, folder = prepared
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
+    monkeypatch.setattr("training.data.tfds.MEMORY_LIMIT", limit)
+    if limit == 10 and "tfrecord" in name:
+        with pytest.raises(DataError, match="tfds build .*=array_record") as error:
+            open_tfds(name)
+        assert "\n" not in str(error.value)
+        return
+    train = open_tfds(name).train
+    dataset = tf.data.Dataset.range(200).map(train.read, num_parallel_calls=4)
+    order = [int(image[0, 0, 0]) for image in dataset]
+    assert order[::7] == expected_order(name, folder)
+    assert sorted(order) == list(range(200))
+    assert order != list(range(200))
+    np.testing.assert_array_equal(train.labels, np.array(order) % 7)
+
+
+def test_an_unknown_part_of_a_data_set_is_one_line(prepared, monkeypatch):
+    name, folder = prepared
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
+    message = r"has the parts .*train.*Received: 'valid\[:5\]'"
+    with pytest.raises(DataError, match=message):
+        load_splits(DataConfig(f"tfds:{name}", validation="valid[:5]"), 3)
+
+
+def numbered(count, size=(4, 5, 3), label=lambda number: number % 3):
+    return tf.data.Dataset.range(count).map(
+        lambda number: (tf.fill(size, tf.cast(number, tf.uint8)), label(number))
+    )
+
+
+@pytest.fixture
+def user(monkeypatch):
+    """Opens python:own:data, where data returns what is given."""
+
+    def open_it(returned, channels=3):
+        module = types.ModuleType("own")
+        module.data = lambda: returned
+        monkeypatch.setitem(sys.modules, "own", module)
+        return open_python("own:data", channels)
+
+    return open_it
+
+
+def test_a_users_arrays_are_kept_without_loss(user):
+    names = ["a", "b", "c"]
+    source = user({"train": numbered(9), "test": numbered(4), "class_names": names})
+    assert source.class_names == ("a", "b", "c")
+    assert [len(source.train), len(source.test)] == [9, 4]
+    for number in range(9):
+        assert (read(source.train, number) == number).all()
+        assert source.train.labels[number] == number % 3
+        contents = source.train.encoded(tf.constant(number)).numpy()
+        assert contents.startswith(b"\x89PNG")
+
+
+def test_a_users_files_are_kept_as_they_are(user, folder):
+    paths = sorted(map(str, (folder / "ant").iterdir()))
+    files = tf.data.Dataset.from_tensor_slices(paths).map(
+        lambda path: (tf.io.read_file(path), tf.constant(1, tf.int32))
+    )
+    source = user({"train": files, "class_names": ["a", "b"]})
+    assert source.test is None
+    with Image.open(paths[2]) as image:
+        np.testing.assert_array_equal(read(source.train, 2), np.asarray(image))
+
+
+def test_a_users_datasets_are_divided_as_the_recipe_says(user, monkeypatch):
+    user({"train": numbered(30), "validation": numbered(6), "class_names": "abc"})
+    splits = load_splits(
+        DataConfig("python:own:data", "train[:20]", "validation", "train[20:]"), 1
+    )
+    assert [len(splits.train), len(splits.validation), len(splits.test)] == [20, 6, 10]
+    assert read(splits.test, 0).shape == (4, 5, 1)
+
+
+WRONG = {
+    "a list": ([1], "must return a dictionary with `class_names` and `train`.*list"),
+    "no names": ({"train": numbered(3)}, "`class_names`.*Received: .*'train'"),
+    "no train": ({"test": numbered(3), "class_names": "abc"}, "`train`, a tf.data"),
+    "an array": ({"train": np.zeros(3), "class_names": "abc"}, "'train': 'ndarray'"),
+    "another part": (
+        {"train": numbered(3), "trian": numbered(3), "class_names": "abc"},
+        "must return class_names, train, validation, test. Received: trian",
+    ),
+    "floats": (
+        {
+            "train": numbered(3).map(lambda x, y: (tf.cast(x, tf.float32), y)),
+            "class_names": "abc",
+        },
+        "train: must be a tf.data.Dataset of pairs.*float32",
+    ),
+    "batches": (
+        {"train": numbered(3).batch(2), "class_names": "abc"},
+        "integer, unbatched. Received",
+    ),
+    "one-hot labels": (
+        {"train": numbered(3, label=lambda n: tf.one_hot(n, 3)), "class_names": "abc"},
+        "and an integer",
+    ),
+    "four channels": (
+        {"train": numbered(3, size=(4, 5, 4)), "class_names": "abc"},
+        r"uint8 \[h, w, 1 or 3\]",
+    ),
+    "a label out of range": (
+        {"train": numbered(3, label=lambda n: n + 5), "class_names": "abc"},
+        "labels must be from 0 to 2, as there are 3 classes. Received: 5 for",
+    ),
+    "a negative label": (
+        {"train": numbered(3, label=lambda n: n - 1), "class_names": "abc"},
+        "labels must be from 0 to 2.*Received: -1 for",
+    ),
+    "no images": (
+        {"train": numbered(3), "test": numbered(0), "class_names": "abc"},
+        "python:own:data: test: there are no images",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_a_user_may_not_return_is_one_line(user, case):
+    returned, message = WRONG[case]
+    with pytest.raises(DataError, match=message) as error:
+        user(returned)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere_at_all:data", "No module named 'nowhere_at_all'"),
+        ("keras_vit:data_of_mine", "no attribute 'data_of_mine'"),
+        ("keras_vit", "python:keras_vit: "),
+    ],
+)
+def test_a_users_function_that_is_not_there_is_one_line(name, message):
+    with pytest.raises(DataError, match=message):
+        open_python(name)
+
+
+def test_a_users_data_must_fit_into_the_memory(user, monkeypatch):
+    monkeypatch.setattr("training.data.python_source.MEMORY_LIMIT", 300)
+    with pytest.raises(DataError, match="must be at most 300 bytes.*after"):
+        user({"train": numbered(90), "class_names": "abc"})
+
+
+@pytest.mark.parametrize(
+    "levels", [("train", "val"), ("training", "validation"), ("test",)]
+)
+def test_divisions_that_would_be_left_out_are_refused(tmp_path, levels):
+    for level in levels:
+        for name in ("cat", "dog"):
+            (tmp_path / level / name).mkdir(parents=True)
+    with pytest.raises(DataError, match="must hold class folders, or train/"):
+        open_folder(tmp_path)
+
+
+def test_a_folder_may_lie_in_a_bucket(monkeypatch):
+    fake_bucket.install(monkeypatch)
+    root = epath.Path("gs://bucket/images")
+    for name, count in {"cat": 2, "dog": 3}.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((3, 5, 3), 20 * number, "uint8")
+            (root / name / f"{number}.png").write_bytes(
+                tf.io.encode_png(pixels).numpy()
+            )
+    (root / "dog" / "9.png").write_bytes(b"no image")
+    source = open_folder(root, on_bad_image="skip")
+    assert source.class_names == ("cat", "dog")
+    assert source.parts["train"].labels.tolist() == [0, 0, 1, 1, 1]
+    assert source.parts["train"].names[0] == "gs://bucket/images/cat/0.png"
+    assert len(source.bad_images) == 1
+    assert source.bad_images[0].startswith("gs://bucket/images/dog/9.png: not a read")

@@ -1,0 +1,417 @@
+"""Checkpoints: whole or left out, kept and deleted, refused where they do not fit."""
+
+import hashlib
+import json
+import os
+import resource
+import signal
+
+import fake_bucket
+import ml_dtypes
+import numpy as np
+import pytest
+from etils import epath
+
+from training import storage
+from training.engine import checkpoint
+from training.engine.checkpoint import Checkpoint, Owner, latest, restore, save
+from training.errors import RunError
+from training.recipe import DataConfig, OptimizerConfig, Recipe
+
+OWNER = Owner("4f1c", workers=2, replicas=3)
+
+
+def state(step, size=7):
+    """What `Trainer.state_arrays` gives, in small; other numbers for each step."""
+    random = np.random.default_rng(step)
+    return {
+        "model_0": random.normal(size=(size, 5)).astype("float32"),
+        "model_1": random.normal(size=(3,)).astype(ml_dtypes.bfloat16),
+        "optimizer_0": np.array(step, "int64"),
+        "seed_0": np.array([step, 2**32 - 1], "uint32"),
+    }
+
+
+def make(step, **changes):
+    history = [{"epoch": 1, "loss": 0.1 + step}]
+    return Checkpoint(step, changes.pop("arrays", state(step)), OWNER, history)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def files_of(*steps):
+    return sorted(f"{step:08d}.{end}" for step in steps for end in ("npz", "json"))
+
+
+def check_is(loaded, step):
+    """The step's arrays: the same bits, shapes and types."""
+    expected = state(step)
+    assert loaded.step == step
+    assert list(loaded.arrays) == list(expected)
+    for name, array in expected.items():
+        assert loaded.arrays[name].dtype == array.dtype
+        assert loaded.arrays[name].shape == array.shape
+        assert loaded.arrays[name].tobytes() == array.tobytes()
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+    if request.param == "disk":
+        return epath.Path(tmp_path) / "checkpoints"
+    request.getfixturevalue("bucket")
+    return epath.Path("gs://bucket/checkpoints")
+
+
+def test_a_checkpoint_comes_back_bit_by_bit(folder):
+    assert save(folder, make(120))
+    loaded = latest(folder)
+    check_is(loaded, 120)
+    assert (loaded.owner, loaded.history) == (OWNER, [{"epoch": 1, "loss": 120.1}])
+    assert names(folder) == files_of(120)
+
+
+def test_numpy_alone_reads_the_arrays(tmp_path):
+    save(tmp_path, make(7))
+    with np.load(tmp_path / "00000007.npz") as arrays:
+        np.testing.assert_array_equal(arrays["model_0"], state(7)["model_0"])
+
+
+def test_where_there_is_no_checkpoint_there_is_none(folder):
+    assert latest(folder) is None
+    assert checkpoint.last_complete(folder) is None
+    assert restore(folder, OWNER, state(0)) is None
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_newest_complete_ones_stay(folder, keep):
+    for step in (5, 40, 100000000, 200000000):
+        save(folder, make(step), keep)
+    assert names(folder) == files_of(*[5, 40, 100000000, 200000000][-keep:])
+    assert checkpoint.last_complete(folder) == folder / "200000000.npz"
+    check_is(latest(folder), 200000000)
+
+
+# Torn files. Each damage is done to the newest of two checkpoints.
+
+
+def cut(share):
+    def damage(folder):
+        path = folder / "00000002.npz"
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data[: int(len(data) * share)])
+
+    return damage
+
+
+def flip(share):
+    def damage(folder):
+        path = folder / "00000002.npz"
+        data = bytearray(path.read_bytes())
+        data[int(len(data) * share)] ^= 1
+        path.unlink()
+        path.write_bytes(bytes(data))
+
+    return damage
+
+
+def rewrite(name, text):
+    def damage(folder):
+        (folder / name).unlink()
+        if text is not None:
+            (folder / name).write_text(text)
+
+    return damage
+
+
+SHARES = [tenth / 10 for tenth in range(10)] + [0.9999]
+MARKER, DATA = "00000002.json", "00000002.npz"
+DAMAGES = {
+    **{f"cut at {share}": (cut(share), "bytes instead of") for share in SHARES},
+    **{f"bit at {share}": (flip(share), "its bytes are not") for share in SHARES},
+    "no marker": (rewrite(MARKER, None), "it has no marker"),
+    "no data": (rewrite(DATA, None), "there is only its marker"),
+    "empty marker": (rewrite(MARKER, ""), "its marker is damaged"),
+    "half a marker": (rewrite(MARKER, '{"step": 2, "byt'), "its marker is damaged"),
+    "a marker of JSON": (rewrite(MARKER, "[3]"), "its marker is damaged"),
+    "not text": (rewrite(MARKER, "\x00\ud7ff"), "its marker is damaged"),
+    "another's marker": (
+        rewrite(MARKER, '{"step": 1, "bytes": 9, "sha256": "a"}'),
+        "its marker is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_torn_checkpoint_is_named_and_the_one_before_is_taken(folder, name, capsys):
+    damage, reason = DAMAGES[name]
+    save(folder, make(1))
+    save(folder, make(2))
+    damage(folder)
+    check_is(latest(folder), 1)
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert str(folder / "00000002.npz") in warnings[0]
+    assert reason in warnings[0]
+
+
+def test_a_file_of_a_later_format_is_torn(tmp_path, capsys):
+    save(tmp_path, make(1))
+    save(tmp_path, make(2))
+    np.savez(tmp_path / DATA, other=np.zeros(3))
+    data = (tmp_path / DATA).read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    marker = {"step": 2, "bytes": len(data), "sha256": digest}
+    (tmp_path / MARKER).write_text(json.dumps(marker))
+    check_is(latest(tmp_path), 1)
+    assert "cannot be understood" in capsys.readouterr().err
+
+
+def test_torn_ones_are_deleted_only_after_the_next_is_complete(folder, capsys):
+    for step in (1, 2, 3):
+        save(folder, make(step))
+    rewrite("00000002.json", None)(folder)
+    (folder / "tmp-00000009.npz").write_text("half")
+    assert latest(folder).step == 3
+    assert "00000002.npz" in names(folder)
+    save(folder, make(4))
+    assert names(folder) == files_of(1, 3, 4)
+
+
+def test_a_later_one_that_was_torn_never_displaces_a_good_one(folder):
+    """Its marker and size look right: a bit flipped on the disk."""
+    save(folder, make(1), keep=1)
+    save(folder, make(2), keep=2)
+    flip(0.5)(folder)
+    assert latest(folder).step == 1
+    save(folder, make(1), keep=1)
+    assert names(folder) == files_of(1)
+    check_is(latest(folder), 1)
+
+
+def test_a_good_checkpoint_is_not_written_twice(folder):
+    """Else a kill between its two files would tear what was whole."""
+    save(folder, make(3))
+    before = (folder / "00000003.npz").read_bytes()
+    assert save(folder, make(3, arrays=state(4)))
+    assert (folder / "00000003.npz").read_bytes() == before
+
+
+def test_a_torn_one_of_the_same_step_is_written_again(folder):
+    save(folder, make(2))
+    flip(0.5)(folder)
+    assert save(folder, make(2))
+    check_is(latest(folder), 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", ["model_0", "model_1"])
+def test_numbers_that_are_not_finite_are_never_saved(tmp_path, capsys, place, value):
+    save(tmp_path, make(1))
+    arrays = state(2)
+    arrays[place].flat[1] = value
+    assert save(tmp_path, make(2, arrays=arrays), keep=1) is False
+    assert names(tmp_path) == files_of(1)
+    assert f"no checkpoint of step 2: {place} is not finite" in capsys.readouterr().err
+
+
+@pytest.fixture
+def full_disk():
+    """Sets the largest size of a file that the kernel lets this process write."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_full_disk_costs_a_warning_and_no_good_checkpoint(
+    tmp_path, capsys, full_disk, size
+):
+    save(tmp_path, make(1))
+    arrays = {**state(2), "model_0": np.ones((100, 100), "float32")}
+    full_disk(size)
+    saved = save(tmp_path, make(2, arrays=arrays), keep=1)
+    full_disk(resource.RLIM_INFINITY)
+    assert saved is False
+    assert names(tmp_path) == files_of(1)
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert "no checkpoint of step 2, the training goes on" in warnings[0]
+    check_is(latest(tmp_path), 1)
+    assert save(tmp_path, make(3), keep=1)
+    assert names(tmp_path) == files_of(3)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, calls):
+    """The data, then the marker. /dev/full is Linux's disk without room."""
+    save(tmp_path, make(1))
+    left = [calls]
+
+    def flush(path):
+        if path.name.startswith(storage.UNFINISHED):
+            left[0] -= 1
+            if left[0] == 0:
+                with open("/dev/full", "wb", buffering=0) as full:
+                    full.write(b"x")
+
+    monkeypatch.setattr(storage, "_flush", flush)
+    assert save(tmp_path, make(2), keep=1) is False
+    assert names(tmp_path) == files_of(1)
+
+
+def test_a_copy_that_tears_leaves_the_last_good_one(bucket, capsys):
+    folder = epath.Path("gs://bucket/checkpoints")
+    save(folder, make(1))
+    bucket.tear_after = 300
+    assert save(folder, make(2), keep=1) is False
+    bucket.tear_after = None
+    assert names(folder) == files_of(1)
+    assert "the network broke off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["gs://", ".npz", ".json"])
+def test_what_is_out_of_reach_stops_a_resume_and_no_training(bucket, capsys, part):
+    """Skipping what could not be read would begin again, and delete it."""
+    folder = epath.Path("gs://bucket/checkpoints")
+    save(folder, make(1))
+    bucket.unreachable = part
+    assert save(folder, make(2), keep=1) is False
+    assert "the network is down" in capsys.readouterr().err
+    with pytest.raises(OSError, match="the network is down"):
+        latest(folder)
+    bucket.unreachable = None
+    check_is(latest(folder), 1)
+
+
+# A kill at every change of the folder. A child process ends itself before the n-th.
+
+
+def killed_before(number, work):
+    """Forks; the child does the work, and dies before the n-th change of the disk."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    try:
+        left = [number]
+        for name in ("replace", "remove", "fsync", "open"):
+            setattr(os, name, _counted(getattr(os, name), left))
+        np.savez = _half(np.savez, left)
+        work()
+    finally:
+        os._exit(0)
+
+
+def _counted(function, left):
+    def call(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            os._exit(9)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _half(savez, left):
+    def call(path, **arrays):
+        savez(path, **arrays)
+        left[0] -= 1
+        if left[0] == 0:
+            os.truncate(path, os.path.getsize(path) // 2)
+            os._exit(9)
+
+    return call
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_a_kill_at_any_moment_of_a_save_leaves_one_of_the_two(tmp_path, keep):
+    found = []
+    for number in range(1, 100):
+        folder = tmp_path / str(number)
+        save(folder, make(1))
+        killed = killed_before(number, lambda: save(folder, make(2), keep))  # noqa: B023
+        loaded = latest(folder)
+        check_is(loaded, loaded.step)
+        found.append(loaded.step)
+        assert save(folder, make(3), keep)
+        kept = sorted({1, loaded.step, 3})[-keep:]
+        assert names(folder) == files_of(*kept)
+        if not killed:
+            break
+    assert len(found) > 10
+    assert found == sorted(found)
+    assert set(found) == {1, 2}
+
+
+# Whose checkpoint it is.
+
+
+def test_a_checkpoint_of_another_model_is_refused(folder):
+    save(folder, make(2))
+    arrays = {**state(2, size=11), "model_9": np.zeros(2, "float32")}
+    del arrays["seed_0"]
+    with pytest.raises(RunError, match="checkpoint of another model") as error:
+        restore(folder, OWNER, arrays)
+    assert str(error.value).startswith(f"{folder / DATA}: ")
+    for difference in (
+        "model_0 is float32 (7, 5), this run's float32 (11, 5)",
+        "model_9 is absent, this run's float32 (2,)",
+        "seed_0 is uint32 (2,), this run's absent",
+    ):
+        assert difference in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_first_differences_are_enough(tmp_path):
+    save(tmp_path, make(2))
+    arrays = {name: np.zeros(1, "int8") for name in state(2)}
+    with pytest.raises(RunError, match="; 1 more differ$"):
+        restore(tmp_path, OWNER, arrays)
+
+
+def test_a_checkpoint_of_another_type_is_refused(tmp_path):
+    save(tmp_path, make(2))
+    arrays = {**state(2), "model_1": np.zeros(3, "float32")}
+    with pytest.raises(RunError, match=r"model_1 is bfloat16 \(3,\)"):
+        restore(tmp_path, OWNER, arrays)
+
+
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [
+        (Owner("aaaa", 2, 3), r"another recipe \(4f1c, this run's is aaaa\)"),
+        (Owner("4f1c", 3, 3), r"2 worker\(s\) with 3 .* has 3 worker\(s\) with 3"),
+        (Owner("4f1c", 2, 4), r"2 worker\(s\) with 3 .* has 2 worker\(s\) with 4"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, owner, message):
+    save(tmp_path, make(2))
+    with pytest.raises(RunError, match=message):
+        restore(tmp_path, owner, state(2))
+
+
+def test_a_checkpoint_that_fits_is_restored(tmp_path):
+    save(tmp_path, make(2))
+    check_is(restore(tmp_path, OWNER, state(9)), 2)
+
+
+def test_every_change_of_a_recipe_changes_its_fingerprint():
+    data = DataConfig("digits")
+    recipes = [
+        Recipe(data=data),
+        Recipe(data=data, seed=1),
+        Recipe(data=data, optimizer=OptimizerConfig(ema=0.9)),
+        Recipe(data=DataConfig("digits", split_seed=1)),
+    ]
+    fingerprints = {checkpoint.fingerprint(recipe) for recipe in recipes}
+    assert len(fingerprints) == 4
+    assert checkpoint.fingerprint(Recipe(data=data)) in fingerprints

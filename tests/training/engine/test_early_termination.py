@@ -1,0 +1,147 @@
+"""How a run ends early: SIGTERM, and a loss that is no number."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+from training.engine.checkpoint import Checkpoint, Owner, save
+from training.engine.early_termination import Preemption, StopOnDivergence
+from training.errors import Diverged, Preempted, TrainingError
+
+
+def test_sigterm_is_noted_and_the_old_handler_comes_back():
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append("old"))
+    try:
+        with Preemption() as preemption:
+            assert not preemption.requested
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert preemption.requested
+            assert came == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert came == ["old"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run(code):
+    """Runs the code in a process of its own, without TensorFlow."""
+    head = (
+        "import os, signal, sys, types\n"
+        "sys.modules['keras'] = types.SimpleNamespace(\n"
+        "    callbacks=types.SimpleNamespace(Callback=object))\n"
+        "from training.engine.early_termination import Preemption\n"
+        # A shell has its background jobs ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def send(number): os.kill(os.getpid(), number)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_second_sigterm_ends_at_once():
+    result = run(
+        "with Preemption() as preemption:\n"
+        "    send(signal.SIGTERM)\n"
+        "    print(preemption.requested, flush=True)\n"
+        "    send(signal.SIGTERM)\n"
+        "    print('still here')\n"
+    )
+    assert result.stdout == "True\n"
+    assert result.returncode == -signal.SIGTERM
+
+
+def test_ctrl_c_stays_a_keyboard_interrupt():
+    result = run(
+        "with Preemption() as preemption:\n"
+        "    try:\n"
+        "        send(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted', preemption.requested)\n"
+    )
+    assert result.stdout == "interrupted False\n"
+
+
+def test_sigterm_during_a_long_call_waits_for_its_end():
+    """As during a step: the handler interrupts no system call and no C function."""
+    result = run(
+        "import threading, time\n"
+        "with Preemption() as preemption:\n"
+        "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
+        "    time.sleep(0.6)\n"
+        "    print('slept', preemption.requested)\n"
+    )
+    assert result.stdout == "slept True\n"
+
+
+def test_outside_the_main_thread_nothing_is_noted_and_nothing_breaks():
+    noted = []
+
+    def work():
+        with Preemption() as preemption:
+            noted.append(preemption.requested)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert noted == [False]
+
+
+def diverging_model(scale):
+    """A weight w of loss (w x - y)^2, which the second step of the epoch spoils."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    x = np.array([1, 1, scale, 1, 1], "float32")[:, None]
+    return model, x, np.zeros_like(x)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 3e38])
+def test_a_loss_that_is_no_number_ends_the_training(tmp_path, scale):
+    save(tmp_path, Checkpoint(2, {"a": np.ones(3)}, Owner("x")))
+    model, x, y = diverging_model(scale)
+    guard = StopOnDivergence(tmp_path, lambda: int(model.optimizer.iterations))
+    with pytest.raises(Diverged, match="at step 3; ") as error:
+        model.fit(x, y, batch_size=1, shuffle=False, verbose=0, callbacks=[guard])
+    assert str(tmp_path / "00000002.npz") in str(error.value)
+    assert int(model.optimizer.iterations) == 3
+
+
+def test_a_run_without_a_checkpoint_says_so(tmp_path):
+    guard = StopOnDivergence(tmp_path, lambda: 5)
+    with pytest.raises(Diverged, match="step 5; no checkpoint yet; "):
+        guard.on_train_batch_end(4, {"loss": float("nan")})
+
+
+def test_a_finite_loss_ends_nothing(tmp_path):
+    model, x, y = diverging_model(2.0)
+    guard = StopOnDivergence(tmp_path, lambda: 0)
+    model.fit(x, y, batch_size=1, verbose=0, callbacks=[guard])
+    assert int(model.optimizer.iterations) == 5
+
+
+def test_each_end_has_its_own_exit_status():
+    classes = [TrainingError, *_all_subclasses(TrainingError)]
+    assert {c.__name__: c.exit_status for c in classes} == {
+        "TrainingError": 1,
+        "DataError": 1,
+        "RunError": 1,
+        "RecipeError": 2,
+        "Preempted": 75,
+        "Diverged": 76,
+        "WorkerLost": 77,
+    }
+    assert Preempted.exit_status == os.EX_TEMPFAIL
+
+
+def _all_subclasses(parent):
+    return [
+        c for child in parent.__subclasses__() for c in (child, *_all_subclasses(child))
+    ]

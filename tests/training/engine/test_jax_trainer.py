@@ -1,0 +1,189 @@
+"""The same recipe on JAX: TensorFlow's numbers, on one device and two, and resuming."""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from training.engine.jax_devices import make_jax_strategy
+from training.errors import RecipeError
+from training.recipe import DataConfig, Recipe
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+# Everything at once but dropout, whose random numbers differ between the backends. The
+# 144 images of the validation do not fill its batch.
+RECIPE = """
+epochs: 2
+batch_size: 240
+accumulation: 2
+steps_per_execution: 2
+label_smoothing: 0.1
+model: {{variant: null, patch_size: 4, width: 12, depth: 2, mlp_dim: 16, heads: 3,
+  image_size: 8, channels: 1, dropout: {dropout}, weights: {weights}}}
+data: {{source: digits, validation: 0.1}}
+augmentation: {{mixup: 0.2}}
+optimizer: {{learning_rate: 0.003, weight_decay: 0.1, clip_norm: 0.1, ema: 0.9,
+  layer_decay: 0.8}}
+schedule: {{warmup_epochs: 1}}
+"""
+
+COMPARED = (
+    *("loss", "accuracy", "val_loss", "val_accuracy"),
+    *("gradient_norm", "learning_rate"),
+)
+
+# The first weights, and TensorFlow's run.
+START = """
+import pathlib, sys
+from training.fit import fit
+from training.model import build_model
+from training.recipe import load_recipe, parse_recipe
+folder = pathlib.Path(sys.argv[1])
+recipe = parse_recipe(sys.argv[2], "here")
+model = build_model(recipe.model, tuple("0123456789"))
+model.save(folder / "start.keras")
+fit(load_recipe(folder / "recipe.yaml"), folder / "tensorflow")
+"""
+
+# A run that ends after its ninth step of ten, is resumed from the seventh, in the
+# middle of the second epoch, and one that never ends.
+RESUME = """
+import keras, pathlib, sys
+from training.fit import fit
+from training.recipe import load_recipe
+
+class Crash(keras.callbacks.Callback):
+    calls = 0
+    def on_train_batch_end(self, batch, logs=None):
+        self.calls += 1  # of two steps, the third of an epoch of one
+        if self.calls == 5:
+            raise KeyboardInterrupt
+
+folder = pathlib.Path(sys.argv[1])
+recipe = load_recipe(folder / "dropout.yaml")
+try:
+    fit(recipe, folder / "resumed", checkpoint_every=7, callbacks=[Crash()])
+except KeyboardInterrupt:
+    pass
+print(sorted(p.name for p in (folder / "resumed" / "checkpoints").iterdir()))
+fit(recipe, folder / "resumed", resume=True, checkpoint_every=7)
+fit(recipe, folder / "straight")
+"""
+
+
+def start(backend, *arguments, devices=1):
+    """A process of its own: the backend is chosen once, at the import of Keras."""
+    environment = os.environ | {
+        "KERAS_BACKEND": backend,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output(process):
+    out, error = process.communicate()
+    assert process.returncode == 0, error
+    return out
+
+
+def history(folder):
+    """Losses and the like of each epoch: a list of dictionaries of numbers."""
+    with (folder / "history.csv").open() as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    left_out = ("seconds", "images_per_second")
+    return [{k: row[k] for k in row if k not in left_out} for row in rows]
+
+
+def state(folder):
+    """The arrays of a run's last checkpoint."""
+    newest = sorted((folder / "checkpoints").glob("*.npz"))[-1]
+    arrays = dict(np.load(newest))
+    del arrays["__meta__"]
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of the runs of one recipe, begun with the same weights."""
+    folder = tmp_path_factory.mktemp("jax")
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE.format(dropout=0.0, weights=folder / "start.keras"))
+    first = RECIPE.format(dropout=0.0, weights="null")
+    output(start("tensorflow", "-c", START, folder, first))
+    words = ("-m", "training", "fit", "--config", recipe, "--output_dir")
+    output(start("jax", *words, folder / "one"))
+    output(start("jax", *words, folder / "two", devices=2))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_losses_are_those_of_tensorflow(runs):
+    ours, theirs = history(runs / "one"), history(runs / "tensorflow")
+    assert ours[0].keys() == theirs[0].keys()
+    assert len(ours) == len(theirs) == 2
+    for mine, other in zip(ours, theirs, strict=True):
+        for name in COMPARED:
+            np.testing.assert_allclose(mine[name], other[name], atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_devices_compute_what_one_computes(runs):
+    one, two = history(runs / "one"), history(runs / "two")
+    for mine, other in zip(one, two, strict=True):
+        for name in COMPARED:
+            np.testing.assert_allclose(mine[name], other[name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_knows_how_many_devices_there_were(runs):
+    newest = sorted((runs / "two" / "checkpoints").glob("*.npz"))[-1]
+    owner = json.loads(str(np.load(newest)["__meta__"]))["owner"]
+    assert (owner["workers"], owner["replicas"]) == (1, 2)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path):
+    recipe = RECIPE.format(dropout=0.1, weights="null")
+    (tmp_path / "dropout.yaml").write_text(recipe)
+    out = output(start("jax", "-c", RESUME, tmp_path, devices=2))
+    assert "'00000007.npz']" in out  # the newest one
+    resumed, straight = state(tmp_path / "resumed"), state(tmp_path / "straight")
+    assert resumed.keys() == straight.keys()
+    for name in straight:
+        np.testing.assert_array_equal(resumed[name], straight[name], err_msg=name)
+    assert history(tmp_path / "resumed") == history(tmp_path / "straight")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"strategy": "multi_worker"},
+        {"strategy": "tpu"},
+        {"precision": "mixed_float16"},
+        {"jit_compile": "off"},
+    ],
+)
+def test_what_only_tensorflow_does_is_refused(change):
+    recipe = Recipe(data=DataConfig("digits"), **change)
+    (name, value) = next(iter(change.items()))
+    with pytest.raises(RecipeError, match=f"`{name}` .*jax.* Received: '{value}'"):
+        make_jax_strategy(recipe)
+
+
+def test_tf_config_is_refused(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    with pytest.raises(RecipeError, match="TF_CONFIG .*jax"):
+        make_jax_strategy(Recipe(data=DataConfig("digits")))

@@ -1,0 +1,397 @@
+"""`launch`: workers that are started together end together, and may start again."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from training.engine import launch as launching
+from training.engine.launch import environments, launch
+from training.errors import RecipeError
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+# A worker without TensorFlow: what it does is the option of its number.
+STUB = """
+import json, os, signal, sys, time
+worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+act = sys.argv[sys.argv.index(f"--do{worker}") + 1]
+print(worker, *sys.argv[1:], flush=True)
+with open(os.environ["STUB_LOG"], "a") as log:
+    log.write(f"{worker} {os.getpid()} {' '.join(sys.argv[1:])}\\n")
+if act == "wait":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    time.sleep(60)
+elif act == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+elif act == "late":
+    time.sleep(0.5)
+    sys.exit(76)
+elif act == "killed-later":
+    time.sleep(1)
+    if "--resume" not in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+elif act == "killed":
+    if "--resume" not in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+else:
+    sys.exit(int(act))
+"""
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    """Gives the lines that the stubs write: worker, process id, words."""
+    script, log = tmp_path / "stub.py", tmp_path / "log"
+    script.write_text(STUB)
+    log.touch()
+    monkeypatch.setenv("STUB_LOG", str(log))
+    monkeypatch.setattr(launching, "COMMAND", (sys.executable, str(script)))
+    monkeypatch.setattr(launching, "PATIENCE", 2.0)
+    monkeypatch.setattr(launching, "LAST_CHANCE", 0.5)
+    return lambda: [line.split(maxsplit=2) for line in log.read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def usual_signals():
+    """A shell has its background jobs ignore SIGINT, nohup SIGHUP: children inherit."""
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, how) for number, how in usual.items()}
+    yield
+    for number, how in before.items():
+        signal.signal(number, how)
+
+
+def words(*acts):
+    return ["fit", *(word for i, act in enumerate(acts) for word in (f"--do{i}", act))]
+
+
+def alive(lines):
+    return [pid for _, pid, _ in lines if os.path.exists(f"/proc/{pid}")]
+
+
+def test_all_workers_get_the_same_words_and_a_number_each(stub):
+    assert launch([*words("0", "0", "0"), "--recipe", "x"], 3) == 0
+    lines = stub()
+    assert sorted(worker for worker, *_ in lines) == ["0", "1", "2"]
+    said = {said for *_, said in lines}
+    assert len(said) == 1
+    assert said.pop().endswith("--recipe x --strategy multi_worker")
+
+
+def test_worker_0_writes_to_the_terminal_and_the_others_to_named_files(stub, capfd):
+    launch(words("0", "0"), 2)
+    out = capfd.readouterr().out
+    assert "\n0 fit" in out
+    assert "\n1 fit" not in out
+    path = re.search(r"worker 1 writes to (\S+)", out)[1]
+    assert pathlib.Path(path).read_text().startswith("1 fit")
+
+
+@pytest.mark.parametrize(
+    ("acts", "status"),
+    [
+        (("0", "3"), 3),
+        (("2", "wait"), 2),
+        (("wait", "1"), 1),
+        (("77", "76"), 76),  # who has only lost another one is not the cause
+        (("77", "late"), 76),
+        (("wait", "killed"), 128 + signal.SIGKILL),
+        (("stubborn", "1"), 1),
+    ],
+)
+def test_one_failure_ends_all_and_gives_the_exit_status(stub, acts, status):
+    assert launch(words(*acts), 2) == status
+    assert len(stub()) == 2
+    assert not alive(stub())
+
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
+    def send():
+        while len(stub()) < 2:
+            time.sleep(0.05)
+        time.sleep(0.3)  # until the stubs have their handlers
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    thread = threading.Thread(target=send)
+    thread.start()
+    status = launch(words("wait", "wait"), 2, restarts=3)
+    thread.join()
+    expected = {signal.SIGTERM: 75, signal.SIGHUP: 129, signal.SIGINT: 1}
+    assert status in (expected[number], 128 + number)
+    assert len(stub()) == 2
+    assert not alive(stub())
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_the_workers_start_reaches_all(stub, monkeypatch, number):
+    start = launching._start
+
+    def start_and_send(words, variables, log):
+        process = start(words, variables, log)
+        if log is None:
+            os.kill(os.getpid(), number)
+        return process
+
+    monkeypatch.setattr(launching, "_start", start_and_send)
+    status = launch(words("wait", "wait"), 2, restarts=3)
+    # The stubs may not even have begun to run.
+    assert status in (75, 1, 128 + number)
+    assert len(stub()) <= 2
+    assert not alive(stub())
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_no_worker_outlives_a_second_signal(stub, monkeypatch, number):
+    monkeypatch.setattr(launching, "LAST_CHANCE", 2.0)
+    end = launching._end
+
+    def end_and_send(processes):
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), number))
+        timer.start()
+        end(processes)
+        timer.join()
+
+    monkeypatch.setattr(launching, "_end", end_and_send)
+    assert launch(words("stubborn", "1"), 2) == 1
+    assert not alive(stub())
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_what_this_process_ignores_ends_no_worker(stub, number):
+    """As SIGHUP under nohup; a worker that is lost afterwards is worth a restart."""
+    signal.signal(number, signal.SIG_IGN)
+
+    def send():
+        while len(stub()) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert launch(words("0", "killed-later"), 2, restarts=1) == 0
+    thread.join()
+    assert len(stub()) == 4
+    assert signal.getsignal(number) == signal.SIG_IGN
+
+
+def test_after_a_lost_worker_all_start_again_to_resume(stub):
+    assert launch([*words("0", "killed"), "--overwrite"], 2, restarts=1) == 0
+    lines = stub()
+    assert [worker for worker, *_ in sorted(lines)] == ["0", "0", "1", "1"]
+    first, again = lines[0][2], lines[-1][2]
+    assert "--overwrite" in first
+    assert "--resume" not in first
+    assert "--overwrite" not in again
+    assert again.count("--resume") == 1
+
+
+@pytest.mark.parametrize(
+    ("acts", "starts"), [(("0", "77"), 3), (("0", "1"), 1), (("75", "75"), 1)]
+)
+def test_only_lost_workers_are_worth_a_restart_and_not_for_ever(stub, acts, starts):
+    assert launch(words(*acts), 2, restarts=2) == int(acts[1])
+    assert len(stub()) == 2 * starts
+
+
+def test_workers_have_ports_of_their_own_and_share_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(9)))
+    variables = environments(4)
+    configs = [json.loads(v["TF_CONFIG"]) for v in variables]
+    assert len({json.dumps(config["cluster"]) for config in configs}) == 1
+    addresses = configs[0]["cluster"]["worker"]
+    assert len(set(addresses)) == 4
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+", address) for address in addresses)
+    assert [config["task"]["index"] for config in configs] == [0, 1, 2, 3]
+    assert {v["TF_NUM_INTRAOP_THREADS"] for v in variables} == {"2"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 2), "`launch` must be followed by -- and the command"),
+        ((["evaluate", "x"], 2), "Received: 'evaluate x'"),
+        ((["fit"], 0), "`workers` must be at least 1. Received: 0"),
+        ((["fit"], 2, -1), "`restarts` must be at least 0. Received: -1"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(stub, arguments, message):
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        launch(*arguments)
+    assert not stub()
+
+
+# From here on with TensorFlow: whole runs of two workers.
+
+RUN = [
+    "fit",
+    "--recipe=digits",
+    "--batch_size=256",
+    "--model.depth=1",
+    "--model.width=12",
+    "--model.heads=3",
+    "--model.mlp_dim=16",
+    "--model.patch_size=4",
+    "--data.validation=0.1",
+    "--schedule.warmup_epochs=1",
+    "--optimizer.ema=0.9",
+    "--output_dir",
+]
+
+# Writes the names of all files that a worker changes in the run's folder.
+AUDIT = """
+import json, os, sys
+worker = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": -1}}'))["task"]
+log = os.open(f"{os.environ['AUDIT_LOG']}{worker['index']}", os.O_CREAT | os.O_WRONLY)
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
+
+def note(event, details):
+    writes = event == "open" and isinstance(details[2], int) and details[2] & 3
+    if (writes or event in CHANGES) and os.environ["AUDIT_FOLDER"] in str(details[0]):
+        os.write(log, f"{event} {details[0]}\\n".encode())
+
+sys.addaudithook(note)
+"""
+
+
+def start(*options, workers=2, restarts=0, **variables):
+    command = [sys.executable, "-m", "training", "launch", "--workers", str(workers)]
+    return subprocess.Popen(
+        [*command, "--restarts", str(restarts), "--", *options],
+        cwd=ROOT,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def other_log(output):
+    return pathlib.Path(re.search(r"worker 1 writes to (\S+)", output)[1]).read_text()
+
+
+def children(process):
+    """The workers' process ids, in their order."""
+    listed = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(pid) for pid in listed.read_text().split()]
+
+
+def wait_for(path, process, seconds=300):
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_two_workers_train_and_only_the_chief_writes(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(AUDIT)
+    folder, log = tmp_path / "run", tmp_path / "changes"
+    process = start(
+        *RUN,
+        str(folder),
+        "--epochs=2",
+        PYTHONPATH=str(tmp_path),
+        AUDIT_FOLDER=str(folder),
+        AUDIT_LOG=str(log),
+    )
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert re.search(r"^ +2/2 ", output, re.MULTILINE)
+    assert "2/2" not in other_log(output)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["recipe"]["strategy"] == "multi_worker"
+    assert "report.json" in pathlib.Path(f"{log}0").read_text()
+    assert pathlib.Path(f"{log}1").read_text() == ""
+    process = start(*RUN, str(folder), "--epochs=2")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 1, output
+    assert "holds a finished run" in output
+    assert "error: another worker has ended" in other_log(output)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_others_and_a_restart_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    process = start(*RUN, str(folder), "--epochs=12", restarts=1)
+    wait_for(folder / "history.csv", process)
+    os.kill(children(process)[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert "error: another worker has ended" in output
+    assert "worker 1 ended with exit status 137" in output
+    assert "all workers start again, with --resume" in output
+    rows = (folder / "history.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [str(n) for n in range(1, 13)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to_all", [True, False])
+def test_sigterm_to_one_or_all_saves_one_step_and_ends_all(tmp_path, to_all):
+    folder = tmp_path / "run"
+    process = start(*RUN, str(folder), "--epochs=5000", restarts=1)
+    wait_for(folder / "history.csv", process)
+    os.kill(process.pid if to_all else children(process)[1], signal.SIGTERM)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 75, output
+    told = r"error: stopped by SIGTERM after step (\d+)"
+    steps = [re.search(told, text)[1] for text in (output, other_log(output))]
+    assert steps[0] == steps[1]
+    assert (folder / "checkpoints" / f"{int(steps[0]):08d}.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "world", "message"),
+    [
+        (["--seed=1"], 2, "all workers must have the same recipe"),
+        ([], 3, "TF_CONFIG must name the same workers"),
+    ],
+)
+def test_a_worker_of_another_recipe_or_world_is_refused(
+    tmp_path, options, world, message
+):
+    """Both are told, and nobody has touched the folder."""
+    variables = environments(2)
+    if world == 3:
+        config = json.loads(variables[1]["TF_CONFIG"])
+        config["cluster"]["worker"].append("127.0.0.1:9")
+        variables[1]["TF_CONFIG"] = json.dumps(config)
+    folder = tmp_path / "run"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "training", *RUN, str(folder), *more],
+            cwd=ROOT,
+            env=os.environ | own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for own, more in zip(
+            variables, ([], ["--batch_size=252", *options]), strict=True
+        )
+    ]
+    for process in processes:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 2, output
+        assert message in output.splitlines()[-1]
+    assert not folder.exists()

@@ -1,0 +1,316 @@
+"""Rules of single weights, and learning rates, against formulas written out here."""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from training.engine.optimizer import learning_rate_factors, make_optimizer
+from training.engine.schedule import (
+    ReciprocalSquareRoot,
+    Warmup,
+    make_schedule,
+    stated_warmup,
+    warmup_steps,
+)
+from training.errors import RecipeError
+from training.recipe import DataConfig, OptimizerConfig, Recipe, ScheduleConfig
+from training.recipes import named_recipe, recipe_names
+
+RECIPE = Recipe(
+    data=DataConfig("digits"), optimizer=OptimizerConfig(learning_rate=3e-3)
+)
+
+
+@pytest.fixture
+def model(tiny_vit):
+    return tiny_vit()
+
+
+def arrays(weights):
+    return [keras.ops.convert_to_numpy(weight) for weight in weights]
+
+
+def apply(optimizer, model, value):
+    """One step in which every gradient has this value."""
+    weights = model.trainable_variables
+    gradients = [keras.ops.full(weight.shape, value) for weight in weights]
+    optimizer.apply(gradients, weights)
+
+
+def test_weight_decay_shrinks_kernels_only(model):
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.5), 0.1, model)
+    before = arrays(model.trainable_variables)
+    apply(optimizer, model, 0.0)
+    kernels = 0
+    for weight, old in zip(model.trainable_variables, before, strict=True):
+        kernel = weight.path.endswith("/kernel")
+        kernels += kernel
+        new = keras.ops.convert_to_numpy(weight)
+        np.testing.assert_allclose(new, old * (0.95 if kernel else 1.0), rtol=1e-6)
+    assert kernels == 2 + 2 * 6  # patches, head; per block 4 of attention, 2 of the MLP
+
+
+def test_weight_decay_follows_the_layers_learning_rate(model):
+    config = OptimizerConfig(weight_decay=0.5, layer_decay=0.5, head_multiplier=0.1)
+    optimizer = make_optimizer(config, 0.1, model)
+    before = arrays(model.trainable_variables)
+    apply(optimizer, model, 0.0)
+    factors = {"embedding": 1 / 8, "encoder_block_1": 1 / 2, "head": 1 / 10}
+    seen = set()
+    for weight, old in zip(model.trainable_variables, before, strict=True):
+        part = weight.path.split("/")[0]
+        if part in factors and weight.path.endswith("/kernel"):
+            seen.add(part)
+            new = keras.ops.convert_to_numpy(weight)
+            np.testing.assert_allclose(new, old * (1 - 0.05 * factors[part]), rtol=1e-6)
+    assert seen == set(factors)
+
+
+def test_frozen_weights_stay(model):
+    config = OptimizerConfig("sgd", frozen=("^embedding/", r"encoder_block_\d+/mlp/"))
+    optimizer = make_optimizer(config, 0.1, model)
+    before = {
+        weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights
+    }
+    apply(optimizer, model, 1.0)
+    for weight in model.weights:
+        frozen = weight.path.startswith("embedding/") or "/mlp/" in weight.path
+        moved = keras.ops.convert_to_numpy(weight) - before[weight.path]
+        np.testing.assert_allclose(moved, 0.0 if frozen else -0.1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [(("nothing_like_this",), "must find weights"), (("",), "must leave weights")],
+)
+def test_patterns_without_sense_are_errors(model, patterns, message):
+    with pytest.raises(RecipeError, match=message):
+        make_optimizer(OptimizerConfig(frozen=patterns), 0.1, model)
+
+
+def test_a_pattern_that_is_none_is_an_error():
+    with pytest.raises(RecipeError, match="regular expressions"):
+        OptimizerConfig(frozen=("(",))
+
+
+def test_averages_follow_the_weights(model):
+    optimizer = make_optimizer(
+        OptimizerConfig("sgd", momentum=0.0, ema=0.75), 0.1, model
+    )
+    start = arrays(model.trainable_variables)
+    average, weight = np.zeros(()), np.zeros(())
+    for gradient in (1.0, -3.0, 2.0):
+        apply(optimizer, model, gradient)
+        weight = weight - 0.1 * gradient
+        average = 0.75 * average + 0.25 * weight
+    for ours, old in zip(arrays(optimizer.averages), start, strict=True):
+        np.testing.assert_allclose(ours - old, average, atol=1e-6)
+
+
+def test_layer_decay_needs_blocks():
+    with pytest.raises(RecipeError, match="layer_decay"):
+        learning_rate_factors(OptimizerConfig(layer_decay=0.5), ["conv/kernel"], 0)
+
+
+def factors_by_path(model, *frozen):
+    config = OptimizerConfig(layer_decay=0.5, head_multiplier=3.0, frozen=frozen)
+    optimizer = make_optimizer(config, 0.1, model)
+    paths = [weight.path for weight in model.trainable_variables]
+    return dict(zip(paths, optimizer.factors, strict=True))
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    ["^embedding/", "encoder_block_0/", "encoder_block_[12]/", "block_", "^head/"],
+)
+def test_what_is_frozen_does_not_change_the_factors_of_the_rest(tiny_vit, frozen):
+    every = factors_by_path(tiny_vit(depth=3))
+    assert len(set(every.values())) == 3 + 3  # embeddings, blocks, last norm, head
+    rest = factors_by_path(tiny_vit(depth=3), frozen)
+    assert 0 < len(rest) < len(every)
+    assert rest == {path: every[path] for path in rest}
+
+
+def test_all_of_a_hybrid_below_its_blocks_is_the_lowest_layer():
+    model = keras_vit.VisionTransformer(
+        image_size=32, patch_size=1, width=8, depth=2, mlp_dim=8, heads=2, classes=3,
+        resnet_blocks=(1, 1), head="map", register_tokens=2,
+    )  # fmt: skip
+    above = ("encoder_block", "encoder_norm", "attention_pooling", "head")
+    for path, factor in factors_by_path(model).items():
+        assert (factor == 0.5**3) == (not path.startswith(above)), path
+
+
+class FloatAdam:
+    """AdamW of arXiv:1412.6980, Algorithm 1, and arXiv:1711.05101 in float64."""
+
+    def __init__(self, weights):
+        self.weights = [np.array(weight, "float64") for weight in weights]
+        self.first = [np.zeros_like(weight) for weight in self.weights]
+        self.second = [np.zeros_like(weight) for weight in self.weights]
+        self.steps = 0
+
+    def step(self, gradients, rate, decay, beta_1, beta_2):
+        self.steps += 1
+        for i, gradient in enumerate(gradients):
+            gradient = np.array(gradient, "float64")
+            self.first[i] = beta_1 * self.first[i] + (1 - beta_1) * gradient
+            self.second[i] = beta_2 * self.second[i] + (1 - beta_2) * gradient**2
+            mean = self.first[i] / (1 - beta_1**self.steps)
+            square = self.second[i] / (1 - beta_2**self.steps)
+            self.weights[i] *= 1 - rate * decay
+            self.weights[i] -= rate * mean / (np.sqrt(square) + 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("beta_1", "beta_2"), [(0.9, 0.999), (0.9, 0.95), (0.0, 0.999), (0.5, 0.9)]
+)
+def test_adam_adds_epsilon_after_the_bias_correction(beta_1, beta_2):
+    """With gradients about as large as epsilon, where the other way is far off."""
+    random = np.random.default_rng(2)
+    model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(11)])
+    config = OptimizerConfig(weight_decay=0.3, beta_1=beta_1, beta_2=beta_2)
+    optimizer = make_optimizer(config, 3e-3, model)
+    kernel, bias = model.trainable_variables
+    expected = FloatAdam([arrays([kernel])[0]])
+    for _ in range(20):
+        scale = 10.0 ** random.uniform(-9, -6)
+        gradient = (scale * random.normal(size=kernel.shape)).astype("float32")
+        optimizer.apply([keras.ops.array(gradient), keras.ops.zeros(bias.shape)])
+        expected.step([gradient], 3e-3, 0.3, beta_1, beta_2)
+    np.testing.assert_allclose(arrays([kernel])[0], expected.weights[0], atol=1e-6)
+    assert not arrays([bias])[0].any()
+
+
+JAX_STEPS = """
+import sys, jax, keras, numpy as np
+from test_optimizer import FloatAdam
+from training.optimizer import make_optimizer
+from training.recipe import OptimizerConfig
+
+model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(11, use_bias=False)])
+config = OptimizerConfig(weight_decay=0.3, ema=0.9)
+optimizer = make_optimizer(config, 3e-3, model)
+weights = [v.value for v in model.trainable_variables]
+slots = [v.value for v in optimizer.variables]
+expected = FloatAdam(weights)
+average = expected.weights[0].copy()
+random = np.random.default_rng(2)
+apply = jax.jit(optimizer.stateless_apply)
+for _ in range(20):
+    scale = 10.0 ** random.uniform(-9, -6)
+    gradient = (scale * random.normal(size=(7, 11))).astype("float32")
+    weights, slots = apply(slots, [gradient], weights)
+    expected.step([gradient], 3e-3, 0.3, 0.9, 0.999)
+    average = 0.9 * average + 0.1 * expected.weights[0]
+np.testing.assert_allclose(weights[0], expected.weights[0], atol=1e-6)
+place = [v.path for v in optimizer.variables].index(optimizer.averages[0].path)
+np.testing.assert_allclose(slots[place], average, atol=1e-6)
+"""
+
+
+def test_adam_is_the_same_on_jax():
+    pytest.importorskip("jax")
+    tests = pathlib.Path(__file__).parents[2]
+    path = os.pathsep.join([str(tests.parent), str(tests)])
+    result = subprocess.run(
+        [sys.executable, "-c", JAX_STEPS],
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+SHAPES = {
+    "cosine": lambda share: 1e-4 + (3e-3 - 1e-4) * (1 + np.cos(np.pi * share)) / 2,
+    "linear": lambda share: 3e-3 + (1e-4 - 3e-3) * share,
+    "constant": lambda share: np.full(len(share), 3e-3),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_learning_rate_follows_the_schedule(name):
+    config = ScheduleConfig(
+        name, warmup_epochs=1.5, start_learning_rate=1e-3, end_learning_rate=1e-4
+    )
+    schedule = make_schedule(
+        dataclasses.replace(RECIPE, schedule=config), total_steps=20, steps_per_epoch=4
+    )
+    rising = 1e-3 + 2e-3 * np.arange(1, 7) / 6
+    expected = np.concatenate([rising, SHAPES[name]((np.arange(6, 20) - 6) / 14)])
+    rates = [float(schedule(step)) for step in range(20)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_rsqrt_falls_with_the_root_and_cools_down():
+    config = ScheduleConfig("rsqrt", warmup_steps=2, timescale=10, cooldown_steps=5)
+    schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 22, 4)
+    after = np.arange(20)
+    falling = 3e-3 / np.sqrt(1 + after / 10) * np.clip((20 - after) / 5, 0, 1)
+    expected = np.concatenate([[1.5e-3, 3e-3], falling])
+    rates = [float(schedule(step)) for step in range(22)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5)
+
+
+def test_warm_up_in_steps_wins_over_epochs():
+    config = ScheduleConfig("constant", warmup_epochs=2.0, warmup_steps=3)
+    schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 20, 4)
+    assert float(schedule(1)) == pytest.approx(2e-3)
+    assert float(schedule(3)) == pytest.approx(3e-3)
+
+
+SHORT = {
+    "one epoch": {"epochs": 1},
+    "one epoch instead of steps": {"epochs": 1, "steps": None},
+    "one step": {"steps": 1},
+    "ten steps": {"steps": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    """All recipes of the project, those of a file that train alike but once."""
+    every = [named_recipe(name) for name in recipe_names()]
+    alike = {(r.schedule, r.optimizer, r.epochs, r.steps): r for r in every}
+    return list(alike.values())
+
+
+@pytest.mark.parametrize("changes", SHORT.values(), ids=SHORT)
+def test_a_short_run_of_every_recipe_warms_up_to_the_peak(recipes, changes):
+    for recipe in recipes:
+        name, recipe = recipe.name, dataclasses.replace(recipe, **changes)
+        for per_pass in (1, 3, 45):
+            steps = recipe.steps or per_pass
+            warmup = warmup_steps(recipe, steps, per_pass)
+            if stated_warmup(recipe, per_pass) >= steps:
+                assert warmup == steps // 10, name
+            else:
+                assert warmup == stated_warmup(recipe, per_pass), name
+            schedule = make_schedule(recipe, steps, per_pass)
+            rates = np.array(schedule(np.arange(steps)))
+            peak = pytest.approx(recipe.optimizer.learning_rate)
+            assert rates[warmup] == peak, name
+            assert rates.max() == peak, name
+            assert rates.min() >= 0, name
+
+
+def test_a_constant_rate_needs_no_schedule():
+    recipe = dataclasses.replace(RECIPE, schedule=ScheduleConfig("constant"))
+    assert make_schedule(recipe, total_steps=20, steps_per_epoch=4) == 3e-3
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Warmup(0.1, 0.5, 4, ReciprocalSquareRoot(0.5, 9, 3, 2))],
+)
+def test_a_schedule_survives_its_config(schedule):
+    again = type(schedule).from_config(schedule.get_config())
+    assert [float(again(s)) for s in (1, 7)] == [float(schedule(s)) for s in (1, 7)]

@@ -1,0 +1,284 @@
+"""Two and four replicas, and two workers, compute what the equations say.
+
+The small network is compared with its gradients written out in NumPy, float64; the
+Vision Transformer with one device's automatic gradient and the same NumPy optimizer.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from replica_runs import (
+    BATCH,
+    CASES,
+    CLASSES,
+    EPOCHS,
+    FIRST,
+    IMAGES,
+    LABELS,
+    RECIPES,
+    WEIGHTS,
+    run_all,
+)
+
+from training.data.pipeline import load_splits, training_batches
+from training.engine.launch import environments
+from training.model import build_model
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "replica_runs.py"
+WORLDS = {"one device": 1, "two replicas": 2, "four replicas": 4, "two workers": 2}
+
+
+class Descent:
+    """SGD with momentum or AdamW, clipping and averaging, on float64 arrays."""
+
+    def __init__(self, config, weights, factors, kernels):
+        self.config, self.factors, self.kernels = config, factors, kernels
+        self.weights = [np.array(weight, "float64") for weight in weights]
+        self.averages = [weight.copy() for weight in self.weights]
+        self.first = [np.zeros_like(weight) for weight in self.weights]
+        self.second = [np.zeros_like(weight) for weight in self.weights]
+        self.steps = 0
+        self.norms = []
+
+    def step(self, gradients):
+        config = self.config
+        self.steps += 1
+        norm = np.sqrt(sum(np.sum(np.square(g)) for g in gradients))
+        self.norms.append(norm)
+        if config.clip_norm is not None and norm > config.clip_norm:
+            gradients = [g * (config.clip_norm / norm) for g in gradients]
+        for place, gradient in enumerate(gradients):
+            rate = config.learning_rate * self.factors[place]
+            self.move(place, gradient, rate)
+            if config.ema is not None:
+                self.averages[place] *= config.ema
+                self.averages[place] += (1 - config.ema) * self.weights[place]
+
+    def move(self, place, gradient, rate):
+        config, weight = self.config, self.weights[place]
+        if config.name == "sgd":
+            self.first[place] = config.momentum * self.first[place] - rate * gradient
+            weight += self.first[place]
+            return
+        weight -= rate * config.weight_decay * self.kernels[place] * weight
+        for moments, power, beta in (
+            (self.first, 1, config.beta_1),
+            (self.second, 2, config.beta_2),
+        ):
+            moments[place] = beta * moments[place] + (1 - beta) * gradient**power
+        mean = self.first[place] / (1 - config.beta_1**self.steps)
+        square = self.second[place] / (1 - config.beta_2**self.steps)
+        weight -= rate * mean / (np.sqrt(square) + 1e-8)
+
+    @property
+    def evaluated(self):
+        return self.weights if self.config.ema is None else self.averages
+
+
+def each_loss(case, weights, images, targets):
+    """The loss of each image, and its derivative by the logits; the hidden layer."""
+    kernel, bias, head, head_bias = weights
+    hidden = np.tanh(images @ kernel + bias)
+    logits = hidden @ head + head_bias
+    if case.loss == "sigmoid":
+        share = 1 / (1 + np.exp(-logits))
+        losses = -targets * np.log(share) - (1 - targets) * np.log(1 - share)
+        return losses.sum(axis=1), share - targets, hidden
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    share = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return -(targets * np.log(share)).sum(axis=1), share - targets, hidden
+
+
+def small_reference(case):
+    """What the equations give for a case of the small network."""
+    images = IMAGES.reshape(len(IMAGES), -1).astype("float64")
+    targets = np.eye(CLASSES)[LABELS] * (1 - case.smoothing) + case.smoothing / CLASSES
+    scales = WEIGHTS if case.weighted else np.ones(len(IMAGES))
+    descent = Descent(case.optimizer, FIRST, np.ones(4), (1, 0, 1, 0))
+    losses, validation = [], []
+    for _ in range(EPOCHS):
+        seen = total = 0.0
+        for begin in range(0, case.examples, BATCH):
+            part = slice(begin, min(begin + BATCH, case.examples))
+            own, x = scales[part], images[part]
+            loss, slope, hidden = each_loss(case, descent.weights, x, targets[part])
+            seen, total = seen + own.sum(), total + (own * loss).sum()
+            losses.append(total / seen)
+            slope *= own[:, None] / own.sum()
+            inner = (slope @ descent.weights[2].T) * (1 - hidden**2)
+            descent.step(
+                [x.T @ inner, inner.sum(axis=0), hidden.T @ slope, slope.sum(axis=0)]
+            )
+        loss, *_ = each_loss(case, descent.evaluated, images[:51], targets[:51])
+        validation.append(np.average(loss, weights=scales[:51]))
+    return descent, losses, validation
+
+
+def recipe_reference(recipe):
+    """What one device's gradient and the NumPy optimizer give for a recipe."""
+    keras.utils.set_random_seed(recipe.seed)
+    splits = load_splits(recipe.data, 1)
+    model = build_model(recipe.model, splits.class_names)
+    variables = model.trainable_variables
+    paths = [variable.path for variable in variables]
+    decay = recipe.optimizer.layer_decay
+    block = [path.startswith("encoder_block_0/") for path in paths]
+    below = [
+        path.startswith(("embedding/", "class_token", "position")) for path in paths
+    ]
+    assert sum(block) == 16
+    assert sum(below) == 4
+    factors = decay ** (np.array(block) + 2.0 * np.array(below))
+    kernels = [path.endswith("/kernel") for path in paths]
+    descent = Descent(
+        recipe.optimizer, [v.numpy() for v in variables], factors, kernels
+    )
+
+    def mean_loss(images, labels, smoothing):
+        targets = labels * (1 - smoothing) + smoothing / labels.shape[-1]
+        logits = model(images, training=False)  # without dropout it is the same
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(targets, logits))
+
+    @tf.function
+    def gradient(images, labels):
+        with tf.GradientTape() as tape:
+            loss = mean_loss(images, labels, recipe.label_smoothing)
+        return loss, tape.gradient(loss, [v.value for v in variables])
+
+    def put(weights):
+        for variable, weight in zip(variables, weights, strict=True):
+            variable.assign(weight.astype("float32"))
+
+    losses, validation, since = [], [], []
+    batches = training_batches(splits.train, recipe, model.preprocessing)
+    for step, batch in enumerate(batches):
+        since = [] if step % 5 == 0 else since
+        loss, gradients = gradient(*batch)
+        since.append(float(loss))
+        losses.append(np.mean(since))
+        descent.step([g.numpy().astype("float64") for g in gradients])
+        if step % 5 == 4:
+            put(descent.evaluated)
+            images = tf.stack([splits.validation.read(i) for i in range(51)])
+            labels = np.eye(10, dtype="float32")[splits.validation.labels]
+            validation.append(float(mean_loss(images, labels, recipe.label_smoothing)))
+        put(descent.weights)
+    return descent, losses, validation
+
+
+@pytest.fixture(scope="module")
+def references():
+    """By name: the optimizer at the end, the losses, the losses of validation."""
+    small = {name: small_reference(case) for name, case in CASES.items()}
+    return small | {name: recipe_reference(recipe) for name, recipe in RECIPES.items()}
+
+
+def start(folder, name, replicas, variables):
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, str(replicas), folder / f"{name}.npz"],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process, seconds=1800):
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == 0, output
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory):
+    """The results of each world, by its name."""
+    folder = tmp_path_factory.mktemp("worlds")
+    replicas = [
+        start(folder, name, WORLDS[name], {})
+        for name in ("two replicas", "four replicas")
+    ]
+    alone = run_all(tf.distribute.get_strategy()) | {"replicas": np.array(1)}
+    for process in replicas:
+        finish(process)
+    workers = [
+        start(folder, f"worker {index}", 1, variables)
+        for index, variables in enumerate(environments(2))
+    ]
+    for worker in workers:
+        finish(worker)
+    results = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
+    results["two workers"] = results["worker 0"]
+    results["one device"] = alone
+    return results
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_world_has_its_replicas(worlds, world):
+    assert worlds[world]["replicas"] == WORLDS[world]
+
+
+def test_all_workers_end_with_the_same_numbers(worlds):
+    ours, theirs = worlds["worker 0"], worlds["worker 1"]
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize("name", [*CASES, *RECIPES])
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_world_computes_the_equations(worlds, references, world, name):
+    descent, losses, validation = references[name]
+    ours = {
+        key.removeprefix(f"{name}|"): array
+        for key, array in worlds[world].items()
+        if key.startswith(f"{name}|")
+    }
+    every = 1
+    if name in ("steps per execution", "together") or "together" in name:
+        every = 3
+    steps = reported_steps(len(losses) // EPOCHS, every)
+    np.testing.assert_allclose(ours["losses"], np.array(losses)[steps], atol=1e-5)
+    norms, tolerance = np.array(descent.norms)[steps], 1e-4
+    if descent.config.name == "adamw":
+        tolerance = 1e-3  # it multiplies the rounding where a gradient is almost 0
+    np.testing.assert_allclose(ours["norms"], norms, rtol=tolerance)
+    np.testing.assert_allclose(ours["validation"], validation, atol=1e-5)
+    if descent.config.name == "sgd":
+        close(ours, "weight", descent.weights)
+    if descent.config.name == "sgd" and descent.config.ema is not None:
+        close(ours, "average", descent.averages)
+
+
+@pytest.mark.parametrize("world", [name for name in WORLDS if name != "one device"])
+def test_accuracies_count_each_image_once_as_on_one_device(worlds, world):
+    names = [name for name in worlds[world] if name.endswith("|accuracies")]
+    assert len(names) == len(CASES) + len(RECIPES)
+    for name in names:
+        ours, theirs = worlds[world][name], worlds["one device"][name]
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, err_msg=name)
+
+
+def reported_steps(per_epoch, every):
+    """The steps after which Keras's callbacks are called, from 0."""
+    ends = [min(n + every, per_epoch) - 1 for n in range(0, per_epoch, every)]
+    return [epoch * per_epoch + end for epoch in range(EPOCHS) for end in ends]
+
+
+def close(ours, kind, theirs):
+    assert sum(key.startswith(kind) for key in ours) == len(theirs)
+    for place, array in enumerate(theirs):
+        np.testing.assert_allclose(ours[f"{kind} {place}"], array, atol=1e-5)
+
+
+def test_clipping_was_at_work(references):
+    clipped = [r for r in references.values() if r[0].config.clip_norm is not None]
+    assert len(clipped) == 4
+    for descent, *_ in clipped:
+        assert np.mean(np.array(descent.norms) > descent.config.clip_norm) > 0.5

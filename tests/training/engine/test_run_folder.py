@@ -1,0 +1,133 @@
+"""A run's folder, on a disk and in a bucket, and what a kill may leave in it."""
+
+import csv
+import json
+
+import fake_bucket
+import pytest
+from etils import epath
+
+from training.engine import run_folder
+from training.errors import RunError
+from training.recipe import DataConfig, Recipe
+
+RECIPE = Recipe(data=DataConfig("digits"))
+OTHER = Recipe(data=DataConfig("digits"), seed=5)
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+    if request.param == "disk":
+        return epath.Path(tmp_path) / "runs" / "a"
+    request.getfixturevalue("bucket")
+    return epath.Path("gs://bucket/runs/a")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_folder_gets_the_recipe(folder):
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+    assert (folder / "recipe.yaml").read_text() == RECIPE.to_yaml()
+    assert names(folder) == ["recipe.yaml"]
+
+
+def test_a_run_goes_on_with_its_own_recipe_only(folder):
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+    run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
+    with pytest.raises(RunError, match="needs the recipe that the run began with"):
+        run_folder.prepare_folder(folder, OTHER, resume=True, overwrite=False)
+    with pytest.raises(RunError, match="holds an unfinished run; --resume goes on"):
+        run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+
+
+def test_a_finished_run_stays(folder):
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+    run_folder.write_report(folder / "report.json", {"accuracy": 0.9, "title": "grün"})
+    with pytest.raises(RunError, match="holds a finished run; --overwrite"):
+        run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
+    report = json.loads((folder / "report.json").read_text())
+    assert report == {"accuracy": 0.9, "title": "grün"}
+
+
+def test_overwriting_deletes_the_run_and_its_recipe_last(folder, monkeypatch):
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "00000001.npz").write_text("data")
+    (folder / "history.csv").write_text("data")
+    left = []
+    original = epath.gpath.PosixGPath.rmtree
+
+    def rmtree(path, *args):
+        left.append(names(folder))
+        original(path, *args)
+
+    monkeypatch.setattr(epath.gpath.PosixGPath, "rmtree", rmtree)
+    run_folder.prepare_folder(folder, OTHER, resume=False, overwrite=True)
+    assert left[-1] == ["recipe.yaml"]
+    assert names(folder) == ["recipe.yaml"]
+    assert (folder / "recipe.yaml").read_text() == OTHER.to_yaml()
+
+
+def test_overwriting_leaves_what_a_link_leads_to(tmp_path):
+    folder = tmp_path / "run"
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+    (tmp_path / "large_disk").mkdir()
+    (tmp_path / "large_disk" / "precious").write_text("data")
+    (folder / "checkpoints").symlink_to(tmp_path / "large_disk")
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=True)
+    assert names(folder) == ["recipe.yaml"]
+    assert (tmp_path / "large_disk" / "precious").exists()
+
+
+def test_a_folder_that_is_no_run_is_left_alone(folder):
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("")
+    for overwrite in (False, True):
+        with pytest.raises(RunError, match="is not a run"):
+            run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=overwrite)
+    assert names(folder) == ["thesis.tex"]
+
+
+def test_a_run_killed_while_it_wrote_its_recipe_can_begin(folder):
+    folder.mkdir(parents=True)
+    (folder / "tmp-recipe.yaml").write_text("name: r")
+    run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
+    assert (folder / "recipe.yaml").read_text() == RECIPE.to_yaml()
+
+
+def test_a_file_in_the_place_of_the_folder_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match="is not a run|cannot be written"):
+            run_folder.prepare_folder(path, RECIPE, resume=False, overwrite=False)
+
+
+def test_a_bucket_out_of_reach_is_one_line(bucket):
+    bucket.unreachable = "gs://"
+    with pytest.raises(RunError, match="cannot be written: the network is down"):
+        run_folder.prepare_folder(
+            "gs://bucket/run", RECIPE, resume=True, overwrite=False
+        )
+
+
+def test_the_history_is_a_table(folder):
+    folder.mkdir(parents=True)
+    rows = [{"epoch": 1, "loss": 0.25}, {"epoch": 2, "loss": 0.125}]
+    run_folder.write_history(folder / "history.csv", rows)
+    table = list(csv.DictReader((folder / "history.csv").read_text().splitlines()))
+    assert table == [{"epoch": "1", "loss": "0.25"}, {"epoch": "2", "loss": "0.125"}]
+
+
+def test_a_model_is_saved_whole(folder, tiny_vit):
+    folder.mkdir(parents=True)
+    model = tiny_vit(preprocessing=None)
+    run_folder.save_model(model, folder / "best.keras")
+    assert names(folder) == ["best.keras"]
+    assert (folder / "best.keras").read_bytes()[:2] == b"PK"

@@ -1,0 +1,198 @@
+"""Where a recipe is computed, and what is said when it cannot be there."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from training.engine import strategy as strategies
+from training.engine.strategy import (
+    check_same_step,
+    check_workers,
+    cluster_task,
+    gather,
+    is_chief,
+    lost_workers,
+    make_strategy,
+    worker_count,
+)
+from training.errors import RecipeError, RunError, WorkerLost
+from training.recipe import DataConfig, Recipe
+
+ADDRESSES = ["10.0.0.1:2222", "10.0.0.2:2222"]
+
+
+def recipe(strategy="auto", **options):
+    return Recipe(data=DataConfig("digits"), strategy=strategy, **options)
+
+
+def tf_config(workers=ADDRESSES, kind="worker", index=1, **cluster):
+    return json.dumps(
+        {
+            "cluster": {"worker": workers, **cluster},
+            "task": {"type": kind, "index": index},
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def test_tf_config_says_which_worker_this_is():
+    assert cluster_task(tf_config()) == (1, 2)
+    assert cluster_task(tf_config(["localhost:80"], index=0)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "3",
+        '"worker"',
+        "{}",
+        '{"cluster": {}}',
+        '{"cluster": {"worker": ["a:1"]}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker"}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["a:1"]}, "task": []}',
+        '{"cluster": ["a:1"], "task": {"type": "worker", "index": 0}}',
+        tf_config(index=2),
+        tf_config(index=-1),
+        tf_config(index="1"),
+        tf_config(index=True),
+        tf_config(index=1.0),
+        tf_config(kind="chief"),
+        tf_config(chief=["10.0.0.9:2222"]),
+        tf_config(ps=["10.0.0.9:2222"]),
+        tf_config([]),
+        tf_config("10.0.0.1:2222", index=0),
+        tf_config({"0": "10.0.0.1:2222"}, index=0),
+        tf_config(["10.0.0.1", "10.0.0.2"]),
+        tf_config(["10.0.0.1:", "10.0.0.2:2222"]),
+        tf_config([":2222", "10.0.0.2:2222"]),
+        tf_config(["10.0.0.1:0", "10.0.0.2:2222"]),
+        tf_config(["10.0.0.1:65536", "10.0.0.2:2222"]),
+        tf_config(["10.0.0.1:http", "10.0.0.2:2222"]),
+        tf_config([1, 2]),
+        tf_config(["10.0.0.1:2222", "10.0.0.1:2222"]),
+    ],
+)
+def test_a_malformed_tf_config_is_named(text, monkeypatch):
+    with pytest.raises(RecipeError, match="TF_CONFIG must be JSON such as"):
+        cluster_task(text)
+    if text is not None:
+        monkeypatch.setenv("TF_CONFIG", text)
+        with pytest.raises(RecipeError, match="TF_CONFIG") as error:
+            make_strategy(recipe())
+        assert "\n" not in str(error.value)
+
+
+def test_several_workers_need_tf_config():
+    with pytest.raises(RecipeError, match=r"TF_CONFIG.*Received: None"):
+        make_strategy(recipe("multi_worker"))
+
+
+@pytest.mark.parametrize("name", ["auto", "one_device"])
+def test_one_device_is_the_default_strategy(name):
+    strategy = make_strategy(recipe(name))
+    assert strategy is tf.distribute.get_strategy()
+    assert is_chief(strategy)
+    assert worker_count(strategy) == 1
+    assert gather(strategy, 7) == [7]
+
+
+def test_one_device_does_not_look_at_tf_config(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", tf_config())
+    assert make_strategy(recipe("one_device")).num_replicas_in_sync == 1
+
+
+def test_mirrored_takes_all_devices():
+    strategy = make_strategy(recipe("mirrored"))
+    assert isinstance(strategy, tf.distribute.MirroredStrategy)
+    devices = tf.config.list_logical_devices("CPU")
+    assert strategy.num_replicas_in_sync == len(devices)
+    assert is_chief(strategy)
+
+
+def test_a_tpu_that_is_not_there_is_named_in_one_line():
+    for name in (None, "local"):
+        with pytest.raises(RecipeError, match="`tpu` must be") as error:
+            make_strategy(recipe("tpu", tpu=name))
+        assert "\n" not in str(error.value)
+        assert f"Received: {name!r}" in str(error.value)
+
+
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(9, 2), (6, 4), (1, 2)])
+def test_replicas_and_micro_batches_must_divide_the_batch(batch_size, accumulation):
+    with pytest.raises(RecipeError, match="`batch_size` must be a multiple"):
+        make_strategy(recipe(batch_size=batch_size, accumulation=accumulation))
+
+
+def several(monkeypatch, numbers):
+    """Lets `gather` give the numbers of several workers."""
+    monkeypatch.setattr(strategies, "gather", lambda strategy, number: numbers)
+    return tf.distribute.get_strategy()
+
+
+def test_a_worker_with_another_recipe_is_refused(monkeypatch):
+    check_workers(several(monkeypatch, [5, 5, 5]), "0123456789abcdef")
+    with pytest.raises(RecipeError, match="all workers must have the same recipe"):
+        check_workers(several(monkeypatch, [5, 5, 6]), "0123456789abcdef")
+
+
+def test_the_name_of_a_recipe_fits_into_the_number_that_is_compared(monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        strategies, "gather", lambda strategy, number: sent.append(number) or [number]
+    )
+    for name in ("f" * 16, "f" * 14 + "ef"):
+        check_workers(tf.distribute.get_strategy(), name)
+    assert sent[0] != sent[1]
+    assert max(sent) < 2**63
+
+
+def test_a_worker_that_sees_another_folder_is_refused(monkeypatch):
+    check_same_step(several(monkeypatch, [40, 40]), 40)
+    with pytest.raises(RunError, match="steps 40, 0"):
+        check_same_step(several(monkeypatch, [40, 0]), 40)
+
+
+UNHEALTHY = "Collective ops is aborted by:\n The following tasks are unhealthy"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.UnavailableError(None, None, "failed to connect\nto all addresses"),
+        tf.errors.AbortedError(None, None, UNHEALTHY),
+        tf.errors.InternalError(None, None, UNHEALTHY),
+    ],
+)
+def test_the_end_of_another_worker_is_told_in_one_line(monkeypatch, error):
+    monkeypatch.setenv("TF_CONFIG", tf_config())
+    with (
+        pytest.raises(WorkerLost, match="another worker has ended") as told,
+        lost_workers(),
+    ):
+        raise error
+    assert told.value.exit_status == 77
+    assert "\n" not in str(told.value)
+
+
+def test_other_errors_stay_as_they_are(monkeypatch):
+    mine = tf.errors.InvalidArgumentError(None, None, "a shape")
+    monkeypatch.setenv("TF_CONFIG", tf_config())
+    with pytest.raises(tf.errors.InvalidArgumentError), lost_workers():
+        raise mine
+
+
+def test_without_other_workers_none_can_be_lost():
+    mine = tf.errors.UnavailableError(None, None, "a bucket")
+    with pytest.raises(tf.errors.UnavailableError), lost_workers():
+        raise mine

@@ -1,0 +1,233 @@
+"""What a TPU cannot do is found in a program; there is none of it in our steps."""
+
+import configparser
+import dataclasses
+import pathlib
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training.cli import main
+from training.engine import tpu_check
+from training.engine.strategy import is_chief, worker_count
+from training.errors import TrainingError
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+# Each compiles for a CPU, or runs in a graph; none should be in a step on a TPU.
+BAD = {
+    "boolean_mask": (lambda x: tf.boolean_mask(x, x[:, 0] > 0), "dynamic shapes"),
+    "where": (lambda x: tf.where(x > 0), "dynamic shapes"),
+    "unique": (lambda x: tf.unique(x[:, 0])[0], "dynamic shapes"),
+    # The shape of the result is static.
+    "sum of some": (
+        lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)),
+        "dynamic shapes",
+    ),
+    "float64": (lambda x: tf.cast(tf.cast(x, tf.float64) * 2, tf.float32), "float64"),
+    "float16": (
+        lambda x: tf.cast(tf.cast(x, tf.float16) * 2, tf.float32),
+        "float16 (a TPU computes in bfloat16)",
+    ),
+    "py_function": (
+        lambda x: tf.py_function(lambda value: value, [x], tf.float32),
+        "does not lower: EagerPyFunc",
+    ),
+    "strings": (lambda x: tf.strings.as_string(x), "does not lower: AsString"),
+    "bicubic": (
+        lambda x: tf.image.resize(x[..., None, None], [8, 8], "bicubic"),
+        "does not lower: ResizeBicubic",
+    ),
+    "antialias": (
+        lambda x: tf.image.resize(x[..., None, None], [8, 8], antialias=True),
+        "does not lower: ScaleAndTranslate",
+    ),
+    "qr": (
+        lambda x: tf.linalg.qr(x),
+        "custom call: ProductOfElementaryHouseholderReflectors, Qr",
+    ),
+}
+
+
+SIZES = {"patch_size": 4, "width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
+MODELS = {
+    "vit": ModelConfig(
+        variant=None, **SIZES, image_size=8, dropout=0.1, stochastic_depth=0.1
+    ),
+    "vit_gap_rematerialized": ModelConfig(
+        variant=None, **SIZES, image_size=8, dropout=0.1, head="gap", class_token=False,
+        layer_scale=0.1, position_embedding="sincos2d", rematerialize=True,
+    ),
+    "cnn": ModelConfig("cnn", variant=None, width=8, depth=2, image_size=8),
+}  # fmt: skip
+LARGE = {
+    "hybrid": ModelConfig(
+        variant="R26+Ti/32", **{**SIZES, "patch_size": None}, image_size=64
+    ),
+    "bit": ModelConfig("bit", variant="R26x1", image_size=32),
+}
+
+
+def make_recipe(model, **changes):
+    """Everything at once that a step can have."""
+    return Recipe(
+        batch_size=4,
+        accumulation=2,
+        precision="mixed_bfloat16",
+        label_smoothing=0.1,
+        model=model,
+        data=DataConfig("digits"),
+        augmentation=AugmentationConfig(mixup=0.2),
+        optimizer=OptimizerConfig(weight_decay=0.1, clip_norm=1.0, ema=0.99),
+        schedule=ScheduleConfig(warmup_epochs=1),
+        **changes,
+    )
+
+
+def found_in(recipe):
+    steps = tpu_check.trainer_steps(tpu_check.make_trainer(recipe), recipe.batch_size)
+    assert [step.name for step in steps] == ["train step", "test step"]
+    return [
+        tpu_check.function_findings(step.function, *step.arguments) for step in steps
+    ]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_a_tpu_cannot_do_is_found(name):
+    function, finding = BAD[name]
+    x = tf.TensorSpec([4, 3])
+    assert tpu_check.function_findings(function, x) == [finding]
+
+
+def test_nothing_is_found_in_what_a_tpu_can_do():
+    def function(x):
+        noise = tf.random.stateless_normal(x.shape, [1, 2])
+        return tf.nn.softmax(tf.matmul(x, noise, transpose_b=True))
+
+    assert tpu_check.function_findings(function, tf.TensorSpec([4, 3])) == []
+
+
+def test_a_callback_to_the_host_is_found():
+    def function(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), "float32"), x)
+
+    hlo = jax.jit(function).lower(jnp.ones(3)).as_text("hlo")
+    (finding,) = tpu_check.findings(hlo)
+    assert finding.startswith("host callback: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "finding"),
+    [
+        ("%a = f32[<=4,3]{1,0} parameter(0)", "dynamic shapes"),
+        ("%a = f32[2,<=4]{1,0} parameter(0)", "dynamic shapes"),
+        ("%a = s32[] get-dimension-size(f32[4] %x), dimensions={0}", "dynamic shapes"),
+        ("%a = f32[6] dynamic-reshape(f32[2,3] %x, s32[] %n)", "dynamic shapes"),
+        ("%a = f64[3]{0} parameter(0)", "float64"),
+        ("%a = c128[] parameter(0)", "float64"),
+        ("%a = ((f32[3]), token[]) infeed(token[] %t)", "host transfer"),
+        ("%a = token[] outfeed(f32[3] %x, token[] %t)", "host transfer"),
+        ("%a = (f32[], u32[], token[]) send(f32[] %x, token[] %t)", "host transfer"),
+        ('%a = f32[] custom-call(), custom_call_target="Other"', "custom call: Other"),
+    ],
+)  # fmt: skip
+def test_each_pattern_is_found(line, finding):
+    assert tpu_check.findings(f"HloModule m\n{line}\n") == [finding]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%a = pred[4]{0} compare(f32[4]{0} %x, f32[4]{0} %y), direction=LE",
+        "%a = bf16[4]{0} parameter(0), metadata={op_name=\"resend(x)\"}",
+        '%a = f32[4] custom-call(f32[4] %x), custom_call_target="Sharding"',
+    ],
+)  # fmt: skip
+def test_harmless_lines_are_left_alone(line):
+    assert tpu_check.findings(f"HloModule m\n{line}\n") == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_our_steps_have_none_of_it(name):
+    assert found_in(make_recipe(MODELS[name])) == [[], []]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_the_steps_of_resnets_have_none_of_it(name):
+    assert found_in(make_recipe(LARGE[name])) == [[], []]
+
+
+def test_the_very_steps_of_the_trainer_are_looked_at():
+    recipe = make_recipe(MODELS["cnn"])
+    trainer = tpu_check.make_trainer(recipe)
+    right = trainer.loss_of
+    trainer.loss_of = lambda labels, logits: tf.cast(
+        tf.cast(right(labels, logits), tf.float64) * 2, tf.float32
+    )
+    for step in tpu_check.trainer_steps(trainer, 4):
+        assert tpu_check.function_findings(step.function, *step.arguments) == [
+            "float64"
+        ]
+
+
+def test_the_command_says_what_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(tpu_check.importlib.util, "find_spec", lambda name: None)
+    main(["tpu-check", "--recipe", "digits-cnn", "--model.depth", "1"])
+    assert capsys.readouterr().out.splitlines() == [
+        "train step: nothing found in its HLO",
+        "test step: nothing found in its HLO",
+        'not compiled for a TPU, as libtpu is not installed: pip install "jax[tpu]" '
+        "(0.7 GB; needs no TPU)",
+    ]
+
+
+def test_the_command_fails_where_something_is_found(monkeypatch, capsys):
+    monkeypatch.setattr(tpu_check.importlib.util, "find_spec", lambda name: None)
+    recipe = make_recipe(MODELS["cnn"])
+    recipe = dataclasses.replace(recipe, precision="mixed_float16", accumulation=1)
+    with pytest.raises(TrainingError, match="run: the steps are not fit for a TPU"):
+        tpu_check.tpu_check(recipe, "v5e:2x2")
+    assert "train step: float16" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_compiler_of_tpus_takes_the_step(capsys):
+    pytest.importorskip("libtpu")
+    tpu_check.tpu_check(make_recipe(MODELS["cnn"]), "v5e:2x2")
+    assert "train step: compiled for a chip of v5e:2x2" in capsys.readouterr().out
+    with pytest.raises(TrainingError, match="`topology` must be .*'v5e:7x7'"):
+        tpu_check.Target("v5e:7x7")
+
+
+def test_one_process_commands_a_tpu():
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
+    strategy = types.SimpleNamespace(cluster_resolver=resolver)
+    assert worker_count(strategy) == 1
+    assert is_chief(strategy)
+
+
+def test_the_requirements_on_a_tpu_are_those_of_the_package():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    wanted = (setup["options"]["install_requires"], extras["train"], extras["viz"])
+    wanted = {line for text in wanted for line in text.split("\n") if line}
+    lines = (ROOT / "constraints-tpu.txt").read_text("utf-8").splitlines()
+    listed = {line for line in lines if line and not line.startswith(("#", "-c "))}
+    replaced = {line for line in wanted if line.startswith("tensorflow>")}
+    assert len(replaced) == 1
+    ours = {"tensorflow-tpu==2.20.0", "libtpu==0.0.14"}
+    assert listed == (wanted - replaced) | ours

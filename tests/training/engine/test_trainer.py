@@ -1,0 +1,399 @@
+"""The trainer on one device: what stock Keras computes there, and what it refuses."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training.engine import loss_scaling
+from training.engine import optimizer as optimizer_module
+from training.engine.optimizer import make_optimizer
+from training.engine.rebatch import batch_dataset, pad
+from training.engine.trainer import Trainer, clip_by_global_norm
+from training.recipe import OptimizerConfig
+
+CLASSES = 5
+random = np.random.default_rng(1)
+IMAGES = random.normal(size=(48, 3)).astype("float32")
+NUMBERS = random.integers(0, CLASSES, 48)
+LABELS = np.eye(CLASSES, dtype="float32")[NUMBERS]
+
+
+def network(*between, **options):
+    keras.utils.set_random_seed(7)
+    layers = [keras.layers.Dense(7, "tanh"), *between]
+    return keras.Sequential(
+        [keras.Input((3,)), *layers, keras.layers.Dense(CLASSES, **options)]
+    )
+
+
+def batches(size=16, labels=LABELS):
+    return tf.data.Dataset.from_tensor_slices((IMAGES, labels)).batch(size)
+
+
+SGD = OptimizerConfig("sgd", learning_rate=0.1)
+
+
+def trained(model, config=SGD, **options):
+    """A trainer after two epochs, and its history."""
+    data = options.pop("data", batches())
+    compile_options = {
+        name: options.pop(name)
+        for name in ("steps_per_execution", "jit_compile")
+        if name in options
+    }
+    trainer = Trainer(model, clip_norm=config.clip_norm, **options)
+    optimizer = make_optimizer(config, config.learning_rate, model)
+    trainer.compile(optimizer, **compile_options)
+    return trainer, trainer.fit(data, epochs=2, verbose=0).history
+
+
+def stock(model, optimizer, data=None):
+    """The same of stock Keras."""
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    data = batches() if data is None else data
+    return model.fit(data, epochs=2, shuffle=False, verbose=0).history
+
+
+def assert_equal_weights(ours, theirs):
+    for mine, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-6)
+
+
+def test_momentum_and_clipping_are_those_of_stock_keras():
+    ours, theirs = network(), network()
+    config = OptimizerConfig("sgd", learning_rate=0.1, clip_norm=0.2)
+    _, history = trained(ours, config)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.2)
+    expected = stock(theirs, optimizer)
+    assert_equal_weights(ours, theirs)
+    np.testing.assert_allclose(history["loss"], expected["loss"], atol=1e-6)
+    np.testing.assert_allclose(history["accuracy"], expected["accuracy"], atol=1e-6)
+    assert min(history["gradient_norm"]) > 0.2
+
+
+def test_adamw_is_that_of_stock_keras_but_for_epsilon(monkeypatch):
+    monkeypatch.setattr(optimizer_module, "EPSILON", 0.0)
+    ours, theirs = network(), network()
+    config = OptimizerConfig("adamw", learning_rate=1e-2, weight_decay=0.1)
+    _, history = trained(ours, config)
+    optimizer = keras.optimizers.AdamW(1e-2, weight_decay=0.1, epsilon=0.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    expected = stock(theirs, optimizer)
+    assert_equal_weights(ours, theirs)
+    np.testing.assert_allclose(history["loss"], expected["loss"], atol=1e-6)
+
+
+def test_accumulation_is_that_of_stock_keras():
+    """There, batches of a quarter, and an update after every fourth."""
+    ours, theirs = network(), network()
+    trained(ours, accumulation=4)
+    optimizer = keras.optimizers.SGD(0.1, 0.9, gradient_accumulation_steps=4)
+    stock(theirs, optimizer, batches(4))
+    assert_equal_weights(ours, theirs)
+
+
+def test_losses_of_layers_count_once_for_each_image():
+    def regularised():
+        return network(kernel_regularizer=keras.regularizers.L2(0.1))
+
+    ours, theirs = regularised(), regularised()
+    trained(ours, accumulation=2)
+    stock(theirs, keras.optimizers.SGD(0.1, 0.9))
+    assert_equal_weights(ours, theirs)
+
+
+def test_numbers_of_classes_are_the_same_as_one_hot_labels():
+    ours, theirs = network(), network()
+    _, history = trained(ours, data=batches(labels=NUMBERS))
+    _, expected = trained(theirs)
+    assert_equal_weights(ours, theirs)
+    assert history["accuracy"] == expected["accuracy"]
+
+
+def test_bfloat16_computes_in_halves_and_keeps_the_weights_whole():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        ours = network()
+        _, history = trained(ours, accumulation=2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert ours.layers[0].compute_dtype == "bfloat16"
+    assert {weight.dtype for weight in ours.weights} == {"float32"}
+    _, expected = trained(network())
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=2e-2)
+    assert history["loss"] != expected["loss"]
+
+
+@pytest.mark.parametrize("config", [SGD, OptimizerConfig("adamw", learning_rate=0.1)])
+def test_float16_scales_the_loss_and_unscales_the_gradient(monkeypatch, config):
+    # An epsilon as large as the gradients: Adam divides out what is left of the scale.
+    monkeypatch.setattr(optimizer_module, "EPSILON", 0.1)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        trainer, history = trained(network(), config, accumulation=2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    _, expected = trained(network(), config)
+    for name in ("loss", "gradient_norm"):
+        np.testing.assert_allclose(history[name], expected[name], rtol=2e-2)
+    good_steps = keras.ops.convert_to_numpy(trainer.scaler.variables[1].value)
+    assert good_steps == 6
+
+
+def test_the_scale_doubles_after_good_steps_and_halves_down_to_1(monkeypatch):
+    monkeypatch.setattr(loss_scaling, "LOSS_SCALE_GROWTH", 3)
+    scaler, scales = loss_scaling.LossScaler(), []
+    for finite in [True] * 4 + [False, True, True, False, True]:
+        scaler.update(tf.constant(finite))
+        scales.append(np.log2(keras.ops.convert_to_numpy(scaler.scale)))
+    assert scales == [15, 15, 16, 16, 15, 15, 15, 14, 14]
+    for _ in range(20):
+        scaler.update(tf.constant(False))
+    assert keras.ops.convert_to_numpy(scaler.scale) == 1
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.SGD(clipnorm=1.0),
+        keras.optimizers.SGD(clipvalue=1.0),
+        keras.optimizers.SGD(global_clipnorm=1.0),
+        keras.optimizers.SGD(weight_decay=0.1),
+        keras.optimizers.SGD(use_ema=True),
+        keras.optimizers.SGD(gradient_accumulation_steps=2),
+        keras.optimizers.SGD(loss_scale_factor=8.0),
+        keras.optimizers.AdamW(),
+        keras.optimizers.Nadam(),
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+    ],
+    ids=lambda optimizer: optimizer.name,
+)
+def test_an_optimizer_whose_options_would_be_left_out_is_refused(optimizer):
+    with pytest.raises(ValueError, match="`optimizer` must .*Received: ") as error:
+        Trainer(network()).compile(optimizer)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [keras.optimizers.SGD(), keras.optimizers.Adam(), keras.optimizers.Lion()],
+    ids=lambda optimizer: optimizer.name,
+)
+def test_other_optimizers_of_keras_do_what_they_do_there(optimizer):
+    ours, theirs = network(), network()
+    trainer = Trainer(ours)
+    trainer.compile(type(optimizer).from_config(optimizer.get_config()))
+    trainer.fit(batches(), epochs=2, verbose=0)
+    stock(theirs, optimizer)
+    assert_equal_weights(ours, theirs)
+
+
+class Calls(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps.append(batch)
+
+
+def test_several_steps_at_once_end_with_the_epoch():
+    trainer, _ = trained(network(), data=batches(4), steps_per_execution=5)
+    calls = Calls()
+    trainer.fit(batches(4), verbose=0, callbacks=[calls])
+    assert len(calls.steps) == 3  # 5 + 5 + 2 of 12
+    assert int(keras.ops.convert_to_numpy(trainer.optimizer.iterations.value)) == 36
+
+
+def test_several_steps_at_once_need_a_known_length():
+    trainer = Trainer(network())
+    trainer.compile(keras.optimizers.SGD(), steps_per_execution=2)
+    endless = batches().filter(lambda *batch: True)
+    with pytest.raises(
+        ValueError, match=r"`steps_per_epoch` must be given with `steps"
+    ):
+        trainer.fit(endless, verbose=0)
+    trainer.fit(endless.repeat(), steps_per_epoch=3, verbose=0)
+
+
+def test_a_request_to_stop_is_noticed_after_the_step():
+    class Stop(keras.callbacks.Callback):
+        noticed = ()
+
+        def on_train_batch_begin(self, batch, logs=None):
+            trainer.stop_requested = batch == 1
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.noticed += (trainer.stopping,)
+
+    trainer, _ = trained(network())
+    stop = Stop()
+    trainer.fit(batches(), verbose=0, callbacks=[stop])
+    assert stop.noticed == (False, True, False)
+
+
+def test_evaluation_uses_the_averages_and_leaves_the_weights():
+    config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
+    trainer, _ = trained(network(), config)
+    before = trainer.model.get_weights()
+    averages = [keras.ops.convert_to_numpy(a.value) for a in trainer.optimizer.averages]
+    with trainer.averaged_weights():
+        inside = trainer.model.get_weights()
+        expected = stock_loss(trainer.model)
+    np.testing.assert_array_equal(inside[0], averages[0])
+    assert trainer.evaluate(batches(7), verbose=0)[0] == pytest.approx(expected)
+    assert expected != pytest.approx(stock_loss(trainer.model))
+    for now, then in zip(trainer.model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_averages_inside_averages_are_the_averages():
+    config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
+    trainer, _ = trained(network(), config)
+    before = trainer.model.get_weights()
+    averages = [keras.ops.convert_to_numpy(a.value) for a in trainer.optimizer.averages]
+
+    def assert_averaged():
+        for now, average in zip(trainer.model.get_weights(), averages, strict=True):
+            np.testing.assert_array_equal(now, average)
+
+    expected = trainer.evaluate(batches(), verbose=0)
+    with trainer.averaged_weights():
+        with trainer.averaged_weights():
+            assert_averaged()
+        with pytest.raises(KeyError), trainer.averaged_weights():
+            raise KeyError
+        assert trainer.evaluate(batches(), verbose=0) == expected
+        assert_averaged()
+    for now, then in zip(trainer.model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+    with trainer.averaged_weights():
+        assert_averaged()
+
+
+def stock_loss(model):
+    logits = model.predict(IMAGES, verbose=0)
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    return float(loss(LABELS, logits))
+
+
+def test_an_error_inside_leaves_the_weights_too():
+    config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
+    trainer, _ = trained(network(), config)
+    before = trainer.model.get_weights()
+    with pytest.raises(KeyError), trainer.averaged_weights():
+        raise KeyError
+    np.testing.assert_array_equal(trainer.model.get_weights()[0], before[0])
+
+
+def test_the_state_is_all_that_the_next_steps_depend_on():
+    """Dropout, momentum and averages go on from it, bit for bit, in a new trainer."""
+
+    def make(seed):
+        keras.utils.set_random_seed(seed)
+        model = network(keras.layers.Dropout(0.5))
+        trainer = Trainer(model)
+        config = OptimizerConfig("adamw", weight_decay=0.1, ema=0.9)
+        trainer.compile(make_optimizer(config, 1e-2, model))
+        return trainer
+
+    ours = make(1)
+    ours.fit(batches(), verbose=0)
+    state = ours.state_arrays()
+    ours.fit(batches(), verbose=0)
+    other = make(2)
+    other.fit(batches(8), verbose=0)
+    other.set_state(state)
+    other.fit(batches(), verbose=0)
+    left, right = ours.state_arrays(), other.state_arrays()
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_gradients_below_the_limit_stay():
+    gradients = [tf.constant([3.0]), tf.constant([[4.0]])]
+    for limit, factor in ((None, 1), (5.0, 1), (6.0, 1), (2.5, 0.5)):
+        clipped, norm = clip_by_global_norm(gradients, limit)
+        assert float(norm) == 5
+        assert [float(tf.squeeze(g)) for g in clipped] == [3 * factor, 4 * factor]
+
+
+def test_an_incomplete_batch_is_filled_with_copies_without_weight():
+    images, labels = tf.constant([[1.0], [2], [3]]), tf.constant([1, 2, 3])
+    ours = [part.numpy().tolist() for part in pad((images, labels), 8)]
+    assert ours[0] == [[1], [2], [3], [1], [2], [3], [1], [2]]
+    assert ours[1] == [1, 2, 3, 1, 2, 3, 1, 2]
+    assert ours[2] == [1, 1, 1, 0, 0, 0, 0, 0]
+    *_, weights = pad((images, labels, tf.constant([5.0, 0, 7])), 4)
+    assert weights.numpy().tolist() == [5, 0, 7, 0]
+
+
+def test_no_image_of_a_larger_batch_is_left_out_in_silence():
+    growing = batches(4).concatenate(batches(8))  # of a size that is not static
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the largest"):
+        list(batch_dataset((growing,), None, 2, shuffle=False))
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "parts", "size"),
+    [
+        (48, 16, 4, 16),
+        (48, 20, 4, 20),
+        (48, 18, 4, 20),
+        (5, 32, 4, 8),
+        (48, None, 1, 32),
+    ],
+)
+def test_batches_have_one_size_that_can_be_divided(count, batch_size, parts, size):
+    data = (IMAGES[:count], LABELS[:count])
+    ours = batch_dataset(data, batch_size, parts, shuffle=True)
+    total = 0.0
+    for _, labels, weights in ours:
+        assert labels.shape == (size, CLASSES)
+        total += float(tf.reduce_sum(weights))
+    assert total == count
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_validation_counts_each_image_once_in_several_steps(steps):
+    def losses(steps_per_execution):
+        trainer = Trainer(network())
+        trainer.compile(
+            keras.optimizers.SGD(0.1), steps_per_execution=steps_per_execution
+        )
+        data = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS))
+        history = trainer.fit(
+            data.batch(12),
+            validation_data=data.batch(16).repeat(),  # as `fit` of a recipe gives it
+            validation_steps=3,
+            epochs=2,
+            verbose=0,
+        )
+        return history.history["val_loss"]
+
+    assert losses(steps) == pytest.approx(losses(1), rel=1e-6)
+
+
+def test_a_batch_that_weighs_nothing_changes_nothing():
+    trainer = Trainer(network())
+    trainer.compile(keras.optimizers.SGD(0.1))
+    before = trainer.model.get_weights()
+    trainer.fit(
+        IMAGES, LABELS, sample_weight=np.zeros(48, "float32"), batch_size=48, verbose=0
+    )
+    for weight, old in zip(trainer.model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+
+
+def test_frozen_batch_normalisation_stays():
+    model = network(keras.layers.BatchNormalization(name="norm"))
+    optimizer = make_optimizer(OptimizerConfig("sgd", frozen=("norm",)), 0.1, model)
+    trainer = Trainer(model)
+    trainer.compile(optimizer)
+    trainer.fit(IMAGES, LABELS, verbose=0)
+    norm = model.get_layer("norm")
+    np.testing.assert_array_equal(norm.moving_mean, np.zeros(7))
+    np.testing.assert_array_equal(norm.moving_variance, np.ones(7))

@@ -1,0 +1,192 @@
+"""`compare`: the same data, before and after, what is reused, what is written."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import f1_score
+
+from training.cli import main
+from training.data.pipeline import load_splits
+from training.engine.run_folder import load_model
+from training.errors import RecipeError, RunError
+from training.evaluate import evaluate
+from training.recipe import DataConfig, ModelConfig, Recipe
+from training.studies import compare as module
+from training.studies.compare import compare
+
+VIT = Recipe(
+    name="vit",
+    epochs=2,
+    batch_size=100,
+    published_accuracy=0.75,
+    model=ModelConfig(
+        variant=None,
+        patch_size=4,
+        width=12,
+        depth=1,
+        mlp_dim=16,
+        heads=3,
+        image_size=8,
+        channels=1,
+    ),
+    data=DataConfig("digits"),
+)
+CNN = dataclasses.replace(
+    VIT,
+    name="cnn",
+    published_accuracy=None,
+    model=ModelConfig("cnn", None, width=4, depth=2, image_size=8, channels=1),
+)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Folder and rows of a comparison."""
+    folder = tmp_path_factory.mktemp("compare")
+    return folder, compare([VIT, CNN], folder)
+
+
+def test_before_training_every_image_gets_the_first_class(compared):
+    test = load_splits(VIT.data, channels=1).test
+    zeros = np.zeros(len(test), int)
+    for row in compared[1]:
+        assert row.accuracy_before == pytest.approx((test.labels == 0).mean())
+        f1 = f1_score(test.labels, zeros, average="macro")
+        assert row.macro_f1_before == pytest.approx(f1)
+
+
+def test_the_rows_are_what_the_runs_best_models_do(compared):
+    folder, rows = compared
+    test = load_splits(VIT.data, channels=1).test
+    assert [row.name for row in rows] == ["vit", "cnn"]
+    for row in rows:
+        model = load_model(folder / row.name / "best.keras")
+        assert row.accuracy == pytest.approx(evaluate(model, test).accuracy)
+        assert row.parameters == model.count_params()
+        assert row.seconds > 0
+    assert [row.published_accuracy for row in rows] == [0.75, None]
+
+
+def test_a_table_and_a_picture_are_written(compared):
+    folder, rows = compared
+    written = json.loads((folder / "comparison.json").read_text())["rows"]
+    assert written == [dataclasses.asdict(row) for row in rows]
+    table = (folder / "comparison.md").read_text().splitlines()
+    vit = next(line for line in table if line.startswith("| vit |"))
+    assert f"| {rows[0].accuracy:.4f} |" in vit
+    assert "| 0.7500 |" in vit
+    with Image.open(folder / "curves.png") as picture:
+        assert picture.size[0] > picture.size[1] > 400
+
+
+@pytest.mark.parametrize("names", [["vit"], ["cnn"], ["vit", "cnn"]])
+def test_each_curve_is_called_after_its_images(compared, monkeypatch, tmp_path, names):
+    """Of the validation, but for the CNN, whose history here has none."""
+    folder, _ = compared
+    histories = {name: module._history(folder / name / "history.csv") for name in names}
+    images = dict.fromkeys(names, "validation")
+    if "cnn" in names:
+        images["cnn"] = "training"
+        for row in histories["cnn"]:
+            del row["val_loss"], row["val_accuracy"]
+    plt = module.pyplot()
+    figure, axes = plt.subplots(1, 2)
+    monkeypatch.setattr(plt, "subplots", lambda *args, **kwargs: (figure, axes))
+    module.draw_curves(histories, tmp_path / "again.png")
+    for axis, key in zip(axes, ("loss", "accuracy"), strict=True):
+        assert axis.get_title() == key.capitalize()
+        drawn = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
+        assert drawn == {
+            f"{name} ({kind})": [
+                row[f"val_{key}" if kind == "validation" else key]
+                for row in histories[name]
+            ]
+            for name, kind in images.items()
+        }
+
+
+def test_what_is_finished_is_not_done_again(compared, monkeypatch):
+    folder, rows = compared
+    monkeypatch.setattr(module, "fit", None)
+    monkeypatch.setattr(module, "build_model", None)
+    assert compare([VIT, CNN], folder) == rows
+
+
+def test_a_run_that_was_stopped_goes_on(compared, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(recipe, folder, resume):
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(recipe.to_yaml())
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "fit", stop)
+        with pytest.raises(Stop):
+            compare([VIT], tmp_path)
+    (row,) = compare([VIT], tmp_path)
+    assert row.accuracy == compared[1][0].accuracy
+
+
+def test_another_recipe_in_the_folder_is_refused(compared):
+    other = dataclasses.replace(VIT, batch_size=50)
+    with pytest.raises(RunError, match=r"vit: holds a run of another recipe"):
+        compare([CNN, other], compared[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": DataConfig("digits", test=0.3)}, ["same data", "0.3", "vit", "cnn"]),
+        ({"name": "vit"}, ["different names", "vit, vit"]),
+    ],
+)
+def test_recipes_that_cannot_be_compared_are_told(tmp_path, changes, words):
+    with pytest.raises(RecipeError) as error:
+        compare([VIT, dataclasses.replace(CNN, **changes)], tmp_path)
+    assert all(word in str(error.value) for word in words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_overrides_are_for_all_recipes(tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        module, "compare", lambda recipes, folder: seen.update({folder: recipes})
+    )
+    main(
+        [
+            *("compare", "digits", "digits-cnn", "--output_dir", str(tmp_path)),
+            *("--epochs", "9", "--optimizer.learning_rate=7e-5"),
+            *("--data.validation", "0.25", "--model.variant=null"),
+        ]
+    )
+    ((folder, recipes),) = seen.items()
+    assert folder == tmp_path
+    assert [recipe.name for recipe in recipes] == ["digits", "digits-cnn"]
+    for recipe in recipes:
+        assert (recipe.epochs, recipe.data.validation) == (9, 0.25)
+        assert recipe.optimizer.learning_rate == 7e-5
+        assert recipe.optimizer.weight_decay == 0.01
+        assert recipe.model.variant is None
+    assert recipes[1].model.architecture == "cnn"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["digits", "digitz"], ["digitz", "digits-cnn"]),
+        (["digits", "--epochs", "x"], ["epochs", "int", "x"]),
+        (["digits", "--epoch", "1"], ["--epoch"]),
+        (["digits", "--name", "x"], ["--name"]),
+        ([], ["recipes"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(words, told):
+    with pytest.raises(RecipeError) as error:
+        main(["compare", *words])
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in told)

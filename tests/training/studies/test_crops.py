@@ -1,0 +1,26 @@
+"""A small ViT learns three photographs from crops, and is tested on other parts."""
+
+import dataclasses
+
+import pytest
+
+from benchmarks.crops import make_folder
+from training.fit import fit
+from training.recipes import named_recipe
+
+
+@pytest.mark.slow
+def test_a_folder_of_real_jpegs_is_learnt_from_scratch(tmp_path):
+    make_folder(tmp_path / "crops")
+    recipe = named_recipe("folder_small")
+    recipe = dataclasses.replace(
+        recipe,
+        epochs=12,
+        data=dataclasses.replace(recipe.data, source=f"folder:{tmp_path / 'crops'}"),
+    )
+    result = fit(recipe, tmp_path / "run")
+    assert result["images"] == 150
+    assert result["training_images"] == 405
+    assert result["accuracy"] >= 0.9
+    text = (tmp_path / "run" / "report.md").read_text()
+    assert f"{result['accuracy']:.4f}" in text

@@ -1,0 +1,311 @@
+"""`fit` on a tiny model: the same run twice, a resumed run, what it leaves behind."""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import accuracy_score, f1_score
+
+from training.data.pipeline import load_splits
+from training.engine.run_folder import load_model
+from training.errors import RecipeError, RunError
+from training.evaluate import Evaluation, evaluate
+from training.fit import Recorder, fit
+from training.model import build_model
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
+from training.reporting.progress_line import EpochLines
+
+# Everything that draws random numbers is on.
+RECIPE = Recipe(
+    seed=3,
+    epochs=2,
+    batch_size=100,
+    label_smoothing=0.1,
+    model=ModelConfig(
+        variant=None,
+        patch_size=4,
+        width=12,
+        depth=2,
+        mlp_dim=16,
+        heads=3,
+        image_size=8,
+        channels=1,
+        dropout=0.2,
+        stochastic_depth=0.2,
+    ),
+    data=DataConfig("digits", validation=0.1),
+    augmentation=AugmentationConfig(shift=1, flip=True),
+    optimizer=OptimizerConfig(learning_rate=3e-3, weight_decay=0.01),
+    schedule=ScheduleConfig("cosine", warmup_epochs=0.5),
+)
+
+
+class Terminal(io.StringIO):
+    """Standard output as of a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(scope="module")
+def terminal():
+    """What a run prints on a terminal; after `run`."""
+    return Terminal()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, terminal):
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    with contextlib.redirect_stdout(terminal):
+        fit(RECIPE, folder)
+    return folder
+
+
+def epoch_lines(printed):
+    """What stands below the heading of the epochs when all is printed."""
+    lines = [line.rpartition("\r")[2] for line in printed.split("\n")]
+    first = next(n for n, line in enumerate(lines) if line.startswith("    epoch"))
+    return [line for line in lines[first + 1 :] if re.match(r" *\d+/\d+ ", line)]
+
+
+def test_each_epoch_is_a_line_of_at_most_80_columns(run, terminal):
+    printed = terminal.getvalue()
+    figures = [line.split() for line in epoch_lines(printed)]
+    rows = history(run)
+    assert [f[0] for f in figures] == [f"{n + 1}/{len(rows)}" for n in range(len(rows))]
+    names = ("loss", "accuracy", "val_loss", "val_accuracy")
+    for ours, row in zip(figures, rows, strict=True):
+        expected = [float(row[name]) for name in names]
+        assert list(map(float, ours[1:5])) == pytest.approx(expected, rel=1e-3)
+    before = printed.partition("Test images")[0]
+    assert before.count("\n") <= 2 + len(rows)
+    assert max(map(len, re.split("[\r\n]", before))) <= 80
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
+    names = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    lines = EpochLines()
+    lines.set_params({"epochs": 1000, "steps": 1_281_167})
+    lines.on_epoch_begin(999)
+    monkeypatch.setattr(lines, "began", lines.began - 123_456.7)
+    lines.on_train_batch_end(1_281_166)
+    lines.on_epoch_end(999, dict.fromkeys(names, 1.23456789e-7))
+    lines.on_epoch_end(999, dict.fromkeys(names, 123456.789))
+    printed = capsys.readouterr().out
+    assert ("\r" in printed) == terminal
+    assert ("step 1281167/1281167" in printed) == terminal
+    assert max(map(len, re.split("[\r\n]", printed))) <= 80
+    assert printed.count("\n") == 3
+
+
+def test_one_epoch_is_enough_for_a_recipe_with_a_longer_warm_up(tmp_path, capsys):
+    schedule = ScheduleConfig("cosine", warmup_epochs=8)
+    fit(dataclasses.replace(RECIPE, epochs=1, schedule=schedule), tmp_path / "short")
+    note = (
+        r"the warm-up is (\d+) of the run's (\d+) steps instead of the recipe's (\d+)"
+    )
+    steps, length, stated = map(int, re.search(note, capsys.readouterr().out).groups())
+    assert (steps, stated) == (length // 10, 8 * length)
+    assert len(history(tmp_path / "short")) == 1
+
+
+def weights(folder, name="last"):
+    return load_model(folder / f"{name}.keras").get_weights()
+
+
+def equal(ours, theirs):
+    return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_the_same_seed_gives_the_same_weights(run, tmp_path):
+    fit(RECIPE, tmp_path / "again")
+    assert equal(weights(tmp_path / "again"), weights(run))
+
+
+class Stop(Exception):
+    """What stops a run in the middle of a step."""
+
+
+@pytest.mark.parametrize("stop_in_epoch", [0, 1])
+def test_a_resumed_run_ends_with_the_same_weights(
+    run, tmp_path, monkeypatch, stop_in_epoch
+):
+    def stop(recorder, batch, logs=None):
+        if len(recorder.history) == stop_in_epoch and batch == 5:
+            raise Stop
+
+    monkeypatch.setattr(Recorder, "on_train_batch_end", stop)
+    with pytest.raises(Stop):
+        fit(RECIPE, tmp_path / "stopped")
+    monkeypatch.undo()
+    keras.utils.set_random_seed(99)
+    fit(RECIPE, tmp_path / "stopped", resume=True)
+    assert equal(weights(tmp_path / "stopped"), weights(run))
+    assert equal(weights(tmp_path / "stopped", "best"), weights(run, "best"))
+    columns = ("epoch", "loss", "val_loss", "learning_rate")
+    ours, theirs = history(tmp_path / "stopped"), history(run)
+    assert [[row[c] for c in columns] for row in ours] == [
+        [row[c] for c in columns] for row in theirs
+    ]
+
+
+def test_a_run_does_not_go_on_with_other_images(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "copy")
+    (tmp_path / "copy" / "report.json").unlink()
+
+    def one_fewer(config, channels):
+        splits = load_splits(config, channels)
+        return dataclasses.replace(
+            splits, train=splits.train.subset(np.arange(1, len(splits.train)))
+        )
+
+    monkeypatch.setattr("training.fit.load_splits", one_fewer)
+    with pytest.raises(RunError, match="checkpoint of other images"):
+        fit(RECIPE, tmp_path / "copy", resume=True)
+
+
+def test_a_run_stopped_before_its_report_is_finished(run, tmp_path):
+    shutil.copytree(run, tmp_path / "copy")
+    for name in ("report.json", "last.keras"):
+        (tmp_path / "copy" / name).unlink()
+    fit(RECIPE, tmp_path / "copy", resume=True)
+    assert equal(weights(tmp_path / "copy"), weights(run))
+
+
+def history(folder):
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_everything_behind(run):
+    assert sorted(path.name for path in run.iterdir()) == [
+        "best.keras",
+        "checkpoints",
+        "confusion_matrix.png",
+        "curves.png",
+        "examples.png",
+        "history.csv",
+        "last.keras",
+        "misclassified.png",
+        "recipe.yaml",
+        "report.json",
+        "report.md",
+        "tensorboard",
+    ]
+    assert [row["epoch"] for row in history(run)] == ["1", "2"]
+
+
+def test_the_report_says_what_the_best_model_does(run):
+    report = json.loads((run / "report.json").read_text())
+    splits = load_splits(RECIPE.data, channels=1)
+    model = load_model(run / "best.keras")
+    images = np.stack([splits.test.read(tf.constant(i)).numpy() for i in range(360)])
+    predicted = model.predict(images, verbose=0).argmax(axis=1)
+    labels = splits.test.labels
+    assert report["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    assert report["macro_f1"] == pytest.approx(
+        f1_score(labels, predicted, average="macro")
+    )
+    assert report["parameters"] == model.count_params()
+    assert report["classes"]["7"]["support"] == 36
+
+
+def test_the_best_epoch_has_the_highest_validation_accuracy(run):
+    report = json.loads((run / "report.json").read_text())
+    validation = load_splits(RECIPE.data, channels=1).validation
+    accuracy = evaluate(load_model(run / "best.keras"), validation).accuracy
+    highest = max(float(row["val_accuracy"]) for row in history(run))
+    assert accuracy == pytest.approx(highest)
+    assert report["best_epoch"]["val_accuracy"] == pytest.approx(highest)
+
+
+def test_the_model_opens_where_only_the_library_is_imported(run, tmp_path):
+    code = (
+        "import sys, keras, keras_vit;"
+        f"model = keras.models.load_model({str(run / 'best.keras')!r});"
+        "print(type(model).__name__, model.class_names[3], 'training' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.stdout.split() == ["VisionTransformer", "3", "False"], result.stderr
+
+
+def test_a_finished_run_is_not_overwritten(run):
+    for resume in (False, True):
+        with pytest.raises(RunError, match="holds a finished run"):
+            fit(RECIPE, run, resume=resume)
+    assert (run / "report.json").exists()
+
+
+def test_a_stopped_run_is_not_overwritten(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(RECIPE.to_yaml())
+    with pytest.raises(RunError, match="--resume goes on"):
+        fit(RECIPE, tmp_path)
+
+
+def test_a_run_does_not_go_on_with_another_recipe(tmp_path):
+    other = dataclasses.replace(RECIPE, batch_size=50)
+    (tmp_path / "recipe.yaml").write_text(other.to_yaml())
+    with pytest.raises(RunError, match="needs the recipe that the run began with"):
+        fit(RECIPE, tmp_path, resume=True)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    for overwrite in (False, True):
+        with pytest.raises(RunError, match="is not a run"):
+            fit(RECIPE, tmp_path, overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_sizes_that_do_not_fit_are_one_line(tmp_path):
+    model = dataclasses.replace(RECIPE.model, patch_size=3)
+    with pytest.raises(RecipeError, match="multiple of `patch_size`"):
+        fit(dataclasses.replace(RECIPE, model=model), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_initial_position_embeddings_have_the_recipes_size():
+    config = dataclasses.replace(RECIPE.model, position_stddev=3.0, patch_size=1)
+    positions = build_model(config, ("a", "b")).get_layer("position_embedding")
+    assert np.std(positions.embedding) == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.fixture
+def evaluation():
+    """Seven images of six classes, scores typed by hand."""
+    labels = np.array([0, 1, 2, 3, 4, 5, 0])
+    probabilities = np.eye(6, dtype="float32")[[0, 1, 2, 3, 4, 0, 1]]
+    probabilities[5] = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]  # the true class comes last
+    return Evaluation(("a", "b", "c", "d", "e", "f"), labels, probabilities)
+
+
+def test_figures_are_those_computed_by_hand(evaluation):
+    summary = evaluation.summary()
+    assert summary["accuracy"] == pytest.approx(5 / 7)
+    assert summary["top_5"] == pytest.approx(6 / 7)
+    assert summary["macro_f1"] == pytest.approx((1 / 2 + 2 / 3 + 1 + 1 + 1 + 0) / 6)
+    assert summary["classes"]["a"]["recall"] == 0.5
+    assert evaluation.confusion()[5, 0] == 1
+    assert evaluation.confusion()[0, 1] == 1

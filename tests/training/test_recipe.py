@@ -1,0 +1,232 @@
+"""Recipes: every file is right, every mistake is one line that names it."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from training.cli import main
+from training.errors import RecipeError
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+    load_recipe,
+    parse_recipe,
+)
+from training.recipes import named_recipe, recipe_files, recipe_names
+
+ROOT = pathlib.Path(__file__).parents[2]
+DIGITS = DataConfig("digits")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """No test may leave a run in the checkout."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_is_valid_and_has_its_name(name):
+    recipe = named_recipe(name)
+    assert recipe.name == name
+    assert recipe.description
+
+
+def test_a_variant_differs_from_its_file_in_its_row_alone():
+    path = next(path for path in recipe_files() if path.stem == "finetune_cifar10")
+    tree = yaml.safe_load(path.read_text())
+    variants = tree.pop("variants")
+    assert variants["B16"].pop("optimizer") == {"learning_rate": 0.01}
+    assert variants["B16"].pop("model") == {"variant": "B/16"}
+    tree["optimizer"]["learning_rate"] = 0.01
+    tree["model"]["variant"] = "B/16"
+    tree |= {"name": "finetune_cifar10-B16", **variants["B16"]}
+    own = parse_recipe(yaml.safe_dump(tree), "here")
+    assert named_recipe("finetune_cifar10-B16") == own
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("digit", "digits"),
+        ("finetune_cifar10", "finetune_cifar10-B16"),
+        ("finetune_cifar10-B61", "finetune_cifar10-B16"),
+        ("x", "-"),
+    ],
+)
+def test_an_unknown_recipe_is_told_with_names_like_it(name, word):
+    with pytest.raises(RecipeError, match="python -m training recipes") as error:
+        named_recipe(name)
+    assert word in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
+    recipe = dataclasses.replace(
+        named_recipe("digits"),
+        model=ModelConfig(variant="Ti/8", image_size=(32, 64)),
+    )
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe.to_yaml())
+    assert load_recipe(path) == recipe
+
+
+def test_flags_win_over_the_recipe(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(
+            [
+                "fit",
+                "--recipe=digits",
+                "--optimizer.learning_rate=7e-5",
+                "--print_config",
+            ]
+        )
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    assert "learning_rate: 7.0e-05" in printed
+    assert "source: digits" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["fit", "--data.source=digits", "--optimizer.learning_rat", "1"],
+            ["learning_rat"],
+        ),
+        (
+            ["fit", "--data.source=digits", "--optimizer.learning_rate", "fast"],
+            ["learning_rate", "fast"],
+        ),
+        (
+            ["fit", "--data.source=digits", "--optimizer.learning_rate", "-1"],
+            ["learning_rate", "positive"],
+        ),
+        (["fit", "--data.source=digits", "--epochs", "2.5"], ["epochs", "int", "2.5"]),
+        (
+            ["fit", "--data.source=digits", "--model.head", "tail"],
+            ["model.head", "token", "tail"],
+        ),
+        (["fit", "--recipe", "digit"], ["one of", "digits", "'digit'"]),
+        (["fit", "--config", "none.yaml"], ["none.yaml"]),
+        (["fit", "--data.source", "floder:x"], ["folder:PATH", "floder:x"]),
+        (["fit", "--data.source=digits", "--name", "a/b"], ["name", "a/b"]),
+        (["fit"], ["data.source"]),
+        (["predict"], ["images"]),
+        (["evaluate", "x", "--split", "all"], ["split", "all"]),
+        (["trian"], ["trian", "fit"]),
+        ([], ["fit"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(arguments, words):
+    with pytest.raises(RecipeError) as error:
+        main(arguments)
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model:\n  widht: 64\n", ["model.widht"]),
+        ("seed: one\n", ["seed", "int", "one"]),
+        ("epochs: [1, 2]\n", ["epochs", "int"]),
+        ("model: [\n", ["line 2"]),
+        ("batch_size: 0\ndata: {source: digits}\n", ["batch_size", "at least 1", "0"]),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as error:
+        main(["fit", "--config", str(path)])
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("build", "word"),
+    [
+        (lambda: ModelConfig(variant=None), "model.variant"),
+        (lambda: ModelConfig(depth=0), "model.depth"),
+        (lambda: ModelConfig(dropout=1.0), "model.dropout"),
+        (lambda: ModelConfig(pixel_std=0.0), "model.pixel_std"),
+        (lambda: ModelConfig(pixel_mean=127.5), "model.pixel_mean"),
+        (lambda: ModelConfig(pixel_mean=(0.5, 0.5)), "each of the 3 channels"),
+        (lambda: ModelConfig(pixel_std=(0.5, 0.0, 0.5)), "model.pixel_std"),
+        (lambda: ModelConfig(channels=1, pixel_mean=(0.5,) * 3), "1 channels"),
+        (lambda: ModelConfig(crop_fraction=1.5), "model.crop_fraction"),
+        (lambda: DataConfig("digits", validation=1.0), "data.validation"),
+        (lambda: DataConfig("digits", test=0.0), "data.test"),
+        (lambda: DataConfig("folder:"), "folder:PATH"),
+        (lambda: AugmentationConfig(crop_min_area=0.0), "crop_min_area"),
+        (lambda: AugmentationConfig(shift=-1), "augmentation.shift"),
+        (lambda: OptimizerConfig(beta_1=1.0), "optimizer.beta_1"),
+        (lambda: OptimizerConfig("sgd", weight_decay=0.1), "weight_decay"),
+        (lambda: ScheduleConfig(warmup_epochs=-1.0), "warmup_epochs"),
+        (lambda: Recipe(data=DIGITS, label_smoothing=1.0), "label_smoothing"),
+        (lambda: Recipe(data=DIGITS, seed=-1), "seed"),
+    ],
+)
+def test_a_value_out_of_range_is_named(build, word):
+    with pytest.raises(RecipeError, match=word):
+        build()
+
+
+def test_the_process_ends_with_2_and_one_line_on_stderr():
+    result = subprocess.run(
+        [sys.executable, "-m", "training", "fit", "--epochs", "none"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: ")
+
+
+def test_the_list_has_every_recipe(capsys):
+    main(["recipes"])
+    *lines, _ = capsys.readouterr().out.splitlines()
+    listed, file = [], ""
+    for line in lines:
+        if line.startswith(" "):
+            listed += [file + ending for ending in line.split()]
+        else:
+            file = line.split()[0]
+            listed.append(file)
+    assert set(listed) >= set(recipe_names())
+    families = {path.stem for path in recipe_files()} - set(recipe_names())
+    assert sorted(listed) == sorted([*recipe_names(), *families])
+
+
+@pytest.mark.parametrize("name", ["digits", "vtab-clevr_count", "deit-B16"])
+def test_a_printed_recipe_reads_back_as_itself(capsys, tmp_path, name):
+    main(["recipes", name])
+    path = tmp_path / "printed.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert load_recipe(path) == named_recipe(name)
+
+
+def test_a_variant_is_overridden_as_any_recipe(capsys):
+    with pytest.raises(SystemExit):
+        main(
+            [
+                *("fit", "--recipe", "finetune_cifar10-B16"),
+                *("--model.variant", "S/16", "--print_config"),
+            ]
+        )
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["model"]["variant"] == "S/16"
+    assert printed["optimizer"]["learning_rate"] == 0.01
+    assert printed["name"] == "finetune_cifar10-B16"

@@ -1,0 +1,128 @@
+"""Files that are whole or absent, on a disk and in a bucket."""
+
+import errno
+import os
+import resource
+import signal
+
+import fake_bucket
+import pytest
+from etils import epath
+
+from training import storage
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request, tmp_path):
+    if request.param == "disk":
+        return epath.Path(tmp_path)
+    request.getfixturevalue("bucket")
+    return epath.Path("gs://bucket")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_read_and_written_again(folder):
+    for text in ("a long text in grüner Schrift", "short"):
+        storage.write_text(folder / "note.txt", text)
+        with storage.reading(folder / "note.txt") as local:
+            assert local.read_text(encoding="utf-8") == text
+        assert names(folder) == ["note.txt"]
+
+
+def test_a_file_has_its_old_content_until_it_is_complete(folder):
+    storage.write_text(folder / "note.txt", "old")
+    with storage.writing(folder / "note.txt") as local:
+        local.write_text("new")
+        assert (folder / "note.txt").read_text() == "old"
+        assert local.suffix == ".txt"
+    assert (folder / "note.txt").read_text() == "new"
+
+
+def write_and_stop(path):
+    with storage.writing(path) as local:
+        local.write_text("half of the n")
+        raise KeyboardInterrupt
+
+
+def test_a_broken_off_file_leaves_the_old_one_and_nothing_else(folder):
+    storage.write_text(folder / "note.txt", "old")
+    with pytest.raises(KeyboardInterrupt):
+        write_and_stop(folder / "note.txt")
+    assert (folder / "note.txt").read_text() == "old"
+    assert names(folder) == ["note.txt"]
+
+
+def test_the_bytes_are_on_the_disk_before_the_name(tmp_path, monkeypatch):
+    calls = []
+
+    def fsync(descriptor):
+        calls.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(
+        os, "replace", lambda *names: (calls.append("replace"), replace(*names))
+    )
+    storage.write_text(tmp_path / "note.txt", "text")
+    assert calls == ["tmp-note.txt", "replace", tmp_path.name]
+
+
+def test_a_disk_that_takes_no_more_leaves_the_old_file(tmp_path):
+    """The kernel refuses, as with a full disk: a limit on the size of files."""
+    storage.write_text(tmp_path / "note.txt", "old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            storage.write_text(tmp_path / "note.txt", "new" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert error.value.errno == errno.EFBIG
+    assert (tmp_path / "note.txt").read_text() == "old"
+    assert names(tmp_path) == ["note.txt"]
+
+
+def test_a_torn_copy_into_a_bucket_is_an_error_and_removed(bucket):
+    bucket.tear_after = 3
+    with pytest.raises(OSError, match="network broke off") as error:
+        storage.write_text("gs://bucket/note.txt", "a longer text")
+    assert error.value.errno == errno.EIO
+    assert names(epath.Path("gs://bucket")) == []
+
+
+def test_a_file_that_is_not_there_is_an_error_of_one_kind(folder):
+    with (
+        pytest.raises(FileNotFoundError),
+        storage.reading(folder / "nothing.txt") as local,
+    ):
+        local.read_text()
+    storage.remove(folder / "nothing.txt")
+
+
+def test_a_bucket_out_of_reach_is_one_line(bucket):
+    bucket.unreachable = "gs://"
+    with (
+        pytest.raises(OSError, match="the network is down") as error,
+        storage.reading("gs://bucket/note.txt"),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+    storage.remove("gs://bucket/note.txt")
+
+
+@pytest.mark.parametrize(
+    ("path", "remote"),
+    [("gs://bucket/a", True), ("runs/a", False), ("/a/b", False), ("C:/a", False)],
+)
+def test_what_a_bucket_is(path, remote):
+    assert storage.is_remote(epath.Path(path)) is remote

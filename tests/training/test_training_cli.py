@@ -1,0 +1,166 @@
+"""The commands of `python -m training` on one short run."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from training.cli import main
+from training.engine.run_folder import load_model
+from training.errors import DataError, RunError, TrainingError
+from training.predict import find_images, predict
+from training.recipe import load_recipe
+from training.recipes import named_recipe
+from training.reporting.pictures import pyplot
+from training.studies import baselines
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Holds runs/tiny, trained by the command, and two digits as files."""
+    folder = tmp_path_factory.mktemp("work")
+    for index in (0, 1):
+        pixels = (load_digits().images[index] * (255 / 16)).round().astype("uint8")
+        (folder / "images").mkdir(exist_ok=True)
+        Image.fromarray(pixels).resize((32, 32)).save(folder / f"images/{index}.png")
+    (folder / "images" / "notes.txt").write_text("no image")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        short = ["--epochs=1", "--schedule.warmup_epochs=0.5", "--model.depth=1"]
+        main(["fit", "--recipe", "digits", "--name", "tiny", *short])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_a_run_goes_to_the_folder_of_its_name(folder):
+    recipe = load_recipe(folder / "runs" / "tiny" / "recipe.yaml")
+    assert (recipe.name, recipe.epochs, recipe.model.depth) == ("tiny", 1, 1)
+
+
+def test_without_validation_the_last_epoch_is_the_best(folder):
+    run = folder / "runs" / "tiny"
+    best, last = (load_model(run / f"{name}.keras") for name in ("best", "last"))
+    for ours, theirs in zip(best.get_weights(), last.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_evaluate_prints_what_the_run_reported(folder, capsys):
+    report = json.loads((folder / "runs/tiny/report.json").read_text())
+    main(["evaluate", "runs/tiny"])
+    printed = capsys.readouterr().out
+    assert f"accuracy {report['accuracy']:.4f}" in printed
+    assert f"macro F1 {report['macro_f1']:.4f} on 360 images" in printed
+
+
+def test_evaluate_takes_a_file_and_another_split(capsys):
+    main(["evaluate", "runs/tiny/last.keras", "--split", "train"])
+    assert "train images of digits" in capsys.readouterr().out
+
+
+def test_evaluate_needs_a_source_for_a_lone_file(folder, capsys):
+    (folder / "alone").mkdir()
+    data = (folder / "runs/tiny/best.keras").read_bytes()
+    (folder / "alone" / "model.keras").write_bytes(data)
+    with pytest.raises(RunError, match="--source"):
+        main(["evaluate", "alone/model.keras"])
+    main(["evaluate", "alone/model.keras", "--source", "digits"])
+    assert "360 images" in capsys.readouterr().out
+
+
+def test_evaluate_refuses_other_classes(folder):
+    for name in ("cat", "dog"):
+        (folder / "animals" / name).mkdir(parents=True)
+        for index in range(10):
+            image = Image.new("RGB", (9, 9), (index, index, index))
+            image.save(folder / "animals" / name / f"{index}.png")
+    with pytest.raises(RunError, match="cat, dog"):
+        main(["evaluate", "runs/tiny", "--source", "folder:animals"])
+
+
+def test_evaluate_counts_every_image_of_another_folder(folder, capsys):
+    for name in range(10):
+        (folder / "digits" / str(name)).mkdir(parents=True)
+        for index in range(3):
+            image = Image.new("L", (8, 8), 20 * index)
+            image.save(folder / "digits" / str(name) / f"{index}.png")
+    main(["evaluate", "runs/tiny", "--source", "folder:digits"])
+    assert "on 30 images" in capsys.readouterr().out
+
+
+def test_predict_takes_what_a_shell_makes_of_a_pattern(capsys):
+    main(["predict", "images/0.png", "images/1.png", "--model", "runs/tiny"])
+    printed = capsys.readouterr().out
+    assert "images/0.png" in printed
+    assert "images/1.png" in printed
+
+
+def test_predict_names_the_classes_of_a_folder(capsys):
+    main(["predict", "images", "--model", "runs/tiny", "--top", "2"])
+    printed = capsys.readouterr().out
+    assert "images/0.png" in printed
+    assert "images/1.png" in printed
+
+
+def test_predictions_are_the_models(folder):
+    model = load_model(folder / "runs/tiny/best.keras")
+    pixels = load_digits().images[:1, :, :, None] * (255 / 16)
+    probabilities = predict(model, [folder / "images/0.png"], top=10)[0]
+    Image.fromarray(pixels[0, :, :, 0].round().astype("uint8")).save("small.png")
+    small = predict(model, [folder / "small.png"], top=10)[0]
+    logits = model.predict(pixels.round(), verbose=0)[0]
+    assert small[0][0] == str(logits.argmax())
+    assert sum(score for _, score in probabilities) == pytest.approx(1, abs=1e-5)
+
+
+def test_predict_names_a_bad_file_and_goes_on(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["predict", "images/*", "--model", "runs/tiny/best.keras"])
+    captured = capsys.readouterr()
+    assert exit_.value.code == 1
+    assert "notes.txt" in captured.err
+    assert "images/1.png" in captured.out
+
+
+def test_a_path_without_images_is_an_error():
+    with pytest.raises(DataError, match="nothing"):
+        find_images("nothing/*.png")
+
+
+def test_a_file_that_is_no_model_is_an_error(folder):
+    for name, text in (("a.keras", "text"), ("a.txt", "text")):
+        (folder / name).write_text(text)
+        with pytest.raises(RunError, match="is not a Keras model") as error:
+            main(["predict", "images", "--model", name])
+        assert "\n" not in str(error.value)
+
+
+def test_baselines_stand_beside_the_runs(capsys, monkeypatch):
+    quick = {name: baselines.CLASSIFIERS[name] for name in ("kNN, k = 3",)}
+    monkeypatch.setattr(baselines, "CLASSIFIERS", quick)
+    main(["baselines"])
+    printed = capsys.readouterr().out
+    assert "0.9861" in printed
+    assert "tiny" in printed
+
+
+def test_the_baselines_are_those_known_for_this_division():
+    """Accuracies measured with scikit-learn alone on its own division."""
+    scores = {
+        name: accuracy
+        for name, accuracy, _ in baselines.baseline_scores(named_recipe("digits"))
+    }
+    assert scores["kNN, k = 3"] == pytest.approx(0.9861, abs=1e-4)
+    assert scores["SVM, RBF kernel, gamma 0.001"] == pytest.approx(0.9889, abs=1e-4)
+
+
+def test_missing_matplotlib_is_told_with_the_command(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(TrainingError, match="pip install .*viz"):
+        pyplot()

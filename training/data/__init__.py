@@ -1,0 +1,1 @@
+"""Input data: sources of images, splits, augmentation, and the tf.data pipeline."""

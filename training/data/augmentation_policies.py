@@ -1,0 +1,180 @@
+"""Which operations change an image: RandAugment, AutoAugment, 3-Augment, color jitter.
+
+All are pure functions of an image and a seed. Of several operations only the chosen one
+is computed.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from ..recipe import AugmentationConfig
+from .image_operations import (
+    OPERATIONS,
+    brightness,
+    color,
+    contrast,
+    gaussian_blur,
+    official,
+    solarize,
+)
+
+STRONGEST = 30.0  # magnitude; see AugmentationConfig
+BLUR = (0.1, 2.0)  # standard deviations of 3-Augment's blur, in pixels
+
+
+def apply_policy(
+    image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
+) -> tf.Tensor:
+    """Applies `config.policy`.
+
+    Args:
+        image: uint8 [H, W, C], H, W and C known to Python.
+        seed: Integer [2].
+        config: Policy, layers, magnitude and its deviation are used.
+
+    Returns:
+        uint8 [H, W, C].
+    """
+    shape = image.shape
+    policies = {
+        "randaugment": lambda rgb: randaugment(
+            rgb, seed, config.layers, config.magnitude, config.magnitude_std
+        ),
+        "autoaugment": lambda rgb: autoaugment(rgb, seed),
+        "three_augment": lambda rgb: three_augment(rgb, seed),
+    }
+    if config.policy == "none":
+        return image
+    # The operations want RGB; those that treat all channels alike leave gray gray.
+    rgb = tf.image.grayscale_to_rgb(image) if shape[-1] == 1 else image
+    changed = policies[config.policy](rgb)
+    return tf.ensure_shape(changed[..., : shape[-1]], shape)
+
+
+def randaugment(
+    image: tf.Tensor,
+    seed: tf.Tensor,
+    layers: int,
+    magnitude: float,
+    magnitude_std: float = 0.0,
+) -> tf.Tensor:
+    """Applies `layers` operations in a row (arXiv:1909.13719).
+
+    Each is any of the sixteen of `OPERATIONS` with the same chance, and has one
+    magnitude, and a random sign where it has a direction; as in big_vision's `randaug`,
+    by which AugReg's magnitudes were chosen.
+
+    Args:
+        image: uint8 [H, W, 3].
+        seed: Integer [2].
+        layers: How many.
+        magnitude: 0 to 30; see `operations`.
+        magnitude_std: Standard deviation of a normal change of each magnitude (timm's
+            mstd); what leaves [0, 30] is cut off.
+    """
+    numbers = tf.random.stateless_uniform([layers, 4], seed)
+    magnitudes = [magnitude] * layers
+    if magnitude_std:
+        changed = tf.random.stateless_normal(
+            [layers], tf.random.split(seed, 1)[0], magnitude, magnitude_std
+        )
+        magnitudes = tf.unstack(tf.clip_by_value(changed, 0.0, STRONGEST))
+    for row, level in zip(tf.unstack(numbers), magnitudes, strict=True):
+        image = _one_of(list(OPERATIONS.values()), row, image, level)
+    return image
+
+
+def _one_of(
+    operations: Sequence[Callable[..., tf.Tensor]], numbers: tf.Tensor, image, level
+) -> tf.Tensor:
+    """Applies the operation that the first of four random numbers in [0, 1) chooses."""
+    choice = tf.cast(numbers[0] * len(operations), tf.int32)
+    sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
+    branches = [
+        lambda operation=operation: tf.ensure_shape(
+            operation(image, level, sign, numbers[2:]), image.shape
+        )
+        for operation in operations
+    ]
+    return tf.switch_case(choice, branches)
+
+
+def autoaugment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Applies one of the 25 pairs of operations that were found on ImageNet.
+
+    Table 9 of arXiv:1805.09501: each operation of a pair has a probability and a level
+    of its own.
+
+    Args:
+        image: uint8 [H, W, 3].
+        seed: Integer [2].
+    """
+    policy = official().AutoAugment.policy_reduced_imagenet()
+    numbers = tf.random.stateless_uniform([1 + 2 * 4], seed)
+    choice = tf.cast(numbers[0] * len(policy), tf.int32)
+    rows = tf.unstack(tf.reshape(numbers[1:], [2, 4]))
+
+    def apply(pair):
+        changed = image
+        for (name, probability, level), row in zip(pair, rows, strict=True):
+            changed = _perhaps(OPERATIONS[name], probability, changed, level, row)
+        return changed
+
+    return tf.switch_case(choice, [lambda pair=pair: apply(pair) for pair in policy])
+
+
+def _perhaps(operation, probability: float, image, level: float, numbers):
+    sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
+    return tf.cond(
+        numbers[0] < probability,
+        lambda: tf.ensure_shape(
+            operation(image, float(level), sign, numbers[2:]), image.shape
+        ),
+        lambda: image,
+    )
+
+
+def three_augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Gray, solarized at 128 or blurred, each with the same chance (DeiT III).
+
+    arXiv:2204.07118, section 3; the blur's deviation is uniform in 0.1 to 2 pixels.
+
+    Args:
+        image: uint8 [H, W, 3].
+        seed: Integer [2].
+    """
+    numbers = tf.random.stateless_uniform([2], seed)
+    low, high = BLUR
+    branches = [
+        lambda: tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(image)),
+        lambda: solarize(image),
+        lambda: gaussian_blur(image, low + numbers[1] * (high - low)),
+    ]
+    return tf.switch_case(tf.cast(numbers[0] * len(branches), tf.int32), branches)
+
+
+def color_jitter(image: tf.Tensor, seed: tf.Tensor, largest: float) -> tf.Tensor:
+    """Changes brightness, contrast and saturation, in a random order.
+
+    Each factor is uniform in 1 - largest to 1 + largest (torchvision's ColorJitter). A
+    gray image has no saturation.
+
+    Args:
+        image: uint8 [H, W, C].
+        seed: Integer [2].
+        largest: 0 to 1.
+    """
+    operations = [brightness, contrast, color][: 3 if image.shape[-1] == 3 else 2]
+    count, shape = len(operations), image.shape
+    numbers = tf.random.stateless_uniform([2, count], seed)
+    factors = 1 + largest * (2 * numbers[0] - 1)
+    for choice in tf.unstack(tf.argsort(numbers[1])):
+        branches = [
+            lambda operation=operation, place=place, image=image: operation(
+                image, factors[place]
+            )
+            for place, operation in enumerate(operations)
+        ]
+        image = tf.ensure_shape(tf.switch_case(choice, branches), shape)
+    return image

@@ -1,0 +1,136 @@
+"""The source folder:PATH: image files, one folder for each class, also in a bucket."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+from etils.epath import Path, PathLike
+
+from keras_vit import decoding
+
+from .. import storage
+from ..errors import DataError
+from .splits import Source, Split, encoded_split
+
+# What operating systems put beside images without being asked, in lower case.
+LITTER = (
+    *("thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "icon\r"),
+    *("__macosx", "$recycle.bin", "system volume information", "lost+found", "@eadir"),
+)
+# What other tools call the parts of a data set.
+OTHER_DIVISIONS = ("training", "val", "valid", "validation", "testing")
+
+
+def open_folder(
+    root: PathLike, channels: int = 3, on_bad_image: str = "error"
+) -> Source:
+    """Image files in one folder for each class: root/CLASS/..., root/train/CLASS/...
+
+    Every file that is not hidden or `LITTER` counts as an image, and all are decoded
+    once, so that a bad one is known before the training and not in the middle of it.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(f"folder:{root}: there is no such folder")
+    _check_levels(root)
+    if not (root / "train").is_dir():
+        class_names, train, bad = _open_classes(root, channels, on_bad_image)
+        return Source(class_names, {"train": train}, None, bad, ordered=True)
+    class_names, train, bad = _open_classes(root / "train", channels, on_bad_image)
+    if not (root / "test").is_dir():
+        return Source(class_names, {"train": train}, None, bad, ordered=True)
+    test_names, test, more = _open_classes(root / "test", channels, on_bad_image)
+    if test_names != class_names:
+        raise DataError(
+            f"folder:{root}: train/ and test/ must have the same class folders. "
+            f"Only in one of them: {_listed(set(class_names) ^ set(test_names))}"
+        )
+    parts = {"train": train, "test": test}
+    return Source(class_names, parts, "test", bad + more, ordered=True)
+
+
+def _check_levels(root: Path) -> None:
+    """Raises DataError for divisions that would be misread or left out."""
+    names = {path.name for path in root.iterdir() if path.is_dir()}
+    divisions = names & {"train", "test", *OTHER_DIVISIONS}
+    if divisions - {"train", "test"} or divisions == {"test"}:
+        raise DataError(
+            f"folder:{root}: must hold class folders, or train/ with or without test/; "
+            "a validation part is taken from train/ by data.validation. "
+            f"Found: {_listed(sorted(divisions))}"
+        )
+
+
+def _open_classes(
+    root: Path, channels: int, on_bad_image: str
+) -> tuple[tuple[str, ...], Split, tuple[str, ...]]:
+    """The class names, the images and the bad ones of one level of class folders."""
+    folders = sorted(
+        path for path in root.iterdir() if path.is_dir() and not is_litter(path.name)
+    )
+    if len(folders) < 2:
+        raise DataError(
+            f"folder:{root}: needs at least 2 class folders with images. "
+            f"Found: {_listed(path.name for path in folders)}"
+        )
+    images = {folder: _files(folder) for folder in folders}
+    reasons = _scan([path for paths in images.values() for path in paths], channels)
+    if reasons and on_bad_image == "error":
+        raise DataError(
+            f"folder:{root}: {len(reasons)} of {sum(map(len, images.values()))} images "
+            "cannot be read (--data.on_bad_image skip leaves them out): "
+            f"{_listed(reasons.values(), '; ')}"
+        )
+    good = {f: [p for p in paths if p not in reasons] for f, paths in images.items()}
+    if empty := [folder.name for folder, paths in good.items() if not paths]:
+        raise DataError(f"folder:{root}: no images in class folder {_listed(empty)}")
+    names = [str(path) for paths in good.values() for path in paths]
+    labels = np.repeat(np.arange(len(good)), [len(paths) for paths in good.values()])
+    paths = tf.constant(names)
+    split = encoded_split(
+        f"folder:{root}",
+        lambda index: tf.io.read_file(paths[index]),
+        labels,
+        len(good),
+        names,
+        channels,
+    )
+    return tuple(f.name for f in folders), split, tuple(reasons.values())
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder that may be images."""
+    found: list[Path] = []
+    for path in folder.iterdir():
+        if not is_litter(path.name):
+            found += _files(path) if path.is_dir() else [path]
+    return sorted(found)
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file or folder is hidden, or an operating system's own."""
+    return name.startswith(".") or name.lower() in LITTER
+
+
+def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
+    """The files that cannot be decoded, and why."""
+
+    def reason(path: Path) -> str | None:
+        try:
+            with storage.reading(path) as local:
+                decoding.load_image(local, channels)
+        except ValueError as error:
+            return f"{path}: {str(error).partition(': ')[2]}"
+        return None
+
+    with ThreadPoolExecutor() as pool:
+        found = zip(paths, pool.map(reason, paths), strict=True)
+        return {path: text for path, text in found if text is not None}
+
+
+def _listed(items, separator: str = ", ") -> str:
+    """The first five, and how many more."""
+    items = sorted(items)
+    more = f"{separator}and {len(items) - 5} more" if len(items) > 5 else ""
+    return (separator.join(items[:5]) or "none") + more

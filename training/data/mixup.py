@@ -1,0 +1,126 @@
+"""Mixup and cutmix: pairs of images and labels blended into each other.
+
+The mixed images are rounded to bytes, as all others, so that normalisation stays in the
+model.
+"""
+
+import tensorflow as tf
+
+from ..errors import RecipeError
+from ..recipe import AugmentationConfig
+from .augment import CUT, MIX, for_purpose
+from .image_operations import rectangle
+
+
+def mixes(config: AugmentationConfig) -> bool:
+    """Whether images are mixed at all."""
+    return config.mixup > 0 or config.cutmix > 0
+
+
+def check_pairs(config: AugmentationConfig, batch_size: int, replicas: int) -> None:
+    """Raises RecipeError where images are mixed and a replica's are no pairs."""
+    if mixes(config) and batch_size // replicas % 2:
+        raise RecipeError(
+            "`batch_size` must give each replica an even number of images, as mixup "
+            f"and cutmix take pairs. Received: {batch_size} for {replicas} replicas"
+        )
+
+
+def mix_pair(
+    images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, config: AugmentationConfig
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mixes each of two images with the other, by a ratio of its own.
+
+    Where both mixup and cutmix are on, `config.cutmix_share` of the images take cutmix.
+
+    Args:
+        images: uint8 [2, H, W, C].
+        labels: float32 [2, classes].
+        seeds: int64 [2, 2], the images' seeds.
+        config: mixup, cutmix and cutmix_share are used.
+
+    Returns:
+        Images and labels of the same shapes.
+    """
+    first, second = tf.unstack(images)
+    one, share = mix(first, second, seeds[0], config)
+    two, other_share = mix(second, first, seeds[1], config)
+    shares = tf.stack([share, other_share])[:, tf.newaxis]
+    labels = shares * labels + (1 - shares) * labels[::-1]
+    return tf.stack([one, two]), labels
+
+
+def mix(
+    image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mixes one image with another.
+
+    Args:
+        image: uint8 [H, W, C].
+        other: Of the same shape.
+        seed: int64 [2].
+        config: mixup, cutmix and cutmix_share are used.
+
+    Returns:
+        The image, and the share that `image` has of it, a float32 scalar.
+    """
+    ratio, choice = for_purpose(seed, MIX), for_purpose(seed, CUT)
+
+    def with_mixup():
+        return mixup(image, other, ratio, config.mixup)
+
+    def with_cutmix():
+        return cutmix(image, other, ratio, config.cutmix)
+
+    if not config.cutmix:
+        return with_mixup()
+    if not config.mixup:
+        return with_cutmix()
+    cut = tf.random.stateless_uniform([], choice) < config.cutmix_share
+    return tf.cond(cut, with_cutmix, with_mixup)
+
+
+def mixup(
+    image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The weighted mean of both, the weight from Beta(alpha, alpha) (arXiv:1710.09412).
+
+    Args and result are those of `mix`.
+    """
+    ratio = beta(seed, alpha)
+    start = tf.cast(other, tf.float32)
+    mixed = start + ratio * (tf.cast(image, tf.float32) - start)
+    return tf.cast(tf.round(mixed), tf.uint8), ratio
+
+
+def cutmix(
+    image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, alpha: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Puts a rectangle of `other` into the image (arXiv:1905.04899).
+
+    Its area is 1 - Beta(alpha, alpha) of the image's, its ratio the image's, its centre
+    anywhere. It is cut off at the border; the share is what then stays of `image`.
+
+    Args and result are those of `mix`.
+    """
+    ratio_seed, place_seed = tf.unstack(tf.random.split(seed, 2))
+    sides = tf.cast(image.shape[:2], tf.float32)
+    size = tf.cast(tf.sqrt(1 - beta(ratio_seed, alpha)) * sides, tf.int32)
+    centre = tf.cast(tf.random.stateless_uniform([2], place_seed) * sides, tf.int32)
+    begin = tf.maximum(centre - size // 2, 0)
+    end = tf.minimum(centre - size // 2 + size, image.shape[:2])
+    mask = rectangle(image.shape, begin, end)
+    cut = tf.cast(tf.reduce_prod(end - begin), tf.float32)
+    return image * (1 - mask) + other * mask, 1 - cut / tf.reduce_prod(sides)
+
+
+def beta(seed: tf.Tensor, alpha: float) -> tf.Tensor:
+    """A float32 scalar of Beta(alpha, alpha), from two of the gamma distribution.
+
+    In double precision: in single, a small alpha makes both the smallest number that
+    there is, and their ratio one half.
+    """
+    one, other = tf.unstack(
+        tf.random.stateless_gamma([2], seed, alpha, dtype=tf.float64)
+    )
+    return tf.cast(one / (one + other), tf.float32)

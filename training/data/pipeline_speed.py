@@ -1,0 +1,165 @@
+"""How many images each stage of a recipe's input pipeline yields in a second."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from keras_vit import ImagePreprocessing
+
+from ..model import make_preprocessing
+from ..recipe import Recipe
+from . import augment
+from .pipeline import (
+    Shard,
+    example_order,
+    load_splits,
+    parallel,
+    resized_once,
+    training_batches,
+)
+from .splits import Split
+
+ENDLESS = 2**40  # steps
+COUNTED = 64  # images of the stages before the batches that are counted at a time
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What was measured of one stage.
+
+    Args:
+        name: What it does.
+        images_per_second: Of the pipeline up to this stage.
+        seconds: What the stage alone adds to the time of one image.
+    """
+
+    name: str
+    images_per_second: float
+    seconds: float
+
+
+def data_speed(recipe: Recipe, seconds: float, file: Path | None = None) -> list[Stage]:
+    """Measures the pipeline that `fit` would have, and prints a table.
+
+    Args:
+        recipe: Its data, augmentation, batch size and image size are used.
+        seconds: How long to measure each stage.
+        file: Where to write the figures as JSON.
+
+    Returns:
+        One row for each stage.
+
+    Raises:
+        TrainingError: The recipe's images cannot be read.
+    """
+    splits = load_splits(recipe.data, recipe.model.channels)
+    preprocessing = make_preprocessing(recipe.model)
+    images = resized_once(splits.train, recipe, preprocessing)
+    stages = measure(pipelines(images, recipe, preprocessing), seconds)
+    print_stages(stages, f"{recipe.name}: {len(images)} images of {recipe.data.source}")
+    if file is not None:
+        rows = [asdict(stage) for stage in stages]
+        text = json.dumps(
+            {"bottleneck": bottleneck(stages).name, "stages": rows}, indent=1
+        )
+        file.write_text(text, "utf-8")
+    return stages
+
+
+def pipelines(
+    split: Split, recipe: Recipe, preprocessing: ImagePreprocessing
+) -> dict[str, tf.data.Dataset]:
+    """Endless pipelines, each with one stage more, by the name of their last stage.
+
+    The elements of all but the last are numbers of no meaning, one for each image.
+    """
+    config = recipe.augmentation
+
+    def contents(index, seed):
+        return tf.strings.length(split.encoded(index))  # type: ignore[misc]
+
+    def read(index, seed):
+        return augment.read(split, index, seed, config)
+
+    def resized(index, seed):
+        image = read(index, seed)
+        if split.fitted:
+            return image
+        return augment.resize(image, seed, config, preprocessing)
+
+    def changed(index, seed):
+        return augment.change(resized(index, seed), seed, config)
+
+    def first_pixel(stage):
+        return lambda index, seed: tf.cast(stage(index, seed)[0, 0, 0], tf.int32)
+
+    stages: dict[str, Callable] = {} if split.encoded is None else {"read": contents}
+    first = "read and crop" if split.encoded is None else "decode and crop"
+    for name, stage in ((first, read), ("resize", resized), ("augment", changed)):
+        stages[name] = first_pixel(stage)
+    order = example_order(split, recipe, 0, ENDLESS, Shard())
+    datasets = {
+        name: parallel(order, stage).batch(COUNTED).prefetch(tf.data.AUTOTUNE)
+        for name, stage in stages.items()
+    }
+    whole = training_batches(split, recipe, preprocessing, 0, ENDLESS)
+    return {**datasets, "mix and batch": whole.map(lambda images, labels: labels)}
+
+
+def measure(datasets: dict[str, tf.data.Dataset], seconds: float) -> list[Stage]:
+    """Runs one pipeline after the other for some seconds, and says which."""
+    stages: list[Stage] = []
+    console, before = Console(stderr=True), 0.0
+    for number, (name, dataset) in enumerate(datasets.items(), 1):
+        console.print(f"{number} of {len(datasets)}: {name}", highlight=False)
+        rate = images_per_second(dataset, seconds)
+        stages.append(Stage(name, rate, max(1 / rate - before, 0.0)))
+        before = 1 / rate
+    return stages
+
+
+def images_per_second(dataset: tf.data.Dataset, seconds: float) -> float:
+    """The length of the batches over the time, after a first third to warm up."""
+    batches, images = iter(dataset), 0
+    next(batches)
+    warm = time.perf_counter() + seconds / 3
+    while time.perf_counter() < warm:
+        next(batches)
+    start = time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds or not images:
+        images += len(next(batches))
+    return images / passed
+
+
+def bottleneck(stages: list[Stage]) -> Stage:
+    """The stage that takes most of an image's time."""
+    return max(stages, key=lambda stage: stage.seconds)
+
+
+def print_stages(stages: list[Stage], title: str) -> None:
+    """Prints the table, and the bottleneck below it."""
+    table = Table(title=title)
+    table.add_column("stage")
+    for heading in ("images/s up to here", "ms per image", "share"):
+        table.add_column(heading, justify="right")
+    whole = sum(stage.seconds for stage in stages)
+    for stage in stages:
+        table.add_row(
+            stage.name,
+            f"{stage.images_per_second:,.0f}",
+            f"{stage.seconds * 1000:.3f}",
+            f"{stage.seconds / whole:.0%}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{stages[-1].images_per_second:,.0f} images/s; the bottleneck is "
+        f"{bottleneck(stages).name!r}",
+        highlight=False,
+    )

@@ -1,0 +1,130 @@
+"""The source python:MODULE:FUNCTION: tf.data.Datasets of a user's own."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import DataError
+from .splits import Source, Split, encoded_split
+from .tfds import MEMORY_LIMIT
+
+PARTS = ("train", "validation", "test")
+
+
+def open_python(name: str, channels: int = 3) -> Source:
+    """What a function of the user's returns, read once and held in memory, encoded.
+
+    The function takes no arguments and returns a dictionary: `class_names`, a list of
+    strings, and `train`, and if there are such images `validation` and `test`, each a
+    `tf.data.Dataset` of pairs of an image (uint8 [h, w, 1 or 3], or the contents of
+    an image file as a string) and an integer label, in the same order every time.
+
+    Args:
+        name: MODULE:FUNCTION; the module is imported.
+        channels: 1 for gray images, 3 for RGB.
+
+    Raises:
+        DataError: There is no such function, or it returns something else.
+    """
+    try:
+        returned = _find(name)()
+    except DataError:
+        raise
+    except Exception as error:  # whatever a user's function may raise
+        raise _failed(name, error) from error
+    names = returned.get("class_names") if isinstance(returned, dict) else None
+    if not names or not isinstance(returned.get("train"), tf.data.Dataset):
+        raise DataError(
+            f"python:{name}: must return a dictionary with `class_names` and `train`, "
+            f"a tf.data.Dataset. Received: {_described(returned)}"
+        )
+    if unknown := set(returned) - {"class_names", *PARTS}:
+        raise DataError(
+            f"python:{name}: must return class_names, {', '.join(PARTS)}. "
+            f"Received: {', '.join(sorted(map(str, unknown)))}"
+        )
+    class_names = tuple(map(str, names))
+    parts = {
+        part: _read(f"python:{name}: {part}", returned[part], len(names), channels)
+        for part in PARTS
+        if part in returned
+    }
+    return Source(class_names, parts, "test" if "test" in parts else None)
+
+
+def _find(name: str) -> Callable[[], Any]:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
+        raise DataError(f"python:{name}: {error}") from None
+    if not callable(found):
+        raise DataError(
+            f"python:{name}: must be a function. Received: {type(found).__name__}"
+        )
+    return found
+
+
+def _failed(name: str, error: Exception) -> DataError:
+    line = str(error).strip().split("\n")[0]
+    return DataError(f"python:{name}: {type(error).__name__}: {line}")
+
+
+def _described(returned) -> str:
+    if not isinstance(returned, dict):
+        return type(returned).__name__
+    return str({key: type(value).__name__ for key, value in returned.items()})
+
+
+def _read(origin: str, dataset, classes: int, channels: int) -> Split:
+    """One dataset as encoded images in memory."""
+    encode = _encoder(origin, dataset)
+    pairs = dataset.map(
+        lambda image, label: (encode(image), tf.cast(label, tf.int64)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    contents, labels, size = [], [], 0
+    if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise DataError(f"{origin}: must be a dataset that ends")
+    for image, label in pairs.as_numpy_iterator():
+        contents.append(image)
+        labels.append(label)
+        size += len(image)
+        if size > MEMORY_LIMIT:
+            raise DataError(
+                f"{origin}: must be at most {MEMORY_LIMIT:,} bytes of encoded images, "
+                f"which are held in memory. Received: more, after {len(labels)} images"
+            )
+    files = tf.constant(contents, tf.string)
+    return encoded_split(
+        origin,
+        lambda index: files[index],
+        np.array(labels, np.int64),
+        classes,
+        [f"{origin} {index}" for index in range(len(labels))],
+        channels,
+    )
+
+
+def _encoder(origin: str, dataset) -> Callable[[tf.Tensor], tf.Tensor]:
+    """From an image to a file's contents, without loss."""
+    spec = getattr(dataset, "element_spec", None)
+    if isinstance(spec, tuple) and len(spec) == 2:
+        image, label = spec
+        if label.dtype.is_integer and label.shape.rank == 0:
+            if image.dtype == tf.string and image.shape.rank == 0:
+                return tf.identity
+            if (
+                image.dtype == tf.uint8
+                and image.shape.rank == 3
+                and image.shape[-1] in (1, 3)
+            ):
+                return tf.io.encode_png
+    raise DataError(
+        f"{origin}: must be a tf.data.Dataset of pairs of an image (uint8 [h, w, 1 or "
+        f"3], or a string) and an integer, unbatched. Received: {spec}"
+    )

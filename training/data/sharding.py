@@ -1,0 +1,66 @@
+"""What each worker feeds its replicas: pipelines of its own part of each batch."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ..engine.trainer import Trainer
+from ..evaluate import BATCH_SIZE
+from ..recipe import Recipe
+from .pipeline import (
+    Shard,
+    evaluation_batches,
+    in_memory,
+    resized_once,
+    training_batches,
+)
+from .splits import Split
+
+
+def training_data(
+    trainer: Trainer, recipe: Recipe, split: Split, first_step: int, total_steps: int
+):
+    """The training images of the steps from `first_step` on, for `model.fit`."""
+    preprocessing = trainer.model.preprocessing
+    images = resized_once(split, recipe, preprocessing)
+    return _distributed(
+        trainer.distribute_strategy,
+        lambda shard: training_batches(
+            images, recipe, preprocessing, first_step, total_steps, shard
+        ),
+    )
+
+
+def validation_arguments(trainer: Trainer, split: Split | None) -> dict[str, Any]:
+    """What `model.fit` needs to validate on a split; nothing without one."""
+    if split is None:
+        return {}
+    preprocessing = trainer.model.preprocessing
+    images = in_memory(split, preprocessing)
+    replicas = trainer.distribute_strategy.num_replicas_in_sync
+    size = replicas * math.ceil(BATCH_SIZE / replicas)
+    data = _distributed(
+        trainer.distribute_strategy,
+        lambda shard: evaluation_batches(images, size, preprocessing, shard),
+    )
+    return {
+        "validation_data": data,
+        "validation_steps": math.ceil(len(split) / size),
+    }
+
+
+def _distributed(strategy: tf.distribute.Strategy, batches: Callable[[Shard], Any]):
+    """Each worker's own pipeline, without end.
+
+    Of a dataset that may end, several workers would have to agree at each step whether
+    there is more, and the size of a batch would not be known beforehand.
+    """
+
+    def pipeline(context: tf.distribute.InputContext):
+        pipelines = context.num_input_pipelines
+        replicas = context.num_replicas_in_sync // pipelines
+        return batches(Shard(context.input_pipeline_id, pipelines, replicas)).repeat()
+
+    return strategy.distribute_datasets_from_function(pipeline)

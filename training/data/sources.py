@@ -1,0 +1,56 @@
+"""The sources of images by name: digits, folder:PATH, tfds:NAME, python:MODULE:NAME."""
+
+import numpy as np
+import tensorflow as tf
+from etils import epath
+
+from ..recipe import DataConfig
+from .folder import open_folder
+from .python_source import open_python
+from .splits import Source, Split
+from .tfds import open_tfds
+
+
+def open_source(config: DataConfig, channels: int) -> Source:
+    """Opens the source that `config.source` names.
+
+    Args:
+        config: The recipe's `data`.
+        channels: 1 for gray images, 3 for RGB.
+
+    Returns:
+        The source, its bad images left out.
+
+    Raises:
+        DataError: There are no images, or not where they should be, or bad ones.
+    """
+    kind, _, rest = config.source.partition(":")
+    if kind == "digits":
+        return open_digits(channels)
+    if kind == "folder":
+        return open_folder(epath.Path(rest), channels, config.on_bad_image)
+    if kind == "python":
+        return open_python(rest, channels)
+    texts = (config.train, config.validation, config.test)
+    slices = [text for text in texts if isinstance(text, str)]
+    with_test = not isinstance(config.test, str)
+    return open_tfds(rest, channels, config.download, slices, with_test)
+
+
+def open_digits(channels: int = 1) -> Source:
+    """scikit-learn's 1,797 handwritten digits, 8x8 pixels (UCI, optdigits test set).
+
+    Their values 0 to 16 become round(value * 255 / 16); round(pixel * 16 / 255) gives
+    each back exactly.
+    """
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+    pixels = tf.constant(np.repeat(images, channels, axis=-1))
+    names = [f"digit {index}" for index in range(len(images))]
+    split = Split(
+        digits.target, 10, lambda index: pixels[index], names, channels=channels
+    )
+    # In the order of their writers.
+    return Source(tuple(map(str, digits.target_names)), {"train": split}, ordered=True)

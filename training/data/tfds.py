@@ -1,0 +1,184 @@
+"""The source tfds:NAME: data sets of TensorFlow Datasets, in memory or on disk."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import DataError
+from .splits import Source, Split, encoded_split
+
+# Up to this size the files of a part are held in memory, encoded as they are; larger
+# ones are read from disk image by image.
+MEMORY_LIMIT = 16 * 2**30
+
+
+def open_tfds(
+    name: str,
+    channels: int = 3,
+    download: bool = False,
+    slices: Sequence[str] = ("train",),
+    with_test: bool = True,
+) -> Source:
+    """A data set of TensorFlow Datasets with an image and a class label.
+
+    Its order is that of the data set's files, in which TensorFlow Datasets counts too:
+    `train[:800]` is the same images here and there.
+
+    Args:
+        name: What `tfds.builder` takes: `cifar10`, `voc/2007`.
+        channels: 1 for gray images, 3 for RGB.
+        download: Whether it may be downloaded.
+        slices: The slices that will be taken: only the parts that they name are read.
+        with_test: Whether the test images are read too: `test`, or `validation` where
+            there is no `test`.
+    """
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(name, try_gcs=False)
+    except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
+        raise DataError(f"tfds:{name}: {first_line(error)}") from None
+    if download:
+        _download(builder)
+    image_key, label_key = _keys(builder)
+    # tfds.testing.mock_data knows no splits, but answers to every name.
+    known = list(builder.info.splits)
+    parts = [part for text in slices for part in _named(name, text, known)]
+    names = known or ["train", "test"]
+    test = next((part for part in ("test", "validation") if part in names), None)
+    test = test if with_test else None
+    parts += [test] if test else []
+    opened = {
+        part: _open_part(builder, part, image_key, label_key, channels)
+        for part in dict.fromkeys(parts)
+    }
+    return Source(_class_names(builder, label_key), opened, test)
+
+
+def _named(name: str, text: str, known: list[str]) -> list[str]:
+    """The parts that a slice names."""
+    words = re.findall(r"[A-Za-z]\w*", text)
+    named = [part for part in words if part in known or not known]
+    if not named:
+        raise DataError(
+            f"tfds:{name}: has the parts {', '.join(known)}. Received: {text!r}"
+        )
+    return named
+
+
+def _download(builder) -> None:
+    try:
+        builder.download_and_prepare()
+    except Exception as error:
+        # Whatever a data set's own script, the network or the disk may raise.
+        raise DataError(
+            f"tfds:{builder.name}: the download failed: {first_line(error)}"
+        ) from error
+
+
+def _keys(builder) -> tuple[str, str]:
+    """The names of the image and of the class label."""
+    import tensorflow_datasets as tfds
+
+    keys = builder.info.supervised_keys or ("image", "label")
+    features = dict(builder.info.features.items())
+    image, label = (features.get(key) for key in keys)
+    if isinstance(image, tfds.features.Image) and isinstance(
+        label, tfds.features.ClassLabel
+    ):
+        return keys
+    raise DataError(f"tfds:{builder.name}: has no image with a class label")
+
+
+def _class_names(builder, label_key: str) -> tuple[str, ...]:
+    return tuple(builder.info.features[label_key].names)
+
+
+def _open_part(builder, part: str, image_key: str, label_key: str, channels) -> Split:
+    """The encoded images of one part, and their labels."""
+    size = builder.info.splits[part].num_bytes if builder.info.splits else 0
+    records = _records(builder, part, image_key, label_key)
+    read = _in_memory if size <= MEMORY_LIMIT else _on_disk
+    encoded, labels = read(records, image_key, label_key, f"{builder.name} {part}")
+    return encoded_split(
+        f"tfds:{builder.name}: {part}",
+        encoded,
+        labels,
+        len(_class_names(builder, label_key)),
+        [f"{builder.name} {part} {index}" for index in range(len(labels))],
+        channels,
+    )
+
+
+def _records(builder, part: str, image_key: str, label_key: str):
+    """The examples in order, with the images as they are in the files."""
+    import tensorflow_datasets as tfds
+
+    as_it_is = {image_key: tfds.decode.SkipDecoding()}
+    try:
+        if builder.info.file_format is tfds.core.FileFormat.ARRAY_RECORD:
+            return builder.as_data_source(split=part, decoders=as_it_is)
+        wanted = {image_key: True, label_key: True}
+        return builder.as_dataset(
+            split=part,
+            decoders=tfds.decode.PartialDecoding(wanted, decoders=as_it_is),
+            # One file after the other: the order in which slices count.
+            read_config=tfds.ReadConfig(interleave_cycle_length=1),
+        ).as_numpy_iterator()
+    except AssertionError:
+        raise DataError(
+            f"tfds:{builder.name}: not on this machine ({builder.data_path}). "
+            "--data.download true downloads it; TFDS_DATA_DIR names a folder that "
+            "holds prepared data sets"
+        ) from None
+
+
+Part = tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray[Any, Any]]
+
+
+def _in_memory(records, image_key: str, label_key: str, origin: str) -> Part:
+    pairs = [(example[image_key], example[label_key]) for example in records]
+    files = tf.constant([image for image, _ in pairs], tf.string)
+    labels = np.array([label for _, label in pairs], np.int64)
+    return lambda index: files[index], labels
+
+
+def _on_disk(records, image_key: str, label_key: str, origin: str) -> Part:
+    """Random access to a part that is too large for the memory."""
+    if not hasattr(records, "__getitems__"):
+        name, part = origin.split()
+        raise DataError(
+            f"tfds:{name}: {part} has more than {MEMORY_LIMIT:,} bytes, and only the "
+            "file format array_record gives random access to so many. Prepare it anew: "
+            f"tfds build {name} --file_format=array_record"
+        )
+
+    def encoded(index):
+        contents = tf.numpy_function(
+            lambda number: records[number][image_key],
+            [index],
+            tf.string,
+            stateful=False,
+        )
+        return tf.ensure_shape(contents, [])
+
+    return encoded, _labels_on_disk(records, label_key)
+
+
+def _labels_on_disk(records, label_key: str, chunk: int = 8192) -> np.ndarray[Any, Any]:
+    """Reads every label, and says how far it is: a large set takes minutes."""
+    count, labels = len(records), []
+    for begin in range(0, count, chunk):
+        numbers = range(begin, min(begin + chunk, count))
+        labels += [example[label_key] for example in records.__getitems__(numbers)]
+        print(f"\rlabels: {len(labels):,} of {count:,}", end="", flush=True)
+    print()
+    return np.array(labels, np.int64)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message."""
+    return str(error).strip().split("\n")[0]

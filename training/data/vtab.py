@@ -1,0 +1,165 @@
+"""VTAB-1k's 19 tasks, sources `python:training.data.vtab:TASK` (arXiv:1910.04867).
+
+Every task has 800 images for training, 200 for validation and the official ones for the
+test. The data sets are TensorFlow Datasets', prepared beforehand: `tfds build NAME`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from ..errors import DataError
+
+
+def count_objects(objects):
+    """The number of objects, 3 to 10, less 3."""
+    return tf.shape(objects["size"])[0] - 3
+
+
+def nearest_object(objects):
+    """Which interval the distance of the closest object is in."""
+    return _interval(tf.reduce_min(objects["pixel_coords"][:, 2]), CLEVR_DISTANCES)
+
+
+def nearest_vehicle(objects):
+    """Which interval the closest vehicle's distance is in; the last: there is none.
+
+    A vehicle is a car, a van or a truck.
+    """
+    distances = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
+    return _interval(
+        tf.reduce_min(tf.concat([distances, [1000.0]], axis=0)), KITTI_METRES
+    )
+
+
+def pair(position):
+    """The place among 32, in pairs."""
+    return position // 2
+
+
+def sixteenth(orientation):
+    """The angle among 40, in 16 groups."""
+    return orientation * 2 // 5
+
+
+CLEVR_DISTANCES = (8.0, 8.5, 9.0, 9.5, 10.0)
+KITTI_METRES = (8.0, 20.0, 999.0)
+
+
+def _interval(value, bounds):
+    return tf.reduce_sum(tf.cast(value > tf.constant(bounds), tf.int64))
+
+
+class Task(NamedTuple):
+    """One task: the data set, its slices, and the label.
+
+    Args:
+        dataset: Of TensorFlow Datasets.
+        train: The 800 images.
+        validation: The 200 images.
+        test: The official test images.
+        feature: What the label comes from.
+        label: From the feature to the label, where it is not the feature itself.
+        classes: How many classes such a function has.
+    """
+
+    dataset: str
+    train: str
+    validation: str
+    test: str = "test"
+    feature: str = "label"
+    label: Callable[[Any], tf.Tensor] | None = None
+    classes: int = 0
+
+
+FIRST, OFFICIAL = "train[:800]", "validation[:200]"
+CLEVR = ("clevr", FIRST, "train[63000:63200]", "validation", "objects")
+DSPRITES = ("dsprites", FIRST, "train[589824:590024]", "train[663552:]")
+SMALLNORB = ("smallnorb", FIRST, "test[:200]", "test[50%:]")
+# Splits: scenic's vtab_plainvit_config.py. Labels: google-research/task_adaptation.
+TASKS = {
+    # Natural
+    "caltech101": Task("caltech101", FIRST, "train[2754:2954]"),
+    "cifar100": Task("cifar100", FIRST, "train[45000:45200]"),
+    "dtd": Task("dtd", FIRST, OFFICIAL),
+    "flowers102": Task("oxford_flowers102", FIRST, OFFICIAL),
+    "pets": Task("oxford_iiit_pet", FIRST, "train[2944:3144]"),
+    "sun397": Task("sun397", FIRST, OFFICIAL),
+    "svhn": Task("svhn_cropped", FIRST, "train[65931:66131]"),
+    # Specialised
+    "camelyon": Task("patch_camelyon", FIRST, OFFICIAL),
+    "eurosat": Task("eurosat", FIRST, "train[16200:16400]", "train[21600:]"),
+    "resisc45": Task("resisc45", FIRST, "train[18900:19100]", "train[25200:]"),
+    "retinopathy": Task("diabetic_retinopathy_detection/btgraham-300", FIRST, OFFICIAL),
+    # Structured
+    "clevr_count": Task(*CLEVR, count_objects, 8),
+    "clevr_distance": Task(*CLEVR, nearest_object, 6),
+    "dmlab": Task("dmlab", FIRST, OFFICIAL),
+    "dsprites_location": Task(*DSPRITES, "label_x_position", pair, 16),
+    "dsprites_orientation": Task(*DSPRITES, "label_orientation", sixteenth, 16),
+    "kitti_distance": Task(
+        "kitti", FIRST, OFFICIAL, "test", "objects", nearest_vehicle, 4
+    ),
+    "smallnorb_azimuth": Task(*SMALLNORB, "label_azimuth"),
+    "smallnorb_elevation": Task(*SMALLNORB, "label_elevation"),
+}
+
+
+def read_task(name: str) -> dict[str, Any]:
+    """What a source `python:` returns, of one task; see `python_source`.
+
+    Raises:
+        DataError: The data set is not on this machine.
+    """
+    import tensorflow_datasets as tfds
+
+    task = TASKS[name]
+    builder = tfds.builder(task.dataset, try_gcs=False)
+    if task.label is None:
+        names = builder.info.features[task.feature].names
+    else:
+        names = [str(index) for index in range(task.classes)]
+    slices = {"train": task.train, "validation": task.validation, "test": task.test}
+    parts = {part: _open(builder, text, task) for part, text in slices.items()}
+    return {"class_names": names, **parts}
+
+
+def _open(builder, text: str, task: Task) -> tf.data.Dataset:
+    import tensorflow_datasets as tfds
+
+    decoders = tfds.decode.PartialDecoding(
+        {"image", task.feature}, {"image": tfds.decode.SkipDecoding()}
+    )
+    try:
+        examples = builder.as_dataset(
+            split=text,
+            decoders=decoders,
+            read_config=tfds.ReadConfig(interleave_cycle_length=1),  # in their order
+        )
+    except AssertionError:
+        raise DataError(
+            f"tfds:{task.dataset}: not on this machine ({builder.data_path}). Prepare "
+            f"it: tfds build {task.dataset}"
+        ) from None
+    return examples.map(lambda example: (_image(example, task), _label(example, task)))
+
+
+def _image(example, task: Task):
+    if task.dataset != "dsprites":
+        return example["image"]
+    pixels = tf.io.decode_png(example["image"], 1)  # 0 and 1
+    return tf.io.encode_png(pixels * 255)
+
+
+def _label(example, task: Task):
+    feature = example[task.feature]
+    return tf.cast(task.label(feature) if task.label else feature, tf.int64)
+
+
+def __getattr__(name: str) -> Callable[[], dict[str, Any]]:
+    """Each task as a function of this module, which `python:` looks up."""
+    if name in TASKS:
+        return functools.partial(read_task, name)
+    raise AttributeError(f"there is no task {name}, but {', '.join(TASKS)}")

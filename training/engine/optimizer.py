@@ -1,0 +1,246 @@
+"""The optimizer of a recipe: learning rates by layer, decay of kernels, averaging."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from ..errors import RecipeError
+from ..recipe import OptimizerConfig
+
+
+class _WeightRules(keras.optimizers.Optimizer):
+    """What each weight's update does beside the gradient.
+
+    All of it happens in `update_step`, which Keras calls for one weight at a time, on
+    every device and every backend: the learning rate's factor, the decay (multiplied
+    by the learning rate, section 3.3 of arXiv:2106.10270) and the moving average.
+    """
+
+    def __init__(
+        self,
+        *args,
+        factors: Sequence[float],
+        decays: Sequence[float],
+        ema: float | None,
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        self.factors = list(factors)
+        self.decays = list(decays)
+        self.ema = ema
+        self.averages: list[keras.Variable] = []
+
+    def build(self, variables):
+        """Makes the slots; the averages begin as the weights."""
+        if self.built:
+            return
+        super().build(variables)
+        if self.ema is not None:
+            self.averages = self.add_optimizer_variables(variables, "average")
+            self.begin_averages(variables)
+
+    def begin_averages(self, variables):
+        """Sets the averages to the weights, as after loading weights."""
+        for average, variable in zip(self.averages, variables, strict=False):
+            average.assign(ops.copy(variable))  # JAX would share the memory
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Decays, moves, and averages one weight."""
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype) * self.factors[index]
+        if self.decays[index]:
+            self.assign_sub(variable, variable * (rate * self.decays[index]))
+        super().update_step(gradient, variable, rate)
+        if self.ema is not None:
+            average = self.averages[index]
+            self.assign_add(average, (variable - average) * (1 - self.ema))
+
+
+class _PublishedAdam(keras.optimizers.Adam):
+    """Algorithm 1 of arXiv:1412.6980, as Flax, optax and PyTorch compute it.
+
+    They add epsilon after the bias correction, Keras before it: with beta_2 0.999,
+    Keras's 1e-8 acts like 3e-7 in the first step.
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Moves one weight."""
+        index = self._get_variable_index(variable)
+        mean, square = self._momentums[index], self._velocities[index]
+        self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
+        self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
+        step = ops.cast(self.iterations + 1, variable.dtype)
+        mean = mean / _bias_correction(self.beta_1, step)
+        square = square / _bias_correction(self.beta_2, step)
+        change = mean / (ops.sqrt(square) + self.epsilon)
+        self.assign_sub(variable, learning_rate * change)
+
+
+def _bias_correction(beta: float, step):
+    """1 - beta^step, of which float32 would lose four digits at beta 0.999."""
+    return -ops.expm1(step * (math.log(beta) if beta else -math.inf))
+
+
+class RuledAdam(_WeightRules, _PublishedAdam):
+    """Adam, and AdamW where weights decay."""
+
+
+class RuledSGD(_WeightRules, keras.optimizers.SGD):
+    """Gradient descent with momentum."""
+
+
+def make_optimizer(
+    config: OptimizerConfig, learning_rate, model: keras.Model
+) -> keras.optimizers.Optimizer:
+    """The optimizer, built for the model's trainable weights.
+
+    Args:
+        config: The recipe's `optimizer`. `clip_norm` is the trainer's business.
+        learning_rate: Number or schedule.
+        model: The model whose weights it will change. Those that a pattern of
+            `config.frozen` finds are marked as not trainable.
+
+    Returns:
+        The optimizer; `averages` are the moving averages of the trainable weights, in
+        their order. Make it from the recipe again instead of saving it.
+
+    Raises:
+        RecipeError: A pattern of `frozen` finds no weight, or all of them;
+            `layer_decay` for a model without encoder blocks.
+    """
+    freeze(model, config.frozen)
+    weights = model.trainable_variables
+    rules: dict[str, Any] = {
+        "factors": learning_rate_factors(
+            config, [w.path for w in weights], _depth(model)
+        ),
+        "decays": [config.weight_decay * _is_kernel(w) for w in weights],
+        "ema": config.ema,
+    }
+    if config.name == "sgd":
+        optimizer = RuledSGD(learning_rate, momentum=config.momentum, **rules)
+    else:
+        optimizer = RuledAdam(
+            learning_rate, config.beta_1, config.beta_2, epsilon=EPSILON, **rules
+        )
+    optimizer.build(weights)
+    return optimizer
+
+
+# The default of Flax's Adam (the ViT paper), optax (big_vision) and PyTorch (timm with
+# DeiT and MAE, transformers); no recipe's code has another one. Keras has 1e-7.
+EPSILON = 1e-8
+
+
+def _is_kernel(weight) -> bool:
+    return weight.path.endswith("/kernel")
+
+
+def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
+    """Marks the weights whose path a pattern finds as not trainable."""
+    for pattern in patterns:
+        found = [w for w in model.weights if re.search(pattern, w.path)]
+        if not found:
+            raise RecipeError(
+                "`optimizer.frozen` must find weights, such as "
+                f"{model.weights[0].path}. Received: {pattern!r}"
+            )
+        for weight in found:
+            weight.trainable = False
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization):
+            # Else its moving averages would go on, and it would use the batch's.
+            layer.trainable = layer.trainable and bool(layer.trainable_variables)
+    if not model.trainable_variables:
+        raise RecipeError(
+            "`optimizer.frozen` must leave weights to train. "
+            f"Received: {', '.join(map(repr, patterns))}"
+        )
+
+
+def learning_rate_factors(
+    config: OptimizerConfig, paths: Sequence[str], depth: int
+) -> list[float]:
+    """The factor of the learning rate of each weight.
+
+    Layers are counted as in BEiT and MAE: the embeddings are layer 0, encoder block i
+    (from 0) is layer i + 1, all that follows is the last layer, whose factor is 1.
+
+    Args:
+        config: `layer_decay` and `head_multiplier` are used.
+        paths: The weights' paths.
+        depth: Number of the model's encoder blocks, frozen ones included.
+
+    Raises:
+        RecipeError: `layer_decay` for a model without encoder blocks.
+    """
+    if config.layer_decay != 1 and not depth:
+        raise RecipeError(
+            "`optimizer.layer_decay` must be 1 for a model without encoder blocks. "
+            f"Received: {config.layer_decay}"
+        )
+    last = depth + 1
+
+    def factor(path: str) -> float:
+        head = config.head_multiplier if path.startswith("head/") else 1.0
+        return head * config.layer_decay ** (last - _layer(path, last))
+
+    return [factor(path) for path in paths]
+
+
+BLOCK = re.compile(r"(?:^|/)encoder_block_(\d+)/")
+EMBEDDINGS = re.compile(
+    r"^(embedding|stem|stage|class_token|register_tokens|position_)"
+)
+
+
+def _depth(model: keras.Model) -> int:
+    """Number of encoder blocks, whether they train or not."""
+    return len({match[1] for w in model.weights if (match := BLOCK.search(w.path))})
+
+
+def _layer(path: str, last: int) -> int:
+    if match := BLOCK.search(path):
+        return int(match[1]) + 1
+    return 0 if EMBEDDINGS.match(path) else last
+
+
+def average_pairs(optimizer, variables) -> list[tuple[Any, Any]]:
+    """Pairs of a trainable weight and its moving average; none without averaging."""
+    averages = getattr(optimizer, "averages", None)
+    return list(zip(variables, averages, strict=True)) if averages else []
+
+
+def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError for what the trainer would leave out or do twice."""
+    for name in FOREIGN:
+        value = getattr(optimizer, name, None)
+        if value:
+            raise ValueError(
+                f"`optimizer` must be one without `{name}`: see clip_norm and "
+                "accumulation of the trainer, ema and weight_decay of "
+                f"`optimizer.make_optimizer`. Received: {name}={value}"
+            )
+    kind, base = type(optimizer), keras.optimizers.Optimizer
+    names = ("apply", "_backend_update_step")  # of loss scaling, of Nadam
+    if any(getattr(kind, name) is not getattr(base, name) for name in names):
+        raise ValueError(
+            "`optimizer` must update each weight by itself, and leave the scaling of "
+            f"the loss to the trainer. Received: {optimizer.name}"
+        )
+
+
+# What Keras does outside of `update_step`, the only part that the trainer calls.
+FOREIGN = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "weight_decay",
+    "gradient_accumulation_steps",
+    "loss_scale_factor",
+)

@@ -1,0 +1,168 @@
+"""A run's folder: what lies where, when it may be written, and model files in it.
+
+recipe.yaml           the resolved recipe
+history.csv           one row for each epoch
+tensorboard/          for `tensorboard --logdir runs`
+checkpoints/          the states that --resume goes on from; see `checkpoint`
+best.keras last.keras the models
+report.json           the result; a run that has one is finished
+*.png                 pictures
+
+The folder may lie in a bucket: gs://bucket/runs/name.
+"""
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+from etils import epath
+
+import keras_vit
+
+from .. import storage
+from ..errors import RunError
+from ..recipe import Recipe, load_recipe
+
+RECIPE = "recipe.yaml"
+
+
+def prepare_folder(
+    folder: epath.PathLike, recipe: Recipe, resume: bool, overwrite: bool
+) -> None:
+    """Makes the folder ready for a run, and writes the recipe into it.
+
+    Args:
+        folder: The run's folder; made where it does not exist.
+        recipe: The run's recipe.
+        resume: Go on with the run in the folder, if there is one.
+        overwrite: Delete the run in the folder, if there is one.
+
+    Raises:
+        RunError: The folder holds something that would be lost, or another recipe.
+    """
+    folder = epath.Path(folder)
+    try:
+        with storage.os_errors(folder):
+            _make_room(folder, recipe, resume, overwrite)
+            folder.mkdir(parents=True, exist_ok=True)
+        storage.write_text(folder / RECIPE, recipe.to_yaml())
+    except OSError as error:
+        raise RunError(
+            f"{folder}: cannot be written: {error.strerror or error}"
+        ) from None
+
+
+def _make_room(
+    folder: epath.Path, recipe: Recipe, resume: bool, overwrite: bool
+) -> None:
+    is_run = (folder / RECIPE).exists()
+    if is_run and overwrite:
+        _delete_run(folder)
+    elif is_run:
+        _check_old_run(folder, recipe, resume)
+    elif folder.exists() and not _is_empty(folder):
+        raise RunError(
+            f"{folder}: exists and is not a run; choose another --output_dir"
+        )
+
+
+def _delete_run(folder: epath.Path) -> None:
+    """Deletes the recipe last: until then the folder is known as a run."""
+    for path in folder.iterdir():
+        if path.is_dir() and not os.path.islink(path):
+            path.rmtree()
+        elif path.name != RECIPE:
+            path.unlink()
+    folder.rmtree()
+
+
+def _is_empty(folder: epath.Path) -> bool:
+    """Whether nothing is in it but what a killed run began to write."""
+    return folder.is_dir() and all(
+        path.name.startswith(storage.UNFINISHED) for path in folder.iterdir()
+    )
+
+
+def _check_old_run(folder: epath.Path, recipe: Recipe, resume: bool) -> None:
+    finished = (folder / "report.json").exists()
+    if finished or not resume:
+        state = "a finished run" if finished else "an unfinished run"
+        wish = "" if finished else "--resume goes on with it, "
+        raise RunError(
+            f"{folder}: holds {state}; {wish}--overwrite deletes it, --name or "
+            "--output_dir writes elsewhere"
+        )
+    with storage.reading(folder / RECIPE) as local:
+        old_recipe = load_recipe(local)
+    if old_recipe != recipe:
+        raise RunError(
+            f"{folder}: --resume needs the recipe that the run began with "
+            f"({folder / RECIPE})"
+        )
+
+
+def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None:
+    """Writes one line for each epoch, with a header."""
+    with (
+        storage.writing(path) as local,
+        local.open("w", encoding="utf-8", newline="") as file,
+    ):
+        writer = csv.DictWriter(file, history[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(history)
+
+
+def save_model(model: keras.Model, path: epath.PathLike) -> None:
+    """Saves the plain model; whoever opens the file finds a whole one."""
+    with storage.writing(path) as local:
+        model.save(local)
+
+
+def load_model(path: Path) -> keras.Model:
+    """Opens a `.keras` file of this project.
+
+    Returns:
+        A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier`.
+
+    Raises:
+        RunError: There is no file, or it is none of these that reads pixels and knows
+            its classes.
+    """
+    model = read_model(path)
+    kinds = (keras_vit.VisionTransformer, keras_vit.ResNet, keras_vit.ImageClassifier)
+    complete = (
+        isinstance(model, kinds)
+        and model.reads_raw_pixels
+        and model.class_names is not None
+    )
+    if not complete:
+        raise RunError(
+            f"{path}: is not a model with preprocessing and class names, as "
+            "`python -m training fit` saves it"
+        )
+    return model
+
+
+def read_model(path: Path) -> keras.Model:
+    """Opens a Keras file; RunError where it is none."""
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        raise RunError(
+            f"{path}: is not a Keras model: {' '.join(str(error).split())}"
+        ) from None
+
+
+def model_file(run_or_file: Path) -> Path:
+    """`best.keras` of a run's folder, or the file itself."""
+    return run_or_file / "best.keras" if run_or_file.is_dir() else run_or_file
+
+
+def write_report(path: epath.PathLike, report: dict[str, Any]) -> None:
+    """Writes JSON for people: indented, in the order given."""
+    storage.write_text(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")

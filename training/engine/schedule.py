@@ -1,0 +1,135 @@
+"""The learning rate as a function of the step."""
+
+import keras
+from keras import ops
+
+from ..recipe import Recipe
+
+
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly, then follows another schedule.
+
+    Args:
+        start: The learning rate before the first step.
+        peak: The learning rate at the end of the warm-up.
+        steps: Steps of the warm-up; the first one is taken one `steps`-th above
+            `start`.
+        then: Schedule that follows, from its own step 0.
+    """
+
+    def __init__(self, start, peak, steps, then):
+        self.start = start
+        self.peak = peak
+        self.steps = steps
+        self.then = then
+
+    def __call__(self, step):
+        """The learning rate of a step, counted from 0."""
+        step = ops.cast(step, "float32")
+        rising = self.start + (self.peak - self.start) * (step + 1) / self.steps
+        after = self.then(ops.maximum(step - self.steps, 0))
+        return ops.where(step < self.steps, rising, after)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            "start": self.start,
+            "peak": self.peak,
+            "steps": self.steps,
+            "then": self.then,
+        }
+
+
+class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """peak * sqrt(timescale / (step + timescale)), at last linearly to 0.
+
+    The schedule of "Scaling Vision Transformers" (arXiv:2106.04560), with which a
+    training can be ended at any time by a cool-down.
+
+    Args:
+        peak: The first learning rate.
+        steps: All steps.
+        timescale: Steps after which the rate has fallen to peak / sqrt(2).
+        cooldown: Steps at the end in which it is multiplied by a line down to 0.
+    """
+
+    def __init__(self, peak, steps, timescale, cooldown):
+        self.peak = peak
+        self.steps = steps
+        self.timescale = timescale
+        self.cooldown = cooldown
+
+    def __call__(self, step):
+        """The learning rate of a step, counted from 0."""
+        step = ops.cast(step, "float32")
+        rate = self.peak * ops.sqrt(self.timescale / (step + self.timescale))
+        if self.cooldown:
+            rate *= ops.clip((self.steps - step) / self.cooldown, 0, 1)
+        return rate
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            "peak": self.peak,
+            "steps": self.steps,
+            "timescale": self.timescale,
+            "cooldown": self.cooldown,
+        }
+
+
+def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """That of a step, counted from 0; Keras's own property is the next step's."""
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(step)
+    return float(ops.convert_to_numpy(rate))
+
+
+def make_schedule(
+    recipe: Recipe, total_steps: int, steps_per_epoch: float
+) -> float | keras.optimizers.schedules.LearningRateSchedule:
+    """The learning rate, a function of the step.
+
+    Args:
+        recipe: `schedule` and `optimizer.learning_rate` are used.
+        total_steps: Steps of the whole training.
+        steps_per_epoch: Steps of a pass over the images.
+
+    Returns:
+        A schedule, or a number where the rate never changes.
+    """
+    config, peak = recipe.schedule, recipe.optimizer.learning_rate
+    warmup = warmup_steps(recipe, total_steps, steps_per_epoch)
+    then = _after_warmup(config, peak, total_steps - warmup)
+    if not warmup:
+        return peak if config.name == "constant" else then
+    return Warmup(config.start_learning_rate, peak, warmup, then)
+
+
+def stated_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
+    """Steps of the warm-up that the recipe states."""
+    config = recipe.schedule
+    if config.warmup_steps is not None:
+        return config.warmup_steps
+    return round(config.warmup_epochs * steps_per_epoch)
+
+
+def warmup_steps(recipe: Recipe, total_steps: int, steps_per_epoch: float) -> int:
+    """Steps of the warm-up: the first tenth of a run that would end within it."""
+    stated = stated_warmup(recipe, steps_per_epoch)
+    return stated if stated < total_steps else total_steps // 10
+
+
+def _after_warmup(config, peak, steps):
+    schedules = keras.optimizers.schedules
+    end = config.end_learning_rate
+    match config.name:
+        case "cosine":
+            return schedules.CosineDecay(peak, steps, alpha=end / peak)
+        case "linear":
+            return schedules.PolynomialDecay(peak, steps, end_learning_rate=end)
+        case "rsqrt":
+            return ReciprocalSquareRoot(
+                peak, steps, config.timescale, config.cooldown_steps
+            )
+    return schedules.PolynomialDecay(peak, steps, end_learning_rate=peak)

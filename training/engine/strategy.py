@@ -1,0 +1,202 @@
+"""Where the computation runs: one device, several, several machines, a TPU."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ..data.mixup import check_pairs
+from ..errors import RecipeError, RunError, WorkerLost
+from ..recipe import Recipe
+from .jax_devices import JaxStrategy, make_jax_strategy
+
+# What TensorFlow raises on the workers that are left when one ends.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+
+def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
+    """The `tf.distribute` strategy of a recipe; call it before anything is computed.
+
+    Args:
+        recipe: `strategy`, `tpu`, `batch_size` and `accumulation` are used. `auto` is
+            multi_worker where `TF_CONFIG` says so, mirrored where there are several
+            GPUs, else one_device (the first GPU, else the CPU). Without GPUs, mirrored
+            takes the logical CPU devices.
+
+    Returns:
+        The strategy; with KERAS_BACKEND=jax what stands for one there.
+
+    Raises:
+        RecipeError: `TF_CONFIG` is malformed, a TPU cannot be reached, or the replicas
+            and micro-batches do not divide the batch.
+    """
+    if keras.backend.backend() == "jax":
+        strategy = make_jax_strategy(recipe)
+    else:
+        strategy = _make(recipe)
+    check_batch_size(strategy, recipe)
+    return strategy
+
+
+def _make(recipe: Recipe) -> tf.distribute.Strategy:
+    name = recipe.strategy
+    if name == "tpu":
+        return _tpu_strategy(recipe.tpu)
+    if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ):
+        index, count = cluster_task(os.environ.get("TF_CONFIG"))
+        print(f"worker {index} of {count} waits for the others", file=sys.stderr)
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    gpus = tf.config.list_logical_devices("GPU")
+    if name == "one_device" or (name == "auto" and len(gpus) < 2):
+        return tf.distribute.get_strategy()
+    devices = gpus or tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
+
+
+def _tpu_strategy(name: str | None) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(name or "")
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise RecipeError(
+            "`tpu` must be the name of a Cloud TPU, or `local` on a TPU VM. "
+            f"Received: {name!r}: {reason}"
+        ) from None
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def cluster_task(tf_config: str | None) -> tuple[int, int]:
+    """The number of this worker, and how many there are, as `TF_CONFIG` says.
+
+    Raises:
+        RecipeError: It is absent or malformed.
+    """
+    try:
+        config: Any = json.loads(tf_config or "")
+        workers, task = config["cluster"]["worker"], config["task"]
+        well_formed = (
+            config["cluster"].keys() == {"worker"}
+            and isinstance(workers, list)
+            and all(map(_is_address, workers))
+            and len(set(workers)) == len(workers)
+            and task["type"] == "worker"
+            and type(task["index"]) is int
+            and 0 <= task["index"] < len(workers)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        well_formed = False
+    if not well_formed:
+        raise RecipeError(
+            "the environment variable TF_CONFIG must be JSON such as "
+            '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}, with only workers, each at an '
+            f"address of its own, and an index of one of them. Received: {tf_config!r}"
+        )
+    return task["index"], len(workers)
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+
+
+def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
+    """The number that each worker has called this with; waits for all of them."""
+    if worker_count(strategy) == 1:
+        return [number]
+
+    @tf.function
+    def gathered():
+        own = strategy.run(lambda: tf.constant([number], tf.int64))
+        return strategy.gather(own, axis=0)
+
+    return [int(value) for value in gathered()]
+
+
+def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
+    """Raises RecipeError unless all workers have the same recipe and `TF_CONFIG`.
+
+    Args:
+        strategy: The strategy, of which nothing was asked before.
+        fingerprint: Hexadecimal digits that name the recipe.
+    """
+    try:
+        numbers = gather(strategy, int(fingerprint[:15], 16))
+    except tf.errors.InternalError as error:
+        if "joining a group with size" not in error.message:
+            raise
+        raise RecipeError(
+            "TF_CONFIG must name the same workers on each of them. "
+            f"Received: {os.environ['TF_CONFIG']}, and another list elsewhere"
+        ) from None
+    if len(set(numbers)) > 1:
+        raise RecipeError(
+            "all workers must have the same recipe. Received: the recipe "
+            f"{fingerprint} here, and another one elsewhere"
+        )
+
+
+def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
+    """Raises RunError unless all workers go on from the same step."""
+    steps = gather(strategy, step)
+    if len(set(steps)) > 1:
+        raise RunError(
+            "all workers must see the same run's folder. Received: checkpoints of the "
+            f"steps {', '.join(map(str, steps))}"
+        )
+
+
+@contextlib.contextmanager
+def lost_workers() -> Iterator[None]:
+    """Raises WorkerLost for what TensorFlow raises when another worker has ended."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        lost = isinstance(error, LOST) or "Collective ops is aborted" in error.message
+        if not lost or "TF_CONFIG" not in os.environ:
+            raise
+        reason = error.message.rpartition("Collective ops is aborted by:")[2]
+        raise WorkerLost(
+            "another worker has ended: start all of them again, with --resume "
+            f"({' '.join(reason.split())[:150]})"
+        ) from None
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that writes files: worker 0."""
+    resolver = strategy.cluster_resolver
+    return resolver is None or not resolver.task_type or resolver.task_id == 0
+
+
+def worker_count(strategy: tf.distribute.Strategy) -> int:
+    """How many processes train together; one commands all hosts of a TPU."""
+    resolver = strategy.cluster_resolver
+    of_tpu = isinstance(resolver, tf.distribute.cluster_resolver.TPUClusterResolver)
+    if resolver is None or of_tpu or not resolver.task_type:
+        return 1
+    return len(resolver.cluster_spec().as_dict()["worker"])
+
+
+def check_batch_size(strategy: tf.distribute.Strategy, recipe: Recipe) -> None:
+    """Raises RecipeError unless all replicas and micro-batches get equally much."""
+    replicas = strategy.num_replicas_in_sync
+    if recipe.batch_size % (replicas * recipe.accumulation):
+        raise RecipeError(
+            "`batch_size` must be a multiple of the number of replicas times "
+            f"`accumulation`. Received: batch_size={recipe.batch_size}, {replicas} "
+            f"replicas, accumulation={recipe.accumulation}"
+        )
+    check_pairs(recipe.augmentation, recipe.batch_size, replicas)

@@ -1,0 +1,233 @@
+"""Whether a recipe's steps fit a TPU, found out without one: `tpu-check`.
+
+1. The train and the test step of the trainer are lowered to XLA's HLO, in which what a
+   TPU cannot do or does badly has a name. That they compile proves nothing: dynamic
+   shapes compile on a CPU, and on a TPU too.
+2. Where libtpu is installed, XLA's TPU compiler then compiles the train step for the
+   chips of a topology, which need not be there.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ..errors import TrainingError
+from ..model import build_model, compile_trainer
+from ..recipe import Recipe
+from .trainer import Trainer
+
+CLASS_NAMES = tuple("0123456789")  # how many does not matter
+STEPS = 1000  # of the schedule; does not matter either
+
+# What HLO text has where a step is not what a TPU wants.
+PATTERNS = {
+    "dynamic shapes": r"\[[^\]=]*<=\d|(?:get|set)-dimension-size\(|dynamic-reshape\(",
+    "float64": r"\b(?:f64|c128)\[",
+    "float16 (a TPU computes in bfloat16)": r"\bf16\[",
+    "host transfer": r"\b(?:infeed|outfeed|send|recv)\(",
+}
+CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
+# Only say how tensors are divided among devices.
+PARTITIONING = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+
+INSTALL = (
+    "not compiled for a TPU, as libtpu is not installed: "
+    'pip install "jax[tpu]" (0.7 GB; needs no TPU)'
+)
+
+
+def findings(hlo: str) -> list[str]:
+    """What is in a program that should not run on a TPU.
+
+    Args:
+        hlo: The program as HLO text, before optimisation.
+
+    Returns:
+        One line for each kind; none where all is well.
+    """
+    found = [name for name, pattern in PATTERNS.items() if re.search(pattern, hlo)]
+    targets = set(CUSTOM_CALL.findall(hlo)) - PARTITIONING
+    callbacks = {target for target in targets if "callback" in target.lower()}
+    if callbacks:
+        found.append(f"host callback: {', '.join(sorted(callbacks))}")
+    if targets - callbacks:
+        found.append(f"custom call: {', '.join(sorted(targets - callbacks))}")
+    return found
+
+
+def function_findings(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """The same of a TensorFlow function of tensors or `tf.TensorSpec`s."""
+    try:
+        return findings(_compiler_ir(function, arguments)("hlo"))
+    except (ValueError, tf.errors.OpError) as error:
+        operations = sorted(set(re.findall(r"\b(\w+) \(No registered", str(error))))
+        return [f"does not lower: {', '.join(operations) or _first_line(error)}"]
+
+
+def _compiler_ir(function, arguments):
+    """Gives the program of a function in a form: "hlo" or "stablehlo"."""
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    return compiled.experimental_get_compiler_ir(*arguments)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the trainer, on one replica.
+
+    Args:
+        name: What it is.
+        function: Of tensors.
+        arguments: Their shapes and types.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[tf.TensorSpec, ...]
+
+
+def make_trainer(recipe: Recipe) -> Trainer:
+    """The recipe's trainer, with random weights and made-up classes."""
+    model = recipe.model
+    if model.variant is not None:  # weights are large, and change no shape
+        model = dataclasses.replace(model, weights=None)
+    built = build_model(model, CLASS_NAMES, recipe.precision)
+    return compile_trainer(built, recipe, STEPS, STEPS)
+
+
+def trainer_steps(trainer: Trainer, batch_size: int) -> list[Step]:
+    """The train and the test step, as `fit` runs them on each replica.
+
+    Args:
+        trainer: A compiled trainer.
+        batch_size: Images on the replica.
+    """
+    model = trainer.model
+    height, width = model.preprocessing.image_size
+    shape = [batch_size, height, width, model.channels]
+    images = tf.TensorSpec(shape, tf.uint8, "images")
+    labels = tf.TensorSpec([batch_size, model.classes], tf.float32, "labels")
+    weights = tf.TensorSpec([batch_size], tf.float32, "weights")
+    stop = tf.TensorSpec([], tf.float32, "stop")
+
+    def train(images, labels, stop):
+        return trainer._train_replica((images, labels), stop)
+
+    def test(images, labels, weights):
+        trainer._test_replica((images, labels, weights))
+        return trainer.get_metrics_result()
+
+    return [
+        Step("train step", train, (images, labels, stop)),
+        Step("test step", test, (images, labels, weights)),
+    ]
+
+
+def tpu_check(recipe: Recipe, topology: str) -> None:
+    """Prints what is found.
+
+    Args:
+        recipe: Its trainer is checked, with random weights.
+        topology: The TPU's kind and shape: v5e:2x2.
+
+    Raises:
+        TrainingError: Something was found, the TPU's compiler refuses the step, or the
+            backend is not TensorFlow.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise TrainingError("tpu-check lowers TensorFlow's steps: unset KERAS_BACKEND")
+    target = Target(topology) if importlib.util.find_spec("libtpu") else None
+    replicas = len(target.devices) if target else 1
+    steps = trainer_steps(make_trainer(recipe), max(recipe.batch_size // replicas, 1))
+    found = {
+        step.name: function_findings(step.function, *step.arguments) for step in steps
+    }
+    for name, lines in found.items():
+        print(f"{name}: {'; '.join(lines) or 'nothing found in its HLO'}")
+    if any(found.values()):
+        raise TrainingError(
+            f"{recipe.name}: the steps are not fit for a TPU, see above"
+        )
+    if target is None:
+        print(INSTALL)
+        return
+    print(f"train step: {target.compile(steps[0])}")
+
+
+class Target:
+    """XLA's TPU compiler for chips that need not be there.
+
+    Args:
+        topology: See `tpu_check`.
+
+    Raises:
+        TrainingError: There is no such topology, or JAX is another one than the one
+            this was written for.
+    """
+
+    def __init__(self, topology: str):
+        self.topology = topology
+        # Else libtpu asks Google's metadata server which TPU this machine has.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        try:
+            from jax.experimental import topologies
+
+            description = topologies.get_topology_desc(topology, "tpu")
+        except Exception as error:
+            raise TrainingError(
+                "`topology` must be a TPU's kind and shape, such as v5e:2x2. "
+                f"Received: {topology!r}: {_first_line(error)}"
+            ) from None
+        self.devices = description.devices
+
+    def compile(self, step: Step) -> str:
+        """Compiles a step for one chip; says how long it took, and its memory."""
+        program = _compiler_ir(step.function, step.arguments)("stablehlo")
+        began = time.perf_counter()
+        try:
+            memory = _compile(program, self.devices[0]).get_compiled_memory_stats()
+        except Exception as error:
+            raise TrainingError(
+                f"{step.name}: not compiled for {self.topology}: {_first_line(error)}"
+            ) from None
+        seconds = time.perf_counter() - began
+        size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        return (
+            f"compiled for a chip of {self.topology} in {seconds:.0f} s; "
+            f"{step.arguments[0].shape[0]} images need {size / 2**20:,.0f} MiB there"
+        )
+
+
+def _compile(program: str, device: Any) -> Any:
+    """An executable for one device of a topology; private parts of JAX 0.10."""
+    from jax._src.compiler import get_compile_options
+    from jax._src.interpreters.mlir import make_ir_context
+    from jax._src.lib import _jax
+    from jax._src.lib.mlir import ir
+
+    # TensorFlow copies the new value of each variable with an operation that is not
+    # portable; a reshape to the same shape is as good.
+    program = re.sub(
+        r"mhlo\.copy (%\S+) : (tensor<[^>]*>)",
+        r"stablehlo.reshape \1 : (\2) -> \2",
+        program,
+    )
+    with make_ir_context():
+        module = ir.Module.parse(program)
+    options = get_compile_options(num_replicas=1, num_partitions=1)
+    return device.client.compile(module, _jax.DeviceList((device,)), options)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]

@@ -1,0 +1,1 @@
+"""What a run reports: console line, TensorBoard, pictures, report.md."""

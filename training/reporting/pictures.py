@@ -1,0 +1,221 @@
+"""The pictures of a run: curves, confusion matrix, images."""
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from etils import epath
+
+from keras_vit import ImagePreprocessing
+
+from .. import storage
+from ..data.augment import fit_to_model
+from ..data.splits import Split
+from ..errors import TrainingError
+from ..evaluate import Evaluation
+from .report import write_markdown as write_markdown
+
+MOST_IMAGES = 24  # in misclassified.png and examples.png
+MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed
+MOST_NAMES = 150  # classes up to which it has their names
+DPI = 120
+
+
+def pyplot():
+    """matplotlib.pyplot, drawing into files only.
+
+    Raises:
+        TrainingError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise TrainingError(
+            'the pictures need matplotlib: pip install -c constraints.txt -e ".[viz]"'
+        ) from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+PANELS = {
+    "loss": "Loss",
+    "accuracy": "Accuracy",
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Gradient norm of the last step",
+}
+
+
+def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
+    """Loss, accuracy, learning rate and gradient norm over the epochs."""
+    figure, axes = pyplot().subplots(2, 2, figsize=(10, 7), layout="constrained")
+    for axis, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
+        if not any(key in row for row in history):
+            axis.axis("off")
+            continue
+        _draw_curve(axis, history, key, "training")
+        if any(f"val_{key}" in row for row in history):
+            _draw_curve(axis, history, f"val_{key}", "validation")
+        axis.set(title=title, xlabel="epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        axis.grid(alpha=0.3)
+        if key in ("loss", "accuracy"):
+            axis.legend()
+        else:
+            axis.axhline(0, color="none")  # the axis begins there
+    _save(figure, path)
+
+
+def _draw_curve(axis, history, key, label):
+    # A single epoch, or one between two without a number, is a point and no line.
+    marker = "." if len(history) <= 50 else ""
+    epochs = [row["epoch"] for row in history]
+    values = [_number(row.get(key)) for row in history]
+    axis.plot(epochs, values, marker=marker, label=label)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def draw_confusion_matrix(evaluation: Evaluation, path: epath.PathLike) -> None:
+    """Counts of true class (row) against predicted class (column)."""
+    _save(_confusion_figure(evaluation), path)
+
+
+def confusion_matrix_image(evaluation: Evaluation) -> np.ndarray[Any, Any]:
+    """The same picture as uint8 [H, W, 3]."""
+    return _pixels(_confusion_figure(evaluation))
+
+
+def _confusion_figure(evaluation: Evaluation):
+    plt = pyplot()
+    counts = evaluation.confusion()
+    classes = len(counts)
+    side = min(max(5.0, 0.55 * classes + 2), 20.0)
+    figure, axis = plt.subplots(figsize=(side + 1, side), layout="constrained")
+    # The diagonal would hide a single error: colours follow the square root.
+    image = axis.imshow(counts, cmap="Blues", norm=_root())
+    figure.colorbar(image, ax=axis, label="images", shrink=0.8)
+    if classes <= MOST_NAMES:
+        _write_names(axis, [_shorten(name) for name in evaluation.class_names])
+    axis.set(
+        xlabel="predicted",
+        ylabel="true",
+        title=f"Accuracy {evaluation.accuracy:.4f} on {len(evaluation.labels)} images",
+    )
+    if classes <= MOST_NUMBERS:
+        _write_counts(axis, counts)
+    return figure
+
+
+def _write_names(axis, names: list[str]) -> None:
+    size = 10 if len(names) <= 60 else 6
+    axis.set_xticks(
+        range(len(names)), names, rotation=90 if _long(names) else 0, fontsize=size
+    )
+    axis.set_yticks(range(len(names)), names, fontsize=size)
+
+
+def _write_counts(axis, counts: np.ndarray[Any, Any]) -> None:
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            color = "white" if count > counts.max() / 3 else "black"
+            axis.text(column, row, count, ha="center", va="center", color=color)
+
+
+def draw_examples(images: np.ndarray[Any, Any], path: epath.PathLike) -> None:
+    """A grid of augmented inputs, uint8 [n, H, W, C]: what the model is trained on."""
+    _save(_example_figure(images), path)
+
+
+def example_grid(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same picture as uint8 [H, W, 3]."""
+    return _pixels(_example_figure(images))
+
+
+def _example_figure(images: np.ndarray[Any, Any]):
+    shown = np.asarray(images)[:MOST_IMAGES]
+    figure, axes = _grid(len(shown), height=2.0)
+    for axis, pixels in zip(axes, shown, strict=False):
+        axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+    figure.suptitle("Images as the model sees them in training")
+    return figure
+
+
+def draw_misclassified(
+    evaluation: Evaluation,
+    split: Split,
+    preprocessing: ImagePreprocessing,
+    path: epath.PathLike,
+) -> None:
+    """The wrongly classified images, those first where the model was surest."""
+    wrong = np.flatnonzero(evaluation.predictions != evaluation.labels)
+    surest = np.argsort(-evaluation.probabilities[wrong].max(axis=1), kind="stable")
+    shown = wrong[surest][:MOST_IMAGES]
+    figure, axes = _grid(len(shown), height=2.4)
+    for axis, index in zip(axes, shown, strict=False):
+        pixels = fit_to_model(split.read(tf.constant(index, tf.int64)), preprocessing)
+        axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+        axis.set_title(_caption(evaluation, index), fontsize=8)
+    count = f"the {len(shown)} surest of " if len(shown) < len(wrong) else ""
+    figure.suptitle(
+        f"Misclassified: {count}{len(wrong)} of {len(evaluation.labels)} images"
+    )
+    _save(figure, path)
+
+
+def _grid(count: int, height: float):
+    """A figure with places for so many images; its axes in order."""
+    columns = min(6, max(3, count))
+    rows = max(1, math.ceil(count / columns))
+    figure, axes = pyplot().subplots(
+        rows,
+        columns,
+        figsize=(1.9 * columns, height * rows + 0.5),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axis in axes.flat:
+        axis.axis("off")
+    return figure, axes.flat
+
+
+def _caption(evaluation: Evaluation, index: int) -> str:
+    predicted = evaluation.predictions[index]
+    return (
+        f"true: {_shorten(evaluation.class_names[evaluation.labels[index]])}\n"
+        f"predicted: {_shorten(evaluation.class_names[predicted])} "
+        f"({evaluation.probabilities[index, predicted]:.0%})"
+    )
+
+
+def _root():
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(0.5, vmin=0)
+
+
+def _shorten(name: str, most: int = 18) -> str:
+    """Long names differ at their ends as often as at their beginnings."""
+    half = most // 2
+    return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _long(names: list[str]) -> bool:
+    return max(map(len, names)) > 4 or len(names) > 15
+
+
+def _save(figure, path: epath.PathLike) -> None:
+    with storage.writing(path) as local:
+        figure.savefig(local, dpi=DPI)
+    pyplot().close(figure)
+
+
+def _pixels(figure) -> np.ndarray[Any, Any]:
+    figure.canvas.draw()
+    pixels = np.array(figure.canvas.buffer_rgba())[..., :3]
+    pyplot().close(figure)
+    return pixels

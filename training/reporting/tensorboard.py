@@ -1,0 +1,215 @@
+"""What TensorBoard shows of a run: scalars of steps and epochs, images, a profile.
+
+Three runs of TensorBoard lie in the folder: `steps` against the step of the whole run,
+`train` and `validation` against the epoch, as Keras's TensorBoard names them. That one
+counts from 0 again in a resumed run, and calls of the step function instead of steps.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from etils import epath
+
+from .. import storage
+from ..engine.schedule import learning_rate
+from ..evaluate import Evaluation
+from ..recipe import Recipe
+from . import pictures
+from .throughput import Throughput, utilisation_factor
+
+# Seconds between two lines of scalars, of which one takes about 2 ms, and lines after
+# which the time between them grows as the run does.
+PAUSE = 0.5
+MANY_LINES = 10_000
+MOST_MATRICES = 20  # confusion matrices in a run
+
+
+class RunBoard(keras.callbacks.Callback):
+    """Writes for `tensorboard --logdir runs`; construct it on the chief only.
+
+    Args:
+        folder: The run's folder; `tensorboard/` in it is written.
+        recipe: `precision` is used.
+        plain_model: The model, for its operations.
+        images_per_step: The global batch.
+        example_images: Augmented inputs, uint8 [n, H, W, C], or a function that returns
+            them, called when a run begins.
+        validation: Returns the validation images' evaluation; called at an epoch's end
+            where a confusion matrix is due.
+        profile: The first and the last step to profile, counted from 1 in the whole
+            run; `pip install tensorboard-plugin-profile` shows it.
+        first_step: Steps of the whole run that were done before. What a killed run
+            wrote about later ones is removed.
+        devices: How many devices train.
+        device_name: Their name; see `throughput.device_name`.
+    """
+
+    def __init__(
+        self,
+        folder: epath.PathLike,
+        recipe: Recipe,
+        plain_model: keras.Model,
+        images_per_step: int,
+        *,
+        example_images: np.ndarray | Callable[[], np.ndarray] | None = None,
+        validation: Callable[[], Evaluation] | None = None,
+        profile: tuple[int, int] | None = None,
+        first_step: int = 0,
+        devices: int,
+        device_name: str,
+    ):
+        super().__init__()
+        self.folder = epath.Path(folder) / "tensorboard"
+        self.throughput = Throughput(images_per_step, first_step)
+        self.utilisation = utilisation_factor(
+            plain_model, recipe.precision, devices, device_name
+        )
+        self.example_images = example_images
+        self.validation = validation
+        self.profile = profile
+        self.first_step = first_step
+        self.writers: dict[str, tf.summary.SummaryWriter] = {}
+        self.profiling = False
+        self.began = self.next_line = 0.0
+
+    def set_params(self, params):
+        """Takes Keras's `steps` and `epochs`."""
+        super().set_params(params)
+        self.throughput.set_params(params)
+
+    def on_train_begin(self, logs=None):
+        """Makes the folder fit the step that the run goes on from."""
+        self.began = time.perf_counter()
+        if self.first_step:
+            epochs_done = self.first_step // self.params["steps"]
+            _cut(self.folder / "steps", self.first_step)
+            _cut(self.folder / "train", epochs_done)
+            _cut(self.folder / "validation", epochs_done)
+        elif self.example_images is not None:
+            given = self.example_images
+            images = given() if callable(given) else given
+            self._write_image(
+                "train", "augmented images", pictures.example_grid(images)
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Starts the clock."""
+        self.throughput.on_epoch_begin(epoch)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Starts the profile before its first step."""
+        step = self.throughput.steps_before + batch + 1
+        if self.profile and self.profile[0] <= step <= self.profile[1]:
+            self._start_profile()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Writes what the logs say, where the last line is long enough ago."""
+        self.throughput.on_train_batch_end(batch, logs)
+        step = self.throughput.step
+        if step == self.first_step:
+            return
+        if self.profile and step >= self.profile[1]:
+            self._stop_profile()
+        now = time.perf_counter()
+        if now >= self.next_line:
+            self._write_scalars("steps", "", self._completed(logs), step)
+            self.next_line = now + max(PAUSE, (now - self.began) / MANY_LINES)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Writes the epoch's figures and, now and then, the confusion matrix."""
+        self.throughput.on_epoch_end(epoch, logs)
+        train = {k: v for k, v in logs.items() if not k.startswith("val_")}
+        self._write_scalars("train", "epoch_", self._completed(train), epoch + 1)
+        validation = {k[4:]: v for k, v in logs.items() if k.startswith("val_")}
+        self._write_scalars("validation", "epoch_", validation, epoch + 1)
+        every = math.ceil(self.params["epochs"] / MOST_MATRICES)
+        last = epoch + 1 == self.params["epochs"]
+        if self.validation is not None and (last or (epoch + 1) % every == 0):
+            image = pictures.confusion_matrix_image(self.validation())
+            self._write_image("validation", "confusion matrix", image, epoch + 1)
+
+    def on_train_end(self, logs=None):
+        """Closes the files."""
+        self._stop_profile()
+        for writer in self.writers.values():
+            writer.close()
+
+    def _completed(self, logs: dict[str, float]) -> dict[str, float]:
+        """The logs with learning rate and utilisation."""
+        rate = learning_rate(self.model.optimizer, self.throughput.step - 1)
+        figures = {**logs, "learning_rate": rate}
+        if self.utilisation is not None:
+            figures["mfu"] = logs["images_per_second"] * self.utilisation
+        return figures
+
+    def _writer(self, run: str) -> tf.summary.SummaryWriter:
+        if run not in self.writers:
+            path = os.fspath(self.folder / run)
+            self.writers[run] = tf.summary.create_file_writer(path)
+        return self.writers[run]
+
+    def _write_scalars(self, run, prefix, figures, step):
+        if not figures:
+            return
+        with self._writer(run).as_default(step):
+            for name, value in figures.items():
+                tf.summary.scalar(prefix + name, value)
+
+    def _write_image(self, run, name, image, step=0):
+        with self._writer(run).as_default(step):
+            tf.summary.image(name, image[np.newaxis])
+
+    def _start_profile(self):
+        if not self.profiling:
+            _profiler().start(os.fspath(self.folder / "steps"))
+            self.profiling = True
+
+    def _stop_profile(self):
+        if self.profiling:
+            _profiler().stop()
+            self.profiling = False
+
+
+class _JaxProfiler:
+    """JAX's profiler with the names of TensorFlow's."""
+
+    def __init__(self):
+        import jax
+
+        self.start, self.stop = jax.profiler.start_trace, jax.profiler.stop_trace
+
+
+def _profiler() -> Any:
+    jax = keras.backend.backend() == "jax"
+    return _JaxProfiler() if jax else tf.profiler.experimental
+
+
+def _cut(run: epath.Path, last: int) -> None:
+    """Removes the events after step `last`, and a torn one, from a run's files.
+
+    TensorBoard's data server would pass over them, but not who reads the files in
+    Python.
+    """
+    for path in run.glob("*tfevents*"):
+        records = list(_records(path))
+        kept = [r for r in records if tf.compat.v1.Event.FromString(r).step <= last]
+        with (
+            storage.writing(path) as local,
+            tf.io.TFRecordWriter(os.fspath(local)) as writer,
+        ):
+            for record in kept:
+                writer.write(record)
+
+
+def _records(path: epath.Path) -> Iterator[bytes]:
+    """The whole records of a file; a killed run may have left a part of one."""
+    try:
+        yield from tf.data.TFRecordDataset(os.fspath(path)).as_numpy_iterator()
+    except tf.errors.DataLossError:
+        return

@@ -1,0 +1,1 @@
+"""Studies: recipes beside one another and beside other classifiers."""

@@ -1,0 +1,92 @@
+"""scikit-learn's classifiers on a recipe's own images, beside its finished runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import SVC
+
+from ..data.pipeline import evaluation_batches, load_splits
+from ..data.splits import Split
+from ..evaluate import BATCH_SIZE
+from ..model import make_preprocessing
+from ..recipe import Recipe, load_recipe
+
+# gamma is the one of scikit-learn's example "Recognizing hand-written digits", whose
+# pixels go from 0 to 16.
+CLASSIFIERS = {
+    "kNN, k = 3": KNeighborsClassifier(3),
+    "SVM, RBF kernel, gamma 0.001": SVC(gamma=0.001),
+    "logistic regression": LogisticRegression(max_iter=2000),
+    "random forest, 100 trees": RandomForestClassifier(random_state=0),
+}
+PIXEL_RANGE = 16
+
+
+def baseline_scores(recipe: Recipe) -> list[tuple[str, float, float]]:
+    """Fits each classifier to the training and validation images of a recipe.
+
+    Returns:
+        Rows of name, accuracy and macro F1 on the test images.
+    """
+    splits = load_splits(recipe.data, recipe.model.channels)
+    parts = [part for part in (splits.train, splits.validation) if part is not None]
+    pixels = np.concatenate([_pixels(recipe, part) for part in parts])
+    labels = np.concatenate([part.labels for part in parts])
+    test = _pixels(recipe, splits.test)
+    rows = []
+    for name, classifier in CLASSIFIERS.items():
+        predicted = classifier.fit(pixels, labels).predict(test)
+        f1 = f1_score(splits.test.labels, predicted, average="macro")
+        rows.append((name, accuracy_score(splits.test.labels, predicted), float(f1)))
+    return rows
+
+
+def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
+    """[n, H * W * C], 0 to 16, in the model's size."""
+    preprocessing = make_preprocessing(recipe.model)
+    batches = evaluation_batches(split, BATCH_SIZE, preprocessing).as_numpy_iterator()
+    images = np.concatenate([images for images, *_ in batches])[: len(split)]
+    return np.round(images.reshape(len(images), -1) * (PIXEL_RANGE / 255), 3)
+
+
+def run_scores(recipe: Recipe, folder: Path) -> list[tuple[str, float, float]]:
+    """The finished runs that were tested on the same images.
+
+    Args:
+        recipe: Its `data` must be the run's.
+        folder: Where the runs are.
+
+    Returns:
+        Rows of name, accuracy and macro F1, and of their mean where there are several.
+    """
+    rows = []
+    for path in sorted(folder.glob("*/report.json")):
+        if load_recipe(path.parent / "recipe.yaml").data == recipe.data:
+            report = json.loads(path.read_text("utf-8"))
+            rows.append((path.parent.name, report["accuracy"], report["macro_f1"]))
+    if len(rows) > 1:
+        accuracy, f1 = np.mean([row[1:] for row in rows], axis=0)
+        rows.append((f"mean of {len(rows)} runs", float(accuracy), float(f1)))
+    return rows
+
+
+def print_comparison(recipe: Recipe, runs_folder: Path) -> None:
+    """Prints baselines and runs in one table."""
+    table = Table(title=f"Test images of {recipe.data.source}")
+    table.add_column("model")
+    table.add_column("accuracy", justify="right")
+    table.add_column("macro F1", justify="right")
+    for name, accuracy, f1 in baseline_scores(recipe):
+        table.add_row(name, f"{accuracy:.4f}", f"{f1:.4f}")
+    table.add_section()
+    for name, accuracy, f1 in run_scores(recipe, runs_folder):
+        table.add_row(name, f"{accuracy:.4f}", f"{f1:.4f}")
+    Console().print(table)

@@ -1,0 +1,213 @@
+"""Recipes side by side on the same images, before and after training."""
+
+import csv
+import dataclasses
+import gc
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from .. import storage
+from ..data.pipeline import load_splits
+from ..engine import run_folder
+from ..errors import RecipeError, RunError
+from ..evaluate import evaluate
+from ..fit import fit
+from ..model import build_model
+from ..recipe import Recipe, load_recipe
+from ..reporting.pictures import pyplot
+
+COLUMNS = (
+    *("recipe", "weights", "accuracy before", "after", "F1 before", "after"),
+    *("published", "minutes"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one recipe came to.
+
+    Args:
+        name: The recipe's name.
+        parameters: Weights of the model.
+        accuracy_before: On the test images, before training. A new classifier is zero,
+            so that every image gets the same class: the share of the first class.
+        accuracy: The same of the best epoch.
+        macro_f1_before: Mean of the classes' F1, before training.
+        macro_f1: The same of the best epoch.
+        published_accuracy: What the recipe's reference reports, or None.
+        seconds: Of training and validation.
+    """
+
+    name: str
+    parameters: int
+    accuracy_before: float
+    accuracy: float
+    macro_f1_before: float
+    macro_f1: float
+    published_accuracy: float | None
+    seconds: float
+
+    def cells(self) -> list[str]:
+        """As text, in the order of `COLUMNS`."""
+        published = self.published_accuracy
+        return [
+            self.name,
+            f"{self.parameters / 1e6:.2f}M",
+            f"{self.accuracy_before:.4f}",
+            f"{self.accuracy:.4f}",
+            f"{self.macro_f1_before:.4f}",
+            f"{self.macro_f1:.4f}",
+            "" if published is None else f"{published:.4f}",
+            f"{self.seconds / 60:.1f}",
+        ]
+
+
+def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
+    """Evaluates, trains and evaluates the model of each recipe, one after the other.
+
+    What is finished in the folder is not done again, and an unfinished run goes on.
+
+    Args:
+        recipes: With the same data, and names of their own.
+        folder: Where each recipe has its run, `folder/NAME`, and where
+            comparison.md, comparison.json and curves.png are written.
+
+    Returns:
+        One row for each recipe.
+
+    Raises:
+        TrainingError: Of a recipe, its data or its weights; or the folder holds a run
+            of another recipe.
+    """
+    pyplot()  # a missing extra is told before the training, not after
+    _check_same_data(recipes)
+    for recipe in recipes:
+        _check_run(recipe, folder / recipe.name)
+    # First, because it finds the mistakes of all recipes before any is trained.
+    befores = [_before(r, folder / f"{r.name}-before.json") for r in recipes]
+    rows = [_row(*pair, folder) for pair in zip(recipes, befores, strict=True)]
+    _write_tables(rows, folder)
+    histories = {r.name: _history(folder / r.name / "history.csv") for r in recipes}
+    draw_curves(histories, folder / "curves.png")
+    print_rows(rows, f"Test images of {recipes[0].data.source}")
+    return rows
+
+
+def _check_same_data(recipes: Sequence[Recipe]) -> None:
+    first = recipes[0]
+    for other in recipes[1:]:
+        if other.data != first.data:
+            raise RecipeError(
+                "the recipes must have the same data (--data.source and the like are "
+                f"for all of them). Received: {first.name} with {first.data} and "
+                f"{other.name} with {other.data}"
+            )
+    names = [recipe.name for recipe in recipes]
+    if len(set(names)) < len(names):
+        raise RecipeError(
+            f"the recipes must have different names. Received: {', '.join(names)}"
+        )
+
+
+def _check_run(recipe: Recipe, run: Path) -> None:
+    file = run / "recipe.yaml"
+    if file.exists() and load_recipe(file) != recipe:
+        raise RunError(
+            f"{run}: holds a run of another recipe; choose another --output_dir"
+        )
+
+
+def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Row:
+    run = folder / recipe.name
+    if not (run / "report.json").exists():
+        fit(recipe, run, resume=True)
+        gc.collect()  # two large models at a time need not fit into the memory
+    report = json.loads((run / "report.json").read_text("utf-8"))
+    return Row(
+        recipe.name,
+        report["parameters"],
+        before["accuracy"],
+        report["accuracy"],
+        before["macro_f1"],
+        report["macro_f1"],
+        recipe.published_accuracy,
+        report["seconds"],
+    )
+
+
+def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
+    """Accuracy and F1 of the untrained model, kept in the file."""
+    if file.exists():
+        kept = json.loads(file.read_text("utf-8"))
+        if kept["recipe"] == recipe.to_yaml():
+            return kept
+    splits = load_splits(recipe.data, recipe.model.channels)
+    keras.utils.set_random_seed(recipe.seed)
+    model = build_model(recipe.model, splits.class_names, recipe.precision)
+    summary = evaluate(model, splits.test).summary()
+    kept = {key: summary[key] for key in ("accuracy", "macro_f1")}
+    kept["recipe"] = recipe.to_yaml()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    run_folder.write_report(file, kept)
+    return kept
+
+
+def _history(file: Path) -> list[dict[str, float]]:
+    with file.open(encoding="utf-8", newline="") as rows:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(rows)]
+
+
+def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> None:
+    """Loss and accuracy over the epochs, one line for each recipe.
+
+    They are of the validation images; where a recipe has none, dashed and of the
+    training images. The legend says which.
+    """
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    for axis, key in zip(axes, ("loss", "accuracy"), strict=True):
+        for name, history in histories.items():
+            validation = f"val_{key}" in history[0]
+            images = "validation" if validation else "training"
+            axis.plot(
+                [row["epoch"] for row in history],
+                [row[f"val_{key}" if validation else key] for row in history],
+                linestyle="-" if validation else "--",
+                marker="." if len(history) < 10 else "",
+                label=f"{name} ({images})",
+            )
+        axis.set(title=key.capitalize(), xlabel="epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _write_tables(rows: Sequence[Row], folder: Path) -> None:
+    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)]]
+    lines += [row.cells() for row in rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    text = f"# Comparison\n\n{table}\n\n![curves](curves.png)\n"
+    storage.write_text(folder / "comparison.md", text)
+    everything = {"rows": [dataclasses.asdict(row) for row in rows]}
+    run_folder.write_report(folder / "comparison.json", everything)
+
+
+def print_rows(rows: Sequence[Row], title: str) -> None:
+    """Prints the table; F1 is the mean of the classes' F1."""
+    table = Table(title=title, box=SIMPLE, padding=(0, 0))
+    for column in COLUMNS:
+        first = column == "recipe"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
+    for row in rows:
+        table.add_row(*row.cells())
+    Console().print(table)

@@ -1,0 +1,142 @@
+"""The convolutional networks that a Vision Transformer is compared with.
+
+They are keras.applications' ResNets and a small network for small images; Big
+Transfer's ResNets are in `keras_vit`. All become a `keras_vit.ImageClassifier`, so that
+whatever works on a Vision Transformer's file works on theirs.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras import layers
+
+import keras_vit
+from keras_vit import ImageClassifier
+
+from ..errors import RecipeError
+from ..recipe import ModelConfig, require
+
+RESNETS: dict[str, Callable[..., keras.Model]] = {
+    "ResNet50": keras.applications.ResNet50,
+    "ResNet101": keras.applications.ResNet101,
+    "ResNet152": keras.applications.ResNet152,
+}
+# What keras.applications' "caffe" mode subtracts, here for red, green, blue.
+CAFFE_MEAN = (123.68, 116.779, 103.939)
+
+
+def build_resnet(
+    config: ModelConfig, arguments: dict[str, Any], dtype: str
+) -> ImageClassifier:
+    """A ResNet of keras.applications (version 1, with BatchNormalization).
+
+    Args:
+        config: `variant`, `weights`, the size and the resampling are used.
+        arguments: What all models have: preprocessing, classes and their names.
+        dtype: A dtype policy.
+
+    Returns:
+        The classifier. Its weights expect what keras.applications calls caffe: blue,
+        green, red, each less its mean. The mean is in `preprocessing`, and the first
+        kernel is turned to red, green, blue, which comes to the same.
+
+    Raises:
+        RecipeError: There is no such ResNet, or its weights cannot be had.
+    """
+    variant = config.variant
+    wanted = f"one of {', '.join(RESNETS)} for resnet"
+    require(variant in RESNETS, "model.variant", wanted, variant)
+    arguments["preprocessing"] = _with_caffe_mean(arguments["preprocessing"])
+    with dtype_policy(dtype):
+        backbone = _load_resnet(config, arguments["preprocessing"].image_size)
+        return ImageClassifier(backbone=backbone, dtype=dtype, **arguments)
+
+
+def _load_resnet(config: ModelConfig, size: tuple[int, int]) -> keras.Model:
+    weights = config.weights
+    if weights not in (None, "imagenet") and not Path(str(weights)).is_file():
+        raise RecipeError(
+            "`model.weights` must be imagenet or the path of a .weights.h5 file for "
+            f"resnet. Received: {weights!r}"
+        )
+    require(
+        weights is None or config.channels == 3,
+        "model.channels",
+        "3 with weights for resnet",
+        config.channels,
+    )
+    try:
+        backbone = RESNETS[str(config.variant)](
+            include_top=False,
+            weights=weights,
+            input_shape=(*size, config.channels),
+            pooling="avg",
+            name="backbone",
+        )
+    except Exception as error:
+        # keras.utils.get_file raises Exception itself where it cannot download.
+        raise RecipeError(
+            f"`model.weights` must be a file that fits {config.variant}, or imagenet "
+            f"where it can be downloaded. Received: {weights!r}: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    if weights is not None:
+        kernel = backbone.get_layer("conv1_conv").kernel
+        kernel.assign(keras.ops.flip(kernel, axis=2))
+    return backbone
+
+
+def _with_caffe_mean(layer: keras_vit.ImagePreprocessing):
+    mean = {"mean": CAFFE_MEAN, "std": 1.0}
+    return type(layer).from_config({**layer.get_config(), **mean})
+
+
+def build_cnn(
+    config: ModelConfig, arguments: dict[str, Any], dtype: str
+) -> ImageClassifier:
+    """A small convolutional network, the baseline of small images.
+
+    `depth` stages: a 3x3 convolution, GroupNormalization, ReLU; each but the first
+    halves the map beforehand and doubles the channels, which begin with `width`.
+
+    Raises:
+        RecipeError: Width or depth is missing, the image is too small for so many
+            stages, or weights are named, of which none are published.
+    """
+    weights = config.weights
+    require(weights is None, "model.weights", "a run's .keras file for cnn", weights)
+    for name in ("width", "depth"):
+        value = getattr(config, name)
+        require(value is not None, f"model.{name}", "given for cnn", value)
+    size = arguments["preprocessing"].image_size
+    stages = config.depth or 0
+    wanted = f"small enough to halve images of {size[0]}x{size[1]} pixels {stages - 1}x"
+    require(min(size) >= 2 ** (stages - 1), "model.depth", wanted, stages)
+    with dtype_policy(dtype):
+        images = keras.Input((*size, config.channels))
+        x = images
+        for stage in range(stages):
+            if stage:
+                x = layers.MaxPooling2D(name=f"pool_{stage}")(x)
+            channels = (config.width or 0) * 2**stage
+            x = layers.Conv2D(channels, 3, padding="same", name=f"conv_{stage}")(x)
+            x = layers.GroupNormalization(groups=1, name=f"norm_{stage}")(x)
+            x = layers.ReLU(name=f"relu_{stage}")(x)
+        x = layers.GlobalAveragePooling2D(name="pooling")(x)
+        x = layers.Dropout(config.dropout, name="dropout")(x)
+        backbone = keras.Model(images, x, name="backbone")
+        return ImageClassifier(backbone=backbone, dtype=dtype, **arguments)
+
+
+@contextlib.contextmanager
+def dtype_policy(dtype: str) -> Iterator[None]:
+    """Inside, layers without a dtype of their own have this policy."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
