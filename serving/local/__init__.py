@@ -7,7 +7,7 @@ when they are first asked for, since they need TensorFlow and the extra `[serve]
 import importlib
 from typing import Any
 
-_MODULES = {"LocalServer": ".embedded", "main": ".cli"}
+_MODULES = {"LocalServer": ".embedded", "main": ".serve"}
 __all__ = ["LocalServer", "main"]
 
 
