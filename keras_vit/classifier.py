@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.base import ImageModel, check_labels, connect_classifier
+from keras_vit.base import ImageModel, classifier
+from keras_vit.checks import check_images_and_classes
 from keras_vit.preprocessing import ImagePreprocessing
 
 
@@ -50,25 +51,14 @@ class ImageClassifier(ImageModel):
         dtype: Any = None,
         name: str | None = None,
     ):
-        arguments: dict[str, Any] = {
-            "backbone": backbone,
-            "classes": classes,
-            "head_bias_init": head_bias_init,
-            "classifier_activation": classifier_activation,
-            "preprocessing": preprocessing,
-            "class_names": None if class_names is None else list(class_names),
-        }
+        if class_names is not None:
+            class_names = list(class_names)
         _check_backbone(backbone)
-        *size, channels = backbone.input_shape[1:]
-        check_labels(image_size=tuple(size), channels=channels, **arguments)
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        self.keep_arguments(locals())
+        check_images_and_classes(self)
         images = keras.Input(backbone.input_shape[1:], name="images")
         x = images if preprocessing is None else preprocessing(images)
-        outputs = connect_classifier(
-            backbone(x), classes, head_bias_init, classifier_activation
-        )
-        super().__init__(images, outputs, name=name)
-        self.describe(arguments, policy)
+        super().__init__(images, classifier(backbone(x), self), name=name)
 
     @property
     def image_size(self) -> tuple[int, int]:

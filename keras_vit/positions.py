@@ -1,7 +1,7 @@
-"""Where a token stands: embeddings added to tokens, and offsets for attention.
+"""Position embeddings: added to tokens, or relative ones for attention scores.
 
-The kinds are those of the paper's Table 8 (appendix D.4), and the fixed sine and
-cosine waves of big_vision and MAE.
+The kinds are those of the paper's Table 8 (appendix D.4), and the fixed sines and
+cosines of big_vision and MAE.
 """
 
 import keras

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.weights.build import copy_weights, rebuild
+from keras_vit.weights.build import build_preset, copy_weights, rebuild
 
 from .engine import run_folder
 from .engine.optimizer import make_optimizer
@@ -72,7 +72,7 @@ def build_model(
             "dtype": dtype,
         }
         if config.architecture == "bit":
-            return _build(keras_vit.ResNet, config, common | {"head": "gap"})
+            return _build(keras_vit.ResNet, config, common | {"pooling": "avg"})
         return _build_vit(config, common)
     except (ValueError, ImportError) as error:
         raise RecipeError(f"model: {' '.join(str(error).split())}") from error
@@ -129,7 +129,7 @@ BASELINES = {"resnet": build_resnet, "cnn": build_cnn}
 
 
 def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
-    given = ("head", "dropout", "stochastic_depth", "representation_size")
+    given = ("pooling", "dropout", "stochastic_depth", "representation_size")
     arguments = common | {name: getattr(config, name) for name in given}
     if config.weights is None:
         arguments |= {name: getattr(config, name) for name in STRUCTURE}
@@ -167,10 +167,10 @@ def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
     weights = config.weights
     if _is_own(config):
         return _from_own_model(model_class, config, arguments)
-    if config.variant is not None:
-        return model_class.from_variant(config.variant, weights=weights, **arguments)
     if weights is not None:
-        return keras_vit.from_checkpoint(weights, **arguments)
+        return build_preset(model_class, weights, arguments, variant=config.variant)
+    if config.variant is not None:
+        return model_class.from_variant(config.variant, **arguments)
     return model_class(**arguments)
 
 

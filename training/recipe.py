@@ -46,7 +46,8 @@ class ModelConfig:
         heads: Number of attention heads.
         image_size: Side of the input in pixels, or [height, width].
         channels: 1 (gray) or 3 (RGB).
-        head: token, gap (mean of the patches) or map (attention pooling).
+        pooling: token (the class token), avg (mean of the patches) or map (attention
+            pooling).
         class_token: Whether there is a class token.
         representation_size: Width of the head's hidden layer, or null for none.
         head_bias_init: First bias of the classifier; -10 for a sigmoid loss over many
@@ -81,7 +82,7 @@ class ModelConfig:
     heads: int | None = None
     image_size: int | tuple[int, int] = 224
     channels: Literal[1, 3] = 3
-    head: Literal["token", "gap", "map"] = "token"
+    pooling: Literal["token", "avg", "map"] = "token"
     class_token: bool = True
     representation_size: int | None = None
     head_bias_init: float = 0.0

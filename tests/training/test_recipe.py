@@ -111,8 +111,8 @@ def test_flags_win_over_the_recipe(capsys):
         ),
         (["fit", "--data.source=digits", "--epochs", "2.5"], ["epochs", "int", "2.5"]),
         (
-            ["fit", "--data.source=digits", "--model.head", "tail"],
-            ["model.head", "token", "tail"],
+            ["fit", "--data.source=digits", "--model.pooling", "tail"],
+            ["model.pooling", "token", "tail"],
         ),
         (["fit", "--recipe", "digit"], ["one of", "digits", "'digit'"]),
         (["fit", "--config", "none.yaml"], ["none.yaml"]),

@@ -205,7 +205,7 @@ def test_a_published_file_goes_whole_into_the_official_architecture(published):
     assert model.representation_size == (model.width if row.pre_logits else None)
     assert (model.patch_size, model.classes) == (row.patch, row.classes)
     assert model.image_size == (row.rows * row.side,) * 2
-    assert (model.resnet_blocks, model.resnet_width) == (row.units, 1)
+    assert (model.resnet_blocks, model.resnet_width_factor) == (row.units, 1)
     assert (model.head, model.gelu, model.norm_epsilon) == ("token", "tanh", 1e-6)
 
 
