@@ -199,7 +199,7 @@ def test_an_axial_block_has_two_blocks_of_weights():
 def test_grid_and_prefix_tokens_say_what_the_tokens_are(kwargs, grid, prefix_tokens):
     model = small(**{"pooling": None, **kwargs})
     assert (model.grid, model.prefix_tokens) == (grid, prefix_tokens)
-    if model.head == "none":
+    if model.pooling is None:
         assert model.output_shape[1] == prefix_tokens + grid[0] * grid[1]
 
 
