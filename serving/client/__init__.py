@@ -35,11 +35,11 @@ from .responses import (
     TensorInfo,
     VersionStatus,
 )
-from .rest import RestClient
+from .rest_client import RestClient
 
 if TYPE_CHECKING:
-    from .grpc import AsyncGrpcClient, GrpcClient
-    from .rest_aio import AsyncRestClient
+    from .async_rest_client import AsyncRestClient
+    from .grpc_client import AsyncGrpcClient, GrpcClient
 
 __all__ = [
     "AsyncGrpcClient",
@@ -66,9 +66,9 @@ __all__ = [
 ]
 
 _LATER = {
-    "AsyncGrpcClient": ".grpc",
-    "AsyncRestClient": ".rest_aio",
-    "GrpcClient": ".grpc",
+    "AsyncGrpcClient": ".grpc_client",
+    "AsyncRestClient": ".async_rest_client",
+    "GrpcClient": ".grpc_client",
 }
 
 

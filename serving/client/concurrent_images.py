@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .errors import InvalidArgument, MessageTooLarge, ServingError
-from .images import Image, check_images, image_bytes
+from .image_encoding import Image, check_images, image_bytes
 from .steps import Await, Flow, FlowSteps, Give, Start, Steps, Work
 
 Result = TypeVar("Result")

@@ -13,7 +13,7 @@
     └── DeadlineExceeded        no answer in time                504
 
 The clients ask again after those with a star until their deadline, see
-`serving.client.base`.
+`serving.client.base_client`.
 
 TensorFlow Serving answers 400 for an unknown signature over REST and
 FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures inside a

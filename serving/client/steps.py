@@ -23,8 +23,8 @@ from typing import (
 from .errors import ServingError
 
 if TYPE_CHECKING:
-    from .aio import AsyncClient
-    from .blocking import BlockingClient
+    from .async_client import AsyncClient
+    from .blocking_client import BlockingClient
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -42,8 +42,8 @@ from serving.client import (
     VersionStatus,
     retries,
 )
-from serving.client.aio import AsyncClient
-from serving.client.blocking import BlockingClient
+from serving.client.async_client import AsyncClient
+from serving.client.blocking_client import BlockingClient
 from serving.client.steps import Pause, Work
 from serving.client.tensors import input_array
 
@@ -356,7 +356,7 @@ def test_metadata_tells_types_and_shapes(connect):
 def test_errors_have_one_class_and_the_servers_words(
     connect, fake, monkeypatch, code, words, wanted
 ):
-    monkeypatch.setattr("serving.client.base.pauses", lambda deadline: iter(()))
+    monkeypatch.setattr("serving.client.base_client.pauses", lambda deadline: iter(()))
     fake.answers = [Failure(code, words)]
     with pytest.raises(ServingError) as caught:
         connect().classify([b"1"])

@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from serving.client.images import image_bytes, images_bytes
+from serving.client.image_encoding import image_bytes, images_bytes
 
 
 @pytest.fixture

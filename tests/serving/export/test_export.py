@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from serving.errors import ExportError
-from serving.export import export, keras_model, publish, signatures
+from serving.commandline import CommandError
+from serving.export import export_command, keras_model, publish, signatures
 from serving.export.numeric_agreement import Disagreement, difference
 from serving.export.options import ExportOptions
-from serving.rollout import labels, server_status
+from serving.rollout import server_status
 from serving.rollout.versions import versions
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -244,7 +244,7 @@ def test_what_is_written_wrong_is_not_published(
         save(model, folder, options)
 
     monkeypatch.setattr(signatures, "save", save_otherwise)
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(CommandError, match=message):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
@@ -312,7 +312,7 @@ def test_a_server_that_goes_meanwhile_leaves_a_version_without_the_label(
     """It is told, with the command that gives the label."""
 
     def gone(*_):
-        raise ExportError("http://server: gone")
+        raise CommandError("http://server: gone")
 
     monkeypatch.setattr(server_status, "states", lambda *_: {})
     monkeypatch.setattr(server_status, "wait_available", gone)
@@ -356,13 +356,13 @@ def test_flags_that_cannot_be_are_usage_errors_of_one_line(arguments, message, c
 
 def test_a_target_that_cannot_take_versions_is_refused(model, published, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ExportError, match="file: cannot be written: it is a file"):
+    with pytest.raises(CommandError, match="file: cannot be written: it is a file"):
         publish.publish(model, tmp_path / "file")
-    with pytest.raises(ExportError, match="holds other things than versions: file"):
+    with pytest.raises(CommandError, match="holds other things than versions: file"):
         publish.publish(model, tmp_path)
-    with pytest.raises(ExportError, match=r"has no model\.tflite; all versions"):
+    with pytest.raises(CommandError, match=r"has no model\.tflite; all versions"):
         publish.publish(model, published.path.parent, export_format="litert")
-    with pytest.raises(ExportError, match="version 1 is there"):
+    with pytest.raises(CommandError, match="version 1 is there"):
         publish.publish(model, published.path.parent, version=1)
 
 
@@ -390,7 +390,7 @@ def test_a_disk_that_fails_at_the_end_publishes_nothing(
     def fail(*_):
         raise OSError(number, "the disk says no")
 
-    monkeypatch.setattr("serving.rollout.versions.flush", fail)
-    with pytest.raises(ExportError, match="cannot be written: .*the disk says no"):
+    monkeypatch.setattr("serving.rollout.versions.fsync", fail)
+    with pytest.raises(CommandError, match="cannot be written: .*the disk says no"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from serving.errors import ExportError
-from serving.export import export, formats, publish
+from serving.commandline import CommandError
+from serving.export import export_command, formats, publish
 from serving.export.options import ExportOptions
 
 
@@ -76,7 +76,7 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
         monkeypatch.setitem(sys.modules, module, None)
     packages = ", ".join(formats.FORMATS[name].packages)
     wanted = rf'{packages} cannot .*pip install "keras-vit-serving\[formats\]"'
-    with pytest.raises(ExportError, match=wanted):
+    with pytest.raises(CommandError, match=wanted):
         publish.publish(model, tmp_path / "m", export_format=name)
     assert not (tmp_path / "m").exists()
 
@@ -86,7 +86,7 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
 )
 def test_what_the_bare_network_has_not_is_refused(model, tmp_path, options):
     [name] = options
-    with pytest.raises(ExportError, match=f"which has no {name}"):
+    with pytest.raises(CommandError, match=f"which has no {name}"):
         publish.publish(
             model, tmp_path / "m", ExportOptions(**options), export_format="litert"
         )
@@ -94,7 +94,7 @@ def test_what_the_bare_network_has_not_is_refused(model, tmp_path, options):
 
 def test_a_model_that_is_not_float32_is_refused(tiny_vit, tmp_path):
     mixed = tiny_vit(dtype="mixed_bfloat16")
-    with pytest.raises(ExportError, match="needs a model in float32"):
+    with pytest.raises(CommandError, match="needs a model in float32"):
         publish.publish(mixed, tmp_path / "m", export_format="litert")
 
 
@@ -115,7 +115,7 @@ def fake_format(monkeypatch):
 
 
 def test_a_file_that_answers_otherwise_is_not_published(model, tmp_path, fake_format):
-    with pytest.raises(ExportError, match="must agree with the Keras model to 1e-05"):
+    with pytest.raises(CommandError, match="must agree with the Keras model to 1e-05"):
         publish.publish(model, tmp_path / "m", export_format="litert")
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
@@ -127,7 +127,7 @@ def test_a_model_that_keras_cannot_write_is_told_in_one_sentence(
         raise RuntimeError("no such operation: Foo\nand much more")
 
     monkeypatch.setattr(keras.Model, "export", export)
-    with pytest.raises(ExportError) as error:
+    with pytest.raises(CommandError) as error:
         publish.publish(model, tmp_path / "m", export_format="litert")
     assert str(error.value) == (
         "Keras cannot write this model as litert: no such operation: Foo"

@@ -14,7 +14,7 @@ import time
 import publish_runs
 import pytest
 
-from serving.errors import ExportError
+from serving.commandline import CommandError
 from serving.rollout import manifest
 from serving.rollout.versions import (
     REMOVED,
@@ -62,11 +62,11 @@ def test_numbers_follow_each_other_and_are_given_once(tmp_path):
     assert [put(tmp_path) for _ in range(2)] == [1, 2]
     assert put(tmp_path, version=7) == 7
     assert put(tmp_path) == 8
-    with pytest.raises(ExportError, match="version 7 is there"):
+    with pytest.raises(CommandError, match="version 7 is there"):
         put(tmp_path, version=7)
     with one_writer(tmp_path):
         withdraw(tmp_path, 8)
-    with pytest.raises(ExportError, match="version 8 was there and was removed"):
+    with pytest.raises(CommandError, match="version 8 was there and was removed"):
         put(tmp_path, version=8)
     assert put(tmp_path) == 9
     assert versions(tmp_path) == [1, 2, 7, 9]
@@ -231,12 +231,12 @@ def test_damage_is_found(version):
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"format": 99})])
 def test_a_manifest_that_is_none_is_named(version, text):
     (version / manifest.PATH).write_text(text)
-    with pytest.raises(ExportError, match=r"manifest\.json: not"):
+    with pytest.raises(CommandError, match=r"manifest\.json: not"):
         manifest.read(version)
 
 
 def test_a_version_without_a_manifest_is_no_error_to_list(version):
     shutil.rmtree(version / "assets.extra")
     assert manifest.read(version) is None
-    with pytest.raises(ExportError, match="nothing can be compared"):
+    with pytest.raises(CommandError, match="nothing can be compared"):
         manifest.damage(version)

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from serving.client import RestClient, ServingError
-from serving.errors import ExportError
+from serving.commandline import CommandError
 from serving.local import LocalServer
 from serving.local.config import config_of
 from serving.local.flags import parse_flags
@@ -164,7 +164,7 @@ def test_a_link_to_the_config_file_stays_one(target):
 def test_a_config_file_that_cannot_be_kept_is_left_as_it_is(target, text, message):
     target.config.write_text(text)
     make(target, 1)
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(CommandError, match=message):
         label_moves.add(target, 1, "stable", None)
     assert target.config.read_text() == text
 
@@ -184,7 +184,7 @@ def test_a_config_file_is_replaced_whole_or_not_at_all(target, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(model_config, "flush", fail)
-    with pytest.raises(ExportError, match="No space left"):
+    with pytest.raises(CommandError, match="No space left"):
         label_moves.add(target, 1, "stable", None)
     assert target.config.read_text() == OTHER
     assert not list(target.config.parent.glob(".models.config*"))
@@ -437,7 +437,7 @@ def test_labels_move_on_a_server_without_a_lost_request(target, server):
 def test_a_version_that_the_server_cannot_load_gets_no_label(target, server, capsys):
     target = target._replace(rest=server.rest_url)
     make(target, 1)  # its saved_model.pb is empty
-    with pytest.raises(ExportError, match="cannot load version 2 of m"):
+    with pytest.raises(CommandError, match="cannot load version 2 of m"):
         label_moves.add(target, 2, "stable", None)
     assert entry(target) == ({"stable": 1}, [1])
 
@@ -471,13 +471,13 @@ def test_a_first_label_needs_the_server_and_the_file_that_it_reads(target, text)
     if text:
         target.config.write_text(text)
     message = NOWHERE if text else "models.config: no such file: the server at"
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(CommandError, match=message):
         label_moves.add(target._replace(rest=NOWHERE), 1, "stable", None)
     assert target.config.exists() == bool(text)
     assert not text or target.config.read_text() == text
 
 
-@pytest.mark.parametrize("error", [ExportError("gave up"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [CommandError("gave up"), KeyboardInterrupt()])
 @pytest.mark.parametrize("last", ["wait_available", "wait_points"])
 @pytest.mark.parametrize(
     "change",

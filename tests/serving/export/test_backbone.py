@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 import keras_vit
-from serving.export.network import Backbone, in_precision, make_backbone
+from serving.export.backbone import Backbone, in_precision, make_backbone
 from serving.export.options import ExportOptions
 from serving.export.signatures import save
 
