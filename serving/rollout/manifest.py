@@ -51,7 +51,7 @@ def damage(folder: pathlib.Path) -> list[str]:
     """
     manifest = read_if_valid(folder)
     if manifest is None:
-        return [f"no valid {PATH} to compare with"]
+        return [f"{PATH}: missing or not readable"]
     before, now = manifest["files"], _digests(folder)
     return [
         *(f"{name}: missing" for name in before if name not in now),
