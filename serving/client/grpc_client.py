@@ -5,19 +5,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-try:
-    import grpc
-    from google.protobuf.message import Message
-    from tensorflow_serving.apis import (
-        model_service_pb2_grpc,
-        prediction_service_pb2_grpc,
-    )
-    from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'GrpcClient needs {error.name}: pip install "keras-vit-serving[serve]"',
-        name=error.name,
-    ) from error
+import grpc
+from google.protobuf.message import Message
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from .async_client import AsyncClient
 from .base_client import BaseClient

@@ -6,24 +6,18 @@ The stubs import TensorFlow, so its own conversions between arrays and tensors a
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-try:
-    import tensorflow as tf
-    from google.protobuf import json_format, text_format
-    from google.protobuf.message import Message
-    from tensorflow_serving.apis import (
-        get_model_metadata_pb2,
-        get_model_status_pb2,
-        model_management_pb2,
-        model_pb2,
-        predict_pb2,
-    )
-    from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'GrpcClient needs {error.name}: pip install "keras-vit-serving[serve]"',
-        name=error.name,
-    ) from error
 import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format, text_format
+from google.protobuf.message import Message
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_pb2,
+    predict_pb2,
+)
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from .errors import from_code
 from .protocol import Call, Protocol, Target
