@@ -399,9 +399,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.words)
-def test_no_image_fails_if_the_server_refuses_half_of_the_requests(
-    connect, fake, refusal
-):
+def test_no_image_fails_if_half_of_the_requests_are_refused(connect, fake, refusal):
     """Every second call, of sixteen at once."""
     fake.answers = [answer for _ in range(1000) for answer in (refusal, ONE)]
     many = connect(timeout=30).classify_many([b"1"] * 96, concurrency=16)
