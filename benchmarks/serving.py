@@ -1,4 +1,4 @@
-"""What does the local server cost, beside the model alone and a bare web server?
+"""The overhead of the local server over the bare model and a bare web server.
 
     python -m benchmarks.serving [--parts echo model] [--output FILE.json]
 
@@ -45,7 +45,7 @@ from serving.client.protocol import Call, Protocol, Target
 from serving.client.rest_protocol import RestProtocol, RestReply, RestRequest
 from serving.load import Load, Result, generate
 
-# A contestant runs a round with so many clients for so many seconds.
+# A contestant runs a round with a number of clients, for a number of seconds.
 Figures = dict[str, float]
 Contestant = Callable[[int, float], Figures]
 
@@ -94,13 +94,13 @@ def post(path: str, body: bytes) -> Call:
 
 
 def check_status(reply: RestReply) -> None:
-    """Raises for every status but 200."""
+    """Raise for every status but 200."""
     if reply.status != 200:
         raise ServingError(f"HTTP {reply.status}: {reply.content[:200]!r}")
 
 
 class Peer:
-    """A process of benchmarks.serving_peers, for the length of a block."""
+    """A process of benchmarks.serving_peers, for the duration of a block."""
 
     def __init__(self, *arguments: str):
         self._process = subprocess.Popen(
@@ -112,12 +112,12 @@ class Peer:
         self.first_line = self.read_line()
 
     def read_line(self) -> str:
-        """The next line that it prints."""
+        """Read the next line of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def run(self, clients: int, seconds: float) -> Figures:
-        """A round of `serving_peers.direct`."""
+        """Run a round of `serving_peers.direct`."""
         assert self._process.stdin is not None
         print(clients, seconds, file=self._process.stdin, flush=True)
         answer = json.loads(self.read_line())
@@ -138,9 +138,9 @@ def take_turns(
     rounds: int,
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """Rows of medians over the rounds; the first round warms up and is not counted.
+    """Measure medians over the rounds, after a warm-up round.
 
-    Ratios are taken within a round, where the machine was the same.
+    Ratios are computed within a round, under the same load of the machine.
     """
     seen: dict[tuple[str, int], list[Figures]] = {}
     turns = list(itertools.product(range(rounds + 1), clients, contestants))
@@ -225,7 +225,7 @@ def _local_server(folder: Path, name: str):
     )
 
 
-# Part: how it is built, and the contestant that is 1.
+# Part: its contestants, and the reference of the ratios.
 PARTS = {
     "echo": (echo_part, "Starlette echo"),
     "model": (model_part, "session, batching graph"),
@@ -233,7 +233,7 @@ PARTS = {
 
 
 def show(part: str, rows: list[dict[str, Any]]) -> None:
-    """Prints the table of one part."""
+    """Print the table of one part."""
     table = Table(
         title=f"{part}; ratios to {PARTS[part][1]}",
         title_justify="left",
@@ -260,7 +260,7 @@ def show(part: str, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measures, prints the tables, and writes the JSON file."""
+    """Measure, print the tables, and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = list(PARTS)
     parser.add_argument("--parts", nargs="+", choices=names, default=names)

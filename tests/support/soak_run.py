@@ -2,6 +2,8 @@
 
     python tests/support/soak_run.py models/digits --minutes 30
 
+Needs /proc, for the server's memory.
+
 A local server runs on copies of the newest version, which are swapped once a minute.
 Exit status 1 if a request has an unexpected outcome or the server's memory grows.
 """
@@ -10,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +20,6 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import psutil
 from soak import MEBIBYTE, Record, Soak, Transport, Versions, growth
 from soak_requests import soak_cases
 
@@ -39,12 +41,12 @@ def soak_local_server(model: Path, seconds: float, swap_every: float) -> Record:
             "--file_system_poll_wait_seconds=1",
         )
         with server_process(Path(scratch, "server.log"), *flags) as server:
-            process = psutil.Process(server.process.pid)
+            statm = Path(f"/proc/{server.process.pid}/statm")
 
             def memory() -> int:
                 if server.process.poll() is not None:
                     raise ProcessLookupError("the server terminated")
-                return process.memory_info().rss
+                return int(statm.read_text().split()[1]) * resource.getpagesize()
 
             async def is_available(number: int) -> bool:
                 def look():
