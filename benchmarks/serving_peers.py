@@ -5,8 +5,9 @@
     python -m benchmarks.serving_peers direct function|session SAVED-MODEL IMAGE...
 
 `echo` is a bare Starlette route that returns its JSON: the minimum cost of the same
-HTTP server. `keras` is a usual web service: decode with Pillow, `model.predict`, JSON. `direct` calls the SavedModel from threads; it runs a round for
-each line "CLIENTS SECONDS" on its stdin and prints the result as JSON.
+HTTP server. `keras` is a usual web service: decode with Pillow, `model.predict`, JSON.
+`direct` calls the SavedModel from threads; it runs a round for each line "CLIENTS
+SECONDS" on its stdin and prints the result as JSON.
 """
 
 import base64

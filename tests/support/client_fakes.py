@@ -197,7 +197,7 @@ class FakeServer:
         return httpx2.Response(200, content=content)
 
     def start(self, address="127.0.0.1:0", certificate=None):
-        """Start a grpc.Server, with TLS given a certificate; returns it and its address."""
+        """Start a grpc.Server, with TLS or without; returns it and its address."""
         server = grpc.server(ThreadPoolExecutor(16))
         add = prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server
         add(Predictions(self), server)
