@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -12,38 +11,40 @@ from soak import MEBIBYTE, Record, Soak, Versions, growth
 from soak_requests import Case
 from soak_run import soak_local_server
 
-from serving.client.rest_protocol import RestRequest
-
-
-def read(body):
-    return {name: np.array(value) for name, value in json.loads(body).items()}
-
+from serving.client import InvalidArgument, ServingError, Unavailable
+from serving.client.protocol import Call
 
 CASES = [
-    Case("valid", RestRequest("POST", "/valid", b""), "HTTP 200", read),
-    Case("invalid", RestRequest("POST", "/invalid", b""), "HTTP 400"),
+    Case("REST", "valid", Call("valid", None)),
+    Case("REST", "invalid", Call("invalid", None), InvalidArgument),
 ]
-REPLIES = {
-    "/valid": ("HTTP 200", b'{"labels": ["a"], "scores": [0.5, 2e4]}'),
-    "/invalid": ("HTTP 400", b"no"),
-}
 
 
-class FakeTransport:
-    """Takes 10 ms for a request; some replies change after the first 20."""
+def answer(labels=("a",), scores=(0.5, 2e4)):
+    return {"labels": np.array(labels, object), "scores": np.array(scores)}
+
+
+class FakeClient:
+    """Takes 10 ms for a request; some outcomes change after the first 20."""
 
     def __init__(self, changes):
+        self.outcomes = {"valid": answer(), "invalid": InvalidArgument("no")}
         self.changes, self.numbers = changes, itertools.count()
 
-    async def send(self, request):
+    async def ask_once(self, call):
         await asyncio.sleep(0.01)
-        changed = self.changes if next(self.numbers) > 20 else {}
-        return {**REPLIES, **changed}[request.path]
+        if next(self.numbers) == 20:
+            self.outcomes.update(self.changes)
+        outcome = self.outcomes[call.request]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 def run_soak(changes=None, seconds=2.0, run=simulated, **arguments):
     async def measure():
-        return await Soak(FakeTransport(changes or {}), CASES).run(seconds, **arguments)
+        clients = {"REST": FakeClient(changes or {})}
+        return await Soak(clients, CASES).run(seconds, **arguments)
 
     return run(measure())
 
@@ -51,36 +52,34 @@ def run_soak(changes=None, seconds=2.0, run=simulated, **arguments):
 def test_a_server_without_faults_passes():
     record = run_soak()
     assert record.complaints() == []
-    assert record.sent["valid"] == pytest.approx(record.sent["invalid"], rel=0.3)
+    assert record.sent["REST valid"] == pytest.approx(
+        record.sent["REST invalid"], rel=0.3
+    )
     assert record.sent.total() > 400
 
 
 @pytest.mark.parametrize(
-    ("path", "reply", "wanted"),
+    ("name", "outcome", "wanted"),
     [
-        ("/valid", ("HTTP 500", b"oh"), "valid: HTTP 500 instead of HTTP 200: oh"),
-        ("/valid", ("ReadTimeout", b""), "valid: ReadTimeout instead of HTTP 200"),
-        ("/valid", '{"labels": ["b"], "scores": [0.5, 2e4]}', "valid: labels changed"),
-        ("/valid", '{"labels": ["a"], "scores": [0.51, 2e4]}', "scores changed"),
-        ("/valid", '{"labels": ["a"], "scores": [0.5, 2.1e4]}', "scores changed"),
-        ("/valid", '{"labels": ["a"], "scores": [NaN, 2e4]}', "scores changed"),
-        ("/valid", '{"labels": ["a"], "scores": [0.5]}', "scores changed"),
-        ("/valid", '{"labels": ["a"]}', "set of outputs changed"),
-        ("/valid", "{", "unreadable answer"),
-        ("/invalid", ("HTTP 503", b"oh"), "invalid: HTTP 503 instead of HTTP 400"),
-        ("/invalid", ("HTTP 200", b"{}"), "invalid: HTTP 200 instead of HTTP 400"),
+        ("valid", ServingError("oh"), "valid: ServingError instead of an answer: oh"),
+        ("valid", answer(labels=["b"]), "valid: labels changed"),
+        ("valid", answer(scores=[0.51, 2e4]), "valid: scores changed"),
+        ("valid", answer(scores=[0.5, 2.1e4]), "valid: scores changed"),
+        ("valid", answer(scores=[np.nan, 2e4]), "valid: scores changed"),
+        ("valid", answer(scores=[0.5]), "valid: scores changed"),
+        ("valid", {"labels": np.array(["a"])}, "valid: set of outputs changed"),
+        ("invalid", Unavailable("oh"), "Unavailable instead of InvalidArgument: oh"),
+        ("invalid", answer(), "invalid: an answer instead of InvalidArgument"),
     ],
 )
-def test_each_fault_is_found(path, reply, wanted):
-    if isinstance(reply, str):
-        reply = ("HTTP 200", reply.encode())
-    [line] = run_soak({path: reply}).complaints()
+def test_each_fault_is_found(name, outcome, wanted):
+    [line] = run_soak({name: outcome}).complaints()
     assert wanted in line
 
 
 def test_rounding_errors_are_not_faults():
-    close = b'{"labels": ["a"], "scores": [0.50001, 20001]}'
-    assert run_soak({"/valid": ("HTTP 200", close)}).complaints() == []
+    close = answer(scores=[0.50001, 20001])
+    assert run_soak({"valid": close}).complaints() == []
 
 
 def test_a_terminated_server_ends_the_soak():

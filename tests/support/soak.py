@@ -1,7 +1,7 @@
 """A soak: valid and invalid requests while versions are swapped; faults and memory.
 
 Valid requests must be answered, each time as the first time; invalid ones must be
-refused with TensorFlow Serving's code; the server's memory must not grow.
+refused with the right error; the server's memory must not grow.
 """
 
 import asyncio
@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import grpc
-import httpx2
 import numpy as np
-from soak_requests import GrpcRequest
 
-REQUEST_SECONDS = 30.0
+from serving.client import ServingError
+
 SWAP_SECONDS = 180.0
 MEBIBYTE = 2**20
 # Every path must be taken and every thread started before memory is judged: a quarter
@@ -93,36 +91,6 @@ class Record:
         return lines
 
 
-class Transport:
-    """Sends requests over REST and gRPC; use it in one event loop."""
-
-    def __init__(self, rest, grpc_address):
-        self._http = httpx2.AsyncClient(base_url=rest, timeout=REQUEST_SECONDS)
-        options = [("grpc.max_send_message_length", -1)]
-        self._channel = grpc.aio.insecure_channel(grpc_address, options)
-
-    async def send(self, request):
-        """The status of the reply, and its body or error message."""
-        if isinstance(request, GrpcRequest):
-            call = self._channel.unary_unary(request.method)
-            try:
-                answer = await call(request.message, timeout=REQUEST_SECONDS)
-            except grpc.aio.AioRpcError as error:
-                return error.code().name, (error.details() or "").encode()
-            return "OK", answer
-        try:
-            response = await self._http.request(
-                request.method, request.path, content=request.content
-            )
-        except httpx2.TransportError as error:
-            return type(error).__name__, str(error).encode()
-        return f"HTTP {response.status_code}", response.content
-
-    async def close(self):
-        await self._http.aclose()
-        await self._channel.close()
-
-
 class Versions:
     """A folder whose versions are copies of one version, made one after the other.
 
@@ -153,24 +121,24 @@ class Soak:
     """A soak of one server.
 
     Args:
-        transport: Sends requests: `await transport.send(request)` is code and body.
+        clients: Asyncio clients by the transport of the cases.
         cases: The requests; valid and invalid ones are sent equally often.
         tolerance: Of numbers in the answers; relative above 1.
     """
 
-    def __init__(self, transport, cases, tolerance=1e-3):
+    def __init__(self, clients, cases, tolerance=1e-3):
         self.record = Record()
-        self._transport, self._cases, self._tolerance = transport, cases, tolerance
+        self._clients, self._cases, self._tolerance = clients, cases, tolerance
         totals = collections.Counter()
         for case in cases:
-            totals[case.valid] += case.weight
-        self._weights = [case.weight / totals[case.valid] for case in cases]
+            totals[case.error is None] += case.weight
+        self._weights = [case.weight / totals[case.error is None] for case in cases]
         self._first: dict[str, dict[str, np.ndarray]] = {}
 
     async def run(
         self,
         seconds: float,
-        clients: int = 4,
+        in_flight: int = 4,
         memory: Callable[[], int] | None = None,
         versions: Versions | None = None,
         swap_every: float = 60.0,
@@ -180,7 +148,7 @@ class Soak:
 
         Args:
             seconds: How long at least; until the first swap, if versions are swapped.
-            clients: Requests in flight.
+            in_flight: Concurrent requests.
             memory: The server's resident memory, or ProcessLookupError once it is gone.
             versions: Versions to swap.
             swap_every: Seconds between swaps.
@@ -188,7 +156,7 @@ class Soak:
         """
         for case in self._cases:
             await self._ask(case)
-        tasks = [self._work(number) for number in range(clients)]
+        tasks = [self._work(number) for number in range(in_flight)]
         tasks.append(self._watch(seconds, memory, int(versions is not None)))
         if versions:
             tasks.append(self._swap(versions, swap_every, is_available))
@@ -209,20 +177,21 @@ class Soak:
             await self._ask(case)
 
     async def _ask(self, case):
-        code, body = await self._transport.send(case.request)
-        self.record.sent[case.name] += 1
-        if code != case.code:
-            text = body[:200].decode("utf-8", "replace")
-            self.record.add_fault(f"{case.name}: {code} instead of {case.code}", text)
-        elif case.read:
-            try:
-                answer = case.read(body)
-            except (ValueError, KeyError, TypeError) as error:
-                self.record.add_fault(f"{case.name}: unreadable answer", repr(error))
-                return
-            first = self._first.setdefault(case.name, answer)
+        name = f"{case.transport} {case.name}"
+        self.record.sent[name] += 1
+        error, answer = None, {}
+        try:
+            answer = await self._clients[case.transport].ask_once(case.call)
+        except ServingError as raised:
+            error = raised
+        if type(error) is not (case.error or type(None)):
+            wanted = case.error.__name__ if case.error else "an answer"
+            got = type(error).__name__ if error else "an answer"
+            self.record.add_fault(f"{name}: {got} instead of {wanted}", str(error))
+        elif not error:
+            first = self._first.setdefault(name, answer)
             if differing := difference(first, answer, self._tolerance):
-                self.record.add_fault(f"{case.name}: {differing} changed")
+                self.record.add_fault(f"{name}: {differing} changed")
 
     async def _watch(self, seconds, memory, least_swaps):
         now = asyncio.get_running_loop().time

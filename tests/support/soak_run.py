@@ -20,11 +20,11 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from soak import MEBIBYTE, Record, Soak, Transport, Versions, growth
+from soak import MEBIBYTE, Record, Soak, Versions, growth
 from soak_requests import soak_cases
 
 from benchmarks.server_process import server_process
-from serving.client import NotFound, RestClient
+from serving.client import AsyncGrpcClient, AsyncRestClient, NotFound, RestClient
 from serving.rollout.versions import version_folders
 
 
@@ -61,17 +61,17 @@ def soak_local_server(model: Path, seconds: float, swap_every: float) -> Record:
             async def run() -> Record:
                 with RestClient(server.rest, name) as client:
                     cases = soak_cases(client.metadata())
-                transport = Transport(server.rest, server.grpc)
-                try:
-                    return await Soak(transport, cases).run(
+                async with (
+                    AsyncRestClient(server.rest, name, timeout=30) as rest,
+                    AsyncGrpcClient(server.grpc, name, timeout=30) as grpc,
+                ):
+                    return await Soak({"REST": rest, "gRPC": grpc}, cases).run(
                         seconds,
                         memory=memory,
                         versions=versions,
                         swap_every=swap_every,
                         is_available=is_available,
                     )
-                finally:
-                    await transport.close()
 
             return asyncio.run(run())
 
