@@ -11,12 +11,12 @@ from rich.console import Console
 from ..commandline import CommandError, Parser, usage_errors
 from ..rollout import label_moves
 from ..rollout.served_model import (
-    Target,
+    ServedModel,
     add_arguments,
     add_rest,
     add_served_from,
     local_folder,
-    target_of,
+    served_model_of,
 )
 from . import formats
 from .options import ExportOptions
@@ -78,7 +78,7 @@ def _report(published: Published, path: pathlib.Path) -> None:
         print(f"the signature {name} is omitted: this model has no attention weights")
 
 
-def _add(target: Target, version: int, arguments: argparse.Namespace) -> None:
+def _add(target: ServedModel, version: int, arguments: argparse.Namespace) -> None:
     """Add the version to the server's config; if that fails, it stays published."""
     try:
         label_moves.add(target, version, arguments.label, arguments.served_from)
@@ -92,7 +92,7 @@ def _add(target: Target, version: int, arguments: argparse.Namespace) -> None:
         ) from None
 
 
-def _target(arguments: argparse.Namespace) -> Target | None:
+def _target(arguments: argparse.Namespace) -> ServedModel | None:
     if arguments.config is None:
         for flag in ("label", "name", "served_from", "rest"):
             if getattr(arguments, flag) is not None:
@@ -101,7 +101,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
                     "says where a label points"
                 )
         return None
-    target = target_of(arguments, arguments.to)
+    target = served_model_of(arguments, arguments.to)
     label_moves.check(target, arguments.label, arguments.served_from)
     return target
 

@@ -14,7 +14,7 @@ from .served_model import (
     add_rest,
     add_served_from,
     local_folder,
-    target_of,
+    served_model_of,
 )
 from .versions import one_writer, sweep, version_folders, versions, withdraw
 
@@ -120,7 +120,7 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> 
 
 
 def _promote(arguments: argparse.Namespace) -> int:
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     version = arguments.version
     if version is None:
         labels = label_moves.labels_of(target)
@@ -137,7 +137,7 @@ def _promote(arguments: argparse.Namespace) -> int:
 
 def _roll_back(arguments: argparse.Namespace) -> int:
     if arguments.config is not None:
-        label_moves.roll_back(target_of(arguments, arguments.folder))
+        label_moves.roll_back(served_model_of(arguments, arguments.folder))
         return 0
     folder = arguments.folder
     with one_writer(folder):
@@ -170,7 +170,7 @@ def _needed(arguments: argparse.Namespace, there: list[int]) -> set[int]:
     """The versions that the config file loads or labels."""
     if arguments.config is None:
         return set()
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     config = model_config.read(target.config)
     named = model_config.entry(config, target.name)
     if named is None:
@@ -218,7 +218,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _labels(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     labels = label_moves.labels_of(target) if target.config else {}
     return [
         ", ".join(sorted(name for name in labels if labels[name] == number))
@@ -229,7 +229,7 @@ def _labels(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
 def _states(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
     from . import server_status  # needs the client, other commands do not
 
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     states = server_status.states(arguments.rest, target.name)
     return [states[n].state if n in states else UNKNOWN for n in numbers]
 

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 
 from ..commandline import CommandError
 from . import model_config
-from .served_model import Target
+from .served_model import ServedModel
 from .versions import version_folder, versions
 
 STABLE = "stable"
@@ -37,7 +37,7 @@ PREVIOUS = "previous"
 
 
 def check(
-    target: Target, label: str | None = None, served_from: str | None = None
+    target: ServedModel, label: str | None = None, served_from: str | None = None
 ) -> None:
     """Check a label and a config file before anything is changed.
 
@@ -76,14 +76,14 @@ def check(
         server_status.states(target.rest, target.name)
 
 
-def labels_of(target: Target) -> dict[str, int]:
+def labels_of(target: ServedModel) -> dict[str, int]:
     """Version numbers by label, from the config file."""
     model = model_config.entry(model_config.read(target.config), target.name)
     return dict(model.version_labels) if model else {}
 
 
 def add(
-    target: Target, version: int, label: str | None, served_from: str | None
+    target: ServedModel, version: int, label: str | None, served_from: str | None
 ) -> None:
     """Add a version to the config file, and give it a label.
 
@@ -117,7 +117,7 @@ def add(
         print(f"to serve it: {target.serve_command(has_labels=bool(label))}")
 
 
-def _move(target: Target, label: str, version: int) -> None:
+def _move(target: ServedModel, label: str, version: int) -> None:
     """Point a label to a version of a model that has an entry."""
     labels = labels_of(target)
     moved = {label: version}
@@ -134,7 +134,7 @@ def _move(target: Target, label: str, version: int) -> None:
     _change(target, {**labels, **moved})
 
 
-def roll_back(target: Target) -> None:
+def roll_back(target: ServedModel) -> None:
     """Point every label of the stable version to the previously stable one.
 
     Raises:
@@ -154,7 +154,7 @@ def roll_back(target: Target) -> None:
         _change(target, moved)
 
 
-def _change(target: Target, labels: dict[str, int]) -> None:
+def _change(target: ServedModel, labels: dict[str, int]) -> None:
     """Give the model these labels, step by step."""
     with _entry(target) as model:
         before = dict(model.version_labels)
@@ -181,7 +181,7 @@ def _change(target: Target, labels: dict[str, int]) -> None:
     print(f"{target.name}: {shown}")
 
 
-def _follow(target: Target, labels: dict[str, int], moved: dict[str, int]) -> None:
+def _follow(target: ServedModel, labels: dict[str, int], moved: dict[str, int]) -> None:
     """Wait until a server has loaded the versions, then until it has the labels."""
     from . import server_status
 
@@ -194,7 +194,7 @@ def _follow(target: Target, labels: dict[str, int], moved: dict[str, int]) -> No
 
 
 @contextmanager
-def _undone_on_failure(target: Target) -> Iterator[None]:
+def _undone_on_failure(target: ServedModel) -> Iterator[None]:
     """Restore the model's entry if the block fails.
 
     Until the last change of a move, the old versions are still served, so that a server
@@ -210,7 +210,7 @@ def _undone_on_failure(target: Target) -> Iterator[None]:
 
 
 @contextmanager
-def _entry(target: Target) -> Iterator[model_config.ModelConfig]:
+def _entry(target: ServedModel) -> Iterator[model_config.ModelConfig]:
     with model_config.changing(target.config) as config:
         model = model_config.entry(config, target.name)
         if model is None:

@@ -6,7 +6,7 @@ import shlex
 from typing import Any, NamedTuple
 
 
-class Target(NamedTuple):
+class ServedModel(NamedTuple):
     """A served model: its versions, and the config file that says which are served.
 
     Attributes:
@@ -54,7 +54,7 @@ def local_folder(text: str) -> pathlib.Path:
 
 
 def add_arguments(group: Any, required: bool = False) -> None:
-    """Add the flags of a `Target`, except --rest.
+    """Add the flags of a `ServedModel`, except --rest.
 
     Args:
         group: A parser or a group of one.
@@ -91,8 +91,8 @@ def add_served_from(group: Any) -> None:
     )
 
 
-def target_of(arguments: argparse.Namespace, folder: pathlib.Path) -> Target:
+def served_model_of(arguments: argparse.Namespace, folder: pathlib.Path) -> ServedModel:
     """The target that the flags of `add_arguments` describe."""
     name = arguments.name or folder.absolute().name
     rest = getattr(arguments, "rest", None)  # only some commands have this flag
-    return Target(folder, arguments.config, name, rest)
+    return ServedModel(folder, arguments.config, name, rest)

@@ -17,7 +17,7 @@ from serving.local import LocalServer
 from serving.local.config import config_of
 from serving.local.flags import parse_flags
 from serving.rollout import label_moves, manifest, model_config, server_status
-from serving.rollout.served_model import Target
+from serving.rollout.served_model import ServedModel
 from serving.rollout.versions import staged_version, versions
 
 OTHER = """
@@ -30,7 +30,7 @@ model_config_list {
 @pytest.fixture
 def target(tmp_path):
     (tmp_path / "m").mkdir()
-    return Target(tmp_path / "m", tmp_path / "models.config", "m", None)
+    return ServedModel(tmp_path / "m", tmp_path / "models.config", "m", None)
 
 
 def put(target):
