@@ -5,6 +5,7 @@ leaves the old one in service.
 """
 
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,6 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from . import config as configuration
-from . import memory
 from .config import ModelConfig, ModelServerConfig
 from .flags import ServerOptions
 from .servable import Failure, Loader, ServedModel, tell_failures
@@ -211,7 +211,8 @@ class ServedModels:
         if unwanted:
             with ThreadPoolExecutor(max(1, self._options.num_unload_threads)) as pool:
                 list(pool.map(Version.unload, unwanted))
-            memory.give_back()
+            # TensorFlow's graphs are cycles of Python objects that hold C++ memory.
+            gc.collect()
         return due
 
     def _versions(self) -> list[Version]:

@@ -1,23 +1,58 @@
-"""Warm-up: runs a version's recorded requests before it is available."""
+"""Warm-up: run a version's recorded requests before it becomes available."""
 
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow_serving.apis import prediction_log_pb2
+from tensorflow_serving.apis import (
+    classification_pb2,
+    inference_pb2,
+    predict_pb2,
+    prediction_log_pb2,
+    regression_pb2,
+)
 
+from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
+from .predict_request import predict
+from .session import LoadedModel
 from .status_errors import ServingError
+from .tensor_proto import arrays_from_protos
 
 FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000
-_OF_THE_DATA_SET = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
+_TIMEOUT = 600.0
+# What tf.data adds to an error message.
+_ADDED = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
+
+
+def warm_up(
+    model: LoadedModel, folder: str, iterations: int, check_method: bool
+) -> int:
+    """Run every warm-up request of a version.
+
+    Args:
+        model: the loaded version.
+        folder: its folder.
+        iterations: how often each request is run; less than 1 counts as 1.
+        check_method: whether the signatures' method_name is checked.
+
+    Returns:
+        The number of requests.
+
+    Raises:
+        ServingError: the file is wrong, or a request failed: the load fails with it.
+    """
+    requests = warmup_requests(folder)
+    for request in requests:
+        for _ in range(max(1, iterations)):
+            _run(model, request, check_method)
+    return len(requests)
 
 
 def warmup_requests(folder: str) -> list[Any]:
-    """The requests of a version's warm-up file; none without a file.
+    """Read the requests of a version's warm-up file; none without a file.
 
     Args:
         folder: the version's folder.
@@ -26,7 +61,7 @@ def warmup_requests(folder: str) -> list[Any]:
         PredictRequests, ClassificationRequests, ...
 
     Raises:
-        ServingError: no TFRecord file, too many records, or a record that is none.
+        ServingError: not a TFRecord file, too many records, or an invalid record.
     """
     path = os.path.join(folder, FILE)
     if not os.path.exists(path):
@@ -38,7 +73,7 @@ def warmup_requests(folder: str) -> list[Any]:
         ]
     except tf.errors.OpError as error:
         raise ServingError(
-            f"{_OF_THE_DATA_SET.sub('', error.message)}. "
+            f"{_ADDED.sub('', error.message)}. "
             "Please verify your warmup data is in TFRecord format.",
             "DATA_LOSS",
         ) from error
@@ -51,7 +86,7 @@ def warmup_requests(folder: str) -> list[Any]:
 
 
 def _requests(record: bytes, path: str) -> list[Any]:
-    """The requests of a record: one, or none if it logs nothing."""
+    """The requests of a record: one, or none if it is empty."""
     log = prediction_log_pb2.PredictionLog()
     try:
         log.ParseFromString(record)
@@ -73,22 +108,25 @@ def _requests(record: bytes, path: str) -> list[Any]:
             return [getattr(log, kind).request]
 
 
-def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
-    """Runs every warm-up request.
+def _run(model: LoadedModel, request: Any, check_method: bool) -> None:
+    match request:
+        case predict_pb2.PredictRequest():
+            predict(
+                model,
+                request.model_spec.signature_name,
+                arrays_from_protos(request.inputs),
+                _TIMEOUT,
+                request.output_filter,
+                check_method,
+            )
+        case inference_pb2.MultiInferenceRequest():
+            multi_infer(model, request.tasks, request.input, _TIMEOUT, check_method)
+        case classification_pb2.ClassificationRequest():
+            _infer(model, request, CLASSIFY, check_method)
+        case regression_pb2.RegressionRequest():
+            _infer(model, request, REGRESS, check_method)
 
-    Args:
-        folder: the version's folder.
-        run: runs one request on that version.
-        iterations: how often each is run; less than 1 counts as 1.
 
-    Returns:
-        How many records there were.
-
-    Raises:
-        ServingError: the file is wrong, or a request failed: the load fails with it.
-    """
-    requests = warmup_requests(folder)
-    for request in requests:
-        for _ in range(max(1, iterations)):
-            run(request)
-    return len(requests)
+def _infer(model: LoadedModel, request: Any, method: str, check_method: bool) -> None:
+    name, examples = request.model_spec.signature_name, request.input
+    infer(model, name, method, examples, _TIMEOUT, check_method)

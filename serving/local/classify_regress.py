@@ -1,4 +1,4 @@
-"""Classify, Regress and MultiInference: signatures that read tf.train.Example."""
+"""Classify, Regress and MultiInference: run signatures that read tf.train.Examples."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
+from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
 from .status_errors import InvalidArgument, Unimplemented
 from .tensor_proto import type_of
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
 
-# A signature checked, and what its outputs are turned into: [examples] -> result.
+# The outputs to fetch, and what turns them and the number of examples into a result.
 _Checked = tuple[list[str], Callable[[dict[str, np.ndarray], int], Any]]
 
 
@@ -31,7 +31,7 @@ def infer(
     timeout: float,
     check_method: bool = False,
 ) -> Any:
-    """Runs a classification or a regression.
+    """Run a classification or a regression.
 
     Args:
         model: a loaded version.
@@ -64,10 +64,10 @@ def multi_infer(
     timeout: float,
     check_method: bool = False,
 ) -> list[Any]:
-    """Runs several classifications and regressions over the same examples.
+    """Run several classifications and regressions on the same examples.
 
-    Each signature gets all examples, whether they share an input tensor or, as exports
-    of TensorFlow 2 do, have one each.
+    Each signature gets all examples, whether or not the signatures share an input
+    tensor (those that TensorFlow 2 exports do not).
 
     Returns:
         One ClassificationResult or RegressionResult for each task.
@@ -194,7 +194,7 @@ def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> Non
     if array.ndim != 2:
         raise InvalidArgument(
             "Expected Tensor shape: [batch_size num_classes] but got "
-            f"{_shape_text(array)}"
+            f"{shape_text(array.shape)}"
         )
     if array.dtype != wanted:
         kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
@@ -216,7 +216,7 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
     if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         raise InvalidArgument(
             "Expected output Tensor shape to be either [batch_size] or "
-            f"[batch_size, 1] but got {_shape_text(array)}"
+            f"[batch_size, 1] but got {shape_text(array.shape)}"
         )
     if len(array) != count:
         raise InvalidArgument(
@@ -231,8 +231,3 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
     for value in array.reshape(-1).tolist():
         result.regressions.add(value=value)
     return result
-
-
-def _shape_text(array: np.ndarray) -> str:
-    """A shape as TensorFlow's C++ prints it: `[1,32,32,3]`."""
-    return f"[{','.join(map(str, array.shape))}]"
