@@ -29,7 +29,6 @@ def infer(
     method: str,
     examples: input_pb2.Input,
     timeout: float,
-    check_method: bool = False,
 ) -> Any:
     """Run a classification or a regression.
 
@@ -39,7 +38,6 @@ def infer(
         method: `CLASSIFY` or `REGRESS`.
         examples: the examples, with a context or without.
         timeout: seconds.
-        check_method: whether the signature's method_name must be `method`.
 
     Returns:
         A ClassificationResult or a RegressionResult.
@@ -51,7 +49,7 @@ def infer(
     key = signature_name or DEFAULT_SIGNATURE
     if key not in model.signatures:
         raise InvalidArgument(f"No signature was found with the name: {key}")
-    fetches, to_result = _check(model.signatures[key], method, check_method)
+    fetches, to_result = _check(model.signatures[key], method)
     serialized = _serialized(examples)
     outputs = model.run(key, {"inputs": serialized}, fetches, timeout)
     return to_result(outputs, len(serialized))
@@ -62,7 +60,6 @@ def multi_infer(
     tasks: Sequence[inference_pb2.InferenceTask],
     examples: input_pb2.Input,
     timeout: float,
-    check_method: bool = False,
 ) -> list[Any]:
     """Run several classifications and regressions on the same examples.
 
@@ -77,7 +74,7 @@ def multi_infer(
             or no examples.
         Unimplemented: a method that is neither `CLASSIFY` nor `REGRESS`.
     """
-    _check_tasks(model, tasks, check_method)
+    _check_tasks(model, tasks)
     return [
         infer(
             model,
@@ -85,14 +82,13 @@ def multi_infer(
             task.method_name,
             examples,
             timeout,
-            check_method,
         )
         for task in tasks
     ]
 
 
 def _check_tasks(
-    model: LoadedModel, tasks: Sequence[inference_pb2.InferenceTask], check_method: bool
+    model: LoadedModel, tasks: Sequence[inference_pb2.InferenceTask]
 ) -> None:
     seen = set()
     for task in tasks:
@@ -111,7 +107,7 @@ def _check_tasks(
             raise InvalidArgument(
                 f"Requested signature not found in model graph: {key}"
             )
-        _check(model.signatures[key], task.method_name, check_method)
+        _check(model.signatures[key], task.method_name)
 
 
 def _serialized(examples: input_pb2.Input) -> np.ndarray:
@@ -129,15 +125,10 @@ def _serialized(examples: input_pb2.Input) -> np.ndarray:
     )
 
 
-def _check(signature: SignatureDef, method: str, check_method: bool) -> _Checked:
+def _check(signature: SignatureDef, method: str) -> _Checked:
     if method not in (CLASSIFY, REGRESS):
         raise Unimplemented(f"Unsupported signature method_name: {method}")
     kind = "classification" if method == CLASSIFY else "regression"
-    if check_method and signature.method_name != method:
-        raise InvalidArgument(
-            f"Expected {kind} signature method_name to be {method}. "
-            f"Was: {signature.method_name}"
-        )
     if len(signature.inputs) != 1:
         raise InvalidArgument("Expected one input Tensor.")
     count = len(signature.outputs)

@@ -50,7 +50,7 @@ def _remaining(context: Any) -> float:
     seconds = context.time_remaining()
     if not context.is_active() or (seconds is not None and seconds <= 0):
         raise ServingError("Timed out before it was run", "DEADLINE_EXCEEDED")
-    return _NO_DEADLINE if seconds is None else seconds
+    return _NO_DEADLINE if seconds is None else min(seconds, _NO_DEADLINE)
 
 
 class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):

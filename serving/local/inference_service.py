@@ -1,6 +1,7 @@
 """The operations of TensorFlow Serving on its own messages, for REST and gRPC alike."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ from .server_core import ServedModels
 from .session import DEFAULT_SIGNATURE, LoadedModel, session_config
 from .status_errors import InvalidArgument, ServingError
 from .tensor_proto import array_to_proto, arrays_from_protos
-from .warmup import warm_up
+from .warmup import run_request, warm_up
 
 
 class InferenceService:
@@ -50,7 +51,6 @@ class InferenceService:
         self._batching = Batching(options)
         self._tags = options.saved_model_tags.split(",")
         self._session_config = session_config(options)
-        self._check_method = options.enable_signature_method_name_check
         self._stopped = False
 
     def stop(self) -> None:
@@ -79,7 +79,8 @@ class InferenceService:
         begin = time.perf_counter_ns()
         iterations = self.options.num_request_iterations_for_warmup
         try:
-            count = warm_up(model, folder, iterations, self._check_method)
+            run = functools.partial(run_request, model)
+            count = warm_up(folder, run, iterations)
         except ServingError:
             model.close()
             raise
@@ -137,7 +138,6 @@ class InferenceService:
                     inputs,
                     timeout,
                     list(output_filter),
-                    self._check_method,
                 )
         return number, outputs
 
@@ -166,7 +166,6 @@ class InferenceService:
                 method,
                 request.input,
                 timeout,
-                self._check_method,
             )
         self._count_examples(spec.name, request.input)
         response.result.CopyFrom(result)
@@ -179,9 +178,7 @@ class InferenceService:
         """PredictionService.MultiInference; the first task names the version."""
         first = request.tasks[0].model_spec if request.tasks else ModelSpec()
         with self.models.use(first) as (model, number):
-            results = multi_infer(
-                model, request.tasks, request.input, timeout, self._check_method
-            )
+            results = multi_infer(model, request.tasks, request.input, timeout)
         self._count_examples(first.name, request.input)
         response = inference_pb2.MultiInferenceResponse()
         for task, result in zip(request.tasks, results, strict=True):

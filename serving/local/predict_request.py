@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
-from .status_errors import FailedPrecondition, InvalidArgument, ServingError
+from .status_errors import FailedPrecondition, InvalidArgument
 from .tensor_proto import array_from_proto
-
-METHODS = tuple(f"tensorflow/serving/{m}" for m in ("predict", "classify", "regress"))
 
 
 def predict(
@@ -17,7 +15,6 @@ def predict(
     inputs: Mapping[str, np.ndarray],
     timeout: float,
     output_filter: Sequence[str] = (),
-    check_method: bool = False,
 ) -> dict[str, np.ndarray]:
     """Run a signature.
 
@@ -27,7 +24,6 @@ def predict(
         inputs: arrays by alias.
         timeout: seconds.
         output_filter: aliases of the wanted outputs; none means all.
-        check_method: whether the signature's method_name must be one of `METHODS`.
 
     Returns:
         The outputs by alias.
@@ -41,12 +37,6 @@ def predict(
     if key not in model.signatures:
         raise FailedPrecondition(f'Serving signature key "{key}" not found.')
     signature = model.signatures[key]
-    if check_method and signature.method_name not in METHODS:
-        raise ServingError(
-            "Expected prediction signature method_name to be one of "
-            f"{_set(METHODS)}. Was: {signature.method_name}",
-            "INTERNAL",
-        )
     _check_count(signature, inputs)
     feeds = _feeds(signature, inputs)
     return model.run(key, feeds, _fetches(signature, output_filter), timeout)

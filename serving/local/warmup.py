@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -27,16 +28,13 @@ _TIMEOUT = 600.0
 _ADDED = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
 
 
-def warm_up(
-    model: LoadedModel, folder: str, iterations: int, check_method: bool
-) -> int:
+def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
     """Run every warm-up request of a version.
 
     Args:
-        model: the loaded version.
-        folder: its folder.
+        folder: the version's folder.
+        run: runs one request on that version.
         iterations: how often each request is run; less than 1 counts as 1.
-        check_method: whether the signatures' method_name is checked.
 
     Returns:
         The number of requests.
@@ -47,7 +45,7 @@ def warm_up(
     requests = warmup_requests(folder)
     for request in requests:
         for _ in range(max(1, iterations)):
-            _run(model, request, check_method)
+            run(request)
     return len(requests)
 
 
@@ -108,25 +106,22 @@ def _requests(record: bytes, path: str) -> list[Any]:
             return [getattr(log, kind).request]
 
 
-def _run(model: LoadedModel, request: Any, check_method: bool) -> None:
+def run_request(model: LoadedModel, request: Any) -> None:
+    """Run a logged request.
+
+    Args:
+        model: a loaded version.
+        request: a PredictRequest, ClassificationRequest, ...
+    """
+    if isinstance(request, inference_pb2.MultiInferenceRequest):
+        multi_infer(model, request.tasks, request.input, _TIMEOUT)
+        return
+    key = request.model_spec.signature_name
     match request:
         case predict_pb2.PredictRequest():
-            predict(
-                model,
-                request.model_spec.signature_name,
-                arrays_from_protos(request.inputs),
-                _TIMEOUT,
-                request.output_filter,
-                check_method,
-            )
-        case inference_pb2.MultiInferenceRequest():
-            multi_infer(model, request.tasks, request.input, _TIMEOUT, check_method)
+            inputs, wanted = arrays_from_protos(request.inputs), request.output_filter
+            predict(model, key, inputs, _TIMEOUT, wanted)
         case classification_pb2.ClassificationRequest():
-            _infer(model, request, CLASSIFY, check_method)
+            infer(model, key, CLASSIFY, request.input, _TIMEOUT)
         case regression_pb2.RegressionRequest():
-            _infer(model, request, REGRESS, check_method)
-
-
-def _infer(model: LoadedModel, request: Any, method: str, check_method: bool) -> None:
-    name, examples = request.model_spec.signature_name, request.input
-    infer(model, name, method, examples, _TIMEOUT, check_method)
+            infer(model, key, REGRESS, request.input, _TIMEOUT)

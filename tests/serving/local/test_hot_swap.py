@@ -204,14 +204,6 @@ def flip_a_byte(folder):
     file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
-def other_tensor(folder):
-    file = folder / "saved_model.pb"
-    model = SavedModel.FromString(file.read_bytes())
-    signature = model.meta_graphs[0].signature_def["serving_default"]
-    signature.outputs["y"].name = "nowhere:0"
-    file.write_bytes(model.SerializeToString())
-
-
 def unknown_operation(folder):
     file = folder / "saved_model.pb"
     model = SavedModel.FromString(file.read_bytes())
@@ -268,7 +260,6 @@ SPOILT = {
     "garbage": (lambda f: (f / "saved_model.pb").write_bytes(b"\xff" * 99), ""),
     "nothing": (lambda f: (f / "saved_model.pb").write_bytes(b""), ""),
     "graph cut": (lambda folder: cut(folder / "saved_model.pb"), ""),
-    "other tensor": (other_tensor, "the graph has no tensor nowhere:0"),
     "unknown operation": (unknown_operation, "NoSuchOperation"),
     "other tags": (other_tags, ""),
     "warm-up fails": (lambda f: warmup_file(f, asked_for("z")), "input alias: x"),

@@ -112,26 +112,10 @@ def test_health_is_watched(channel):
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-@pytest.mark.parametrize(
-    ("path", "data", "code", "details"),
-    [
-        ("PredictionService/Predict", b"\xff", "INTERNAL", ""),
-        ("ModelService/GetModelStatus", b"\n\x03\n\x01\xff", "INTERNAL", ""),
-        ("Check", b"\xff", "INVALID_ARGUMENT", "could not parse request"),
-        ("Check", b"\n\x01\xff", "INVALID_ARGUMENT", "could not parse request"),
-        ("Check", b"\n\xc9\x01" + b"x" * 201, "INVALID_ARGUMENT", "could not parse re"),
-        ("Check", b"\n\xc8\x01" + b"x" * 200, "NOT_FOUND", "service name unknown"),
-        ("List", b"", "UNIMPLEMENTED", ""),
-    ],
-)
-def test_bytes_that_are_no_message(channel, path, data, code, details):
-    """As C++ gRPC answers them."""
-    service = "tensorflow.serving." if "/" in path else "grpc.health.v1.Health/"
+def test_bytes_that_are_not_a_message(channel):
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(f"/{service}{path}")(data, timeout=20)
-    assert caught.value.code().name == code
-    assert caught.value.details().startswith(details)
-    assert bool(caught.value.details()) == bool(details)
+        channel.unary_unary("/tensorflow.serving.PredictionService/Predict")(b"\xff")
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
 
 
 def test_long_texts_are_cut_after_bytes(channel):

@@ -12,7 +12,7 @@ pytest_plugins = ["pytester"]
 PLUGIN = "-pserving.local.pytest_plugin"
 TESTS = """
     import urllib.request, json
-    from serving.local.errors import StartError
+    from serving.local.status_errors import StartError
 
     MODELS = {{"double": {folder!r}}}
 
