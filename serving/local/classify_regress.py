@@ -35,12 +35,9 @@ def infer(
     Args:
         model: a loaded version.
         signature_name: its key, or "" for `serving_default`.
-        method: `CLASSIFY` or `REGRESS`.
+        method: `CLASSIFY`, for a ClassificationResult, or `REGRESS`.
         examples: the examples, with a context or without.
         timeout: seconds.
-
-    Returns:
-        A ClassificationResult or a RegressionResult.
 
     Raises:
         InvalidArgument: no such signature, one of another kind, or no examples.
@@ -64,10 +61,7 @@ def multi_infer(
     """Run several classifications and regressions on the same examples.
 
     Each signature gets all examples, whether or not the signatures share an input
-    tensor (those that TensorFlow 2 exports do not).
-
-    Returns:
-        One ClassificationResult or RegressionResult for each task.
+    tensor (those that TensorFlow 2 exports do not). There is one result per task.
 
     Raises:
         InvalidArgument: several models, a signature twice, unknown or of another kind,
@@ -77,11 +71,7 @@ def multi_infer(
     _check_tasks(model, tasks)
     return [
         infer(
-            model,
-            task.model_spec.signature_name,
-            task.method_name,
-            examples,
-            timeout,
+            model, task.model_spec.signature_name, task.method_name, examples, timeout
         )
         for task in tasks
     ]
@@ -128,7 +118,6 @@ def _serialized(examples: input_pb2.Input) -> np.ndarray:
 def _check(signature: SignatureDef, method: str) -> _Checked:
     if method not in (CLASSIFY, REGRESS):
         raise Unimplemented(f"Unsupported signature method_name: {method}")
-    kind = "classification" if method == CLASSIFY else "regression"
     if len(signature.inputs) != 1:
         raise InvalidArgument("Expected one input Tensor.")
     count = len(signature.outputs)
@@ -136,6 +125,7 @@ def _check(signature: SignatureDef, method: str) -> _Checked:
         raise InvalidArgument(f"Expected one or two output Tensors, found {count}")
     if method == REGRESS and count != 1:
         raise InvalidArgument("Expected one output Tensor.")
+    kind = "classification" if method == CLASSIFY else "regression"
     if "inputs" not in signature.inputs:
         raise InvalidArgument(f"No {kind} inputs found in SignatureDef: {signature}")
     if method == REGRESS:
@@ -154,9 +144,15 @@ def _check(signature: SignatureDef, method: str) -> _Checked:
 
 
 def _classification(outputs: dict[str, np.ndarray], count: int) -> Any:
-    for name, wanted in (("classes", object), ("scores", np.float32)):
-        if name in outputs:
-            _check_classes(name, outputs[name], wanted, count)
+    for name, array in outputs.items():
+        if array.ndim != 2:
+            raise InvalidArgument(
+                "Expected Tensor shape: [batch_size num_classes] but got "
+                f"{shape_text(array.shape)}"
+            )
+        _check_output(
+            name, array, "DT_STRING" if name == "classes" else "DT_FLOAT", count
+        )
     widths = [array.shape[1] for array in outputs.values()]
     if len(set(widths)) > 1:
         raise InvalidArgument(
@@ -181,27 +177,6 @@ def _text(label: bytes) -> str:
         raise InvalidArgument(f"class label is not UTF-8: {label!r}") from error
 
 
-def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> None:
-    if array.ndim != 2:
-        raise InvalidArgument(
-            "Expected Tensor shape: [batch_size num_classes] but got "
-            f"{shape_text(array.shape)}"
-        )
-    if array.dtype != wanted:
-        kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
-        raise InvalidArgument(
-            f"Expected {name} Tensor of {kind}. Got: {_type_name(array)}"
-        )
-    if len(array) != count:
-        raise InvalidArgument(
-            f"Expected {name} output batch size of {count}. Got: {len(array)}"
-        )
-
-
-def _type_name(array: np.ndarray) -> str:
-    return types_pb2.DataType.Name(type_of(array))
-
-
 def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
     array = outputs["outputs"]
     if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
@@ -209,16 +184,18 @@ def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
             "Expected output Tensor shape to be either [batch_size] or "
             f"[batch_size, 1] but got {shape_text(array.shape)}"
         )
-    if len(array) != count:
-        raise InvalidArgument(
-            "Input batch size did not match output batch size: "
-            f"{count} vs. {len(array)}"
-        )
-    if array.dtype != np.float32:
-        raise InvalidArgument(
-            f"Expected output Tensor of DT_FLOAT.  Got: {_type_name(array)}"
-        )
+    _check_output("output", array, "DT_FLOAT", count)
     result = regression_pb2.RegressionResult()
     for value in array.reshape(-1).tolist():
         result.regressions.add(value=value)
     return result
+
+
+def _check_output(name: str, array: np.ndarray, wanted: str, count: int) -> None:
+    received = types_pb2.DataType.Name(type_of(array))
+    if received != wanted:
+        raise InvalidArgument(f"Expected {name} Tensor of {wanted}. Got: {received}")
+    if len(array) != count:
+        raise InvalidArgument(
+            f"Expected {name} output batch size of {count}. Got: {len(array)}"
+        )

@@ -141,12 +141,6 @@ NOT_HONOURED = {
 def parse_flags(arguments: Sequence[str]) -> ServerOptions:
     """Parse `--flag=value`, `--flag value`, and `--flag` for booleans.
 
-    Args:
-        arguments: the command line after the command.
-
-    Returns:
-        The options; flags that were not given have their default.
-
     Raises:
         UsageError: an unknown flag (close names are listed), an invalid value, or a
             flag that the local server does not honour.

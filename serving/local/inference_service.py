@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,18 +116,15 @@ class InferenceService:
         spec: ModelSpec,
         read: Callable[[LoadedModel], Mapping[str, np.ndarray]],
         timeout: float,
-        output_filter: Iterable[str] = (),
+        output_filter: Sequence[str] = (),
     ) -> tuple[int, dict[str, np.ndarray]]:
-        """Predict on arrays.
+        """Predict on arrays; returns the version number and the outputs by alias.
 
         Args:
             spec: the version and the signature.
             read: makes the inputs, by alias, for the signatures of that version.
             timeout: seconds.
             output_filter: aliases of the wanted outputs; none means all.
-
-        Returns:
-            The version number, and the outputs by alias.
         """
         with self.models.use(spec) as (model, number):
             inputs = read(model)
@@ -137,7 +134,7 @@ class InferenceService:
                     spec.signature_name,
                     inputs,
                     timeout,
-                    list(output_filter),
+                    output_filter,
                 )
         return number, outputs
 
@@ -232,24 +229,11 @@ class InferenceService:
     def reload_config(
         self, request: model_management_pb2.ReloadConfigRequest
     ) -> model_management_pb2.ReloadConfigResponse:
-        """ModelService.HandleReloadConfigRequest: returns once models are loaded.
-
-        The response says by how much the requested metrics have grown meanwhile.
-        """
-        before = self._values(request.metric_names)
+        """ModelService.HandleReloadConfigRequest: returns once models are loaded."""
         self.models.reload(request.config)
         response = model_management_pb2.ReloadConfigResponse()
         response.status.SetInParent()
-        for name, value in self._values(request.metric_names).items():
-            response.metric.add(name=name, int64_value_increase=value - before[name])
         return response
-
-    def _values(self, metric_names: Iterable[str]) -> dict[str, int]:
-        """The first number of each metric; 0 for histograms and unknown names."""
-        known = self.metrics.by_name
-        return {
-            name: known[name].first if name in known else 0 for name in metric_names
-        }
 
     @contextlib.contextmanager
     def counted(self, model: str, api: str, entrypoint: str) -> Iterator[None]:

@@ -23,7 +23,7 @@ def parse(body: bytes) -> dict[str, Any]:
     Raises:
         InvalidArgument: not JSON, not an object, or nested too deeply.
     """
-    if not body:
+    if not body.strip():
         raise InvalidArgument("JSON Parse error: The document is empty")
     try:
         document = json.loads(

@@ -1,6 +1,7 @@
 """JSON of predict requests and answers, by row (`instances`) and column (`inputs`)."""
 
 import base64
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Mapping
@@ -75,70 +76,41 @@ def _from_columns(value: Any, infos: TensorInfos) -> dict[str, np.ndarray]:
 
 
 def _from_rows(instances: list[Any], infos: TensorInfos) -> dict[str, np.ndarray]:
-    if _is_named(instances[0]):
-        named = _named_rows(instances, infos)
-        return {alias: _stack(alias, named[alias]) for alias in sorted(infos)}
-    if len(infos) > 1:
+    named = _is_named(instances[0])
+    if not named and len(infos) > 1:
         raise InvalidArgument(
             "instances is a plain list, but expecting list of objects as multiple "
             "input tensors required as per tensorinfo_map"
         )
-    (alias,) = infos
-    try:
-        return {alias: _tensor(alias, instances, infos)}
-    except ServingError:
-        # Row by row, for an error message that names the row.
-        return {alias: _stack(alias, _plain_rows(alias, instances, infos))}
-
-
-def _plain_rows(
-    alias: str, instances: list[Any], infos: TensorInfos
-) -> list[np.ndarray]:
-    rows: list[np.ndarray] = []
-    for index, row in enumerate(instances):
-        if _is_named(row):
-            raise InvalidArgument(
-                f"Expecting value/list but got object at item {index} of input list"
-            )
-        try:
-            rows.append(_like_first(_tensor(alias, row, infos), rows))
-        except ServingError as error:
-            raise _row_error(index, "", error) from error
-    return rows
-
-
-def _named_rows(
-    instances: list[Any], infos: TensorInfos
-) -> dict[str, list[np.ndarray]]:
+    if not named:
+        (alias,) = infos
+        # All rows at once; row by row only for an error message that names the row.
+        with contextlib.suppress(ServingError):
+            return {alias: _tensor(alias, instances, infos)}
     rows: dict[str, list[np.ndarray]] = {alias: [] for alias in infos}
     for index, row in enumerate(instances):
-        if not _is_named(row):
-            raise InvalidArgument(
-                f"Expecting object but got list at item {index} of input list"
-            )
-        for alias, value in row.items():
+        if _is_named(row) != named:
+            kinds = "object but got list" if named else "value/list but got object"
+            raise InvalidArgument(f"Expecting {kinds} at item {index} of input list")
+        for alias, value in row.items() if named else [(min(infos), row)]:
             try:
                 if alias not in infos:
-                    raise InvalidArgument(
-                        f"JSON object: does not have named input: {alias}"
-                    )
+                    text = f"JSON object: does not have named input: {alias}"
+                    raise InvalidArgument(text)
                 tensor = _tensor(alias, value, infos)
                 rows[alias].append(_like_first(tensor, rows[alias]))
             except ServingError as error:
-                raise _row_error(index, f" key: {alias}", error) from error
-        if row.keys() != infos.keys():
+                key = f" key: {alias}" if named else ""
+                raise InvalidArgument(
+                    f"Failed to process element: {index}{key} of 'instances' list. "
+                    f"Error: {error.with_code()}"
+                ) from error
+        if named and row.keys() != infos.keys():
             raise InvalidArgument(
                 f"Failed to process element: {index} of 'instances' list. JSON object: "
                 f"{quote(row)} keys must be equal to: {','.join(sorted(infos))}"
             )
-    return rows
-
-
-def _row_error(index: int, key: str, error: ServingError) -> InvalidArgument:
-    return InvalidArgument(
-        f"Failed to process element: {index}{key} of 'instances' list. "
-        f"Error: {error.with_code()}"
-    )
+    return {alias: _stack(alias, rows[alias]) for alias in sorted(infos)}
 
 
 def _like_first(row: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
@@ -325,16 +297,13 @@ def outputs_to_json(outputs: Mapping[str, np.ndarray], row: bool) -> dict[str, A
         raise InvalidArgument("Cannot convert empty tensor map to JSON")
     if row:
         _check_batch(outputs)
-    columns = {alias: _plain(alias, array) for alias, array in outputs.items()}
+    columns: Any = {alias: _plain(alias, array) for alias, array in outputs.items()}
     if len(columns) == 1:
-        return {"predictions" if row else "outputs": next(iter(columns.values()))}
-    if not row:
-        return {"outputs": columns}
-    rows = [
-        dict(zip(columns, values, strict=True))
-        for values in zip(*columns.values(), strict=True)
-    ]
-    return {"predictions": rows}
+        (columns,) = columns.values()
+    elif row:
+        rows = zip(*columns.values(), strict=True)
+        columns = [dict(zip(outputs, values, strict=True)) for values in rows]
+    return {"predictions" if row else "outputs": columns}
 
 
 def _check_batch(outputs: Mapping[str, np.ndarray]) -> None:

@@ -16,7 +16,7 @@ def predict(
     timeout: float,
     output_filter: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Run a signature.
+    """Run a signature; returns the outputs by alias.
 
     Args:
         model: a loaded version.
@@ -24,9 +24,6 @@ def predict(
         inputs: arrays by alias.
         timeout: seconds.
         output_filter: aliases of the wanted outputs; none means all.
-
-    Returns:
-        The outputs by alias.
 
     Raises:
         FailedPrecondition: no such signature.

@@ -5,7 +5,6 @@ import json
 import logging
 import zlib
 from concurrent.futures import Executor
-from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -252,9 +251,5 @@ def _json(value: Any, status: int) -> Response:
 
 
 def _not_found() -> Response:
-    title = HTTPStatus.NOT_FOUND.phrase
-    page = (
-        f"<HTML><HEAD>\n<TITLE>404 {title}</TITLE>\n</HEAD><BODY>\n"
-        f"<H1>{title}</H1>\n</BODY></HTML>\n"
-    )
+    page = "<HTML><HEAD><TITLE>404 Not Found</TITLE></HEAD></HTML>\n"
     return Response(page, 404, {"Content-Type": "text/html"})

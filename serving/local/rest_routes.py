@@ -21,13 +21,7 @@ _GET = re.compile(f"/v1/models(?:/{_NAME})?{_CHOICE}(?P<rest>/metadata)?", _FLAG
 
 
 class Route(NamedTuple):
-    """An operation on a model.
-
-    Attributes:
-        operation: predict, classify, regress, status or metadata.
-        api: the name under which the request is counted.
-        spec: the model, with version or label.
-    """
+    """An operation on a model, with version or label; `api` is its name in metrics."""
 
     operation: str
     api: str

@@ -16,12 +16,8 @@ from .status_errors import ServingError, UsageError
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT.
 
-    Args:
-        argv: the flags.
-
     Returns:
-        The exit status: 0 after a stop, 1 if the server cannot start, 2 for an
-        invalid flag.
+        The exit status: 1 if the server cannot start, 2 for an invalid flag.
     """
     # Failures are exceptions; TensorFlow's own log is about missing GPUs.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -44,12 +44,7 @@ class Stop:
 
 
 class Addresses(NamedTuple):
-    """Where a server listens.
-
-    Attributes:
-        rest: URL of the REST interface.
-        grpc: `host:port` of the gRPC interface.
-    """
+    """The URL of the REST interface and `host:port` of the gRPC interface."""
 
     rest: str
     grpc: str

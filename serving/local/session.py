@@ -150,16 +150,13 @@ class LoadedModel:
         fetches: Sequence[str],
         timeout: float,
     ) -> dict[str, np.ndarray]:
-        """Run outputs of a signature.
+        """Run a signature.
 
         Args:
             key: one of `signatures`.
             feeds: arrays by the alias of the input.
-            fetches: aliases of outputs.
+            fetches: aliases of the outputs to return, strings as arrays of bytes.
             timeout: seconds.
-
-        Returns:
-            Arrays by alias; strings as arrays of bytes.
 
         Raises:
             ServingError: a type or shape that contradicts the signature, sizes that
@@ -170,8 +167,7 @@ class LoadedModel:
         fed = {}
         for position, (alias, array) in enumerate(sorted(feeds.items())):
             info = signature.inputs[alias]
-            _check_type(position, info, array)
-            _check_shape(alias, info, array)
+            _check_input(position, alias, info, array)
             fed[self._tensor(info.name)] = array
         wanted = [self._tensor(signature.outputs[alias].name) for alias in fetches]
         values = self._run(wanted, fed, timeout)
@@ -225,22 +221,18 @@ class LoadedModel:
         self._session.close()
 
 
-def _check_type(position: int, info: TensorInfo, array: np.ndarray) -> None:
+def _check_input(
+    position: int, alias: str, info: TensorInfo, array: np.ndarray
+) -> None:
     received = type_of(array)
     if received != info.dtype:
         raise InvalidArgument(
             f"Expects arg[{position}] to be {data_type_name(info.dtype)} "
             f"but {data_type_name(received)} is provided"
         )
-
-
-def _check_shape(alias: str, info: TensorInfo, array: np.ndarray) -> None:
-    """TensorFlow Serving leaves this to the graph; `Session.run` does not."""
-    if info.tensor_shape.unknown_rank:
-        return
-    wanted = [dim.size for dim in info.tensor_shape.dim]
-    sizes = zip(wanted, array.shape, strict=False)
-    if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in sizes):
+    # TensorFlow Serving leaves shapes to the graph; `Session.run` does not.
+    if not tf.TensorShape(info.tensor_shape).is_compatible_with(array.shape):
+        wanted = [dim.size for dim in info.tensor_shape.dim]
         raise InvalidArgument(
             f"Shape of tensor {alias} {shape_text(array.shape)} is not compatible with "
             f"expected shape {shape_text(wanted)}."

@@ -75,15 +75,15 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
     Fewer values than the shape holds are accepted (the last one is repeated, none
     means zeros), and values beyond it are ignored.
 
-    Args:
-        alias: name of the input, for the error.
-        proto: any TensorProto.
-
     Raises:
         InvalidArgument: no type, a negative size, content of another length, more
             dimensions than NumPy has, or more than 2^24 repeated values.
     """
-    if proto.dtype not in _FIELDS or _repeats_too_often(proto):
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sent = len(getattr(proto, _FIELDS.get(proto.dtype, "float_val")))
+    # A message of a few bytes must not ask for gigabytes.
+    repeated = size > max(sent, _REPEATED_LIMIT) and not proto.tensor_content
+    if proto.dtype not in _FIELDS or repeated:
         raise parsing_error(alias)
     try:
         tensor = tf.io.parse_tensor(proto.SerializeToString(), proto.dtype)
@@ -91,13 +91,6 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
     except (tf.errors.OpError, ValueError) as error:
         raise parsing_error(alias) from error
     return np.asarray(array, object if isinstance(array, bytes) else None)
-
-
-def _repeats_too_often(proto: TensorProto) -> bool:
-    """Whether a message of a few bytes asks for gigabytes."""
-    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
-    sent = len(getattr(proto, _FIELDS[proto.dtype]))
-    return size > max(sent, _REPEATED_LIMIT) and not proto.tensor_content
 
 
 def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:

@@ -50,13 +50,7 @@ def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
 
 
 def warmup_requests(folder: str) -> list[Any]:
-    """Read the requests of a version's warm-up file; none without a file.
-
-    Args:
-        folder: the version's folder.
-
-    Returns:
-        PredictRequests, ClassificationRequests, ...
+    """Read the PredictRequests, ... of a version's warm-up file, if there is one.
 
     Raises:
         ServingError: not a TFRecord file, too many records, or an invalid record.
@@ -107,12 +101,7 @@ def _requests(record: bytes, path: str) -> list[Any]:
 
 
 def run_request(model: LoadedModel, request: Any) -> None:
-    """Run a logged request.
-
-    Args:
-        model: a loaded version.
-        request: a PredictRequest, ClassificationRequest, ...
-    """
+    """Run a PredictRequest, ClassificationRequest, ... on a loaded version."""
     if isinstance(request, inference_pb2.MultiInferenceRequest):
         multi_infer(model, request.tasks, request.input, _TIMEOUT)
         return

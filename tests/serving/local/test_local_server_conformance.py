@@ -19,7 +19,6 @@ CORPUS = Path(
 ).resolve()
 # Where the local server differs, and why; the table in serving/README.md has the same.
 DIFFERENCES = {
-    "P11-blank": "Python's JSON parser words the error",
     "P12-duplicate-key": "a key that comes twice is refused, not dropped",
     "P38-in": "`Inf` is not read, only `Infinity`",
     "P44-deep-unused": "nesting beyond Python's recursion limit is refused",

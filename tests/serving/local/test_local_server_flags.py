@@ -10,8 +10,8 @@ from serving.local.config import (
     ModelConfig,
     aspired_versions,
     config_of,
-    folder_of,
     metrics_path,
+    version_folders,
 )
 from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
 from serving.local.session import session_config
@@ -249,7 +249,7 @@ def test_policies_choose_among_the_numbered_folders(tmp_path, policy, versions):
         (tmp_path / name).mkdir()
     model = config(f'base_path: "{tmp_path}" model_version_policy {{ {policy} }}')
     assert aspired_versions(model) == versions
-    assert folder_of(str(tmp_path), 7) == str(tmp_path / "0007")
+    assert version_folders(str(tmp_path))[7] == "0007"
 
 
 @pytest.mark.parametrize(

@@ -350,9 +350,12 @@ def test_a_port_in_use_is_told(publish, interface):
 
 
 def run(*flags, **options):
-    command = [sys.executable, "-m", "serving.local", "--port=0", "--rest_api_port=0"]
+    command = [sys.executable, "-m", "serving", "serve", "--port=0"]
     return subprocess.Popen(
-        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--rest_api_port=0", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -174,7 +174,7 @@ def test_rows_need_a_common_first_dimension(post):
         (
             "regress",
             "double_outputs",
-            "Expected output Tensor of DT_FLOAT.  Got: DT_DOU",
+            "Expected output Tensor of DT_FLOAT. Got: DT_DOU",
         ),
         ("regress", "classify", "Expected one output Tensor."),
         ("regress", "nope", "No signature was found with the name: nope"),

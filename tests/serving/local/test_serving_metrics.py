@@ -101,7 +101,7 @@ def test_requests_are_counted_by_model_interface_and_status(server):
     assert of(page, latency, **double, API="predict", entrypoint="REST") == 3
     assert of(page, latency, **double, API="Predict", entrypoint="GRPC") == 1
     assert of(page, latency, **double, API="", entrypoint="REST") == 1
-    assert of(page, runtime, **double, API="Predict", runtime="TF1") == 2 + 4
+    assert of(page, runtime, **double, API="Predict", runtime="TF1") == 4
     assert of(page, ":tensorflow:core:graph_runs") == 2 + 4
     assert of(page, ":tensorflow:core:graph_run_time_usecs_histogram_count") == 6
 
