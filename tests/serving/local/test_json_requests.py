@@ -230,7 +230,7 @@ PRINTED = {
 }
 
 
-def test_floats_are_written_with_six_digits_or_with_nine():
+def test_floats_are_printed_with_six_or_nine_digits():
     values = np.array(list(PRINTED), np.float32)
     text = dump(outputs_to_json({"y": values}, row=False)).decode()
     assert text == f'{{"outputs": [{", ".join(PRINTED.values())}]}}'
@@ -243,7 +243,7 @@ def test_floats_are_written_with_six_digits_or_with_nine():
     assert dump(result_to_json(result)).decode() == f'{{"results": [[{pairs}]]}}'
 
 
-def test_no_outputs_are_no_answer():
+def test_an_answer_needs_outputs():
     with pytest.raises(InvalidArgument, match="Cannot convert empty tensor map"):
         outputs_to_json({}, row=False)
 
@@ -271,13 +271,13 @@ def test_rows_carry_every_output_and_bytes_in_base64():
         ),
     ],
 )
-def test_outputs_that_are_no_rows(outputs, text):
+def test_row_format_needs_a_common_batch_dimension(outputs, text):
     with pytest.raises(InvalidArgument) as caught:
         outputs_to_json({name: np.asarray(v) for name, v in outputs.items()}, row=True)
     assert str(caught.value) == text
 
 
-def test_examples_hold_each_kind_of_value():
+def test_examples_with_every_kind_of_feature():
     document = {
         "context": {"k": 1},
         "examples": [{"f": 1.5, "i": [1, True], "s": ["a", {"b64": "/w=="}], "e": []}],

@@ -1,4 +1,4 @@
-"""Requests beside the recorded exchanges: routes, several inputs, examples, gRPC."""
+"""Requests that the corpus lacks: routes, several inputs, examples, gRPC."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""The fixture that the local server gives to users' own tests."""
+"""The pytest fixture for users' own tests."""
 
 import socket
 
