@@ -1,9 +1,9 @@
-"""TensorFlow Serving's batching parameters: the message, and its validation.
+"""TensorFlow Serving's batching parameters: the message and its validation.
 
-Used by the export for what it writes, and by the local server for what it reads. Rules
-and messages are those of TensorFlow Serving 2.20, in its order:
-`WrapSessionForBatching` and `GetQueueOptions` of bundle_factory_util, then `AddQueue`
-of TensorFlow's shared_batch_scheduler.h. Needs no TensorFlow.
+Used by export for what it writes and by the local server for what it reads. Rules and
+messages are those of TensorFlow Serving 2.20, in its order: `WrapSessionForBatching`
+and `GetQueueOptions` of bundle_factory_util, then `AddQueue` of TensorFlow's
+shared_batch_scheduler.h. Does not import TensorFlow.
 """
 
 import dataclasses
@@ -23,26 +23,43 @@ from google.protobuf import (
 # In a version's folder; read with --enable_per_model_batching_parameters.
 FILE = "batching_params.pbtxt"
 
-_NUMBERS = {
-    "max_batch_size": 1,
-    "batch_timeout_micros": 2,
-    "max_enqueued_batches": 3,
-    "num_batch_threads": 4,
-    "max_execution_batch_size": 9,
+# Missing from tensorflow-serving-api.
+_FILE_DESCRIPTOR = """
+name: "batching_parameters.proto" package: "tensorflow.serving" syntax: "proto3"
+dependency: "google/protobuf/wrappers.proto"
+message_type {
+  name: "BatchingParameters"
+  field { name: "max_batch_size" number: 1 %(int64)s }
+  field { name: "batch_timeout_micros" number: 2 %(int64)s }
+  field { name: "max_enqueued_batches" number: 3 %(int64)s }
+  field { name: "num_batch_threads" number: 4 %(int64)s }
+  field { name: "thread_pool_name" number: 5 %(string)s }
+  field { name: "allowed_batch_sizes" number: 6 type: TYPE_INT64 label: LABEL_REPEATED }
+  field { name: "pad_variable_length_inputs" number: 7 type: TYPE_BOOL
+          label: LABEL_OPTIONAL }
+  field { name: "enable_large_batch_splitting" number: 8 %(bool)s }
+  field { name: "max_execution_batch_size" number: 9 %(int64)s }
+}
+"""
+_WRAPPER = 'type: TYPE_MESSAGE label: LABEL_OPTIONAL type_name: ".google.protobuf.%s"'
+_WRAPPERS = {
+    "int64": _WRAPPER % "Int64Value",
+    "string": _WRAPPER % "StringValue",
+    "bool": _WRAPPER % "BoolValue",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A queue of requests, with the scheduler's defaults.
+    """The parameters of a request queue, with the scheduler's defaults.
 
     Attributes:
-        allowed_batch_sizes: Sizes that batches are padded to; any size if empty.
-        max_batch_size: Rows of one request; without splitting, of a batch too.
-        batch_timeout_micros: How long a batch waits to fill up.
-        max_enqueued_batches: Batches in the queue before requests are rejected.
-        enable_large_batch_splitting: Whether a request may run in several batches.
-        max_execution_batch_size: Rows of one batch, if requests are split.
+        allowed_batch_sizes: sizes that batches are padded to; any size if empty.
+        max_batch_size: rows of one request; without splitting, of a batch too.
+        batch_timeout_micros: how long a batch waits to fill up.
+        max_enqueued_batches: batches that wait before requests are rejected.
+        enable_large_batch_splitting: whether a request may run in several batches.
+        max_execution_batch_size: rows of one batch, if requests are split.
     """
 
     allowed_batch_sizes: tuple[int, ...] = ()
@@ -58,10 +75,10 @@ class Queue:
         return self.allowed_batch_sizes[-1] if self.allowed_batch_sizes else 0
 
 
-# Conditions, and TensorFlow Serving's messages where they do not hold.
+# What must hold, and TensorFlow Serving's message where it does not.
 RULES: tuple[tuple[Callable[[Queue], bool], str], ...] = (
     (
-        # With splitting too, although batches then run in smaller sizes.
+        # Even with splitting, where batches run in max_execution_batch_size.
         lambda q: not q.allowed_batch_sizes or q.last == q.max_batch_size,
         "Last entry in allowed_batch_sizes must match max_batch_size; last entry was "
         "{q.last}; expected {q.max_batch_size}",
@@ -89,7 +106,7 @@ RULES: tuple[tuple[Callable[[Queue], bool], str], ...] = (
         "1{q.max_batch_size}{q.max_execution_batch_size}",
     ),
     (
-        # Not a rule of TensorFlow Serving, which loads and then rejects every request.
+        # Not a rule of TensorFlow Serving, which loads and then rejects all requests.
         lambda q: q.max_execution_batch_size > 0,
         "max_execution_batch_size must be positive; was {q.max_execution_batch_size}",
     ),
@@ -97,11 +114,11 @@ RULES: tuple[tuple[Callable[[Queue], bool], str], ...] = (
 
 
 def read(path: pathlib.Path) -> Any:
-    """Read a BatchingParameters message in text form.
+    """Read a BatchingParameters message in text format.
 
     Raises:
-        ValueError: The file is invalid.
-        OSError: It cannot be read.
+        ValueError: the file is invalid.
+        OSError: it cannot be read.
     """
     try:
         return text_format.Parse(path.read_text("utf-8"), new_message())
@@ -114,7 +131,7 @@ def check_threads(parameters: Any) -> None:
     """Check the number of threads, which all models of a server share.
 
     Raises:
-        ValueError: It is not positive.
+        ValueError: it is not positive.
     """
     threads = parameters.num_batch_threads.value
     if parameters.HasField("num_batch_threads") and threads < 1:
@@ -122,7 +139,7 @@ def check_threads(parameters: Any) -> None:
 
 
 def queue_of(parameters: Any) -> Queue:
-    """Create the queue of each signature of a model.
+    """The queue of each signature of a model.
 
     Raises:
         ValueError: TensorFlow Serving would not load the model.
@@ -144,46 +161,14 @@ def queue_of(parameters: Any) -> Queue:
 
 
 def new_message() -> Any:
-    """Create an empty BatchingParameters, which tensorflow-serving-api lacks."""
+    """An empty BatchingParameters message."""
     return _message_class()()
 
 
 @functools.cache
 def _message_class() -> type[Any]:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="batching_parameters.proto",
-        package="tensorflow.serving",
-        syntax="proto3",
-        dependency=[wrappers_pb2.DESCRIPTOR.name],
-    )
-    field = descriptor_pb2.FieldDescriptorProto
-    message = file.message_type.add(name="BatchingParameters")
-
-    def add(name: str, number: int, kind: str) -> None:
-        message.field.add(
-            name=name,
-            number=number,
-            label=field.LABEL_OPTIONAL,
-            type=field.TYPE_MESSAGE,
-            type_name=f".google.protobuf.{kind}",
-        )
-
-    for name, number in _NUMBERS.items():
-        add(name, number, "Int64Value")
-    add("thread_pool_name", 5, "StringValue")
-    add("enable_large_batch_splitting", 8, "BoolValue")
-    message.field.add(
-        name="allowed_batch_sizes",
-        number=6,
-        label=field.LABEL_REPEATED,
-        type=field.TYPE_INT64,
-    )
-    message.field.add(
-        name="pad_variable_length_inputs",
-        number=7,
-        label=field.LABEL_OPTIONAL,
-        type=field.TYPE_BOOL,
-    )
+    file = descriptor_pb2.FileDescriptorProto()
+    text_format.Parse(_FILE_DESCRIPTOR % _WRAPPERS, file)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(file)

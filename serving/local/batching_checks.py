@@ -1,8 +1,7 @@
-"""What TensorFlow Serving's batching refuses; the local server itself runs no batches.
+"""Checks of TensorFlow Serving's batching, which the local server does not do itself.
 
-With --enable_batching it reads the same files, and refuses what TensorFlow Serving
-would: files at the start or when a version is loaded, requests that cannot share a
-batch.
+With --enable_batching it refuses the parameters files and the requests that TensorFlow
+Serving would refuse, and runs each request alone.
 """
 
 import logging
@@ -20,13 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 class Batching:
-    """The queues that TensorFlow Serving would put before the sessions.
+    """The batching parameters of a server.
 
     Args:
         options: the flags.
 
     Raises:
-        StartError: TensorFlow Serving could serve nothing with the parameters file.
+        StartError: the parameters file is missing or refused.
     """
 
     def __init__(self, options: ServerOptions):
@@ -47,15 +46,11 @@ class Batching:
             except OSError as error:
                 raise StartError(f"cannot read {path}: {error.strerror}") from error
             except ValueError as error:
-                raise StartError(f"--batching_parameters_file={path}: {error}") from (
-                    error
-                )
+                text = f"--batching_parameters_file={path}: {error}"
+                raise StartError(text) from error
 
     def queue(self, folder: str) -> Queue | None:
-        """The queue of a version, or None if its requests are not batched.
-
-        Args:
-            folder: the version's folder.
+        """The parameters for a version's folder, or None if it is not batched.
 
         Raises:
             InvalidArgument: TensorFlow Serving would not load the version.
@@ -74,13 +69,10 @@ class Batching:
 
 
 def check_inputs(queue: Queue, arrays: Iterable[np.ndarray]) -> int:
-    """Checks the inputs of a run.
-
-    Returns:
-        How many rows they have.
+    """Check that inputs can be part of a batch; returns their number of rows.
 
     Raises:
-        InvalidArgument: they could not be part of a batch.
+        InvalidArgument: they cannot.
     """
     shapes = [array.shape for array in arrays]
     if not all(shapes):
@@ -106,10 +98,10 @@ def check_inputs(queue: Queue, arrays: Iterable[np.ndarray]) -> int:
 
 
 def check_outputs(rows: int, arrays: Iterable[np.ndarray]) -> None:
-    """Checks that the outputs of a run can be handed back row by row.
+    """Check that outputs have as many rows as the inputs.
 
     Raises:
-        FailedPrecondition: they have other sizes than the inputs.
+        FailedPrecondition: they do not.
     """
     for array in arrays:
         if array.ndim == 0:

@@ -1,7 +1,6 @@
-"""What is served: reads and checks TensorFlow Serving's configuration files.
+"""Read and check TensorFlow Serving's configuration files.
 
-Needs the protocol buffers of tensorflow-serving-api, not TensorFlow itself, so that a
-mistake is told before TensorFlow's import.
+Does not import TensorFlow, so that mistakes are reported at once.
 """
 
 import functools
@@ -30,10 +29,24 @@ logger = logging.getLogger(__name__)
 
 PLATFORM = "tensorflow"
 METRICS_PATH = "/monitoring/prometheus/metrics"
+# Missing from tensorflow-serving-api.
+_MONITORING_CONFIG = """
+name: "monitoring_config.proto" package: "tensorflow.serving" syntax: "proto3"
+message_type {
+  name: "PrometheusConfig"
+  field { name: "enable" number: 1 type: TYPE_BOOL label: LABEL_OPTIONAL }
+  field { name: "path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "MonitoringConfig"
+  field { name: "prometheus_config" number: 1 type: TYPE_MESSAGE label: LABEL_OPTIONAL
+          type_name: ".tensorflow.serving.PrometheusConfig" }
+}
+"""
 
 
 def model_config(name: str, base_path: str) -> ModelConfig:
-    """The configuration of one model whose newest version is served."""
+    """The configuration of a model whose newest version is served."""
     return ModelConfig(name=name, base_path=base_path, model_platform=PLATFORM)
 
 
@@ -42,7 +55,7 @@ def config_of(options: ServerOptions) -> ModelServerConfig:
 
     Raises:
         StartError: no model is named, or the configuration file cannot be read.
-        InvalidArgument: a base path of the file is not absolute, a name comes twice...
+        InvalidArgument: as `check_config`.
     """
     if options.model_config_file:
         return read_model_config(options.model_config_file)
@@ -62,10 +75,10 @@ def config_of(options: ServerOptions) -> ModelServerConfig:
 
 
 def read_model_config(path: str) -> ModelServerConfig:
-    """Reads a `--model_config_file`, a ModelServerConfig as text.
+    """Read a `--model_config_file`, a ModelServerConfig in text format.
 
     Raises:
-        StartError: the file is missing, is none, or names no models.
+        StartError: the file is missing or invalid, or names no models.
         InvalidArgument: as `check_config`.
     """
     config = _read_text_proto(path, ModelServerConfig())
@@ -76,7 +89,7 @@ def read_model_config(path: str) -> ModelServerConfig:
 
 
 def check_config(config: ModelServerConfig) -> None:
-    """Refuses a configuration in TensorFlow Serving's words.
+    """Check a configuration.
 
     Raises:
         InvalidArgument: a name comes twice, or a base path is not an absolute local
@@ -108,7 +121,7 @@ def check_config(config: ModelServerConfig) -> None:
 
 
 def check_platform(model: ModelConfig) -> None:
-    """Refuses a model of another platform than TensorFlow.
+    """Check that a model's platform is TensorFlow.
 
     Raises:
         InvalidArgument: the platform is unknown, missing, or given twice.
@@ -144,8 +157,8 @@ def platform_of(model: ModelConfig) -> str:
     return platform
 
 
-def versions_on_disk(base_path: str) -> list[int]:
-    """The version numbers in a base path, ascending; other names are ignored.
+def version_folders(base_path: str) -> dict[int, str]:
+    """The names of the version folders by number, ascending; others are ignored.
 
     Raises:
         NotFound: the folder does not exist or cannot be read.
@@ -153,31 +166,20 @@ def versions_on_disk(base_path: str) -> list[int]:
     try:
         names = os.listdir(base_path)
     except OSError as error:
-        raise NotFound(f"Could not find base path {base_path}: {error.strerror}") from (
-            error
-        )
-    return sorted(
-        {int(n) for n in names if n.isascii() and n.isdigit() and int(n) < 2**63}
-    )
-
-
-def folder_of(base_path: str, version: int) -> str:
-    """The folder of a version, whose name may have leading zeros."""
-    folder = os.path.join(base_path, str(version))
-    if os.path.isdir(folder):
-        return folder
-    names = [name for name in os.listdir(base_path) if name.isdecimal()]
-    padded = [name for name in names if int(name) == version]
-    return os.path.join(base_path, padded[-1]) if padded else folder
+        text = f"Could not find base path {base_path}: {error.strerror}"
+        raise NotFound(text) from error
+    numbered = [n for n in names if n.isascii() and n.isdigit() and int(n) < 2**63]
+    # A name may have leading zeros; of several, the shortest counts.
+    return {int(n): n for n in sorted(numbered, key=lambda n: (int(n), -len(n)))}
 
 
 def aspired_versions(model: ModelConfig) -> list[int]:
-    """The versions that the policy wants among those on disk, ascending.
+    """The versions on disk that the policy selects, ascending.
 
     Raises:
         NotFound: the base path does not exist.
     """
-    versions = versions_on_disk(model.base_path)
+    versions = list(version_folders(model.base_path))
     policy = model.model_version_policy
     match policy.WhichOneof("policy_choice"):
         case "all":
@@ -193,7 +195,7 @@ def metrics_path(monitoring_config_file: str) -> str | None:
     """The path of the metrics page that a `--monitoring_config_file` enables, if any.
 
     Raises:
-        StartError: the file is missing or is no MonitoringConfig.
+        StartError: the file is missing or invalid.
     """
     if not monitoring_config_file:
         return None
@@ -205,21 +207,7 @@ def metrics_path(monitoring_config_file: str) -> str | None:
 
 @functools.cache
 def _monitoring_config_class() -> type[Any]:
-    """MonitoringConfig, which tensorflow-serving-api leaves out."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="monitoring_config.proto", package="tensorflow.serving", syntax="proto3"
-    )
-    field = descriptor_pb2.FieldDescriptorProto
-    prometheus = file.message_type.add(name="PrometheusConfig")
-    prometheus.field.add(name="enable", number=1, type=field.TYPE_BOOL, label=1)
-    prometheus.field.add(name="path", number=2, type=field.TYPE_STRING, label=1)
-    file.message_type.add(name="MonitoringConfig").field.add(
-        name="prometheus_config",
-        number=1,
-        type=field.TYPE_MESSAGE,
-        label=field.LABEL_OPTIONAL,
-        type_name=".tensorflow.serving.PrometheusConfig",
-    )
+    file = text_format.Parse(_MONITORING_CONFIG, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(
@@ -235,17 +223,16 @@ def _read_text_proto(path: str, message: Any) -> Any:
         raise StartError(f"cannot read {path}: {error.strerror}") from error
     except (text_format.ParseError, UnicodeDecodeError) as error:
         text = " ".join(str(error).split())
-        raise StartError(f"Error parsing text-format {kind} in {path}: {text}") from (
-            error
-        )
+        text = f"Error parsing text-format {kind} in {path}: {text}"
+        raise StartError(text) from error
 
 
 def check_start(config: ModelServerConfig) -> None:
-    """Refuses, before anything is loaded, what could never be served.
+    """Check platforms and base paths, before anything is loaded.
 
     Raises:
         InvalidArgument: a platform is unknown.
-        StartError: a base path is missing, has no version, or not the wanted ones.
+        StartError: a base path is missing, or has none of the wanted versions.
     """
     for model in config.model_config_list.config:
         check_platform(model)
@@ -254,7 +241,7 @@ def check_start(config: ModelServerConfig) -> None:
 
 def _check_base_path(model: ModelConfig) -> None:
     try:
-        versions = versions_on_disk(model.base_path)
+        versions = version_folders(model.base_path)
     except ServingError as error:
         raise StartError(f"model {model.name}: {error}") from error
     if not versions:

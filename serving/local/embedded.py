@@ -1,11 +1,10 @@
-"""`LocalServer`: the server in a background thread, for Python programs and tests."""
+"""`LocalServer`: the server in a background thread, for programs and tests."""
 
 import asyncio
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from . import config as configuration
@@ -15,7 +14,7 @@ from .server import Addresses, Stop, serve
 
 
 class LocalServer:
-    """A server in a background thread, for the length of a `with` block.
+    """A server that runs in a background thread during a `with` block.
 
     Args:
         models: base paths by model name, or a ModelServerConfig.
@@ -28,7 +27,7 @@ class LocalServer:
         grpc_address: address of the gRPC interface, `127.0.0.1:8500`.
 
     Raises:
-        TypeError: `models` is neither.
+        TypeError: `models` is neither a mapping nor a ModelServerConfig.
         ServingError: on entering, if the server cannot start.
 
     ```python
@@ -49,11 +48,9 @@ class LocalServer:
         **flags: Any,
     ):
         self._options = ServerOptions(port=grpc_port, rest_api_port=rest_port, **flags)
-        self._config = (
-            models
-            if isinstance(models, ModelServerConfig)
-            else _config_from_paths(models)
-        )
+        if not isinstance(models, ModelServerConfig):
+            models = _config_from_paths(models)
+        self._config = models
         configuration.check_config(self._config)
         self._started: Future[Addresses] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,16 +61,10 @@ class LocalServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        addresses = self._started.result()
-        self.rest_url, self.grpc_address = addresses
+        self.rest_url, self.grpc_address = self._started.result()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.ask)
         self._thread.join()

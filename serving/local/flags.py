@@ -1,9 +1,9 @@
 """The flags of `python -m serving serve`: TensorFlow Serving's own names and types.
 
 A field of `ServerOptions` is a flag that is honoured. `NOT_HONOURED` holds the other
-flags of tensorflow_model_server 2.20: some change nothing here and are accepted; each
-of the others is refused with its reason, unless it has the value with which TensorFlow
-Serving does what the local server does.
+flags of tensorflow_model_server 2.20: some have no effect here and are accepted; the
+others are refused with a reason, except for the value with which TensorFlow Serving
+behaves as the local server.
 """
 
 import argparse
@@ -15,20 +15,20 @@ from typing import Any, NoReturn
 
 from .status_errors import UsageError
 
-# A thread waits with its request.
+# A thread is blocked while its request runs.
 _REQUESTS = max(32, 4 * (os.cpu_count() or 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptions:
-    """What the local server can be told, with TensorFlow Serving's defaults.
+    """The flags of the local server, with TensorFlow Serving's defaults.
 
-    Four defaults differ: `rest_api_num_threads` and `grpc_max_threads` are 32 at least,
-    as on eight processors, so that requests find company in the graph's batches on
-    small machines, too; `rest_api_port` is 8501 as in TensorFlow Serving's container
-    image (the bare binary has REST off); port 0 means a free port; and while the server
-    starts a model that fails to load is not tried again unless `max_num_load_retries`
-    is given, since TensorFlow Serving would keep both ports closed for five minutes.
+    Four defaults differ: `rest_api_num_threads` and `grpc_max_threads` are at least 32,
+    as on eight cores, so that the graph can batch requests on small machines, too;
+    `rest_api_port` is 8501 as in TensorFlow Serving's container image (the bare binary
+    has REST off); port 0 means a free port; and at start-up a failed load is retried
+    only if `max_num_load_retries` is given, since TensorFlow Serving would keep both
+    ports closed for five minutes.
     """
 
     port: int = 8500
@@ -62,12 +62,11 @@ class ServerOptions:
     num_request_iterations_for_warmup: int = 0
     version: bool = False
     monitoring_config_file: str = ""
-    enable_signature_method_name_check: bool = False
     enable_grpc_healthcheck_service: bool = False
     enable_serialization_as_tensor_content: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses values that cannot work together or at all."""
+        """Refuse invalid values and combinations."""
         for name in ("port", "rest_api_port"):
             _need(self, name, 0 <= getattr(self, name) < 65536, "a port, 0 to 65535")
         for name in ("rest_api_num_threads", "grpc_max_threads"):
@@ -118,6 +117,7 @@ _XLA = "models run as they do with XLA off, TensorFlow Serving's default"
 _THREADS = "threads are set by --tensorflow_*_parallelism only"
 _NOT_READ = "the files of a model are read once"
 _WHOLE = "the graph is kept as it is"
+_METHOD_NAME = "the method_name of a signature is not looked at"
 
 NOT_HONOURED = {
     "flush_filesystem_caches": NotHonoured(True, _NOT_READ),
@@ -132,23 +132,18 @@ NOT_HONOURED = {
     "xla_gpu_compilation_enabled": NotHonoured(False, _XLA, False),
     "enable_profiler": NotHonoured(True, "there is no profiler service here", False),
     "thread_pool_factory_config_file": NotHonoured("", _THREADS, ""),
+    "enable_signature_method_name_check": NotHonoured(False, _METHOD_NAME, False),
     "mixed_precision": NotHonoured("", "models run in the precision they hold", ""),
     "skip_initialize_tpu": NotHonoured(False, "no TPU is used here"),
 }
 
 
 def parse_flags(arguments: Sequence[str]) -> ServerOptions:
-    """Reads `--flag=value`, `--flag value`, and `--flag` for truth values.
-
-    Args:
-        arguments: the command line after the command.
-
-    Returns:
-        The options; flags that were not given have their default.
+    """Parse `--flag=value`, `--flag value`, and `--flag` for booleans.
 
     Raises:
-        UsageError: unknown flag (close names are listed), wrong value, or a flag that
-            the local server does not honour.
+        UsageError: an unknown flag (close names are listed), an invalid value, or a
+            flag that the local server does not honour.
     """
     given, rest = _parser().parse_known_args(list(arguments))
     if rest:

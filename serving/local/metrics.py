@@ -1,10 +1,8 @@
 """Counters and histograms under TensorFlow Serving's names, and the Prometheus page.
 
-Own text, since Prometheus's client library renames counters (`_total`) and refuses
-names that begin with a colon. Of TensorFlow's own metrics the page has those that can
-be measured from outside; the sizes of the batches that a graph makes
-(`/tensorflow/serving/batching/...`) are counted inside TensorFlow, whose Python
-interface does not give them away.
+prometheus_client cannot write the page: it renames counters (`_total`) and refuses
+names that begin with a colon. Metrics that TensorFlow counts internally, such as the
+sizes of the batches that a graph makes, are missing: Python cannot read them.
 """
 
 import bisect
@@ -20,12 +18,12 @@ _EXAMPLES = [2.0**step for step in range(15)]
 
 
 def microseconds_since(begin: int) -> int:
-    """The time that passed since `time.perf_counter_ns` said `begin`."""
+    """Microseconds since `begin`, from `time.perf_counter_ns`."""
     return (time.perf_counter_ns() - begin) // 1000
 
 
 class Counter:
-    """A number for each combination of label values.
+    """A counter for each combination of label values.
 
     Args:
         name: TensorFlow Serving's name, `/tensorflow/serving/...`.
@@ -41,18 +39,12 @@ class Counter:
         self._values: dict[tuple[str, ...], int] = {}
 
     def add(self, amount: int, *values: str) -> None:
-        """Adds to the number of these label values."""
+        """Add to the counter of these label values."""
         with self._lock:
             self._values[values] = self._values.get(values, 0) + amount
 
-    @property
-    def first(self) -> int:
-        """The number of the first combination of label values; 0 without any."""
-        with self._lock:
-            return self._values[min(self._values)] if self._values else 0
-
     def lines(self, page_name: str) -> list[str]:
-        """The lines of the page."""
+        """The lines of the Prometheus page."""
         with self._lock:
             cells = sorted(self._values.items())
         return [
@@ -62,16 +54,15 @@ class Counter:
 
 
 class Histogram:
-    """A distribution for each combination of label values.
+    """A histogram for each combination of label values.
 
     Args:
         name: TensorFlow Serving's name, `/tensorflow/serving/...`.
-        bounds: upper ends of the buckets, ascending; a last one without end follows.
+        bounds: upper bounds of the buckets, ascending; `+Inf` follows.
         *labels: names of the labels.
     """
 
     kind = "histogram"
-    first = 0
 
     def __init__(self, name: str, bounds: Sequence[float], *labels: str):
         self.name = name
@@ -82,8 +73,8 @@ class Histogram:
         self._sums: dict[tuple[str, ...], float] = {}
 
     def add(self, value: float, *values: str) -> None:
-        """Counts a value under these label values."""
-        # As TensorFlow has it: a value that equals a bound is above it.
+        """Count a value under these label values."""
+        # As in TensorFlow, a value that equals a bound is above it.
         bucket = bisect.bisect_right(self._bounds, value)
         with self._lock:
             if values not in self._counts:
@@ -93,7 +84,7 @@ class Histogram:
             self._sums[values] += value
 
     def lines(self, page_name: str) -> list[str]:
-        """The lines of the page; each bucket holds those below it too."""
+        """The lines of the Prometheus page, with cumulative buckets."""
         with self._lock:
             cells = [
                 (values, list(counts), self._sums[values])
@@ -114,10 +105,10 @@ class Histogram:
 
 
 class Metrics:
-    """What a server counts; any thread may add to it.
+    """The metrics of a server; durations are in microseconds.
 
-    Durations are in microseconds. `API` and `entrypoint` are those of TensorFlow
-    Serving: `predict` over REST, `Predict` over GRPC, nothing for questions.
+    `API` and `entrypoint` are those of TensorFlow Serving: `predict` over REST,
+    `Predict` over GRPC, empty for status and metadata.
     """
 
     def __init__(self) -> None:
@@ -152,16 +143,11 @@ class Metrics:
             f"{core}/graph_run_time_usecs_histogram", _RUN_TIME
         )
 
-    @property
-    def by_name(self) -> dict[str, Counter | Histogram]:
-        """All metrics by TensorFlow Serving's names."""
-        return {metric.name: metric for metric in vars(self).values()}
-
     def page(self) -> str:
-        """Everything in Prometheus's text format, as TensorFlow Serving writes it."""
+        """All metrics in Prometheus's text format, as TensorFlow Serving writes it."""
         lines = []
-        for name, metric in sorted(self.by_name.items()):
-            page_name = re.sub(r"[^a-zA-Z0-9_]", ":", name)
+        for metric in sorted(vars(self).values(), key=lambda metric: metric.name):
+            page_name = re.sub(r"[^a-zA-Z0-9_]", ":", metric.name)
             lines.append(f"# TYPE {page_name} {metric.kind}")
             lines.extend(metric.lines(page_name))
         return "".join(f"{line}\n" for line in lines)

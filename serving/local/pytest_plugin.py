@@ -1,4 +1,4 @@
-"""The pytest fixture `local_server`, for tests that ask a served model.
+"""The pytest fixture `local_server`, for tests that query a served model.
 
 In a test module, or in the conftest.py at the root of the tests:
 
@@ -22,11 +22,11 @@ from .embedded import LocalServer
 
 @pytest.fixture(scope="session")
 def local_server() -> Iterator[Callable[..., LocalServer]]:
-    """Starts servers on free ports; they run until the end of the session.
+    """Start servers on free ports; they run until the end of the session.
 
     `local_server(models, **flags)` takes base paths by model name and flags by
-    TensorFlow Serving's names, and returns a running `LocalServer`. Asked again for the
-    same, it returns the same server, so that a model is loaded once for all tests.
+    TensorFlow Serving's names, and returns a running `LocalServer`. The same arguments
+    return the same server, so that a model is loaded once for all tests.
     """
     running: dict[Any, LocalServer] = {}
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,7 @@
-"""One served model: which of its versions there should be, and its labels."""
+"""One served model: the versions it should have, and its labels."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,13 +21,7 @@ Loader = Callable[[str], LoadedModel]
 
 
 class Failure(NamedTuple):
-    """Why a model has no available version.
-
-    Attributes:
-        name: the model's name.
-        version: its newest version, or 0.
-        error: what happened to that version.
-    """
+    """Why a model has no available version: its newest version, or 0, and the error."""
 
     name: str
     version: int
@@ -34,15 +29,15 @@ class Failure(NamedTuple):
 
 
 class ServedModel:
-    """A model, from the moment it is first configured.
+    """A model, from its first configuration on.
 
     Args:
         name: its name.
         load: loads the folder of a version.
 
     Attributes:
-        config: the present configuration; None once the model is configured no more.
-            Its versions stay listed.
+        config: the current configuration; None once it is removed. The versions stay
+            listed.
     """
 
     def __init__(self, name: str, load: Loader):
@@ -50,20 +45,16 @@ class ServedModel:
         self.config: ModelConfig | None = None
         self.versions: dict[int, Version] = {}
         self._load = load
-        self._complaint = ""
+        self._logged = ""
 
     @property
     def labels(self) -> dict[str, int]:
         """Version numbers by label."""
-        config = self.config  # which another thread may take away
+        config = self.config  # another thread may remove it
         return dict(config.version_labels) if config else {}
 
     def candidates(self, spec: ModelSpec) -> list[Version]:
-        """The versions that may answer a request, the best one first.
-
-        Raises:
-            InvalidArgument: the label is unknown.
-        """
+        """The versions that may answer a request, the best one first."""
         if not spec.WhichOneof("version_choice"):
             return self._newest_first()
         number = self.number(spec)
@@ -87,10 +78,7 @@ class ServedModel:
     def status(self, spec: ModelSpec) -> GetModelStatusResponse:
         """The states of all versions, newest first, or of the one that is named.
 
-        Labels are not looked at, as in TensorFlow Serving.
-
-        Raises:
-            NotFound: there never was such a version.
+        Labels are ignored, as in TensorFlow Serving.
         """
         if spec.WhichOneof("version_choice") == "version":
             listed, asked = self.candidates(spec), f"version {spec.version.value}"
@@ -108,11 +96,12 @@ class ServedModel:
         )
 
     def check_labels(self, new: ModelConfig, allow_unavailable: bool) -> None:
-        """A label needs an available version, unless it is new and that is allowed.
+        """Check that each label of a new configuration points to an available version.
 
         Args:
-            new: the configuration that is asked for.
-            allow_unavailable: --allow_version_labels_for_unavailable_models.
+            new: the requested configuration.
+            allow_unavailable: --allow_version_labels_for_unavailable_models, which
+                exempts labels that do not move.
 
         Raises:
             FailedPrecondition: a label would point to a version that is not available.
@@ -129,8 +118,8 @@ class ServedModel:
                     f"{self.name}, which is not currently available for inference"
                 )
 
-    def look(self) -> None:
-        """Brings `wanted` of the versions up to date with the disk and the policy."""
+    def scan(self) -> None:
+        """Update the versions' `wanted` from the disk and the policy."""
         numbers = self._aspired()
         if numbers is None:
             return
@@ -143,27 +132,28 @@ class ServedModel:
                 self.versions[number] = self._new_version(number)
 
     def _aspired(self) -> list[int] | None:
-        """None if the base path cannot be read; then everything stays as it is."""
+        """None if the base path cannot be read; then nothing changes."""
         try:
             numbers = configuration.aspired_versions(self.config) if self.config else []
         except ServingError as error:
-            if self._complaint != str(error):
+            if self._logged != str(error):
                 logger.error("model %s: %s", self.name, error)
-            self._complaint = str(error)
+            self._logged = str(error)
             return None
-        self._complaint = ""
+        self._logged = ""
         return numbers
 
     def _new_version(self, number: int) -> Version:
         base_path = self.config.base_path if self.config else ""
 
         def load() -> LoadedModel:
-            return self._load(configuration.folder_of(base_path, number))
+            folders = configuration.version_folders(base_path)
+            return self._load(os.path.join(base_path, folders.get(number, str(number))))
 
         return Version(self.name, number, load)
 
     def unwanted(self) -> list[Version]:
-        """What is to be unloaded, once something wanted can take over."""
+        """The versions to unload, once a wanted one can take over."""
         versions = list(self.versions.values())
         wanted = [version for version in versions if version.wanted]
         if wanted and not any(v.state == State.AVAILABLE for v in wanted):
@@ -181,8 +171,8 @@ class ServedModel:
         return Failure(self.name, versions[0].number, error)
 
 
-def tell_failures(versions: list[Version]) -> None:
-    """Logs the loads that failed."""
+def log_failures(versions: list[Version]) -> None:
+    """Log the loads that failed."""
     for version in versions:
         if version.error is not None:
             due = version.next_attempt

@@ -9,22 +9,17 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from . import memory
 from .flags import ServerOptions, parse_flags
 from .status_errors import ServingError, UsageError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serves until SIGTERM or SIGINT.
-
-    Args:
-        argv: the flags.
+    """Serve until SIGTERM or SIGINT.
 
     Returns:
-        The exit status: 0 after a stop, 1 if the server cannot start, 2 for a wrong
-        flag.
+        The exit status: 1 if the server cannot start, 2 for an invalid flag.
     """
-    # What fails is told by exceptions; TensorFlow's own log is about missing GPUs.
+    # Failures are exceptions; TensorFlow's own log is about missing GPUs.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         options = parse_flags(argv)
@@ -34,7 +29,6 @@ def main(argv: Sequence[str]) -> int:
             )
             return 0
         _log_to_stderr()
-        memory.keep_large_apart()
         asyncio.run(_serve(options))
     except ServingError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -68,8 +62,8 @@ async def _serve(options: ServerOptions) -> None:
     names = ", ".join(model.name for model in config.model_config_list.config)
 
     def ready(addresses: Addresses) -> None:
-        # TensorFlow's objects stay; looking through them at each collection would
-        # double the time that a large JSON body takes.
+        # TensorFlow's objects stay; collections that traverse them would double the
+        # time to parse a large JSON body.
         gc.freeze()
         print(
             f"serving {names}: REST {addresses.rest}/v1/models, gRPC {addresses.grpc}",

@@ -1,9 +1,10 @@
-"""The running server: takes the ports, loads, answers, stops."""
+"""The running server: take the ports, load the models, answer, stop."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
@@ -11,28 +12,26 @@ import uvicorn
 from . import config as configuration
 from .config import ModelServerConfig
 from .flags import ServerOptions
-from .http import Protocol
 from .status_errors import ServingError, StartError
-from .workers import Workers
 
 if TYPE_CHECKING:
     import grpc
 
-    from .service import Service
+    from .inference_service import InferenceService
 
 HOST = "127.0.0.1"
-# Seconds in which requests may end after a stop; Docker kills after 10.
+# Seconds in which running requests may end after a stop; Docker kills after 10.
 _GRACE = 8.0
 # Seconds after which an idle connection is closed: later than clients do it.
 _KEEP_ALIVE = 75
 
 
 class Stop:
-    """Tells a server to stop: with grace, and then without.
+    """A request to stop a server, first gracefully, then at once.
 
     Attributes:
-        asked: what was accepted is answered, then the server ends.
-        hurried: what still runs is cancelled, and answered so.
+        asked: running requests are answered, then the server ends.
+        hurried: running requests are cancelled.
     """
 
     def __init__(self) -> None:
@@ -40,17 +39,12 @@ class Stop:
         self.hurried = asyncio.Event()
 
     def ask(self) -> None:
-        """Stops; asked again, hurries."""
+        """Stop gracefully; at the second call, at once."""
         (self.hurried if self.asked.is_set() else self.asked).set()
 
 
 class Addresses(NamedTuple):
-    """Where a server listens.
-
-    Attributes:
-        rest: URL of the REST interface.
-        grpc: `host:port` of the gRPC interface.
-    """
+    """The URL of the REST interface and `host:port` of the gRPC interface."""
 
     rest: str
     grpc: str
@@ -62,16 +56,16 @@ async def serve(
     ready: Callable[[Addresses], None],
     stop: Stop,
 ) -> None:
-    """Serves until it is told to stop.
+    """Serve until asked to stop.
 
-    Ports are taken first, TensorFlow is imported and models are loaded next; only then
-    do the ports answer.
+    Ports are taken first, then TensorFlow is imported and the models are loaded; only
+    then do the ports answer.
 
     Args:
         config: the models.
         options: the flags.
         ready: called once both interfaces answer.
-        stop: ends the server; made in this loop.
+        stop: ends the server; made in this event loop.
 
     Raises:
         StartError: a port is in use, or a model cannot be loaded.
@@ -82,7 +76,7 @@ async def serve(
     with contextlib.ExitStack() as stack:
         rest_socket = stack.enter_context(_bind(options.rest_api_port, "rest_api_port"))
         grpc_socket = stack.enter_context(_bind(options.port, "port"))
-        service = await _in_thread(_new_service, options)
+        service = await asyncio.to_thread(_new_service, options)
         stack.callback(service.stop)
         if not await _load(service, config, stop):
             return
@@ -90,15 +84,15 @@ async def serve(
         await _listen(service, metrics_path, rest_socket, grpc_socket, ready, stop)
 
 
-def _new_service(options: ServerOptions) -> "Service":
-    # Here TensorFlow is imported; what is wrong with flags and files was told before.
-    from .service import Service
+def _new_service(options: ServerOptions) -> "InferenceService":
+    # This imports TensorFlow, after invalid flags and files have been reported.
+    from .inference_service import InferenceService
 
-    return Service(options)
+    return InferenceService(options)
 
 
 @contextlib.contextmanager
-def _watching(service: "Service") -> Iterator[None]:
+def _watching(service: "InferenceService") -> Iterator[None]:
     from .watcher import Watcher
 
     watcher = Watcher(service.models, service.options)
@@ -107,14 +101,12 @@ def _watching(service: "Service") -> Iterator[None]:
     watcher.stop()
 
 
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
-
-
-async def _load(service: "Service", config: ModelServerConfig, stop: Stop) -> bool:
-    """Loads the models; False if the server is told to stop meanwhile."""
-    loading = asyncio.ensure_future(_in_thread(service.models.start, config))
-    stopping = asyncio.ensure_future(stop.asked.wait())
+async def _load(
+    service: "InferenceService", config: ModelServerConfig, stop: Stop
+) -> bool:
+    """Load the models; False if the server is asked to stop meanwhile."""
+    loading = asyncio.create_task(asyncio.to_thread(service.models.start, config))
+    stopping = asyncio.create_task(stop.asked.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if stop.asked.is_set():
         service.models.give_up()
@@ -127,58 +119,55 @@ async def _load(service: "Service", config: ModelServerConfig, stop: Stop) -> bo
 
 
 async def _listen(
-    service: "Service",
+    service: "InferenceService",
     metrics_path: str | None,
     rest_socket: socket.socket,
     grpc_socket: socket.socket,
     ready: Callable[[Addresses], None],
     stop: Stop,
 ) -> None:
-    """Answers on both ports until it is told to stop, then lets requests end."""
+    """Answer on both ports until asked to stop, then let requests end."""
+    options = service.options
     addresses = Addresses(
         f"http://{HOST}:{rest_socket.getsockname()[1]}",
         f"{HOST}:{grpc_socket.getsockname()[1]}",
     )
-    with contextlib.ExitStack() as stack:
-        rest_workers = Workers(service.options.rest_api_num_threads, "rest")
-        stack.callback(rest_workers.close)
-        grpc_workers = Workers(service.options.grpc_max_threads, "grpc")
-        stack.callback(grpc_workers.close)
-        rest = _rest_server(service, rest_workers, metrics_path)
+    with (
+        ThreadPoolExecutor(options.rest_api_num_threads, "rest") as rest_threads,
+        ThreadPoolExecutor(options.grpc_max_threads, "grpc") as grpc_threads,
+    ):
+        rest = _rest_server(service, rest_threads, metrics_path)
         grpc_socket.close()
-        grpc_server = _grpc_server(service, grpc_workers, addresses.grpc)
-        await grpc_server.start()
+        grpc_server = _grpc_server(service, grpc_threads, addresses.grpc)
+        grpc_server.start()
         rest_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        rest_task = asyncio.create_task(rest.serve(sockets=[rest_socket]))
+        # In a thread of its own uvicorn leaves signals alone.
+        rest_task = asyncio.create_task(asyncio.to_thread(rest.run, [rest_socket]))
         while not rest.started and not rest_task.done():
             await asyncio.sleep(0.01)
         ready(addresses)
         await stop.asked.wait()
         rest.should_exit = True
-        grpc_task = asyncio.create_task(grpc_server.stop(2 * _GRACE))
-        await _end(asyncio.gather(rest_task, grpc_task), service, stop)
-
-
-async def _end(answering: asyncio.Future[Any], service: "Service", stop: Stop) -> None:
-    """Waits for the last answers; what takes longer than the grace is cancelled."""
-    hurrying = asyncio.create_task(stop.hurried.wait())
-    await asyncio.wait(
-        {answering, hurrying}, timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED
-    )
-    hurrying.cancel()
-    service.stop()  # so that the callers of what still runs are told
-    await answering
+        grpc_stopped = grpc_server.stop(2 * _GRACE)
+        grpc_task = asyncio.create_task(asyncio.to_thread(grpc_stopped.wait))
+        hurrying = asyncio.create_task(stop.hurried.wait())
+        answering = asyncio.gather(rest_task, grpc_task)
+        waited: set[asyncio.Future[Any]] = {answering, hurrying}
+        await asyncio.wait(waited, timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        service.stop()  # running requests fail, so that their clients get an answer
+        await answering
 
 
 def _rest_server(
-    service: "Service", workers: Workers, metrics_path: str | None
-) -> "_Uvicorn":
-    from .rest import RestApp
+    service: "InferenceService", threads: ThreadPoolExecutor, metrics_path: str | None
+) -> uvicorn.Server:
+    from .rest_api import RestApp
 
-    return _Uvicorn(
+    return uvicorn.Server(
         uvicorn.Config(
-            RestApp(service, workers, metrics_path),
-            http=Protocol,
+            RestApp(service, threads, metrics_path),
+            http="h11",
             ws="none",
             lifespan="off",
             log_config=None,
@@ -193,11 +182,11 @@ def _rest_server(
 
 
 def _grpc_server(
-    service: "Service", workers: Workers, address: str
-) -> "grpc.aio.Server":
+    service: "InferenceService", threads: ThreadPoolExecutor, address: str
+) -> "grpc.Server":
     from .grpc_services import grpc_server
 
-    server = grpc_server(service, workers)
+    server = grpc_server(service, threads)
     try:
         server.add_insecure_port(address)
         if path := service.options.grpc_socket_path:
@@ -207,16 +196,8 @@ def _grpc_server(
     return server
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn's server, which leaves signals to the process it runs in."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 def _bind(port: int, flag: str) -> socket.socket:
-    """Takes a port on loopback without answering there yet; 0 means a free one."""
+    """Take a port on loopback without answering there yet; 0 means a free one."""
     # With the protocol named, asyncio turns Nagle's algorithm off (40 ms a request).
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,10 +1,11 @@
-"""All served models: loading, changing the configuration, finding a version.
+"""All served models: load them, change the configuration, find a version.
 
 A new version is loaded before an old one is unloaded; a version that fails to load
 leaves the old one in service.
 """
 
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,10 +15,9 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from . import config as configuration
-from . import memory
 from .config import ModelConfig, ModelServerConfig
 from .flags import ServerOptions
-from .servable import Failure, Loader, ServedModel, tell_failures
+from .servable import Failure, Loader, ServedModel, log_failures
 from .session import LoadedModel
 from .status_errors import (
     FailedPrecondition,
@@ -28,9 +28,8 @@ from .status_errors import (
 )
 from .version_lifecycle import Version
 
-# How often a request looks for a version: while it looks, the next version may take
-# over from the one that was about to be found.
-_LOOKS = 3
+# Attempts to find a version, which another one may replace meanwhile.
+_ATTEMPTS = 3
 
 
 class ServedModels:
@@ -49,7 +48,7 @@ class ServedModels:
         self._stopping = threading.Event()
 
     def start(self, config: ModelServerConfig) -> None:
-        """Loads every model.
+        """Load every model.
 
         Raises:
             StartError: a model has no version that can be loaded.
@@ -64,23 +63,22 @@ class ServedModels:
                 raise StartError(f"{error}; {flag} allows it") from error
             attempted = self._reconcile(retries)
             while not self._stopping.is_set() and (due := self._next_attempt()):
-                tell_failures(attempted)
+                log_failures(attempted)
                 self._stopping.wait(max(0.0, due - time.monotonic()))
                 attempted = self._reconcile(retries)
         if failures := self._failures(self._models):
-            raise StartError(
-                "; ".join(
-                    f"model {name}, version {number}, cannot be loaded: {error}"
-                    for name, number, error in failures
-                )
-            )
-        tell_failures(attempted)
+            texts = [
+                f"model {name}, version {number}, cannot be loaded: {error}"
+                for name, number, error in failures
+            ]
+            raise StartError("; ".join(texts))
+        log_failures(attempted)
 
     def reload(self, config: ModelServerConfig) -> None:
-        """Serves what a new configuration names and nothing else.
+        """Serve the models of a new configuration and no others.
 
         Raises:
-            InvalidArgument: the configuration is wrong.
+            InvalidArgument: the configuration is invalid.
             FailedPrecondition: a label would point to a version that is not available.
             ServingError: a new model has no version that can be loaded.
         """
@@ -88,7 +86,7 @@ class ServedModels:
         with self._changes:
             before = self._configs().keys()
             self._accept(config)
-            tell_failures(self._reconcile(self._retries))
+            log_failures(self._reconcile(self._retries))
             failures = self._failures(self._configs().keys() - before)
         if failures:
             errors = "".join(
@@ -101,31 +99,30 @@ class ServedModels:
             )
 
     def refresh(self, scan: bool) -> float | None:
-        """Brings what is loaded up to date.
+        """Load and unload what changed on the disk, and retry failed loads.
 
         Args:
-            scan: whether to look for versions on the disk; otherwise only loads that
-                failed before are tried again, when it is time.
+            scan: whether to look for versions on the disk.
 
         Returns:
-            When the next attempt of a failed load is due, in `time.monotonic` seconds.
+            When the next retry is due, in `time.monotonic` seconds.
         """
         with self._changes:
-            tell_failures(self._reconcile(self._retries, scan))
+            log_failures(self._reconcile(self._retries, scan))
             return self._next_attempt()
 
     def give_up(self) -> None:
-        """Lets `start` return after the attempt that is under way."""
+        """Let `start` return after the current attempt."""
         self._stopping.set()
 
     def stop(self) -> None:
-        """Frees everything; runs that are under way fail."""
+        """Free everything; running requests fail."""
         self._stopping.set()
         for version in self._versions():
             version.close()
 
     def serves(self, config: ModelServerConfig) -> bool:
-        """Whether a configuration is the present one."""
+        """Whether a configuration is the current one."""
         return self._configs() == {m.name: m for m in config.model_config_list.config}
 
     @contextlib.contextmanager
@@ -139,7 +136,7 @@ class ServedModels:
         if not spec.name:
             raise InvalidArgument("ModelSpec has no name specified.")
         served = self._model(spec.name)
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             for version in served.candidates(spec):
                 with version.in_use() as model:
                     if model is not None:
@@ -151,23 +148,19 @@ class ServedModels:
         raise NotFound(f"Servable not found for request: {asked}")
 
     def status(self, spec: ModelSpec) -> GetModelStatusResponse:
-        """The states of a model's versions.
-
-        Raises:
-            NotFound: no such model or version was ever served.
-        """
+        """The states of a model's versions."""
         return self._model(spec.name).status(spec)
 
     def _model(self, name: str) -> ServedModel:
-        """A model; one without versions if there is none of that name."""
+        """A model; a new one without versions if the name is unknown."""
         return self._models.get(name) or ServedModel(name, self._load)
 
     def _configs(self) -> dict[str, ModelConfig]:
-        present = list(self._models.items())  # other threads may add to it
+        present = list(self._models.items())  # a copy: other threads add to it
         return {name: model.config for name, model in present if model.config}
 
     def _accept(self, config: ModelServerConfig) -> None:
-        """Takes a configuration over, or refuses it and changes nothing."""
+        """Adopt a configuration, or refuse it and change nothing."""
         new = {model.name: model for model in config.model_config_list.config}
         present = self._configs()
         for name in [name for name in new if name in present]:
@@ -193,14 +186,10 @@ class ServedModels:
         return 5 if retries is None else retries
 
     def _reconcile(self, retries: int, scan: bool = True) -> list[Version]:
-        """Loads what is wanted and not there, then unloads what is not wanted.
-
-        Returns:
-            The versions that were tried to load.
-        """
+        """Load missing versions, then unload unwanted ones; returns the attempts."""
         if scan:
             for model in self._models.values():
-                model.look()
+                model.scan()
         now = time.monotonic()
         due = [v for v in self._versions() if (v.next_attempt or now + 1) <= now]
         interval = self._options.load_retry_interval_micros / 1e6
@@ -211,11 +200,12 @@ class ServedModels:
         if unwanted:
             with ThreadPoolExecutor(max(1, self._options.num_unload_threads)) as pool:
                 list(pool.map(Version.unload, unwanted))
-            memory.give_back()
+            # TensorFlow's graphs are cycles of Python objects that hold C++ memory.
+            gc.collect()
         return due
 
     def _versions(self) -> list[Version]:
-        present = list(self._models.values())  # other threads may add to it
+        present = list(self._models.values())  # a copy: other threads add to it
         return [v for model in present for v in list(model.versions.values())]
 
     def _next_attempt(self) -> float | None:

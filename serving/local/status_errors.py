@@ -1,36 +1,23 @@
-"""Errors of the local server: one tree, each error with its canonical status code.
+"""Errors of the local server, each with its canonical status code.
 
-    ServingError            UNKNOWN, or the code that TensorFlow gave
-    ├── InvalidArgument     the request is wrong
+    ServingError            UNKNOWN, or TensorFlow's code
+    ├── InvalidArgument     the request is invalid
     ├── NotFound            no such model or version
     ├── FailedPrecondition  right request, wrong moment or wrong signature
-    ├── Unimplemented       TensorFlow Serving cannot do it either
+    ├── Unimplemented       unimplemented in TensorFlow Serving too
     ├── StartError          the server cannot start; the command ends with 1
-    └── UsageError          a flag is wrong; the command ends with 2
+    └── UsageError          a flag is invalid; the command ends with 2
 
-REST answers `ServingError.http_status`, gRPC the status of the same name.
+REST answers with `ServingError.http_status`, gRPC with the status of that name.
 """
 
 # In the order of the canonical codes, which are also TensorFlow's error codes.
-CODES = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
+_CODES = """
+    OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS
+    PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE
+    UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED
+"""
+CODES = tuple(_CODES.split())
 
 # TensorFlow Serving's table; what is not here is 500.
 HTTP_STATUS = {
@@ -52,7 +39,7 @@ HTTP_STATUS = {
 
 
 class ServingError(Exception):
-    """What a client is told.
+    """An error that is reported to the client.
 
     Args:
         message: the text of the answer.
@@ -77,7 +64,7 @@ class ServingError(Exception):
 
 
 class InvalidArgument(ServingError):
-    """The request is wrong in itself."""
+    """The request is invalid in itself."""
 
     code = "INVALID_ARGUMENT"
 
@@ -105,6 +92,6 @@ class StartError(ServingError):
 
 
 class UsageError(ServingError):
-    """A flag is unknown, not honoured here, or has a wrong value."""
+    """A flag is unknown, not honoured here, or has an invalid value."""
 
     code = "INVALID_ARGUMENT"

@@ -1,7 +1,8 @@
-"""TensorProto <-> NumPy: what TensorFlow Serving accepts, and how it answers."""
+"""Conversion between TensorProto and NumPy, as TensorFlow Serving reads and writes."""
 
 import functools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -38,8 +39,8 @@ _WRITTEN_AS = {
     types_pb2.DT_COMPLEX128: np.float64,
 }
 
-# How many values a tensor may have that sends fewer and means the last one repeated.
-_REPEATED = 2**24
+# Values of a tensor that sends fewer of them, where the last one is repeated.
+_REPEATED_LIMIT = 2**24
 
 
 def type_of(array: np.ndarray) -> int:
@@ -54,30 +55,35 @@ def _type_of(numpy_type: np.dtype) -> int:
 
 @functools.cache
 def numpy_type(data_type: int) -> type[np.generic]:
-    """The type of the arrays of a DataType."""
+    """The NumPy type of a DataType."""
     return tf.as_dtype(data_type).as_numpy_dtype
 
 
 def parsing_error(alias: str) -> InvalidArgument:
-    """What TensorFlow Serving says of a tensor that is none."""
+    """The error for a TensorProto that is not a valid tensor."""
     return InvalidArgument(f"tensor parsing error: {alias}")
 
 
+def arrays_from_protos(inputs: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
+    """The inputs of a PredictRequest by alias; errors as `array_from_proto`."""
+    return {alias: array_from_proto(alias, proto) for alias, proto in inputs.items()}
+
+
 def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
-    """The array of a TensorProto, read by TensorFlow's own reader.
+    """Read a TensorProto with TensorFlow's own reader.
 
-    That one accepts fewer values than the shape holds (the last one counts for the
-    rest, none means zeros) and ignores values beyond it.
-
-    Args:
-        alias: name of the input, for the error.
-        proto: any TensorProto.
+    Fewer values than the shape holds are accepted (the last one is repeated, none
+    means zeros), and values beyond it are ignored.
 
     Raises:
         InvalidArgument: no type, a negative size, content of another length, more
-            dimensions than NumPy has, or more than 2^24 values that are not sent.
+            dimensions than NumPy has, or more than 2^24 repeated values.
     """
-    if proto.dtype not in _FIELDS or _repeats_too_often(proto):
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sent = len(getattr(proto, _FIELDS.get(proto.dtype, "float_val")))
+    # A message of a few bytes must not ask for gigabytes.
+    repeated = size > max(sent, _REPEATED_LIMIT) and not proto.tensor_content
+    if proto.dtype not in _FIELDS or repeated:
         raise parsing_error(alias)
     try:
         tensor = tf.io.parse_tensor(proto.SerializeToString(), proto.dtype)
@@ -87,15 +93,8 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
     return np.asarray(array, object if isinstance(array, bytes) else None)
 
 
-def _repeats_too_often(proto: TensorProto) -> bool:
-    """Whether a message of a few bytes asks for gigabytes."""
-    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
-    sent = len(getattr(proto, _FIELDS[proto.dtype]))
-    return size > max(sent, _REPEATED) and not proto.tensor_content
-
-
 def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:
-    """A TensorProto with its values in the typed field, as TensorFlow Serving answers.
+    """A TensorProto with its values in the typed field, as in TensorFlow Serving.
 
     Args:
         array: an output; strings are bytes.

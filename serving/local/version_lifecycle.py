@@ -1,4 +1,4 @@
-"""The life of one version: START, LOADING, AVAILABLE, UNLOADING, END."""
+"""Lifecycle of one version: START, LOADING, AVAILABLE, UNLOADING, END."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ State = ModelVersionStatus  # START, LOADING, AVAILABLE, UNLOADING, END
 
 
 class Version:
-    """A version of a model, from the moment it is wanted.
+    """A version of a model, loaded or not.
 
     Args:
         name: the model's name.
@@ -26,8 +26,8 @@ class Version:
     Attributes:
         state: one of the states of ModelVersionStatus.
         error: why the last attempt to load failed, if it did.
-        wanted: False once the version is gone from the disk or from the policy. A
-            failed version is tried again only after that.
+        wanted: False once the version is gone from the disk or from the policy; only
+            then may a failed version be tried again.
     """
 
     def __init__(self, name: str, number: int, load: Callable[[], LoadedModel]):
@@ -45,17 +45,12 @@ class Version:
 
     @property
     def next_attempt(self) -> float | None:
-        """When to try to load, in `time.monotonic` seconds; None: never again."""
+        """When to try to load, in `time.monotonic` seconds; None: not again."""
         trying = self.state in (State.START, State.LOADING)
         return self._next_attempt if trying else None
 
     def attempt(self, retries: int, interval: float) -> None:
-        """Tries to load once.
-
-        Args:
-            retries: how many failures may be followed by another attempt.
-            interval: seconds before the next attempt.
-        """
+        """Try once to load; up to `retries` further attempts, `interval` s apart."""
         self.state = State.LOADING
         logger.info("loading %s version %d", self.name, self.number)
         self._attempts += 1
@@ -64,7 +59,7 @@ class Version:
         except ServingError as error:
             self._failed(error, retries, interval)
             return
-        except Exception as error:  # a folder that nobody foresaw must not end us
+        except Exception as error:  # an unforeseen folder must not end the server
             logger.exception("cannot load %s version %d", self.name, self.number)
             self._failed(ServingError(repr(error), "INTERNAL"), retries, interval)
             return
@@ -80,7 +75,7 @@ class Version:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[LoadedModel | None]:
-        """The loaded model, kept until the block ends; None if it is not available."""
+        """The model, kept loaded during the block; None if it is not available."""
         with self._lock:
             model = self._model if self.state == State.AVAILABLE else None
             self._users += 1
@@ -92,13 +87,13 @@ class Version:
                 self._close_if_unused()
 
     def unload(self) -> None:
-        """Takes the version out of service; its last user closes it."""
+        """Take the version out of service; its last user closes it."""
         with self._lock:
             self.state = State.UNLOADING
             self._close_if_unused()
 
     def close(self) -> None:
-        """Frees the version at once, whoever uses it."""
+        """Free the version at once, even if it is in use."""
         with self._lock:
             self.state = State.UNLOADING
             self._users = 0
@@ -114,7 +109,7 @@ class Version:
             logger.info("unloaded %s version %d", self.name, self.number)
 
     def status(self) -> ModelVersionStatus:
-        """What GetModelStatus tells about the version."""
+        """The version's entry in GetModelStatus."""
         status = ModelVersionStatus(version=self.number, state=self.state)
         if self.error is not None and self.state == State.END:
             status.status.error_code = CODES.index(self.error.code)

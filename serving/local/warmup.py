@@ -1,4 +1,4 @@
-"""Warm-up: runs a version's recorded requests before it is available."""
+"""Warm-up: run a version's recorded requests before it becomes available."""
 
 import os
 import re
@@ -7,26 +7,53 @@ from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow_serving.apis import prediction_log_pb2
+from tensorflow_serving.apis import (
+    classification_pb2,
+    inference_pb2,
+    predict_pb2,
+    prediction_log_pb2,
+    regression_pb2,
+)
 
+from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
+from .predict_request import predict
+from .session import LoadedModel
 from .status_errors import ServingError
+from .tensor_proto import arrays_from_protos
 
 FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000
-_OF_THE_DATA_SET = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
+_TIMEOUT = 600.0
+# What tf.data adds to an error message.
+_ADDED = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
 
 
-def warmup_requests(folder: str) -> list[Any]:
-    """The requests of a version's warm-up file; none without a file.
+def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
+    """Run every warm-up request of a version.
 
     Args:
         folder: the version's folder.
+        run: runs one request on that version.
+        iterations: how often each request is run; less than 1 counts as 1.
 
     Returns:
-        PredictRequests, ClassificationRequests, ...
+        The number of requests.
 
     Raises:
-        ServingError: no TFRecord file, too many records, or a record that is none.
+        ServingError: the file is wrong, or a request failed: the load fails with it.
+    """
+    requests = warmup_requests(folder)
+    for request in requests:
+        for _ in range(max(1, iterations)):
+            run(request)
+    return len(requests)
+
+
+def warmup_requests(folder: str) -> list[Any]:
+    """Read the PredictRequests, ... of a version's warm-up file, if there is one.
+
+    Raises:
+        ServingError: not a TFRecord file, too many records, or an invalid record.
     """
     path = os.path.join(folder, FILE)
     if not os.path.exists(path):
@@ -38,7 +65,7 @@ def warmup_requests(folder: str) -> list[Any]:
         ]
     except tf.errors.OpError as error:
         raise ServingError(
-            f"{_OF_THE_DATA_SET.sub('', error.message)}. "
+            f"{_ADDED.sub('', error.message)}. "
             "Please verify your warmup data is in TFRecord format.",
             "DATA_LOSS",
         ) from error
@@ -51,7 +78,7 @@ def warmup_requests(folder: str) -> list[Any]:
 
 
 def _requests(record: bytes, path: str) -> list[Any]:
-    """The requests of a record: one, or none if it logs nothing."""
+    """The requests of a record: one, or none if it is empty."""
     log = prediction_log_pb2.PredictionLog()
     try:
         log.ParseFromString(record)
@@ -73,22 +100,17 @@ def _requests(record: bytes, path: str) -> list[Any]:
             return [getattr(log, kind).request]
 
 
-def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
-    """Runs every warm-up request.
-
-    Args:
-        folder: the version's folder.
-        run: runs one request on that version.
-        iterations: how often each is run; less than 1 counts as 1.
-
-    Returns:
-        How many records there were.
-
-    Raises:
-        ServingError: the file is wrong, or a request failed: the load fails with it.
-    """
-    requests = warmup_requests(folder)
-    for request in requests:
-        for _ in range(max(1, iterations)):
-            run(request)
-    return len(requests)
+def run_request(model: LoadedModel, request: Any) -> None:
+    """Run a PredictRequest, ClassificationRequest, ... on a loaded version."""
+    if isinstance(request, inference_pb2.MultiInferenceRequest):
+        multi_infer(model, request.tasks, request.input, _TIMEOUT)
+        return
+    key = request.model_spec.signature_name
+    match request:
+        case predict_pb2.PredictRequest():
+            inputs, wanted = arrays_from_protos(request.inputs), request.output_filter
+            predict(model, key, inputs, _TIMEOUT, wanted)
+        case classification_pb2.ClassificationRequest():
+            infer(model, key, CLASSIFY, request.input, _TIMEOUT)
+        case regression_pb2.RegressionRequest():
+            infer(model, key, REGRESS, request.input, _TIMEOUT)

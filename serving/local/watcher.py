@@ -1,4 +1,4 @@
-"""The thread that looks for new versions and for a new configuration file."""
+"""A thread that polls for new versions and for a new configuration file."""
 
 import logging
 import math
@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Keeps served models up to date with the disk, until it is stopped.
+    """Keep the served models in step with the disk.
 
     Args:
-        models: what is served.
-        options: how often to look; 0 seconds means never.
+        models: the served models.
+        options: the polling intervals; 0 seconds means never.
     """
 
     def __init__(self, models: ServedModels, options: ServerOptions):
@@ -32,11 +32,11 @@ class Watcher:
         )
 
     def start(self) -> None:
-        """Starts watching."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; a load that is under way is waited for."""
+        """End the thread, after a load that is running."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -53,7 +53,7 @@ class Watcher:
             retry = self._models.refresh(scan=self._scan.ticks())
 
     def _reread_config(self) -> None:
-        """Takes a changed configuration file over; a wrong one changes nothing."""
+        """Adopt a changed configuration file; an invalid one changes nothing."""
         if not self._config_file:
             return
         try:
@@ -61,18 +61,18 @@ class Watcher:
             if not self._models.serves(config):
                 self._models.reload(config)
         except ServingError as error:
-            logger.error("the configuration stays as it was: %s", error)
+            logger.error("the configuration is unchanged: %s", error)
 
 
 class _Clock:
-    """Ticks every so many seconds; never if that is 0 or less."""
+    """A periodic timer; 0 seconds or less means never."""
 
     def __init__(self, seconds: float):
         self._seconds = seconds if seconds > 0 else math.inf
         self.due = time.monotonic() + self._seconds
 
     def ticks(self) -> bool:
-        """Whether it is time; if so, the next time is set."""
+        """Whether the period is over; if so, start the next one."""
         now = time.monotonic()
         if now < self.due:
             return False

@@ -1,4 +1,4 @@
-"""A SavedModel with a signature for each thing that the protocol can carry."""
+"""A SavedModel with a signature for each type and shape that the protocol carries."""
 
 import tensorflow as tf
 
@@ -23,7 +23,7 @@ def spec(dtype, shape, name):
 
 
 def save_protocol_model(folder, version):
-    """Saves the model; the default signature answers 3 x - version."""
+    """Save the model; the default signature computes 3 x - version."""
     module = tf.Module()
     signatures = {
         **{f"echo_{name}": _echo(name) for name in (*ECHOED, *NOT_IN_JSON)},

@@ -213,7 +213,7 @@ def test_a_server_does_not_start_with_such_a_file(base_path, written, text, erro
     assert path in str(caught.value)
 
 
-def test_a_missing_file_is_told(base_path):
+def test_a_missing_file_is_reported(base_path):
     flags = {"enable_batching": True, "batching_parameters_file": "/nope/b.config"}
     with pytest.raises(StartError, match="cannot read /nope/b.config: No such file"):
         serve(base_path, **flags).__enter__()

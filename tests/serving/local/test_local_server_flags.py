@@ -10,8 +10,8 @@ from serving.local.config import (
     ModelConfig,
     aspired_versions,
     config_of,
-    folder_of,
     metrics_path,
+    version_folders,
 )
 from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
 from serving.local.session import session_config
@@ -112,7 +112,7 @@ COMPOSE = """
 """
 
 
-def test_the_command_line_of_the_image_is_understood():
+def test_the_command_line_of_the_image_is_accepted():
     options = parse_flags(COMPOSE.split())
     assert options.model_config_file == "/config/models.config"
     assert options.num_unload_threads == 2
@@ -121,7 +121,7 @@ def test_the_command_line_of_the_image_is_understood():
 
 
 @pytest.mark.parametrize("spins_not", [True, False])
-def test_a_session_config_is_read_over_the_servers_own(tmp_path, spins_not):
+def test_a_session_config_overrides_the_servers_own(tmp_path, spins_not):
     """`experimental` too, of which the server has settings itself."""
     file = tmp_path / "session.config"
     file.write_text(
@@ -137,7 +137,7 @@ def test_a_session_config_is_read_over_the_servers_own(tmp_path, spins_not):
     assert config.inter_op_parallelism_threads == 5
 
 
-def test_threads_do_not_spin_where_no_file_says_so(tmp_path):
+def test_threads_do_not_spin_by_default(tmp_path):
     file = tmp_path / "session.config"
     file.write_text("inter_op_parallelism_threads: 5")
     for flags in ([], [f"--tensorflow_session_config_file={file}"]):
@@ -180,7 +180,7 @@ def test_values_after_an_equals_sign_or_a_blank(arguments):
         ),
     ],
 )
-def test_wrong_flags_are_told(argument, text):
+def test_invalid_flags_are_reported(argument, text):
     with pytest.raises(UsageError) as caught:
         parse_flags([argument])
     assert text in str(caught.value)
@@ -191,7 +191,7 @@ def on_the_command_line(value):
 
 
 @pytest.mark.parametrize("name", NOT_HONOURED)
-def test_a_flag_that_is_not_honoured_passes_where_that_changes_nothing(name):
+def test_a_flag_that_is_not_honoured_is_accepted_with_its_harmless_value(name):
     flag = NOT_HONOURED[name]
     value = flag.default if flag.harmless is None else flag.harmless
     argument = f"--{name}={on_the_command_line(value)}"
@@ -201,7 +201,7 @@ def test_a_flag_that_is_not_honoured_passes_where_that_changes_nothing(name):
 @pytest.mark.parametrize(
     "name", [name for name, flag in NOT_HONOURED.items() if flag.harmless is not None]
 )
-def test_a_flag_that_is_not_honoured_says_so_and_why(name):
+def test_a_flag_that_is_not_honoured_is_refused_with_a_reason(name):
     flag = NOT_HONOURED[name]
     other = not flag.harmless if isinstance(flag.harmless, bool) else "something"
     with pytest.raises(UsageError) as caught:
@@ -210,7 +210,7 @@ def test_a_flag_that_is_not_honoured_says_so_and_why(name):
     assert flag.reason in str(caught.value)
 
 
-def test_help_tells_what_is_honoured_and_what_is_not(capsys):
+def test_help_lists_honoured_and_refused_flags(capsys):
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
     honoured, rest = capsys.readouterr().out.split("accepted without effect:")
@@ -220,7 +220,7 @@ def test_help_tells_what_is_honoured_and_what_is_not(capsys):
     assert "--mixed_precision" in refused
 
 
-def test_session_threads_are_given_once():
+def test_session_threads_are_set_by_one_flag():
     with pytest.raises(UsageError, match="tensorflow_session_parallelism"):
         parse_flags(
             [
@@ -244,12 +244,12 @@ def config(text):
         ("specific { versions: 7 versions: 99 }", [7]),
     ],
 )
-def test_policies_choose_among_the_numbered_folders(tmp_path, policy, versions):
+def test_policies_select_versions_on_disk(tmp_path, policy, versions):
     for name in ("1", "0007", "12", ".staging-13", "v14", "15x"):
         (tmp_path / name).mkdir()
     model = config(f'base_path: "{tmp_path}" model_version_policy {{ {policy} }}')
     assert aspired_versions(model) == versions
-    assert folder_of(str(tmp_path), 7) == str(tmp_path / "0007")
+    assert version_folders(str(tmp_path))[7] == "0007"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_configuration_files_that_are_refused(tmp_path, text, error, message):
 
 
 @pytest.mark.parametrize("path", ["models/m", "./models/m/", "../here/models/m"])
-def test_a_relative_base_path_counts_from_where_the_server_starts(
+def test_a_relative_base_path_is_resolved_from_the_working_directory(
     tmp_path, monkeypatch, caplog, path
 ):
     (tmp_path / "here").mkdir()

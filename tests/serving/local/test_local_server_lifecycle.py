@@ -1,4 +1,4 @@
-"""The local server's life: start, new versions, broken ones, labels, reload, stop."""
+"""Lifecycle of the local server: start, version changes, labels, reload, stop."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def versions(tmp_path_factory):
 
 @pytest.fixture
 def publish(versions, tmp_path):
-    """Puts versions under a base path, each with one rename."""
+    """Publish versions under a base path, each with one rename."""
     base_path = tmp_path / "m"
     base_path.mkdir()
 
@@ -235,7 +235,7 @@ def test_a_refused_reload_says_why(publish, tmp_path, change, code, text):
         assert text in caught.value.details()
 
 
-def test_a_reload_tells_names_first_and_labels_before_new_platforms(publish):
+def test_a_reload_checks_names_then_labels_then_platforms(publish):
     base_path = publish(1)
     with serve(base_path) as server:
         wanted = config("relative")
@@ -263,7 +263,7 @@ def test_a_reload_drops_models_that_it_does_not_name(publish):
         assert states(server) == {1: "END"}
 
 
-def test_a_changed_configuration_file_is_taken_over(publish, tmp_path):
+def test_a_changed_configuration_file_is_adopted(publish, tmp_path):
     base_path = publish(1, 2)
     file = tmp_path / "models.config"
     file.write_text(str(config(base_path)))
@@ -332,13 +332,13 @@ def test_compiled_graphs_are_refused_as_in_tensorflow_serving(tmp_path):
         (lambda path: (path / "1").mkdir() or path, "Could not find SavedModel"),
     ],
 )
-def test_folders_without_a_model_are_told(tmp_path, make, text):
+def test_folders_without_a_model_are_reported(tmp_path, make, text):
     with pytest.raises(ServingError, match=text):
         serve(make(tmp_path)).__enter__()
 
 
 @pytest.mark.parametrize("interface", ["rest_port", "grpc_port"])
-def test_a_port_in_use_is_told(publish, interface):
+def test_a_port_in_use_is_reported(publish, interface):
     base_path = publish(1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -350,9 +350,12 @@ def test_a_port_in_use_is_told(publish, interface):
 
 
 def run(*flags, **options):
-    command = [sys.executable, "-m", "serving.local", "--port=0", "--rest_api_port=0"]
+    command = [sys.executable, "-m", "serving", "serve", "--port=0"]
     return subprocess.Popen(
-        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--rest_api_port=0", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -365,7 +368,7 @@ def run(*flags, **options):
         ("--model_config_file=/dev/null", 1, "names no model"),
     ],
 )
-def test_the_command_tells_a_mistake_in_one_line(flag, status, text):
+def test_the_command_reports_mistakes_in_one_line(flag, status, text):
     process = run(flag)
     out, error = process.communicate(timeout=30)
     assert process.returncode == status
@@ -375,7 +378,7 @@ def test_the_command_tells_a_mistake_in_one_line(flag, status, text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_tells_its_addresses_and_stops_on_a_signal(publish, number):
+def test_the_command_prints_its_addresses_and_stops_on_a_signal(publish, number):
     process = run("--model_name=m", f"--model_base_path={publish(1)}")
     line = process.stdout.readline()
     address = line.rpartition("gRPC ")[2].strip()
@@ -404,7 +407,7 @@ def test_two_servers_on_one_port(publish):
 
 
 @pytest.mark.parametrize("models", ["models/digits", None, [("m", "models/m")]])
-def test_models_that_are_no_mapping_are_refused(models):
+def test_models_must_be_a_mapping(models):
     with pytest.raises(TypeError, match=r"`models` must be base paths by model name"):
         LocalServer(models)
 
@@ -440,7 +443,7 @@ def asked_to_wait(begun, go):
     return asked
 
 
-def test_sigterm_answers_what_was_accepted_and_nothing_more(publish, tmp_path):
+def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(publish, tmp_path):
     place = ("--model_name=m", f"--model_base_path={publish(1)}")
     # Each request that waits keeps one of these threads busy.
     process = run(*place, "--tensorflow_inter_op_parallelism=8")

@@ -107,5 +107,5 @@ def test_files_that_fail_the_load(folder, content, code, text):
     assert caught.value.code == code
 
 
-def test_as_many_records_as_may_be(folder):
+def test_the_maximum_number_of_records(folder):
     assert ran(folder([log("predict")] * MAX_RECORDS))[0] == MAX_RECORDS

@@ -1,4 +1,4 @@
-"""The fixture that the local server gives to users' own tests."""
+"""The pytest fixture for users' own tests."""
 
 import socket
 
@@ -12,7 +12,7 @@ pytest_plugins = ["pytester"]
 PLUGIN = "-pserving.local.pytest_plugin"
 TESTS = """
     import urllib.request, json
-    from serving.local.errors import StartError
+    from serving.local.status_errors import StartError
 
     MODELS = {{"double": {folder!r}}}
 

@@ -1,4 +1,4 @@
-"""Which versions are loaded, and when; the loader does what a test wants, at once."""
+"""Version policy, retries and unloading, with a fake loader."""
 
 import pytest
 from google.protobuf import text_format
@@ -21,7 +21,7 @@ NAMES = {number: name for name, number in State.State.items()}
 
 
 class Loaded:
-    """What a loader returns: a model that only knows its folder."""
+    """A fake loaded model that only knows its folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -32,7 +32,7 @@ class Loaded:
 
 
 class Loader:
-    """Loads every folder, but fails where it is told to.
+    """A fake loader with scripted failures.
 
     Attributes:
         failures: by the folder's name, the errors of its next loads.
@@ -61,7 +61,7 @@ def loader():
 
 @pytest.fixture
 def base(tmp_path):
-    """Makes version folders in a base path."""
+    """Make version folders in a base path."""
     path = tmp_path / "m"
     path.mkdir()
 
@@ -115,7 +115,7 @@ def found(served, **choice):
         ("specific { versions: 5 versions: 6 }", {5}),
     ],
 )
-def test_the_policy_chooses_among_the_numbers(loader, base, policy, wanted):
+def test_the_policy_selects_versions(loader, base, policy, wanted):
     path = base("1", "005", "7", ".staging-9", "9x", "-3", "9223372036854775808")
     served = models(loader)
     served.start(config(path, policy))
@@ -141,7 +141,7 @@ def test_the_old_version_goes_only_once_the_new_one_is_there(loader, base):
     assert states(served) == {1: "END", 2: "AVAILABLE"}
 
 
-def test_a_version_is_tried_as_often_as_the_flag_says(loader, base):
+def test_max_num_load_retries_limits_attempts(loader, base):
     path = base("1")
     served = models(loader, max_num_load_retries=2)
     served.start(config(path))
@@ -156,7 +156,7 @@ def test_a_version_is_tried_as_often_as_the_flag_says(loader, base):
     assert found(served) == 1
 
 
-def test_attempts_are_as_far_apart_as_the_flag_says(loader, base):
+def test_load_retry_interval_separates_attempts(loader, base):
     path = base("1")
     served = models(
         loader, max_num_load_retries=2, load_retry_interval_micros=3_600_000_000
@@ -201,20 +201,20 @@ def test_a_version_that_failed_is_tried_again_once_it_was_away(loader, base):
     assert states(served)[2] == "AVAILABLE"
 
 
-def test_a_start_with_a_version_that_fails_says_which(loader, base):
+def test_a_failed_start_names_the_version(loader, base):
     loader.failures["1"] = [ServingError("no such thing")]
     with pytest.raises(StartError, match="model m, version 1, cannot be loaded: no su"):
         models(loader).start(config(base("1")))
 
 
-def test_a_start_tries_again_when_it_is_told_to(loader, base):
+def test_a_start_retries_if_the_flag_says_so(loader, base):
     loader.failures["1"] = [ServingError("no")] * 2
     served = models(loader, max_num_load_retries=2)
     served.start(config(base("1")))
     assert found(served) == 1
 
 
-def test_a_model_without_versions_is_told_by_a_reload_at_once(loader, base, tmp_path):
+def test_a_reload_reports_a_model_without_versions_at_once(loader, base, tmp_path):
     served = models(loader)
     served.start(config(base("1")))
     wanted = config(base())
@@ -228,7 +228,7 @@ def test_a_model_without_versions_is_told_by_a_reload_at_once(loader, base, tmp_
 
 
 def test_a_request_finds_the_version_that_took_over_while_it_looked(loader, base):
-    """The first look finds version 1, which is gone before it can be used."""
+    """The first attempt finds version 1, which is gone before it can be used."""
     path = base("1")
     served = models(loader)
     served.start(config(path))
@@ -305,7 +305,7 @@ def test_labels(loader, base):
         ),
     ],
 )
-def test_a_configuration_file_with_a_mistake_says_which(tmp_path, text, told):
+def test_an_invalid_configuration_file_is_explained(tmp_path, text, told):
     file = tmp_path / "models.config"
     file.write_text(text, encoding="latin-1")
     with pytest.raises(ServingError, match=told):

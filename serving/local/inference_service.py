@@ -1,8 +1,9 @@
 """The operations of TensorFlow Serving on its own messages, for REST and gRPC alike."""
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,50 +16,95 @@ from tensorflow_serving.apis import (
     predict_pb2,
     regression_pb2,
 )
+from tensorflow_serving.apis.input_pb2 import Input
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
-from .examples import CLASSIFY, REGRESS
+from .batching_checks import Batching
+from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
 from .flags import ServerOptions
 from .metrics import Metrics, microseconds_since
-from .operations import Operations, lazy_inputs
-from .predict import LazyInputs
+from .predict_request import predict
 from .server_core import ServedModels
-from .session import DEFAULT_SIGNATURE, LoadedModel
+from .session import DEFAULT_SIGNATURE, LoadedModel, session_config
 from .status_errors import InvalidArgument, ServingError
-from .tensor_proto import array_to_proto
+from .tensor_proto import array_to_proto, arrays_from_protos
+from .warmup import run_request, warm_up
 
 
-class Service:
-    """What a server can do, independent of how it is asked.
+class InferenceService:
+    """The operations of a server, independent of the transport.
 
-    Every method raises `ServingError` in TensorFlow Serving's words; timeouts are in
-    seconds.
+    Every method raises `ServingError` with TensorFlow Serving's message; timeouts are
+    in seconds.
 
     Args:
         options: the flags.
+
+    Raises:
+        StartError: a file that the flags name is missing or refused.
     """
 
     def __init__(self, options: ServerOptions):
         self.options = options
         self.metrics = Metrics()
-        self._operations = Operations(options, self.metrics)
-        self.models = ServedModels(options, self._operations.load)
+        self.models = ServedModels(options, self.load)
+        self._batching = Batching(options)
+        self._tags = options.saved_model_tags.split(",")
+        self._session_config = session_config(options)
         self._stopped = False
 
     def stop(self) -> None:
-        """Frees the models; requests that run or come later are UNAVAILABLE."""
+        """Free the models; running and later requests are UNAVAILABLE."""
         self._stopped = True
         self.models.stop()
+
+    def load(self, folder: str) -> LoadedModel:
+        """Load and warm up a version."""
+        begin = time.perf_counter_ns()
+        try:
+            queue = self._batching.queue(folder)
+            model = LoadedModel(
+                folder, self._tags, self._session_config, self._count_run, queue
+            )
+        except ServingError:
+            self.metrics.load_attempts.add(1, folder, "fail")
+            raise
+        self.metrics.load_attempts.add(1, folder, "success")
+        self.metrics.load_latency.add(microseconds_since(begin), folder)
+        if self.options.enable_model_warmup:
+            self._warm_up(model, folder)
+        return model
+
+    def _warm_up(self, model: LoadedModel, folder: str) -> None:
+        begin = time.perf_counter_ns()
+        iterations = self.options.num_request_iterations_for_warmup
+        try:
+            run = functools.partial(run_request, model)
+            count = warm_up(folder, run, iterations)
+        except ServingError:
+            model.close()
+            raise
+        if count:
+            self.metrics.warmup_records.add(count, folder)
+            self.metrics.warmup_latency.add(microseconds_since(begin), folder, "OK")
+
+    def _count_run(self, microseconds: int) -> None:
+        self.metrics.graph_runs.add(1)
+        self.metrics.graph_run_time.add(microseconds)
+        self.metrics.graph_run_times.add(microseconds)
 
     def predict(
         self, request: predict_pb2.PredictRequest, timeout: float
     ) -> predict_pb2.PredictResponse:
         """PredictionService.Predict."""
         spec = _spec_of(request)
-        with self.models.use(spec) as (model, number):
-            outputs = self._operations.predict(
-                model, spec, lazy_inputs(request), timeout, request.output_filter
-            )
+
+        def read(model: LoadedModel) -> Mapping[str, np.ndarray]:
+            return arrays_from_protos(request.inputs)
+
+        number, outputs = self.predict_arrays(
+            spec, read, timeout, request.output_filter
+        )
         response = predict_pb2.PredictResponse(model_spec=_resolved(spec, number))
         as_content = self.options.enable_serialization_as_tensor_content
         for alias, array in outputs.items():
@@ -68,44 +114,60 @@ class Service:
     def predict_arrays(
         self,
         spec: ModelSpec,
-        read: Callable[[LoadedModel], LazyInputs],
+        read: Callable[[LoadedModel], Mapping[str, np.ndarray]],
         timeout: float,
-    ) -> dict[str, np.ndarray]:
-        """Predict on arrays.
+        output_filter: Sequence[str] = (),
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        """Predict on arrays; returns the version number and the outputs by alias.
 
         Args:
             spec: the version and the signature.
-            read: makes the inputs for that version's signatures.
+            read: makes the inputs, by alias, for the signatures of that version.
             timeout: seconds.
-
-        Returns:
-            The outputs by alias.
+            output_filter: aliases of the wanted outputs; none means all.
         """
-        with self.models.use(spec) as (model, _):
+        with self.models.use(spec) as (model, number):
             inputs = read(model)
-            return self._operations.predict(model, spec, inputs, timeout)
+            with self._timed(spec.name, "Predict"):
+                outputs = predict(
+                    model,
+                    spec.signature_name,
+                    inputs,
+                    timeout,
+                    output_filter,
+                )
+        return number, outputs
 
     def classify(
         self, request: classification_pb2.ClassificationRequest, timeout: float
     ) -> classification_pb2.ClassificationResponse:
         """PredictionService.Classify."""
-        answer = classification_pb2.ClassificationResponse()
-        return self._infer(request, CLASSIFY, answer, timeout)
+        response = classification_pb2.ClassificationResponse()
+        return self._infer(request, CLASSIFY, "Classify", response, timeout)
 
     def regress(
         self, request: regression_pb2.RegressionRequest, timeout: float
     ) -> regression_pb2.RegressionResponse:
         """PredictionService.Regress."""
-        answer = regression_pb2.RegressionResponse()
-        return self._infer(request, REGRESS, answer, timeout)
+        response = regression_pb2.RegressionResponse()
+        return self._infer(request, REGRESS, "Regress", response, timeout)
 
-    def _infer(self, request: Any, method: str, answer: Any, timeout: float) -> Any:
+    def _infer(
+        self, request: Any, method: str, api: str, response: Any, timeout: float
+    ) -> Any:
         spec = _spec_of(request)
-        with self.models.use(spec) as (model, number):
-            result = self._operations.infer(model, request, method, timeout)
-        answer.result.CopyFrom(result)
-        answer.model_spec.CopyFrom(_resolved(spec, number))
-        return answer
+        with self.models.use(spec) as (model, number), self._timed(spec.name, api):
+            result = infer(
+                model,
+                spec.signature_name,
+                method,
+                request.input,
+                timeout,
+            )
+        self._count_examples(spec.name, request.input)
+        response.result.CopyFrom(result)
+        response.model_spec.CopyFrom(_resolved(spec, number))
+        return response
 
     def multi_inference(
         self, request: inference_pb2.MultiInferenceRequest, timeout: float
@@ -113,7 +175,8 @@ class Service:
         """PredictionService.MultiInference; the first task names the version."""
         first = request.tasks[0].model_spec if request.tasks else ModelSpec()
         with self.models.use(first) as (model, number):
-            results = self._operations.multi_infer(model, request, timeout)
+            results = multi_infer(model, request.tasks, request.input, timeout)
+        self._count_examples(first.name, request.input)
         response = inference_pb2.MultiInferenceResponse()
         for task, result in zip(request.tasks, results, strict=True):
             answer = response.results.add(model_spec=_resolved(task.model_spec, number))
@@ -122,6 +185,18 @@ class Service:
             else:
                 answer.regression_result.CopyFrom(result)
         return response
+
+    @contextlib.contextmanager
+    def _timed(self, model: str, api: str) -> Iterator[None]:
+        begin = time.perf_counter_ns()
+        yield
+        self.metrics.runtime_latency.add(microseconds_since(begin), model, api, "TF1")
+
+    def _count_examples(self, name: str, given: Input) -> None:
+        lists = (given.example_list, given.example_list_with_context)
+        count = sum(len(examples.examples) for examples in lists)
+        self.metrics.example_counts.add(count, name)
+        self.metrics.example_count_total.add(count, name)
 
     def get_model_metadata(
         self, request: get_model_metadata_pb2.GetModelMetadataRequest
@@ -154,28 +229,15 @@ class Service:
     def reload_config(
         self, request: model_management_pb2.ReloadConfigRequest
     ) -> model_management_pb2.ReloadConfigResponse:
-        """ModelService.HandleReloadConfigRequest: returns once models are loaded.
-
-        The answer tells by how much the metrics that are named have grown meanwhile.
-        """
-        before = self._values(request.metric_names)
+        """ModelService.HandleReloadConfigRequest: returns once models are loaded."""
         self.models.reload(request.config)
         response = model_management_pb2.ReloadConfigResponse()
         response.status.SetInParent()
-        for name, value in self._values(request.metric_names).items():
-            response.metric.add(name=name, int64_value_increase=value - before[name])
         return response
-
-    def _values(self, metric_names: Iterable[str]) -> dict[str, int]:
-        """Of each metric the first number; 0 for histograms and unknown names."""
-        known = self.metrics.by_name
-        return {
-            name: known[name].first if name in known else 0 for name in metric_names
-        }
 
     @contextlib.contextmanager
     def counted(self, model: str, api: str, entrypoint: str) -> Iterator[None]:
-        """Counts the request that the block answers, and how long it takes."""
+        """Count the request that the block answers, and its latency."""
         begin = time.perf_counter_ns()
         try:
             if self._stopped:
@@ -197,7 +259,7 @@ def _spec_of(request: Any) -> ModelSpec:
 
 
 def _resolved(spec: ModelSpec, number: int) -> ModelSpec:
-    """The ModelSpec of an answer: the version as a number, the signature by name."""
+    """The ModelSpec of a response: the version as a number, the signature by name."""
     resolved = ModelSpec(
         name=spec.name, signature_name=spec.signature_name or DEFAULT_SIGNATURE
     )

@@ -1,4 +1,4 @@
-"""Classify, Regress and MultiInference: signatures that read tf.train.Example."""
+"""Classify, Regress and MultiInference: run signatures that read tf.train.Examples."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
+from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
 from .status_errors import InvalidArgument, Unimplemented
 from .tensor_proto import type_of
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
 
-# A signature checked, and what its outputs are turned into: [examples] -> result.
+# The outputs to fetch, and what turns them and the number of examples into a result.
 _Checked = tuple[list[str], Callable[[dict[str, np.ndarray], int], Any]]
 
 
@@ -29,20 +29,15 @@ def infer(
     method: str,
     examples: input_pb2.Input,
     timeout: float,
-    check_method: bool = False,
 ) -> Any:
-    """Runs a classification or a regression.
+    """Run a classification or a regression.
 
     Args:
         model: a loaded version.
         signature_name: its key, or "" for `serving_default`.
-        method: `CLASSIFY` or `REGRESS`.
+        method: `CLASSIFY`, for a ClassificationResult, or `REGRESS`.
         examples: the examples, with a context or without.
         timeout: seconds.
-        check_method: whether the signature's method_name must be `method`.
-
-    Returns:
-        A ClassificationResult or a RegressionResult.
 
     Raises:
         InvalidArgument: no such signature, one of another kind, or no examples.
@@ -51,7 +46,7 @@ def infer(
     key = signature_name or DEFAULT_SIGNATURE
     if key not in model.signatures:
         raise InvalidArgument(f"No signature was found with the name: {key}")
-    fetches, to_result = _check(model.signatures[key], method, check_method)
+    fetches, to_result = _check(model.signatures[key], method)
     serialized = _serialized(examples)
     outputs = model.run(key, {"inputs": serialized}, fetches, timeout)
     return to_result(outputs, len(serialized))
@@ -62,37 +57,28 @@ def multi_infer(
     tasks: Sequence[inference_pb2.InferenceTask],
     examples: input_pb2.Input,
     timeout: float,
-    check_method: bool = False,
 ) -> list[Any]:
-    """Runs several classifications and regressions over the same examples.
+    """Run several classifications and regressions on the same examples.
 
-    Each signature gets all examples, whether they share an input tensor or, as exports
-    of TensorFlow 2 do, have one each.
-
-    Returns:
-        One ClassificationResult or RegressionResult for each task.
+    Each signature gets all examples, whether or not the signatures share an input
+    tensor (those that TensorFlow 2 exports do not). There is one result per task.
 
     Raises:
         InvalidArgument: several models, a signature twice, unknown or of another kind,
             or no examples.
         Unimplemented: a method that is neither `CLASSIFY` nor `REGRESS`.
     """
-    _check_tasks(model, tasks, check_method)
+    _check_tasks(model, tasks)
     return [
         infer(
-            model,
-            task.model_spec.signature_name,
-            task.method_name,
-            examples,
-            timeout,
-            check_method,
+            model, task.model_spec.signature_name, task.method_name, examples, timeout
         )
         for task in tasks
     ]
 
 
 def _check_tasks(
-    model: LoadedModel, tasks: Sequence[inference_pb2.InferenceTask], check_method: bool
+    model: LoadedModel, tasks: Sequence[inference_pb2.InferenceTask]
 ) -> None:
     seen = set()
     for task in tasks:
@@ -111,7 +97,7 @@ def _check_tasks(
             raise InvalidArgument(
                 f"Requested signature not found in model graph: {key}"
             )
-        _check(model.signatures[key], task.method_name, check_method)
+        _check(model.signatures[key], task.method_name)
 
 
 def _serialized(examples: input_pb2.Input) -> np.ndarray:
@@ -129,15 +115,9 @@ def _serialized(examples: input_pb2.Input) -> np.ndarray:
     )
 
 
-def _check(signature: SignatureDef, method: str, check_method: bool) -> _Checked:
+def _check(signature: SignatureDef, method: str) -> _Checked:
     if method not in (CLASSIFY, REGRESS):
         raise Unimplemented(f"Unsupported signature method_name: {method}")
-    kind = "classification" if method == CLASSIFY else "regression"
-    if check_method and signature.method_name != method:
-        raise InvalidArgument(
-            f"Expected {kind} signature method_name to be {method}. "
-            f"Was: {signature.method_name}"
-        )
     if len(signature.inputs) != 1:
         raise InvalidArgument("Expected one input Tensor.")
     count = len(signature.outputs)
@@ -145,6 +125,7 @@ def _check(signature: SignatureDef, method: str, check_method: bool) -> _Checked
         raise InvalidArgument(f"Expected one or two output Tensors, found {count}")
     if method == REGRESS and count != 1:
         raise InvalidArgument("Expected one output Tensor.")
+    kind = "classification" if method == CLASSIFY else "regression"
     if "inputs" not in signature.inputs:
         raise InvalidArgument(f"No {kind} inputs found in SignatureDef: {signature}")
     if method == REGRESS:
@@ -163,9 +144,15 @@ def _check(signature: SignatureDef, method: str, check_method: bool) -> _Checked
 
 
 def _classification(outputs: dict[str, np.ndarray], count: int) -> Any:
-    for name, wanted in (("classes", object), ("scores", np.float32)):
-        if name in outputs:
-            _check_classes(name, outputs[name], wanted, count)
+    for name, array in outputs.items():
+        if array.ndim != 2:
+            raise InvalidArgument(
+                "Expected Tensor shape: [batch_size num_classes] but got "
+                f"{shape_text(array.shape)}"
+            )
+        _check_output(
+            name, array, "DT_STRING" if name == "classes" else "DT_FLOAT", count
+        )
     widths = [array.shape[1] for array in outputs.values()]
     if len(set(widths)) > 1:
         raise InvalidArgument(
@@ -190,49 +177,25 @@ def _text(label: bytes) -> str:
         raise InvalidArgument(f"class label is not UTF-8: {label!r}") from error
 
 
-def _check_classes(name: str, array: np.ndarray, wanted: Any, count: int) -> None:
-    if array.ndim != 2:
-        raise InvalidArgument(
-            "Expected Tensor shape: [batch_size num_classes] but got "
-            f"{_shape_text(array)}"
-        )
-    if array.dtype != wanted:
-        kind = "DT_STRING" if name == "classes" else "DT_FLOAT"
-        raise InvalidArgument(
-            f"Expected {name} Tensor of {kind}. Got: {_type_name(array)}"
-        )
-    if len(array) != count:
-        raise InvalidArgument(
-            f"Expected {name} output batch size of {count}. Got: {len(array)}"
-        )
-
-
-def _type_name(array: np.ndarray) -> str:
-    return types_pb2.DataType.Name(type_of(array))
-
-
 def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
     array = outputs["outputs"]
     if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         raise InvalidArgument(
             "Expected output Tensor shape to be either [batch_size] or "
-            f"[batch_size, 1] but got {_shape_text(array)}"
+            f"[batch_size, 1] but got {shape_text(array.shape)}"
         )
-    if len(array) != count:
-        raise InvalidArgument(
-            "Input batch size did not match output batch size: "
-            f"{count} vs. {len(array)}"
-        )
-    if array.dtype != np.float32:
-        raise InvalidArgument(
-            f"Expected output Tensor of DT_FLOAT.  Got: {_type_name(array)}"
-        )
+    _check_output("output", array, "DT_FLOAT", count)
     result = regression_pb2.RegressionResult()
     for value in array.reshape(-1).tolist():
         result.regressions.add(value=value)
     return result
 
 
-def _shape_text(array: np.ndarray) -> str:
-    """A shape as TensorFlow's C++ prints it: `[1,32,32,3]`."""
-    return f"[{','.join(map(str, array.shape))}]"
+def _check_output(name: str, array: np.ndarray, wanted: str, count: int) -> None:
+    received = types_pb2.DataType.Name(type_of(array))
+    if received != wanted:
+        raise InvalidArgument(f"Expected {name} Tensor of {wanted}. Got: {received}")
+    if len(array) != count:
+        raise InvalidArgument(
+            f"Expected {name} output batch size of {count}. Got: {len(array)}"
+        )

@@ -1,73 +1,45 @@
-"""Predict: the checks of a request against its signature, for REST and gRPC alike."""
+"""Predict requests: check inputs and outputs against the signature, then run it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
-from .status_errors import FailedPrecondition, InvalidArgument, ServingError
+from .status_errors import FailedPrecondition, InvalidArgument
 from .tensor_proto import array_from_proto
 
-METHODS = tuple(f"tensorflow/serving/{m}" for m in ("predict", "classify", "regress"))
 
-# Inputs are made into arrays only after the checks that TensorFlow Serving does first.
-LazyInputs = Mapping[str, Callable[[], np.ndarray]]
-
-
-class Run(NamedTuple):
-    """What a request asks a session for.
-
-    Attributes:
-        key: of the signature.
-        feeds: arrays by the alias of the input.
-        fetches: aliases of the outputs.
-    """
-
-    key: str
-    feeds: dict[str, np.ndarray]
-    fetches: list[str]
-
-
-def prepare(
+def predict(
     model: LoadedModel,
     signature_name: str,
-    inputs: LazyInputs,
+    inputs: Mapping[str, np.ndarray],
+    timeout: float,
     output_filter: Sequence[str] = (),
-    check_method: bool = False,
-) -> Run:
-    """Checks a request against its signature.
+) -> dict[str, np.ndarray]:
+    """Run a signature; returns the outputs by alias.
 
     Args:
         model: a loaded version.
         signature_name: its key, or "" for `serving_default`.
-        inputs: by alias, a function that makes the array.
+        inputs: arrays by alias.
+        timeout: seconds.
         output_filter: aliases of the wanted outputs; none means all.
-        check_method: whether the signature's method_name must be one of `METHODS`.
-
-    Returns:
-        What is to be run.
 
     Raises:
         FailedPrecondition: no such signature.
         InvalidArgument: inputs or outputs that are not the signature's.
+        ServingError: what the run itself raises.
     """
     key = signature_name or DEFAULT_SIGNATURE
     if key not in model.signatures:
         raise FailedPrecondition(f'Serving signature key "{key}" not found.')
     signature = model.signatures[key]
-    if check_method and signature.method_name not in METHODS:
-        raise ServingError(
-            "Expected prediction signature method_name to be one of "
-            f"{_set(METHODS)}. Was: {signature.method_name}",
-            "INTERNAL",
-        )
     _check_count(signature, inputs)
     feeds = _feeds(signature, inputs)
-    return Run(key, feeds, _fetches(signature, output_filter))
+    return model.run(key, feeds, _fetches(signature, output_filter), timeout)
 
 
-def _check_count(signature: SignatureDef, inputs: LazyInputs) -> None:
+def _check_count(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> None:
     sent, wanted = set(inputs), set(signature.inputs)
     too_few = len(sent) < len(wanted) and not signature.defaults
     if len(sent) > len(wanted) or too_few:
@@ -79,11 +51,13 @@ def _check_count(signature: SignatureDef, inputs: LazyInputs) -> None:
         )
 
 
-def _feeds(signature: SignatureDef, inputs: LazyInputs) -> dict[str, np.ndarray]:
+def _feeds(
+    signature: SignatureDef, inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     feeds = {}
     for alias in sorted(signature.inputs):
         if alias in inputs:
-            feeds[alias] = inputs[alias]()
+            feeds[alias] = inputs[alias]
         elif alias in signature.defaults:
             feeds[alias] = array_from_proto(alias, signature.defaults[alias])
         else:
@@ -103,17 +77,15 @@ def _feeds(signature: SignatureDef, inputs: LazyInputs) -> dict[str, np.ndarray]
 
 
 def _fetches(signature: SignatureDef, output_filter: Sequence[str]) -> list[str]:
-    seen: list[str] = []
-    for alias in output_filter:
+    for position, alias in enumerate(output_filter):
         if alias not in signature.outputs:
             raise InvalidArgument(
                 f"output tensor alias not found in signature: {alias} "
                 f"Outputs expected to be in the set {_set(signature.outputs)}."
             )
-        if alias in seen:
+        if alias in output_filter[:position]:
             raise InvalidArgument(f"duplicate output tensor alias: {alias}")
-        seen.append(alias)
-    return seen or list(signature.outputs)
+    return list(output_filter) or list(signature.outputs)
 
 
 def _set(names: Iterable[str]) -> str:

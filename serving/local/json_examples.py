@@ -1,4 +1,4 @@
-"""JSON of classify and regress requests -> tf.train.Examples, and results -> JSON."""
+"""JSON of classify and regress requests and answers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,17 +7,16 @@ import numpy as np
 from tensorflow.core.example import example_pb2, feature_pb2
 from tensorflow_serving.apis import input_pb2
 
-from .jsondense import decode_base64, is_base64
-from .jsonreader import members
-from .jsontext import format_error, printed_floats, type_of
+from .json_document import format_error, printed_floats, type_name
+from .json_tensors import decode_base64, is_base64
 from .status_errors import InvalidArgument
 
 
 def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:
-    """Reads `examples` and, if there is one, their common `context`.
+    """Read `examples` and, if there is one, their common `context`.
 
     Raises:
-        InvalidArgument: no examples, or a feature that an Example cannot hold.
+        InvalidArgument: no examples, or a feature that an Example cannot represent.
     """
     listed = input_pb2.Input()
     examples: Any = listed.example_list.examples
@@ -39,19 +38,18 @@ def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:
 def _example(value: Any) -> example_pb2.Example:
     if not isinstance(value, dict):
         raise InvalidArgument(
-            f"Example must be JSON object but got JSON {type_of(value)}"
+            f"Example must be JSON object but got JSON {type_name(value)}"
         )
     example = example_pb2.Example()
-    for name, content in members(value):
+    for name, content in value.items():
         feature = example.features.feature[name]
-        feature.Clear()  # of a name that comes twice, the last counts
         for item in content if isinstance(content, list) else [content]:
             _add(feature, name, item)
     return example
 
 
 def _add(feature: feature_pb2.Feature, name: str, item: Any) -> None:
-    """Appends a value; all values of a feature have one kind."""
+    """Append a value; all values of a feature have the same kind."""
     kind = _kind(name, item)
     present = feature.WhichOneof("kind")
     if present not in (None, kind):
@@ -70,16 +68,16 @@ def _kind(name: str, item: Any) -> str:
     if isinstance(item, float):
         return "float_list"
     raise InvalidArgument(
-        f"Feature: {name} has element with unexpected JSON type: {type_of(item)}"
+        f"Feature: {name} has element with unexpected JSON type: {type_name(item)}"
     )
 
 
 def _value(name: str, item: Any) -> Any:
     if isinstance(item, str):
-        return item.encode("utf-8", "surrogateescape")
+        return item.encode()
     if isinstance(item, dict):
         return decode_base64(item)
-    if isinstance(item, int) and item >= 2**63:
+    if isinstance(item, int) and not -(2**63) <= item < 2**63:
         raise InvalidArgument(
             f"Feature: {name} has uint64_t element. Only int64_t is supported."
         )
@@ -87,7 +85,7 @@ def _value(name: str, item: Any) -> Any:
 
 
 def result_to_json(result: Any) -> dict[str, Any]:
-    """The answer of a classify or a regress request.
+    """The answer to a classify or regress request.
 
     Args:
         result: a ClassificationResult or a RegressionResult.

@@ -1,0 +1,255 @@
+"""REST interface: TensorFlow Serving's routes under /v1/, as an ASGI application."""
+
+import asyncio
+import json
+import logging
+import zlib
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    regression_pb2,
+)
+
+from .inference_service import InferenceService, ModelSpec
+from .json_document import TOO_DEEP, dump, format_error, parse
+from .json_examples import examples_from_json, result_to_json
+from .json_tensors import inputs_from_json, outputs_to_json
+from .rest_routes import Route, VersionOverflow, route
+from .session import DEFAULT_SIGNATURE, LoadedModel
+from .status_errors import InvalidArgument, ServingError
+
+logger = logging.getLogger(__name__)
+
+_INFLATED_LIMIT = 100_000_000
+BODY_LIMIT = 64 * 2**20
+_TOO_LARGE = f"The body is larger than {BODY_LIMIT} bytes; send large inputs over gRPC"
+# Seconds after the deadline in which TensorFlow's own answer is waited for.
+_PATIENCE = 1.0
+
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
+
+
+class RestApp:
+    """The ASGI application.
+
+    Args:
+        service: the operations.
+        executor: threads that run them, and that read and write JSON.
+        metrics_path: path of the metrics page; None turns it off.
+    """
+
+    def __init__(
+        self,
+        service: InferenceService,
+        executor: Executor,
+        metrics_path: str | None = None,
+    ):
+        self._service = service
+        self._executor = executor
+        self._metrics_path = metrics_path
+        self._timeout = service.options.rest_api_timeout_in_ms / 1000
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            body = await _body(request)
+        except ClientDisconnect:
+            return
+        response = await self._respond(request, body)
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request, body: bytes | None) -> Response:
+        path = request.scope["raw_path"].decode()
+        query = request.scope["query_string"].decode()
+        if path == self._metrics_path:
+            return self._metrics(query)
+        if not path.lower().startswith("/v1/"):
+            return _not_found()
+        if body is None:
+            response = _json({"error": _TOO_LARGE}, 413)
+        elif request.method == "OPTIONS":
+            response = _options(request)
+        else:
+            # TensorFlow Serving takes a query for a part of the path.
+            path = f"{path}?{query}" if query else path
+            response = await self._answer(request, path, body)
+        if self._service.options.rest_api_enable_cors_support:
+            response.headers.update(_CORS)
+        return response
+
+    def _metrics(self, query: str) -> Response:
+        if query:
+            text = f"Unexpected path: {self._metrics_path}?{query}. "
+            text += f"Should be {self._metrics_path}"
+            return Response(text, 400, {"Content-Type": "text/plain"})
+        page = self._service.metrics.page()
+        return Response(page, headers={"Content-Type": "text/plain"})
+
+    async def _answer(self, request: Request, path: str, body: bytes) -> Response:
+        """The JSON answer, of errors too."""
+        try:
+            asked = route(request.method, path)
+            packed = "gzip" in request.headers.get("content-encoding", "")
+            with self._service.counted(asked.spec.name, asked.api, "REST"):
+                answer = await self._in_thread(asked, body, packed)
+        except VersionOverflow:
+            return Response(b"", 400, media_type="application/json")
+        except ServingError as error:
+            return _json({"error": str(error)}, error.http_status)
+        except Exception as error:
+            logger.exception("internal error")
+            return _json({"error": f"Internal error: {error!r}"}, 500)
+        return Response(answer, media_type="application/json")
+
+    async def _in_thread(self, asked: Route, body: bytes, packed: bool) -> bytes:
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._executor, self._run, asked, body, packed)
+        try:
+            return await asyncio.wait_for(running, self._timeout + _PATIENCE)
+        except TimeoutError as error:
+            raise ServingError(
+                "Timed out waiting for notification", "DEADLINE_EXCEEDED"
+            ) from error
+
+    def _run(self, asked: Route, body: bytes, packed: bool) -> bytes:
+        operation = getattr(self, f"_{asked.operation}")
+        try:
+            return dump(operation(asked.spec, _inflated(body) if packed else body))
+        except RecursionError as error:
+            raise InvalidArgument(TOO_DEEP) from error
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise InvalidArgument("a string in the request is not Unicode") from error
+
+    def _status(self, spec: ModelSpec, body: bytes) -> Any:
+        request = get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
+        return _message(self._service.get_model_status(request))
+
+    def _metadata(self, spec: ModelSpec, body: bytes) -> Any:
+        response = self._service.get_model_metadata(
+            get_model_metadata_pb2.GetModelMetadataRequest(
+                model_spec=spec, metadata_field=["signature_def"]
+            )
+        )
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(signatures)
+        return {
+            "model_spec": {
+                "name": spec.name,
+                "signature_name": "",
+                "version": str(response.model_spec.version.value),
+            },
+            "metadata": {"signature_def": _message(signatures)},
+        }
+
+    def _predict(self, spec: ModelSpec, body: bytes) -> Any:
+        document = parse(body)
+        signature_name = _signature_name(document)
+        spec.signature_name = signature_name or DEFAULT_SIGNATURE
+        row = False
+
+        def read(model: LoadedModel) -> dict[str, np.ndarray]:
+            nonlocal row
+            if spec.signature_name not in model.signatures:
+                raise InvalidArgument(
+                    f'Serving signature name: "{spec.signature_name}" not found in '
+                    "signature def"
+                )
+            infos = model.signatures[spec.signature_name].inputs
+            row, inputs = inputs_from_json(document, signature_name, infos)
+            return inputs
+
+        _, outputs = self._service.predict_arrays(spec, read, self._timeout)
+        return outputs_to_json(outputs, row)
+
+    def _classify(self, spec: ModelSpec, body: bytes) -> Any:
+        request = classification_pb2.ClassificationRequest(model_spec=spec)
+        _fill_examples(request, body)
+        return result_to_json(self._service.classify(request, self._timeout).result)
+
+    def _regress(self, spec: ModelSpec, body: bytes) -> Any:
+        request = regression_pb2.RegressionRequest(model_spec=spec)
+        _fill_examples(request, body)
+        return result_to_json(self._service.regress(request, self._timeout).result)
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body; None if it is too large, of which no more than the limit is kept.
+
+    Raises:
+        ClientDisconnect: the client does not wait for an answer.
+    """
+    if int(request.headers.get("content-length", "0")) > BODY_LIMIT:
+        return None
+    pieces, size = [], 0
+    async for piece in request.stream():
+        pieces.append(piece)
+        size += len(piece)
+        if size > BODY_LIMIT:
+            return None
+    return b"".join(pieces)
+
+
+def _fill_examples(request: Any, body: bytes) -> None:
+    document = parse(body)
+    request.model_spec.signature_name = _signature_name(document)
+    request.input.CopyFrom(examples_from_json(document))
+
+
+def _signature_name(document: dict[str, Any]) -> str:
+    name = document.get("signature_name", "")
+    if not isinstance(name, str):
+        raise format_error(
+            document,
+            "not formatted correctly. 'signature_name' key must be a string value.",
+        )
+    return name
+
+
+def _inflated(body: bytes) -> bytes:
+    """The content of a gzip body; one that does not inflate counts as empty."""
+    inflate = zlib.decompressobj(wbits=31)
+    try:
+        data = inflate.decompress(body, _INFLATED_LIMIT)
+    except zlib.error:
+        return b""
+    return data if inflate.eof and not inflate.unused_data else b""
+
+
+def _options(request: Request) -> Response:
+    """The answer to a CORS preflight request; others with OPTIONS are refused."""
+    origin = request.headers.get("origin", "")
+    status = 200 if origin.startswith(("http://", "https://")) else 400
+    return Response(b"", status, {"Content-Type": "text/html; charset=ISO-8859-1"})
+
+
+def _message(message: Any) -> Any:
+    return json.loads(
+        json_format.MessageToJson(
+            message,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+        )
+    )
+
+
+def _json(value: Any, status: int) -> Response:
+    return Response(dump(value), status, media_type="application/json")
+
+
+def _not_found() -> Response:
+    page = "<HTML><HEAD><TITLE>404 Not Found</TITLE></HEAD></HTML>\n"
+    return Response(page, 404, {"Content-Type": "text/html"})

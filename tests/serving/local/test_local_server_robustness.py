@@ -1,0 +1,151 @@
+"""The local server under arbitrary requests: clear errors, and never a crash.
+
+KERAS_VIT_FUZZ_REQUESTS says how many documents hypothesis sends; a longer run is
+
+    KERAS_VIT_FUZZ_REQUESTS=5000 python -m pytest -k local_server_robustness
+"""
+
+import http.client
+import json
+import os
+import socket
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from protocol_model import save_protocol_model
+from test_local_server_conformance import started
+
+REQUESTS = int(os.environ.get("KERAS_VIT_FUZZ_REQUESTS", "240"))
+MODEL = "probe"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    base_path = save_protocol_model(tmp_path_factory.mktemp(MODEL), 1)
+    with started(f"--model_name={MODEL}", f"--model_base_path={base_path}") as running:
+        running.rest = running.rest.removeprefix("http://")
+        yield running
+
+
+def send(server, method, path, body=None):
+    """Status, content type and body of the answer."""
+    connection = http.client.HTTPConnection(server.rest, timeout=60)
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, answer.headers["Content-Type"], data
+
+
+def assert_answers(server):
+    assert server.process.poll() is None
+    assert send(server, "GET", f"/v1/models/{MODEL}")[0] == 200
+
+
+NAMES = st.sampled_from(
+    [
+        *("instances", "inputs", "examples", "context", "signature_name"),
+        *("x", "b64", "number", "text", "row"),
+    ]
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["YQ==", "classify", "regress", "echo_string", "echo_int8"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=3)
+UNTIMED = settings(
+    max_examples=REQUESTS,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@example({"instances": [[]]}, "predict")
+@example({"instances": ["\ud800"], "signature_name": "echo_string"}, "predict")
+@example({"examples": [{"\udc00": 1}]}, "classify")
+@UNTIMED
+@given(DOCUMENTS, st.sampled_from(["predict", "classify", "regress"]))
+def test_any_document_is_answered(server, document, verb):
+    body = json.dumps(document).encode()
+    status, kind, data = send(server, "POST", f"/v1/models/{MODEL}:{verb}", body)
+    assert status in (200, 400, 501), data
+    assert kind == "application/json"
+    answer = json.loads(data.decode("utf-8", "replace"))
+    assert (status == 200) == ("error" not in answer)
+
+
+@UNTIMED
+@given(st.data())
+def test_any_damaged_body_is_answered(server, data):
+    body = (
+        b'{"signature_name": "echo_string", "instances": [{"b64": "YQ=="}, "\xc3\xa9"]}'
+    )
+    start = data.draw(st.integers(0, len(body)))
+    piece = data.draw(st.binary(max_size=4) | st.sampled_from([b"[", b"1e999", b'"']))
+    body = body[:start] + piece + body[start + data.draw(st.integers(0, 9)) :]
+    status, kind, _ = send(server, "POST", f"/v1/models/{MODEL}:predict", body)
+    assert status in (200, 400)
+    assert kind == "application/json"
+
+
+@UNTIMED
+@given(st.binary(max_size=60))
+def test_any_grpc_message_is_answered(server, data):
+    with grpc.insecure_channel(server.grpc) as channel:
+        path = "/tensorflow.serving.PredictionService/Predict"
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(path)(data, timeout=60)
+    assert caught.value.code().name in ("INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND")
+
+
+GARBAGE = {
+    "zeros": b"\0\0\0\0",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no version": b"GET /v1/models/probe\r\n\r\n",
+    "long head": b"GET / HTTP/1.1\r\nA: " + b"b" * 300_000 + b"\r\n\r\n",
+    "short body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
+    "negative length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "wrong chunk": b"POST / HTTP/1.1\r\nHost: x\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_on_the_wire_ends_its_own_connection_only(server, data):
+    host, _, port = server.rest.partition(":")
+    with socket.create_connection((host, int(port)), timeout=2) as link:
+        received = b""
+        try:
+            link.sendall(data)
+            link.shutdown(socket.SHUT_WR)
+            while piece := link.recv(65536):
+                received += piece
+        except OSError:  # the server has closed, or says no more
+            pass
+    assert b" 500 " not in received.partition(b"\r\n")[0]
+    assert_answers(server)
+
+
+def test_half_sent_requests_block_nobody(server):
+    host, _, port = server.rest.partition(":")
+    links = [socket.create_connection((host, int(port))) for _ in range(50)]
+    for link in links:
+        link.sendall(b"POST /v1/models/probe:predict HTTP/1.1\r\nContent-Le")
+    assert_answers(server)
+    for link in links:
+        link.close()
