@@ -280,7 +280,7 @@ def _evaluate(options: Namespace) -> None:
 
 def _run_images(model_file: Path, part: str, channels: int):
     """A part of the data of the run that a model lies in: title, classes, images."""
-    from .data.pipeline import load_splits
+    from .data.splits import load_splits
 
     recipe_file = model_file.parent / "recipe.yaml"
     if not recipe_file.exists():
@@ -297,8 +297,8 @@ def _run_images(model_file: Path, part: str, channels: int):
 
 def _other_images(name: str, channels: int):
     """A source's test images; of a folder without test/ all: title, classes, images."""
-    from .data.pipeline import load_splits
     from .data.sources import open_source
+    from .data.splits import load_splits
 
     config = DataConfig(name)
     if name.startswith("folder:"):

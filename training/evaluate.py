@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from .data.labelled_images import Split
 from .data.pipeline import evaluation_batches
-from .data.splits import Split
 
 BATCH_SIZE = 256
 

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
 
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import Evaluation, evaluate

@@ -11,7 +11,7 @@ from keras_vit import decoding
 
 from .. import storage
 from ..errors import DataError
-from .splits import Source, Split, encoded_split
+from .labelled_images import Source, Split, encoded_split
 
 # What operating systems put beside images without being asked, in lower case.
 LITTER = (

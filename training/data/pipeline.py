@@ -6,7 +6,6 @@ workers and replicas there are. A resumed run therefore sees what the uninterrup
 would have seen, and several replicas see together what one would have seen alone.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,23 +18,8 @@ from keras_vit import ImagePreprocessing
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
+from .labelled_images import Split
 from .mixup import check_pairs, mix_pair, mixes
-from .slices import Splits, load_splits
-from .splits import Split
-
-__all__ = [
-    "Shard",
-    "Splits",
-    "evaluation_batches",
-    "example_images",
-    "example_order",
-    "in_memory",
-    "load_splits",
-    "parallel",
-    "resized_once",
-    "steps_per_epoch",
-    "training_batches",
-]
 
 # Decoded images are kept in memory up to this size; larger sets are read every epoch.
 CACHE_LIMIT = 2**30
@@ -62,18 +46,6 @@ class Shard:
     def pieces(self) -> int:
         """Pieces of a global batch."""
         return self.count * self.replicas
-
-
-def images_fingerprint(splits: Splits) -> str:
-    """A short name of which images are in which part, wherever their folder lies."""
-    digest = hashlib.sha256()
-    for part in (splits.train, splits.validation, splits.test):
-        digest.update(b"part")
-        if part is not None:
-            digest.update(np.asarray(part.labels, np.int64).tobytes())
-            names = ("/".join(name.split("/")[-2:]) for name in part.names)
-            digest.update("\0".join(names).encode())
-    return digest.hexdigest()[:16]
 
 
 def steps_per_epoch(split: Split, batch_size: int) -> int:

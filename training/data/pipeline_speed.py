@@ -15,15 +15,15 @@ from keras_vit import ImagePreprocessing
 from ..model import make_preprocessing
 from ..recipe import Recipe
 from . import augment
+from .labelled_images import Split
 from .pipeline import (
     Shard,
     example_order,
-    load_splits,
     parallel,
     resized_once,
     training_batches,
 )
-from .splits import Split
+from .splits import load_splits
 
 ENDLESS = 2**40  # steps
 COUNTED = 64  # images of the stages before the batches that are counted at a time

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
-from .splits import Source, Split, encoded_split
+from .labelled_images import Source, Split, encoded_split
 from .tfds import MEMORY_LIMIT
 
 PARTS = ("train", "validation", "test")

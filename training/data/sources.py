@@ -6,8 +6,8 @@ from etils import epath
 
 from ..recipe import DataConfig
 from .folder import open_folder
+from .labelled_images import Source, Split
 from .python_source import open_python
-from .splits import Source, Split
 from .tfds import open_tfds
 
 

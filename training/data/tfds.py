@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
-from .splits import Source, Split, encoded_split
+from .labelled_images import Source, Split, encoded_split
 
 # Up to this size the files of a part are held in memory, encoded as they are; larger
 # ones are read from disk image by image.

@@ -106,7 +106,7 @@ def make_schedule(
     return Warmup(config.start_learning_rate, peak, warmup, then)
 
 
-def stated_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
+def requested_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
     """Steps of the warm-up that the recipe states."""
     config = recipe.schedule
     if config.warmup_steps is not None:
@@ -116,8 +116,8 @@ def stated_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
 
 def warmup_steps(recipe: Recipe, total_steps: int, steps_per_epoch: float) -> int:
     """Steps of the warm-up: the first tenth of a run that would end within it."""
-    stated = stated_warmup(recipe, steps_per_epoch)
-    return stated if stated < total_steps else total_steps // 10
+    requested = requested_warmup(recipe, steps_per_epoch)
+    return requested if requested < total_steps else total_steps // 10
 
 
 def _after_warmup(config, peak, steps):

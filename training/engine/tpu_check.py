@@ -22,7 +22,7 @@ import tensorflow as tf
 from ..errors import TrainingError
 from ..model import build_model, compile_trainer
 from ..recipe import Recipe
-from .trainer import Trainer
+from .tensorflow_trainer import TensorFlowTrainer
 
 CLASS_NAMES = tuple("0123456789")  # how many does not matter
 STEPS = 1000  # of the schedule; does not matter either
@@ -93,7 +93,7 @@ class Step:
     arguments: tuple[tf.TensorSpec, ...]
 
 
-def make_trainer(recipe: Recipe) -> Trainer:
+def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
     """The recipe's trainer, with random weights and made-up classes."""
     model = recipe.model
     if model.variant is not None:  # weights are large, and change no shape
@@ -102,7 +102,7 @@ def make_trainer(recipe: Recipe) -> Trainer:
     return compile_trainer(built, recipe, STEPS, STEPS)
 
 
-def trainer_steps(trainer: Trainer, batch_size: int) -> list[Step]:
+def trainer_steps(trainer: TensorFlowTrainer, batch_size: int) -> list[Step]:
     """The train and the test step, as `fit` runs them on each replica.
 
     Args:
@@ -118,10 +118,10 @@ def trainer_steps(trainer: Trainer, batch_size: int) -> list[Step]:
     stop = tf.TensorSpec([], tf.float32, "stop")
 
     def train(images, labels, stop):
-        return trainer._train_replica((images, labels), stop)
+        return trainer.train_replica((images, labels), stop)
 
     def test(images, labels, weights):
-        trainer._test_replica((images, labels, weights))
+        trainer.test_replica((images, labels, weights))
         return trainer.get_metrics_result()
 
     return [

@@ -11,10 +11,9 @@ from keras_vit import ImagePreprocessing
 
 from .. import storage
 from ..data.augment import fit_to_model
-from ..data.splits import Split
+from ..data.labelled_images import Split
 from ..errors import TrainingError
 from ..evaluate import Evaluation
-from .report import write_markdown as write_markdown
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed

@@ -13,8 +13,9 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
-from ..data.pipeline import evaluation_batches, load_splits
-from ..data.splits import Split
+from ..data.labelled_images import Split
+from ..data.pipeline import evaluation_batches
+from ..data.splits import load_splits
 from ..evaluate import BATCH_SIZE
 from ..model import make_preprocessing
 from ..recipe import Recipe, load_recipe

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import storage
-from ..data.pipeline import load_splits
+from ..data.splits import load_splits
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
 from ..evaluate import evaluate

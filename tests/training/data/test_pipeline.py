@@ -13,9 +13,9 @@ from training.data.pipeline import (
     evaluation_batches,
     example_images,
     in_memory,
-    load_splits,
     training_batches,
 )
+from training.data.splits import load_splits
 from training.errors import DataError, RecipeError
 from training.recipe import AugmentationConfig, DataConfig, Recipe
 

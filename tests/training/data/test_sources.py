@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from training.data.folder import open_folder
-from training.data.pipeline import load_splits
 from training.data.python_source import open_python
+from training.data.splits import load_splits
 from training.data.tfds import open_tfds
 from training.errors import DataError
 from training.predict import find_images

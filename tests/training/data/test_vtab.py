@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from training.data import vtab
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.errors import DataError
 from training.recipe import DataConfig
 

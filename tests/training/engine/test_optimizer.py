@@ -16,7 +16,7 @@ from training.engine.schedule import (
     ReciprocalSquareRoot,
     Warmup,
     make_schedule,
-    stated_warmup,
+    requested_warmup,
     warmup_steps,
 )
 from training.errors import RecipeError
@@ -290,10 +290,10 @@ def test_a_short_run_of_every_recipe_warms_up_to_the_peak(recipes, changes):
         for per_pass in (1, 3, 45):
             steps = recipe.steps or per_pass
             warmup = warmup_steps(recipe, steps, per_pass)
-            if stated_warmup(recipe, per_pass) >= steps:
+            if requested_warmup(recipe, per_pass) >= steps:
                 assert warmup == steps // 10, name
             else:
-                assert warmup == stated_warmup(recipe, per_pass), name
+                assert warmup == requested_warmup(recipe, per_pass), name
             schedule = make_schedule(recipe, steps, per_pass)
             rates = np.array(schedule(np.arange(steps)))
             peak = pytest.approx(recipe.optimizer.learning_rate)

@@ -256,7 +256,9 @@ def test_layer_wise_decay_is_timms(part, name):
 
 def test_clipping_is_torchs(torch, gradients):
     for limit in (0.5, 1e6):
-        ours, norm = clip_by_global_norm([tf.constant(g) for g in gradients[0]], limit)
+        constants = [tf.constant(g) for g in gradients[0]]
+        norm = tf.linalg.global_norm(constants)
+        ours = clip_by_global_norm(constants, norm, limit)
         weights = [torch.nn.Parameter(torch.zeros(g.shape)) for g in gradients[0]]
         for weight, gradient in zip(weights, gradients[0], strict=True):
             weight.grad = torch.tensor(gradient)

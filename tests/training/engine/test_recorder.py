@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from training.engine.recorder import Length, run_length
+from training.engine.run_length import RunLength, run_length
 from training.errors import Diverged, RecipeError
 from training.fit import fit
 from training.model import compiles
@@ -31,7 +31,7 @@ RECIPE = Recipe(data=DataConfig("digits", validation=0.0))
 )
 def test_intervals_divide_the_steps(steps, per_pass, interval):
     recipe = dataclasses.replace(RECIPE, steps=steps)
-    assert run_length(recipe, per_pass) == Length(steps, interval, per_pass)
+    assert run_length(recipe, per_pass) == RunLength(steps, interval, per_pass)
 
 
 def test_steps_that_nothing_divides_are_refused():
@@ -40,7 +40,9 @@ def test_steps_that_nothing_divides_are_refused():
 
 
 def test_epochs_are_passes():
-    assert run_length(dataclasses.replace(RECIPE, epochs=3), 44) == Length(132, 44, 44)
+    assert run_length(dataclasses.replace(RECIPE, epochs=3), 44) == RunLength(
+        132, 44, 44
+    )
 
 
 def test_a_last_update_that_spoils_the_weights_is_a_divergence(tmp_path):

@@ -15,6 +15,7 @@ from training.cli import _fit_parser, _parse
 from training.evaluate import Evaluation
 from training.recipe import DataConfig, Recipe
 from training.reporting import pictures
+from training.reporting.report import write_markdown
 
 RECIPE = Recipe(
     name="pets_b16",
@@ -50,7 +51,7 @@ def result(scores, **more):
 
 def written(folder, scores=None, recipe=RECIPE, **more):
     figures = result(scores or evaluation(), **more)
-    pictures.write_markdown(folder, figures, recipe, [ROW, {**ROW, "epoch": 2}])
+    write_markdown(folder, figures, recipe, [ROW, {**ROW, "epoch": 2}])
     return (folder / "report.md").read_text("utf-8")
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.metrics import f1_score
 
 from training.cli import main
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import evaluate

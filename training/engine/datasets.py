@@ -6,17 +6,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..engine.trainer import Trainer
-from ..evaluate import BATCH_SIZE
-from ..recipe import Recipe
-from .pipeline import (
+from ..data.labelled_images import Split
+from ..data.pipeline import (
     Shard,
     evaluation_batches,
     in_memory,
     resized_once,
     training_batches,
 )
-from .splits import Split
+from ..engine.trainer import Trainer
+from ..evaluate import BATCH_SIZE
+from ..recipe import Recipe
 
 
 def training_data(

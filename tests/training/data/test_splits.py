@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 from image_splits import noise_split
 
-from training.data.pipeline import load_splits
-from training.data.slices import divide
-from training.data.splits import Source
+from training.data.labelled_images import Source
+from training.data.splits import divide, load_splits
 from training.errors import DataError
 from training.recipe import DataConfig
 
