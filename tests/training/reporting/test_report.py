@@ -11,7 +11,7 @@ from etils import epath
 from PIL import Image
 
 from keras_vit import ImagePreprocessing
-from training.cli import _fit_parser, _parse
+from training.cli import parse, recipe_of
 from training.evaluate import Evaluation
 from training.recipe import DataConfig, Recipe
 from training.reporting import pictures
@@ -156,10 +156,9 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     command = next(line for line in text.split("\n") if line.startswith("python"))
     words = shlex.split(command)
     assert words[:4] == ["python", "-m", "training", "fit"]
-    options = _parse(_fit_parser(), words[4:])
+    options = parse(words[3:]).fit
     assert options.output_dir != folder
-    fields = [field.name for field in dataclasses.fields(Recipe)]
-    assert Recipe(**{name: options[name] for name in fields}) == RECIPE
+    assert recipe_of(options) == RECIPE
     embedded = text.split("```yaml\n")[1].split("```")[0]
     assert yaml.safe_load(embedded) == yaml.safe_load(RECIPE.to_yaml())
 
