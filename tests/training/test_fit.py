@@ -253,14 +253,14 @@ def test_the_model_opens_where_only_the_library_is_imported(run, tmp_path):
 
 def test_a_finished_run_is_not_overwritten(run):
     for resume in (False, True):
-        with pytest.raises(RunError, match="holds a finished run"):
+        with pytest.raises(RunError, match="contains a finished run"):
             fit(RECIPE, run, resume=resume)
     assert (run / "report.json").exists()
 
 
 def test_a_stopped_run_is_not_overwritten(tmp_path):
     (tmp_path / "recipe.yaml").write_text(RECIPE.to_yaml())
-    with pytest.raises(RunError, match="--resume goes on"):
+    with pytest.raises(RunError, match="--resume continues"):
         fit(RECIPE, tmp_path)
 
 

@@ -32,14 +32,14 @@ def names(folder):
 def test_a_file_is_written_read_and_written_again(folder):
     for text in ("a long text in grüner Schrift", "short"):
         storage.write_text(folder / "note.txt", text)
-        with storage.reading(folder / "note.txt") as local:
+        with storage.local_copy(folder / "note.txt") as local:
             assert local.read_text(encoding="utf-8") == text
         assert names(folder) == ["note.txt"]
 
 
 def test_a_file_has_its_old_content_until_it_is_complete(folder):
     storage.write_text(folder / "note.txt", "old")
-    with storage.writing(folder / "note.txt") as local:
+    with storage.atomic_write(folder / "note.txt") as local:
         local.write_text("new")
         assert (folder / "note.txt").read_text() == "old"
         assert local.suffix == ".txt"
@@ -47,7 +47,7 @@ def test_a_file_has_its_old_content_until_it_is_complete(folder):
 
 
 def write_and_stop(path):
-    with storage.writing(path) as local:
+    with storage.atomic_write(path) as local:
         local.write_text("half of the n")
         raise KeyboardInterrupt
 
@@ -103,7 +103,7 @@ def test_a_torn_copy_into_a_bucket_is_an_error_and_removed(bucket):
 def test_a_file_that_is_not_there_is_an_error_of_one_kind(folder):
     with (
         pytest.raises(FileNotFoundError),
-        storage.reading(folder / "nothing.txt") as local,
+        storage.local_copy(folder / "nothing.txt") as local,
     ):
         local.read_text()
     storage.remove(folder / "nothing.txt")
@@ -113,7 +113,7 @@ def test_a_bucket_out_of_reach_is_one_line(bucket):
     bucket.unreachable = "gs://"
     with (
         pytest.raises(OSError, match="the network is down") as error,
-        storage.reading("gs://bucket/note.txt"),
+        storage.local_copy("gs://bucket/note.txt"),
     ):
         pass
     assert "\n" not in str(error.value)

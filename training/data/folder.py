@@ -118,7 +118,7 @@ def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
 
     def reason(path: Path) -> str | None:
         try:
-            with storage.reading(path) as local:
+            with storage.local_copy(path) as local:
                 decoding.load_image(local, channels)
         except ValueError as error:
             return f"{path}: {str(error).partition(': ')[2]}"

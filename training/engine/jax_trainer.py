@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from .jax_devices import JaxStrategy
+from .jax_strategy import JaxStrategy
 from .trainer import Trainer, clip_by_global_norm
 
 

@@ -208,7 +208,7 @@ def _long(names: list[str]) -> bool:
 
 
 def _save(figure, path: epath.PathLike) -> None:
-    with storage.writing(path) as local:
+    with storage.atomic_write(path) as local:
         figure.savefig(local, dpi=DPI)
     pyplot().close(figure)
 

@@ -200,7 +200,7 @@ def _cut(run: epath.Path, last: int) -> None:
         records = list(_records(path))
         kept = [r for r in records if tf.compat.v1.Event.FromString(r).step <= last]
         with (
-            storage.writing(path) as local,
+            storage.atomic_write(path) as local,
             tf.io.TFRecordWriter(os.fspath(local)) as writer,
         ):
             for record in kept:

@@ -135,7 +135,7 @@ SHARES = [tenth / 10 for tenth in range(10)] + [0.9999]
 MARKER, DATA = "00000002.json", "00000002.npz"
 DAMAGES = {
     **{f"cut at {share}": (cut(share), "bytes instead of") for share in SHARES},
-    **{f"bit at {share}": (flip(share), "its bytes are not") for share in SHARES},
+    **{f"bit at {share}": (flip(share), "its checksum differs") for share in SHARES},
     "no marker": (rewrite(MARKER, None), "it has no marker"),
     "no data": (rewrite(DATA, None), "there is only its marker"),
     "empty marker": (rewrite(MARKER, ""), "its marker is damaged"),
@@ -171,7 +171,7 @@ def test_a_file_of_a_later_format_is_torn(tmp_path, capsys):
     marker = {"step": 2, "bytes": len(data), "sha256": digest}
     (tmp_path / MARKER).write_text(json.dumps(marker))
     check_is(latest(tmp_path), 1)
-    assert "cannot be understood" in capsys.readouterr().err
+    assert "its format is unknown" in capsys.readouterr().err
 
 
 def test_torn_ones_are_deleted_only_after_the_next_is_complete(folder, capsys):
@@ -245,7 +245,7 @@ def test_a_full_disk_costs_a_warning_and_no_good_checkpoint(
     assert names(tmp_path) == files_of(1)
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 1
-    assert "no checkpoint of step 2, the training goes on" in warnings[0]
+    assert "no checkpoint of step 2, the training continues" in warnings[0]
     check_is(latest(tmp_path), 1)
     assert save(tmp_path, make(3), keep=1)
     assert names(tmp_path) == files_of(3)

@@ -88,7 +88,7 @@ def test_frozen_weights_stay(model):
 
 @pytest.mark.parametrize(
     ("patterns", "message"),
-    [(("nothing_like_this",), "must find weights"), (("",), "must leave weights")],
+    [(("nothing_like_this",), "must match weights"), (("",), "must leave weights")],
 )
 def test_patterns_without_sense_are_errors(model, patterns, message):
     with pytest.raises(RecipeError, match=message):

@@ -43,14 +43,16 @@ def test_a_run_goes_on_with_its_own_recipe_only(folder):
     run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
     with pytest.raises(RunError, match="needs the recipe that the run began with"):
         run_folder.prepare_folder(folder, OTHER, resume=True, overwrite=False)
-    with pytest.raises(RunError, match="holds an unfinished run; --resume goes on"):
+    with pytest.raises(
+        RunError, match="contains an unfinished run; --resume continues"
+    ):
         run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
 
 
 def test_a_finished_run_stays(folder):
     run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
     run_folder.write_report(folder / "report.json", {"accuracy": 0.9, "title": "grün"})
-    with pytest.raises(RunError, match="holds a finished run; --overwrite"):
+    with pytest.raises(RunError, match="contains a finished run; --overwrite"):
         run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
     report = json.loads((folder / "report.json").read_text())
     assert report == {"accuracy": 0.9, "title": "grün"}

@@ -198,7 +198,7 @@ def test_the_command_fails_where_something_is_found(monkeypatch, capsys):
     monkeypatch.setattr(tpu_check.importlib.util, "find_spec", lambda name: None)
     recipe = make_recipe(MODELS["cnn"])
     recipe = dataclasses.replace(recipe, precision="mixed_float16", accumulation=1)
-    with pytest.raises(TrainingError, match="run: the steps are not fit for a TPU"):
+    with pytest.raises(TrainingError, match="run: the steps cannot run on a TPU"):
         tpu_check.tpu_check(recipe, "v5e:2x2")
     assert "train step: float16" in capsys.readouterr().out
 
