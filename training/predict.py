@@ -15,7 +15,7 @@ from rich.table import Table
 import keras_vit
 from keras_vit import decoding
 
-from .data.folder import is_litter
+from .data.folder import is_system_file
 from .errors import DataError
 
 BATCH_SIZE = 64
@@ -41,7 +41,7 @@ def find_images(pattern: str) -> list[Path]:
             file
             for file in path.rglob("*")
             if file.suffix.lower() in SUFFIXES
-            and not any(map(is_litter, file.relative_to(path).parts))
+            and not any(map(is_system_file, file.relative_to(path).parts))
         ]
     elif path.is_file():
         found = [path]

@@ -18,7 +18,7 @@ from .errors import RecipeError
 
 
 def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
-    """Raises RecipeError unless `ok`, with the argument, the wish and what came."""
+    """Raise RecipeError unless `ok`, with the argument, the wish and what came."""
     if not ok:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
 
@@ -452,7 +452,7 @@ class Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Reads a recipe file.
+    """Read a recipe file.
 
     Raises:
         RecipeError: It cannot be read, or says something that a recipe cannot say.

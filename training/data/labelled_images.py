@@ -1,4 +1,4 @@
-"""What every source of images gives: labelled images that can be read in any order."""
+"""Labelled images with random access, and the sources that provide them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +15,18 @@ from ..errors import DataError
 
 @dataclass(frozen=True)
 class Split:
-    """Labelled images that can be read in any order.
+    """Labelled images with random access.
 
     Args:
         labels: int64 [n], the class of each image.
-        classes: How many classes there are.
-        read: From a scalar int64 tensor, the number of the image, to the image, uint8
-            [h, w, C]; it can stand in a `tf.data` pipeline.
-        names: [n], what to call each image.
-        encoded: The same to the contents of the image's file, a scalar string tensor;
-            None where there are only pixels.
+        classes: Number of classes.
+        read: Function from an image's index, a scalar int64 tensor, to the image, uint8
+            [h, w, C]; usable in a `tf.data` pipeline.
+        names: [n], a name for each image.
+        encoded: Function from an image's index to the contents of its file, a scalar
+            string tensor; None where there are only pixels.
         channels: C, 1 for gray or 3 for RGB.
-        fitted: Whether the images are in the model's size already, cropped and all.
+        fitted: Whether the images are already resized and cropped to the model's size.
     """
 
     labels: np.ndarray[Any, Any]
@@ -43,10 +43,10 @@ class Split:
     def read_part(
         self, index: tf.Tensor, choose_window: Callable[[tf.Tensor], tf.Tensor]
     ) -> tf.Tensor:
-        """A part of an image; of a JPEG nothing else is decoded.
+        """Read a part of an image; of a JPEG only that part is decoded.
 
         Args:
-            index: Scalar int64 tensor, the number of the image.
+            index: Scalar int64 tensor, the image's index.
             choose_window: See `keras_vit.decoding.decode_and_crop`.
 
         Returns:
@@ -60,19 +60,19 @@ class Split:
         return tf.slice(image, [top, left, 0], [height, width, image.shape[-1]])
 
     def subset(self, indices: np.ndarray[Any, Any]) -> "Split":
-        """The images of these numbers, in this order."""
-        numbers = tf.constant(indices, tf.int64)
+        """The images of these indices, in this order."""
+        chosen = tf.constant(indices, tf.int64)
         encoded = self.encoded
         return dataclasses.replace(
             self,
             labels=self.labels[indices],
-            read=lambda index: self.read(numbers[index]),
+            read=lambda index: self.read(chosen[index]),
             names=[self.names[index] for index in indices],
-            encoded=encoded and (lambda index: encoded(numbers[index])),
+            encoded=encoded and (lambda index: encoded(chosen[index])),
         )
 
     def with_pixels(self, images: np.ndarray[Any, Any]) -> "Split":
-        """The same examples in the model's size: uint8 [n, H, W, C], in memory."""
+        """The same examples with images in the model's size: uint8 [n, H, W, C]."""
         pixels = tf.constant(images)
         return dataclasses.replace(
             self, read=lambda index: pixels[index], encoded=None, fitted=True
@@ -87,14 +87,14 @@ def encoded_split(
     names: Sequence[str],
     channels: int,
 ) -> Split:
-    """A split of image files.
+    """Make a split of encoded images.
 
     Args:
-        origin: What to call the split in an error.
-        encoded: From the number of an image to its file's contents.
+        origin: The split's name in error messages.
+        encoded: Function from an image's index to its file's contents.
         labels: Integers [n].
-        classes: How many classes there are.
-        names: [n], what to call each image.
+        classes: Number of classes.
+        names: [n], a name for each image.
         channels: 1 for gray images, 3 for RGB.
 
     Raises:
@@ -119,16 +119,16 @@ def encoded_split(
 
 @dataclass(frozen=True)
 class Source:
-    """What a source holds.
+    """The images and classes of a source.
 
     Args:
         class_names: One name for each class.
-        parts: The images, divided as the source divides them: `train` (all images,
-            where there is nothing else), `validation`, `test`.
-        test_part: Which of them are the test images, or None.
-        bad_images: What was left out: each image's name and what is wrong with it.
-        ordered: Whether the images lie in an order that means something (their classes,
-            their writers), so that slices have to be taken of a shuffled one.
+        parts: The source's own parts: `train` (all images, where there is no other
+            part), `validation`, `test`.
+        test_part: Name of the part with the test images, or None.
+        bad_images: Name and error of each invalid image that was skipped.
+        ordered: Whether the images are sorted (by class, by writer), so that slices
+            have to be taken of a shuffled order.
     """
 
     class_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which images of a source are for training, validation and test."""
+"""Training, validation and test splits of a source."""
 
 import dataclasses
 import hashlib
@@ -17,14 +17,14 @@ from .sources import open_source
 
 @dataclass(frozen=True)
 class Splits:
-    """The images of a run, each in one part only.
+    """The disjoint splits of a run.
 
     Args:
         class_names: One name for each class.
-        train: What the weights are fitted to.
-        validation: What the best epoch is chosen by, or None.
-        test: What the report is about.
-        bad_images: Unreadable images that were left out, with the reason.
+        train: The training images.
+        validation: The images by which the best epoch is chosen, or None.
+        test: The images of the final evaluation.
+        bad_images: Name and error of each invalid image that was skipped.
     """
 
     class_names: tuple[str, ...]
@@ -35,14 +35,11 @@ class Splits:
 
 
 def load_splits(config: DataConfig, channels: int) -> Splits:
-    """Opens a source and divides it.
+    """Open a source and divide it into splits.
 
     Args:
         config: The recipe's `data`.
         channels: 1 for gray images, 3 for RGB.
-
-    Returns:
-        The parts, which have no image in common.
 
     Raises:
         DataError: See `open_source` and `divide`.
@@ -52,7 +49,7 @@ def load_splits(config: DataConfig, channels: int) -> Splits:
 
 
 def images_fingerprint(splits: Splits) -> str:
-    """A short name of which images are in which part, wherever their folder lies."""
+    """A hash of the names and labels in each split, independent of their folder."""
     digest = hashlib.sha256()
     for part in (splits.train, splits.validation, splits.test):
         digest.update(b"part")
@@ -64,22 +61,22 @@ def images_fingerprint(splits: Splits) -> str:
 
 
 class Slice(NamedTuple):
-    """Images of one part of a source: the part's name and their numbers, int64 [n]."""
+    """Images of one part of a source: the part's name, and their indices, int64 [n]."""
 
     part: str
-    numbers: np.ndarray[Any, Any]
+    indices: np.ndarray[Any, Any]
 
 
 def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Split]:
-    """The training, validation and test images, which have no image in common.
+    """Divide a source into disjoint training, validation and test images.
 
-    A slice is taken of a part's own order, or, where that means something (see
-    `Source`), of one that is shuffled by `config.split_seed`. A share is taken of what
-    the training slice holds, each class in proportion.
+    A slice is taken of a part's own order, or, where that is sorted (see `Source`), of
+    one that is shuffled by `config.split_seed`. A share is taken of the training slice,
+    stratified by class.
 
     Raises:
-        DataError: A slice that cannot be read or is empty, or that has images of
-            another; or a class has too few images to be divided.
+        DataError: A slice is malformed, empty or overlaps another one; or a class has
+            too few images to be divided.
     """
     slices = {"train": parse(source, config, "train")}
     for role in ("validation", "test"):
@@ -100,7 +97,7 @@ def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Spl
 
 
 def parse(source: Source, config: DataConfig, role: str) -> list[Slice]:
-    """The images that `data.train`, `data.validation` or `data.test` describes."""
+    """Parse the slice of `data.train`, `data.validation` or `data.test`."""
     text = getattr(config, role)
     if text in source.parts:
         return [Slice(text, np.arange(len(source.parts[text])))]
@@ -108,13 +105,13 @@ def parse(source: Source, config: DataConfig, role: str) -> list[Slice]:
         Slice(part, _order(source, part, config.split_seed)[begin:end])
         for part, begin, end in _instructions(source, role, text)
     ]
-    if not sum(len(numbers) for _, numbers in slices):
+    if not sum(len(indices) for _, indices in slices):
         raise DataError(f"`data.{role}`: there are no images in {text!r}")
     return slices
 
 
 def _instructions(source: Source, role: str, text: str):
-    """TensorFlow Datasets' reading of a slice: (part, begin, end) of each summand."""
+    """Parse a slice with TensorFlow Datasets: (part, begin, end) of each term."""
     import tensorflow_datasets as tfds
 
     lengths = {
@@ -143,15 +140,15 @@ def _order(source: Source, part: str, seed: int) -> np.ndarray[Any, Any]:
 def _take(source: Source, slices: list[Slice]) -> Split:
     """The images of slices as one split."""
     splits = []
-    for part, numbers in slices:
+    for part, indices in slices:
         split = source.parts[part]
-        whole = np.array_equal(numbers, np.arange(len(split)))
-        splits.append(split if whole else split.subset(numbers))
+        whole = np.array_equal(indices, np.arange(len(split)))
+        splits.append(split if whole else split.subset(indices))
     return splits[0] if len(splits) == 1 else concatenate(splits)
 
 
 def concatenate(splits: list[Split]) -> Split:
-    """The images of several splits as one, in their order."""
+    """Concatenate several splits to one."""
     ends = np.cumsum([len(split) for split in splits])
     begins = tf.constant(ends - [len(split) for split in splits], tf.int64)
     bounds = tf.constant(ends[:-1], tf.int64)
@@ -180,12 +177,12 @@ def concatenate(splits: list[Split]) -> Split:
 def _check_disjoint(
     source: Source, config: DataConfig, slices: dict[str, list[Slice]]
 ) -> None:
-    """Raises DataError where an image is in two places."""
+    """Raise DataError where slices overlap."""
     counts = [0, *(len(part) for part in source.parts.values())]
     first = dict(zip(source.parts, np.cumsum(counts), strict=False))
     seen: dict[str, np.ndarray[Any, Any]] = {}
     for role, taken in slices.items():
-        images = np.concatenate([first[part] + numbers for part, numbers in taken])
+        images = np.concatenate([first[part] + indices for part, indices in taken])
         if len(np.unique(images)) < len(images):
             raise DataError(
                 f"`data.{role}` must not have an image twice. "

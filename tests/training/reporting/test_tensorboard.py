@@ -49,8 +49,8 @@ def run(board, epochs, first=0, trainer=None, steps=3, stop=None):
 
 @pytest.fixture
 def board(tmp_path, tiny_vit, monkeypatch):
-    monkeypatch.setattr(tensorboard, "PAUSE", 0)
-    monkeypatch.setattr(tensorboard, "MANY_LINES", float("inf"))
+    monkeypatch.setattr(tensorboard, "WRITE_INTERVAL", 0)
+    monkeypatch.setattr(tensorboard, "MANY_WRITES", float("inf"))
     model = tiny_vit()
 
     def make(**kwargs):
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_in_its_place(board):
     assert len(read(board.folder / "validation")["epoch_loss"]) == 5
 
 
-def test_utilisation_is_written_where_the_peak_is_known(board):
+def test_utilization_is_written_where_the_peak_is_known(board):
     run(board(devices=2, device_name="Tesla T4"), epochs=1)
     steps = read(board.folder / "steps")
     # 78 tokens of width 15, 2 blocks with an MLP of 23, 77 patches of 12 values.
@@ -150,7 +150,7 @@ def test_the_last_epoch_always_has_a_matrix(board):
 
 
 def test_short_steps_are_not_all_written(board, monkeypatch):
-    monkeypatch.setattr(tensorboard, "PAUSE", 1000)
+    monkeypatch.setattr(tensorboard, "WRITE_INTERVAL", 1000)
     run(board(), epochs=1)
     assert list(read(board.folder / "steps")["loss"]) == [1]
 

@@ -16,7 +16,7 @@ from training.reporting.throughput import (
     device_name,
     peak_flops,
     training_flops,
-    utilisation_factor,
+    utilization_factor,
 )
 
 pytestmark = pytest.mark.backend
@@ -176,21 +176,21 @@ def test_training_takes_three_times_the_published_forward_pass():
         assert training_flops(model) == pytest.approx(3 * 2 * giga * 1e9, rel=0.05)
 
 
-def test_a_model_without_a_closed_form_has_no_utilisation():
+def test_a_model_without_a_closed_form_has_no_utilization():
     backbone = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
     model = keras_vit.ImageClassifier(backbone=backbone, classes=3)
     assert training_flops(model) is None
-    assert utilisation_factor(model, "float32", 1, "Tesla T4") is None
+    assert utilization_factor(model, "float32", 1, "Tesla T4") is None
 
 
-def test_utilisation_is_the_share_of_all_devices_peak(tiny_vit):
+def test_utilization_is_the_share_of_all_devices_peak(tiny_vit):
     model = tiny_vit(preprocessing=None)
     n, d, m, classes, depth = 1 + 11 * 7, 15, 23, 7, 2
     blocks = depth * (4 * n * d * d + 2 * n * n * d + 2 * n * d * m)
     macs = 77 * (2 * 2 * 3) * d + blocks + d * classes
-    factor = utilisation_factor(model, "mixed_bfloat16", 8, "NVIDIA A100-SXM4-80GB")
+    factor = utilization_factor(model, "mixed_bfloat16", 8, "NVIDIA A100-SXM4-80GB")
     assert factor == pytest.approx(6 * macs / (8 * 312e12), rel=1e-12)
-    assert utilisation_factor(model, "float32", 8, "CPU") is None
+    assert utilization_factor(model, "float32", 8, "CPU") is None
 
 
 def test_the_device_of_this_machine_has_a_name():
