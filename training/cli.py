@@ -112,8 +112,7 @@ def recipe_of(options: Namespace) -> Recipe:
 # The commands.
 
 
-def add_fit(parser: ArgumentParser) -> None:
-    """Add the flags of `fit`."""
+def _add_fit(parser: ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
         "--on_bad_image",
@@ -144,8 +143,7 @@ def add_fit(parser: ArgumentParser) -> None:
     )
 
 
-def run_fit(options: Namespace) -> None:
-    """Train the model of a recipe."""
+def _run_fit(options: Namespace) -> None:
     recipe = recipe_of(options)
     if options.on_bad_image is not None:
         data = dataclasses.replace(recipe.data, on_bad_image=options.on_bad_image)
@@ -165,8 +163,7 @@ def run_fit(options: Namespace) -> None:
     )
 
 
-def add_launch(parser: ArgumentParser) -> None:
-    """Add the flags of `launch`."""
+def _add_launch(parser: ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=2, help="number of workers")
     parser.add_argument(
         "--restarts",
@@ -177,15 +174,13 @@ def add_launch(parser: ArgumentParser) -> None:
     parser.add_argument("words", type=str, nargs="*", help="-- fit and its flags")
 
 
-def run_launch(options: Namespace) -> None:
-    """Train with several workers on this machine."""
+def _run_launch(options: Namespace) -> None:
     from .engine.launch import launch
 
     sys.exit(launch(options.words, options.workers, options.restarts))
 
 
-def add_evaluate(parser: ArgumentParser) -> None:
-    """Add the flags of `evaluate`."""
+def _add_evaluate(parser: ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder or a .keras file")
     parser.add_argument(
         "--split",
@@ -201,15 +196,13 @@ def add_evaluate(parser: ArgumentParser) -> None:
     )
 
 
-def run_evaluate(options: Namespace) -> None:
-    """Evaluate a model on labelled images."""
+def _run_evaluate(options: Namespace) -> None:
     from .evaluate import evaluate_file
 
     evaluate_file(options.model, options.split, options.source)
 
 
-def add_predict(parser: ArgumentParser) -> None:
-    """Add the flags of `predict`."""
+def _add_predict(parser: ArgumentParser) -> None:
     parser.add_argument(
         "images", type=str, nargs="+", help="image files, folders or patterns"
     )
@@ -219,8 +212,7 @@ def add_predict(parser: ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=1, help="classes for each image")
 
 
-def run_predict(options: Namespace) -> None:
-    """Classify image files; exit with status 1 where one is not an image."""
+def _run_predict(options: Namespace) -> None:
     from .engine import run_folder
     from .predict import find_images, predict, print_predictions
 
@@ -232,23 +224,20 @@ def run_predict(options: Namespace) -> None:
         sys.exit(1)
 
 
-def add_recipes(parser: ArgumentParser) -> None:
-    """Add the flags of `recipes`."""
+def _add_recipes(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name", type=str, nargs="?", help="print this recipe with all its values"
     )
 
 
-def run_recipes(options: Namespace) -> None:
-    """List the recipes, or print one."""
+def _run_recipes(options: Namespace) -> None:
     if options.name is None:
         print_recipes()
     else:
         print(named_recipe(options.name).to_yaml(), end="")
 
 
-def add_compare(parser: ArgumentParser) -> None:
-    """Add the flags of `compare`."""
+def _add_compare(parser: ArgumentParser) -> None:
     parser.add_argument("recipes", type=str, nargs="+", help="names of recipes")
     parser.add_argument(
         "--output_dir", type=Path, default=RUNS / "compare", help="folder of the runs"
@@ -257,8 +246,7 @@ def add_compare(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
 
 
-def run_compare(options: Namespace) -> None:
-    """Train recipes on the same images."""
+def _run_compare(options: Namespace) -> None:
     flat = vars(options.as_flat())
     values = {path: flat[path] for path in _recipe_values(Recipe)}
     flags = [f"--{path}={v}" for path, v in values.items() if v is not None]
@@ -285,8 +273,7 @@ def _recipe_values(config: type, prefix: str = "") -> list[str]:
     return paths
 
 
-def add_data_speed(parser: ArgumentParser) -> None:
-    """Add the flags of `data-speed`."""
+def _add_data_speed(parser: ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
         "--seconds", type=PositiveFloat, default=3.0, help="duration for each stage"
@@ -294,38 +281,33 @@ def add_data_speed(parser: ArgumentParser) -> None:
     parser.add_argument("--json", type=Path | None, help="also write the figures here")
 
 
-def run_data_speed(options: Namespace) -> None:
-    """Measure a recipe's input pipeline."""
+def _run_data_speed(options: Namespace) -> None:
     from .data.pipeline_speed import data_speed
 
     data_speed(recipe_of(options), options.seconds, options.json)
 
 
-def add_tpu_check(parser: ArgumentParser) -> None:
-    """Add the flags of `tpu-check`."""
+def _add_tpu_check(parser: ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
         "--topology", type=str, default="v5e:2x2", help="the TPU's kind and shape"
     )
 
 
-def run_tpu_check(options: Namespace) -> None:
-    """Check whether a recipe's steps can run on a TPU."""
+def _run_tpu_check(options: Namespace) -> None:
     from .engine.tpu_check import tpu_check
 
     tpu_check(recipe_of(options), options.topology)
 
 
-def add_baselines(parser: ArgumentParser) -> None:
-    """Add the flags of `baselines`."""
+def _add_baselines(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", type=str, default="digits", help="name of the recipe"
     )
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")
 
 
-def run_baselines(options: Namespace) -> None:
-    """Compare scikit-learn's classifiers with the finished runs."""
+def _run_baselines(options: Namespace) -> None:
     from .studies.baselines import print_comparison
 
     print_comparison(named_recipe(options.recipe), options.runs)
@@ -350,36 +332,38 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "fit": Command("train a model", add_fit, run_fit),
+    "fit": Command("train a model", _add_fit, _run_fit),
     "launch": Command(
         "train with several workers on this machine",
-        add_launch,
-        run_launch,
+        _add_launch,
+        _run_launch,
         needs_keras=False,
         description="Start all workers of a run on this machine: "
         "python -m training launch --workers 2 -- fit --recipe digits",
     ),
     "evaluate": Command(
-        "evaluate a model on labelled images", add_evaluate, run_evaluate
+        "evaluate a model on labelled images", _add_evaluate, _run_evaluate
     ),
-    "predict": Command("classify image files", add_predict, run_predict),
+    "predict": Command("classify image files", _add_predict, _run_predict),
     "recipes": Command(
-        "list the recipes, or print one", add_recipes, run_recipes, needs_keras=False
+        "list the recipes, or print one", _add_recipes, _run_recipes, needs_keras=False
     ),
     "compare": Command(
         "train recipes on the same images",
-        add_compare,
-        run_compare,
+        _add_compare,
+        _run_compare,
         description="Train recipes on the same images and compare them in one table. "
         "Every flag of a recipe, such as --data.source, applies to all of them.",
     ),
     "data-speed": Command(
-        "measure a recipe's input pipeline", add_data_speed, run_data_speed
+        "measure a recipe's input pipeline", _add_data_speed, _run_data_speed
     ),
     "tpu-check": Command(
-        "check, without a TPU, that a recipe runs on one", add_tpu_check, run_tpu_check
+        "check, without a TPU, that a recipe runs on one",
+        _add_tpu_check,
+        _run_tpu_check,
     ),
     "baselines": Command(
-        "compare finished runs with scikit-learn", add_baselines, run_baselines
+        "compare finished runs with scikit-learn", _add_baselines, _run_baselines
     ),
 }

@@ -121,9 +121,7 @@ def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
 def test_one_epoch_is_enough_for_a_recipe_with_a_longer_warm_up(tmp_path, capsys):
     schedule = ScheduleConfig("cosine", warmup_epochs=8)
     fit(dataclasses.replace(RECIPE, epochs=1, schedule=schedule), tmp_path / "short")
-    note = (
-        r"the warm-up is (\d+) of the run's (\d+) steps instead of the recipe's (\d+)"
-    )
+    note = r"warm-up takes (\d+) of the run's (\d+) steps instead of the recipe's (\d+)"
     steps, length, stated = map(int, re.search(note, capsys.readouterr().out).groups())
     assert (steps, stated) == (length // 10, 8 * length)
     assert len(history(tmp_path / "short")) == 1

@@ -36,7 +36,6 @@ class Throughput(keras.callbacks.Callback):
         self.first_step = first_step
         self.step = first_step  # steps of the whole run that are done
         self.images_per_second = math.nan  # in the last seconds
-        self.train_seconds = 0.0  # of all steps, including the compilation
         # Seconds and images of the steps so far, without the first: of the whole run,
         # when the epoch began, and in the last seconds.
         self.total = (0.0, 0)
@@ -44,11 +43,6 @@ class Throughput(keras.callbacks.Callback):
         self.recent = deque([self.total])
         self.steps_before = 0
         self.clock = 0.0
-
-    @property
-    def average(self) -> float:
-        """Images per second since the first step."""
-        return self._speed((0.0, 0))
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock."""
@@ -72,7 +66,6 @@ class Throughput(keras.callbacks.Callback):
                 self.recent.popleft()
             self.images_per_second = self._speed(self.recent[0])
         self.step = step
-        self.train_seconds += seconds
         logs["images_per_second"] = self.images_per_second
 
     def on_epoch_end(self, epoch, logs=None):

@@ -256,7 +256,7 @@ def test_an_unknown_data_set_is_one_line(tfds):
 def test_a_data_set_without_class_labels_is_an_error(tfds):
     with (
         tfds.testing.mock_data(num_examples=2),
-        pytest.raises(DataError, match="no image with a class label"),
+        pytest.raises(DataError, match="must have an image and a class label"),
     ):
         open_tfds("voc/2007")
 
@@ -358,7 +358,7 @@ def test_an_unknown_part_of_a_data_set_is_one_line(prepared, monkeypatch):
     import tensorflow_datasets as tfds
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
-    message = r"has the parts .*train.*Received: 'valid\[:5\]'"
+    message = r"must be of .*train.*Received: 'valid\[:5\]'"
     with pytest.raises(DataError, match=message):
         load_splits(DataConfig(f"tfds:{name}", validation="valid[:5]"), 3)
 
@@ -491,7 +491,7 @@ def test_divisions_that_would_be_left_out_are_refused(tmp_path, levels):
     for level in levels:
         for name in ("cat", "dog"):
             (tmp_path / level / name).mkdir(parents=True)
-    with pytest.raises(DataError, match="must hold class folders, or train/"):
+    with pytest.raises(DataError, match="must contain class folders, or train/"):
         open_folder(tmp_path)
 
 

@@ -134,7 +134,7 @@ def test_a_run_that_was_stopped_goes_on(compared, tmp_path):
 
 def test_another_recipe_in_the_folder_is_refused(compared):
     other = dataclasses.replace(VIT, batch_size=50)
-    with pytest.raises(RunError, match=r"vit: holds a run of another recipe"):
+    with pytest.raises(RunError, match=r"vit: contains a run of another recipe"):
         compare([CNN, other], compared[0])
 
 
