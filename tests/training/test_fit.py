@@ -86,7 +86,7 @@ def epoch_lines(printed):
     return [line for line in lines[first + 1 :] if re.match(r" *\d+/\d+ ", line)]
 
 
-def test_each_epoch_is_a_line_of_at_most_80_columns(run, terminal):
+def test_each_epoch_prints_a_line_of_at_most_80_columns(run, terminal):
     printed = terminal.getvalue()
     figures = [line.split() for line in epoch_lines(printed)]
     rows = history(run)
@@ -118,7 +118,7 @@ def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
     assert printed.count("\n") == 3
 
 
-def test_one_epoch_is_enough_for_a_recipe_with_a_longer_warm_up(tmp_path, capsys):
+def test_a_run_shorter_than_its_warmup_shortens_the_warmup(tmp_path, capsys):
     schedule = ScheduleConfig("cosine", warmup_epochs=8)
     fit(dataclasses.replace(RECIPE, epochs=1, schedule=schedule), tmp_path / "short")
     note = r"warm-up takes (\d+) of the run's (\d+) steps instead of the recipe's (\d+)"
@@ -167,7 +167,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
     ]
 
 
-def test_a_run_does_not_go_on_with_other_images(run, tmp_path, monkeypatch):
+def test_a_run_does_not_resume_with_other_images(run, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "copy")
     (tmp_path / "copy" / "report.json").unlink()
 
@@ -182,7 +182,7 @@ def test_a_run_does_not_go_on_with_other_images(run, tmp_path, monkeypatch):
         fit(RECIPE, tmp_path / "copy", resume=True)
 
 
-def test_a_run_stopped_before_its_report_is_finished(run, tmp_path):
+def test_a_run_stopped_before_its_report_can_be_finished(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     for name in ("report.json", "last.keras"):
         (tmp_path / "copy" / name).unlink()
@@ -195,7 +195,7 @@ def history(folder):
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_everything_behind(run):
+def test_a_run_writes_all_its_files(run):
     assert sorted(path.name for path in run.iterdir()) == [
         "best.keras",
         "checkpoints",
@@ -213,7 +213,7 @@ def test_a_run_leaves_everything_behind(run):
     assert [row["epoch"] for row in history(run)] == ["1", "2"]
 
 
-def test_the_report_says_what_the_best_model_does(run):
+def test_the_report_matches_the_best_model(run):
     report = json.loads((run / "report.json").read_text())
     splits = load_splits(RECIPE.data, channels=1)
     model = load_model(run / "best.keras")
@@ -237,7 +237,7 @@ def test_the_best_epoch_has_the_highest_validation_accuracy(run):
     assert report["best_epoch"]["val_accuracy"] == pytest.approx(highest)
 
 
-def test_the_model_opens_where_only_the_library_is_imported(run, tmp_path):
+def test_the_model_loads_with_only_the_library_imported(run, tmp_path):
     code = (
         "import sys, keras, keras_vit;"
         f"model = keras.models.load_model({str(run / 'best.keras')!r});"
@@ -256,20 +256,20 @@ def test_a_finished_run_is_not_overwritten(run):
     assert (run / "report.json").exists()
 
 
-def test_a_stopped_run_is_not_overwritten(tmp_path):
+def test_an_unfinished_run_is_not_overwritten(tmp_path):
     (tmp_path / "recipe.yaml").write_text(RECIPE.to_yaml())
     with pytest.raises(RunError, match="--resume continues"):
         fit(RECIPE, tmp_path)
 
 
-def test_a_run_does_not_go_on_with_another_recipe(tmp_path):
+def test_a_run_does_not_resume_with_another_recipe(tmp_path):
     other = dataclasses.replace(RECIPE, batch_size=50)
     (tmp_path / "recipe.yaml").write_text(other.to_yaml())
     with pytest.raises(RunError, match="needs the recipe that the run began with"):
         fit(RECIPE, tmp_path, resume=True)
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_a_run_is_not_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     for overwrite in (False, True):
         with pytest.raises(RunError, match="is not a run"):
@@ -277,7 +277,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_sizes_that_do_not_fit_are_one_line(tmp_path):
+def test_sizes_that_do_not_fit_are_a_one_line_error(tmp_path):
     model = dataclasses.replace(RECIPE.model, patch_size=3)
     with pytest.raises(RecipeError, match="multiple of `patch_size`"):
         fit(dataclasses.replace(RECIPE, model=model), tmp_path / "run")
@@ -299,7 +299,7 @@ def evaluation():
     return Evaluation(("a", "b", "c", "d", "e", "f"), labels, probabilities)
 
 
-def test_figures_are_those_computed_by_hand(evaluation):
+def test_scores_match_those_computed_by_hand(evaluation):
     summary = evaluation.summary()
     assert summary["accuracy"] == pytest.approx(5 / 7)
     assert summary["top_5"] == pytest.approx(6 / 7)

@@ -126,7 +126,7 @@ def reference_crops(count):
     return np.array(crops)
 
 
-def test_the_crops_areas_are_distributed_as_inceptions(windows):
+def test_crop_areas_have_inceptions_distribution(windows):
     heights, widths = windows[:, 2:].T
     areas = heights * widths / (375 * 500)
     expected = reference_crops(20000).prod(axis=1) / (375 * 500)
@@ -136,7 +136,7 @@ def test_the_crops_areas_are_distributed_as_inceptions(windows):
     assert stats.ks_2samp(areas, expected).pvalue > 0.001
 
 
-def test_the_crops_ratios_are_uniform_in_three_quarters_to_four_thirds(windows):
+def test_crop_ratios_are_uniform_in_three_quarters_to_four_thirds(windows):
     ratios = windows[:, 3] / windows[:, 2]
     expected = stats.uniform(3 / 4, 4 / 3 - 3 / 4)
     # Sides are whole pixels, so that ratios of small crops are a little off.
@@ -145,7 +145,7 @@ def test_the_crops_ratios_are_uniform_in_three_quarters_to_four_thirds(windows):
     assert stats.kstest(ratios, expected.cdf).pvalue > 0.001
 
 
-def test_the_crops_lie_anywhere(windows):
+def test_crop_positions_cover_the_image(windows):
     top, left, height, width = windows.T
     for begin, room in ((top, 375 - height), (left, 500 - width)):
         places = (begin[room > 40] + 0.5) / (room[room > 40] + 1)
@@ -184,7 +184,7 @@ def test_a_shift_moves_whole_pixels_and_repeats_the_border(largest):
     assert shifted == windows
 
 
-def test_half_of_the_images_are_mirrored():
+def test_half_of_the_images_are_flipped():
     image = NOISE.read(tf.constant(0))
     results = [augmentation.random_flip(image, seed).numpy() for seed in seeds(200)]
     mirrored = [np.array_equal(result, image[:, ::-1]) for result in results]
@@ -227,7 +227,7 @@ def erased():
     return drawn(lambda seed: random_erase(image, seed, 0.5), seeds(1500))
 
 
-def test_the_erased_rectangles_have_the_published_areas_and_ratios(erased):
+def test_erased_rectangles_have_the_published_areas_and_ratios(erased):
     masks = erased.any(axis=-1)
     rows, columns = (masks.any(axis=axis).sum(axis=1) for axis in (2, 1))
     chosen = rows > 0
@@ -244,13 +244,13 @@ def test_the_erased_rectangles_have_the_published_areas_and_ratios(erased):
     assert -0.3 < np.log(ratios).mean() < 0.05
 
 
-def test_what_is_erased_becomes_noise(erased):
+def test_erased_rectangles_are_filled_with_noise(erased):
     values = erased[erased.any(axis=-1)]
     assert stats.kstest((values[:4000, 0] + 0.5) / 256, "uniform").pvalue > 0.001
     assert len(np.unique(erased[erased.any(axis=(1, 2, 3))], axis=0)) > 600
 
 
-def test_the_erased_rectangles_lie_anywhere(erased):
+def test_erased_rectangles_cover_the_image(erased):
     masks = erased.any(axis=(2, 3))  # [n, rows]
     masks = masks[masks.any(axis=1)]
     top = masks.argmax(axis=1)
@@ -274,7 +274,7 @@ def counts(function, names, draws, monkeypatch):
     return np.bincount(values, minlength=201)
 
 
-def test_randaugment_chooses_each_operation_with_the_same_chance(monkeypatch):
+def test_randaugment_chooses_operations_uniformly(monkeypatch):
     names = list(augmentation_policies.OPERATIONS)
     found = counts(
         lambda image, seed: augmentation_policies.randaugment(image, seed, 1, 9.0),
@@ -305,7 +305,7 @@ def test_autoaugment_applies_the_pairs_of_the_paper(monkeypatch):
     assert stats.chisquare(found[possible], expected).pvalue > 0.001
 
 
-def test_magnitudes_are_normal_and_signs_even(monkeypatch):
+def test_magnitudes_are_normal_and_signs_uniform(monkeypatch):
     seen = []
 
     def operation(number):
@@ -352,7 +352,7 @@ def test_three_augment_is_gray_solarized_or_blurred():
     )
 
 
-def test_color_jitter_is_torchvisions_in_any_order():
+def test_color_jitter_matches_torchvision_in_any_order():
     """Every result is one of the six orders of Pillow's operations."""
     from itertools import permutations
 
@@ -397,7 +397,7 @@ def test_a_random_crop_ignores_the_evaluations_crop():
     np.testing.assert_array_equal(cropped, expected)
 
 
-def test_configs_of_this_file_name_every_kind_of_change():
+def test_every_augmentation_option_is_tested():
     """A new field of the recipe has to be tried here too."""
     changes = {
         field.name

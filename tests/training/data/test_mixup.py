@@ -41,7 +41,7 @@ def test_mixup_is_the_rounded_weighted_mean():
         assert np.abs(mixed.numpy() - expected).max() <= 0.5001
 
 
-def test_cutmix_puts_a_rectangle_in_and_its_area_is_the_others_share():
+def test_cutmix_pastes_a_rectangle_whose_area_is_its_label_share():
     inside = []
     for seed in tf.unstack(seeds(200)):
         mixed, share = cutmix(tf.constant(IMAGE), tf.constant(OTHER), seed, 1.0)
@@ -56,7 +56,7 @@ def test_cutmix_puts_a_rectangle_in_and_its_area_is_the_others_share():
     assert len({row for row, *_ in inside}) > 10
 
 
-def test_cutmixs_areas_before_the_cut_are_betas():
+def test_cutmix_areas_before_clipping_follow_beta():
     """Of boxes that lie inside the image, the side is sqrt(1 - ratio) of it."""
     sides = (200, 200, 1)
     image = tf.zeros(sides, tf.uint8)
@@ -83,7 +83,7 @@ def mixed_pair(config, count=40):
         yield mix_pair(np.stack([IMAGE, OTHER]), labels, pair, config)
 
 
-def test_each_image_of_a_pair_has_a_ratio_of_its_own():
+def test_each_image_of_a_pair_has_its_own_ratio():
     shares = []
     for images, labels in mixed_pair(AugmentationConfig(mixup=0.8)):
         np.testing.assert_allclose(labels.numpy().sum(axis=1), 1, atol=1e-6)
@@ -96,7 +96,7 @@ def test_each_image_of_a_pair_has_a_ratio_of_its_own():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_cutmix_takes_its_share_of_the_images(share):
+def test_cutmix_share_is_the_share_of_images_with_cutmix(share):
     config = AugmentationConfig(mixup=0.8, cutmix=1.0, cutmix_share=share)
     cut = []
     for images, _ in mixed_pair(config, 60):
@@ -130,7 +130,7 @@ def test_mixing_is_the_same_eagerly_and_in_a_pipeline(config):
         np.testing.assert_allclose(share, expected_share, atol=1e-7)
 
 
-def test_neighbours_of_a_batch_are_mixed():
+def test_neighbors_in_a_batch_are_mixed():
     """Each image is the mean of its own and its neighbour's, as the labels say."""
     split = noise_split(size=(9, 7))
     recipe = Recipe(

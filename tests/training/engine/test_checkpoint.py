@@ -69,7 +69,7 @@ def folder(request, tmp_path):
     return epath.Path("gs://bucket/checkpoints")
 
 
-def test_a_checkpoint_comes_back_bit_by_bit(folder):
+def test_a_checkpoint_round_trip_is_bit_exact(folder):
     assert save(folder, make(120))
     loaded = latest(folder)
     check_is(loaded, 120)
@@ -83,14 +83,14 @@ def test_numpy_alone_reads_the_arrays(tmp_path):
         np.testing.assert_array_equal(arrays["model_0"], state(7)["model_0"])
 
 
-def test_where_there_is_no_checkpoint_there_is_none(folder):
+def test_latest_is_none_without_checkpoints(folder):
     assert latest(folder) is None
     assert checkpoint.last_complete(folder) is None
     assert restore(folder, OWNER, state(0)) is None
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_the_newest_complete_ones_stay(folder, keep):
+def test_the_newest_complete_checkpoints_are_kept(folder, keep):
     for step in (5, 40, 100000000, 200000000):
         save(folder, make(step), keep)
     assert names(folder) == files_of(*[5, 40, 100000000, 200000000][-keep:])
@@ -150,7 +150,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_torn_checkpoint_is_named_and_the_one_before_is_taken(folder, name, capsys):
+def test_an_incomplete_checkpoint_is_reported_and_the_previous_one_used(
+    folder, name, capsys
+):
     damage, reason = DAMAGES[name]
     save(folder, make(1))
     save(folder, make(2))
@@ -162,7 +164,7 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_is_taken(folder, name, ca
     assert reason in warnings[0]
 
 
-def test_a_file_of_a_later_format_is_torn(tmp_path, capsys):
+def test_a_file_of_an_unknown_format_is_skipped(tmp_path, capsys):
     save(tmp_path, make(1))
     save(tmp_path, make(2))
     np.savez(tmp_path / DATA, other=np.zeros(3))
@@ -174,7 +176,9 @@ def test_a_file_of_a_later_format_is_torn(tmp_path, capsys):
     assert "its format is unknown" in capsys.readouterr().err
 
 
-def test_torn_ones_are_deleted_only_after_the_next_is_complete(folder, capsys):
+def test_incomplete_checkpoints_are_deleted_only_after_the_next_is_complete(
+    folder, capsys
+):
     for step in (1, 2, 3):
         save(folder, make(step))
     rewrite("00000002.json", None)(folder)
@@ -185,7 +189,7 @@ def test_torn_ones_are_deleted_only_after_the_next_is_complete(folder, capsys):
     assert names(folder) == files_of(1, 3, 4)
 
 
-def test_a_later_one_that_was_torn_never_displaces_a_good_one(folder):
+def test_a_later_incomplete_checkpoint_never_displaces_a_good_one(folder):
     """Its marker and size look right: a bit flipped on the disk."""
     save(folder, make(1), keep=1)
     save(folder, make(2), keep=2)
@@ -204,7 +208,7 @@ def test_a_good_checkpoint_is_not_written_twice(folder):
     assert (folder / "00000003.npz").read_bytes() == before
 
 
-def test_a_torn_one_of_the_same_step_is_written_again(folder):
+def test_an_incomplete_checkpoint_of_the_same_step_is_rewritten(folder):
     save(folder, make(2))
     flip(0.5)(folder)
     assert save(folder, make(2))
@@ -213,7 +217,7 @@ def test_a_torn_one_of_the_same_step_is_written_again(folder):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", ["model_0", "model_1"])
-def test_numbers_that_are_not_finite_are_never_saved(tmp_path, capsys, place, value):
+def test_non_finite_arrays_are_never_saved(tmp_path, capsys, place, value):
     save(tmp_path, make(1))
     arrays = state(2)
     arrays[place].flat[1] = value
@@ -233,7 +237,7 @@ def full_disk():
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
-def test_a_full_disk_costs_a_warning_and_no_good_checkpoint(
+def test_a_full_disk_is_a_warning_and_keeps_the_last_checkpoint(
     tmp_path, capsys, full_disk, size
 ):
     save(tmp_path, make(1))
@@ -269,7 +273,7 @@ def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, c
     assert names(tmp_path) == files_of(1)
 
 
-def test_a_copy_that_tears_leaves_the_last_good_one(bucket, capsys):
+def test_an_interrupted_copy_keeps_the_last_good_checkpoint(bucket, capsys):
     folder = epath.Path("gs://bucket/checkpoints")
     save(folder, make(1))
     bucket.tear_after = 300
@@ -280,7 +284,7 @@ def test_a_copy_that_tears_leaves_the_last_good_one(bucket, capsys):
 
 
 @pytest.mark.parametrize("part", ["gs://", ".npz", ".json"])
-def test_what_is_out_of_reach_stops_a_resume_and_no_training(bucket, capsys, part):
+def test_an_unreachable_bucket_stops_a_resume_but_not_training(bucket, capsys, part):
     """Skipping what could not be read would begin again, and delete it."""
     folder = epath.Path("gs://bucket/checkpoints")
     save(folder, make(1))
@@ -333,7 +337,7 @@ def _half(savez, left):
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_a_kill_at_any_moment_of_a_save_leaves_one_of_the_two(tmp_path, keep):
+def test_a_kill_during_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path, keep):
     found = []
     for number in range(1, 100):
         folder = tmp_path / str(number)
@@ -355,7 +359,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_one_of_the_two(tmp_path, keep):
 # Whose checkpoint it is.
 
 
-def test_a_checkpoint_of_another_model_is_refused(folder):
+def test_a_checkpoint_of_another_model_is_rejected(folder):
     save(folder, make(2))
     arrays = {**state(2, size=11), "model_9": np.zeros(2, "float32")}
     del arrays["seed_0"]
@@ -371,14 +375,14 @@ def test_a_checkpoint_of_another_model_is_refused(folder):
     assert "\n" not in str(error.value)
 
 
-def test_the_first_differences_are_enough(tmp_path):
+def test_only_the_first_differences_are_listed(tmp_path):
     save(tmp_path, make(2))
     arrays = {name: np.zeros(1, "int8") for name in state(2)}
     with pytest.raises(RunError, match="; 1 more differ$"):
         restore(tmp_path, OWNER, arrays)
 
 
-def test_a_checkpoint_of_another_type_is_refused(tmp_path):
+def test_a_checkpoint_of_another_dtype_is_rejected(tmp_path):
     save(tmp_path, make(2))
     arrays = {**state(2), "model_1": np.zeros(3, "float32")}
     with pytest.raises(RunError, match=r"model_1 is bfloat16 \(3,\)"):
@@ -393,7 +397,7 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
         (Owner("4f1c", 2, 4), r"2 worker\(s\) with 3 .* has 2 worker\(s\) with 4"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused(tmp_path, owner, message):
+def test_a_checkpoint_of_another_run_is_rejected(tmp_path, owner, message):
     save(tmp_path, make(2))
     with pytest.raises(RunError, match=message):
         restore(tmp_path, owner, state(2))

@@ -16,7 +16,7 @@ from training.engine.progress import Progress
 from training.errors import Diverged, Preempted, TrainingError
 
 
-def test_sigterm_is_noted_and_the_old_handler_comes_back():
+def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
     came, progress = [], Progress()
     before = signal.signal(signal.SIGTERM, lambda *_: came.append("old"))
     try:
@@ -49,7 +49,7 @@ def run(code):
     )
 
 
-def test_a_second_sigterm_ends_at_once():
+def test_a_second_sigterm_ends_the_process():
     result = run(
         "with Preemption(progress):\n"
         "    send(signal.SIGTERM)\n"
@@ -61,7 +61,7 @@ def test_a_second_sigterm_ends_at_once():
     assert result.returncode == -signal.SIGTERM
 
 
-def test_ctrl_c_stays_a_keyboard_interrupt():
+def test_ctrl_c_is_still_a_keyboard_interrupt():
     result = run(
         "with Preemption(progress):\n"
         "    try:\n"
@@ -84,7 +84,7 @@ def test_sigterm_during_a_long_call_waits_for_its_end():
     assert result.stdout == "slept True\n"
 
 
-def test_outside_the_main_thread_nothing_is_noted_and_nothing_breaks():
+def test_preemption_does_nothing_outside_the_main_thread():
     noted, progress = [], Progress()
 
     def work():
@@ -118,7 +118,7 @@ class StepsOf:
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 3e38])
-def test_a_loss_that_is_no_number_ends_the_training(tmp_path, scale):
+def test_a_non_finite_loss_ends_the_training(tmp_path, scale):
     save(tmp_path, Checkpoint(2, {"a": np.ones(3)}, Owner("x")))
     model, x, y = diverging_model(scale)
     guard = StopOnDivergence(tmp_path, StepsOf(model))
@@ -128,20 +128,20 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path, scale):
     assert int(model.optimizer.iterations) == 3
 
 
-def test_a_run_without_a_checkpoint_says_so(tmp_path):
+def test_divergence_without_a_checkpoint_is_reported(tmp_path):
     guard = StopOnDivergence(tmp_path, Progress(epoch_step=5))
     with pytest.raises(Diverged, match="step 5; no checkpoint yet; "):
         guard.on_train_batch_end(4, {"loss": float("nan")})
 
 
-def test_a_finite_loss_ends_nothing(tmp_path):
+def test_a_finite_loss_does_not_end_the_training(tmp_path):
     model, x, y = diverging_model(2.0)
     guard = StopOnDivergence(tmp_path, Progress())
     model.fit(x, y, batch_size=1, verbose=0, callbacks=[guard])
     assert int(model.optimizer.iterations) == 5
 
 
-def test_each_end_has_its_own_exit_status():
+def test_each_error_has_its_exit_status():
     classes = [TrainingError, *_all_subclasses(TrainingError)]
     assert {c.__name__: c.exit_status for c in classes} == {
         "TrainingError": 1,

@@ -73,7 +73,7 @@ def test_weight_decay_follows_the_layers_learning_rate(model):
     assert seen == set(factors)
 
 
-def test_frozen_weights_stay(model):
+def test_frozen_weights_do_not_change(model):
     config = OptimizerConfig("sgd", frozen=("^embedding/", r"encoder_block_\d+/mlp/"))
     optimizer = make_optimizer(config, 0.1, model)
     before = {
@@ -90,12 +90,14 @@ def test_frozen_weights_stay(model):
     ("patterns", "message"),
     [(("nothing_like_this",), "must match weights"), (("",), "must leave weights")],
 )
-def test_patterns_without_sense_are_errors(model, patterns, message):
+def test_frozen_patterns_that_match_none_or_all_weights_are_errors(
+    model, patterns, message
+):
     with pytest.raises(RecipeError, match=message):
         make_optimizer(OptimizerConfig(frozen=patterns), 0.1, model)
 
 
-def test_a_pattern_that_is_none_is_an_error():
+def test_an_invalid_regular_expression_is_an_error():
     with pytest.raises(RecipeError, match="regular expressions"):
         OptimizerConfig(frozen=("(",))
 
@@ -130,7 +132,7 @@ def factors_by_path(model, *frozen):
     "frozen",
     ["^embedding/", "encoder_block_0/", "encoder_block_[12]/", "block_", "^head/"],
 )
-def test_what_is_frozen_does_not_change_the_factors_of_the_rest(tiny_vit, frozen):
+def test_frozen_weights_do_not_change_the_factors_of_others(tiny_vit, frozen):
     every = factors_by_path(tiny_vit(depth=3))
     assert len(set(every.values())) == 3 + 3  # embeddings, blocks, last norm, head
     rest = factors_by_path(tiny_vit(depth=3), frozen)
@@ -138,7 +140,7 @@ def test_what_is_frozen_does_not_change_the_factors_of_the_rest(tiny_vit, frozen
     assert rest == {path: every[path] for path in rest}
 
 
-def test_all_of_a_hybrid_below_its_blocks_is_the_lowest_layer():
+def test_everything_below_a_hybrids_blocks_is_layer_0():
     model = keras_vit.VisionTransformer(
         image_size=32, patch_size=1, width=8, depth=2, mlp_dim=8, heads=2, classes=3,
         resnet_blocks=(1, 1), head="map", register_tokens=2,
@@ -250,7 +252,7 @@ def test_the_learning_rate_follows_the_schedule(name):
     np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-9)
 
 
-def test_rsqrt_falls_with_the_root_and_cools_down():
+def test_rsqrt_decays_and_cools_down():
     config = ScheduleConfig("rsqrt", warmup_steps=2, timescale=10, cooldown_steps=5)
     schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 22, 4)
     after = np.arange(20)
@@ -260,7 +262,7 @@ def test_rsqrt_falls_with_the_root_and_cools_down():
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
 
 
-def test_warm_up_in_steps_wins_over_epochs():
+def test_warmup_steps_take_precedence_over_epochs():
     config = ScheduleConfig("constant", warmup_epochs=2.0, warmup_steps=3)
     schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 20, 4)
     assert float(schedule(1)) == pytest.approx(2e-3)
@@ -311,6 +313,6 @@ def test_a_constant_rate_needs_no_schedule():
     "schedule",
     [Warmup(0.1, 0.5, 4, ReciprocalSquareRoot(0.5, 9, 3, 2))],
 )
-def test_a_schedule_survives_its_config(schedule):
+def test_a_schedule_round_trips_through_its_config(schedule):
     again = type(schedule).from_config(schedule.get_config())
     assert [float(again(s)) for s in (1, 7)] == [float(schedule(s)) for s in (1, 7)]

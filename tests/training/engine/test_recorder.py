@@ -34,18 +34,18 @@ def test_intervals_divide_the_steps(steps, per_pass, interval):
     assert run_length(recipe, per_pass) == RunLength(steps, interval, per_pass)
 
 
-def test_steps_that_nothing_divides_are_refused():
+def test_steps_without_a_suitable_divisor_are_rejected():
     with pytest.raises(RecipeError, match="`steps` must be a multiple of a number"):
         run_length(dataclasses.replace(RECIPE, steps=211), 44)
 
 
-def test_epochs_are_passes():
+def test_an_epoch_is_a_pass_over_the_images():
     assert run_length(dataclasses.replace(RECIPE, epochs=3), 44) == RunLength(
         132, 44, 44
     )
 
 
-def test_a_last_update_that_spoils_the_weights_is_a_divergence(tmp_path):
+def test_non_finite_weights_after_the_last_update_are_a_divergence(tmp_path):
     recipe = dataclasses.replace(
         RECIPE,
         steps=1,
@@ -71,5 +71,5 @@ def test_a_last_update_that_spoils_the_weights_is_a_divergence(tmp_path):
     ("changes", "expected"),
     [({}, False), ({"jit_compile": "on"}, True), ({"strategy": "tpu"}, True)],
 )
-def test_xla_compiles_on_a_cpu_only_where_it_is_asked_to(changes, expected):
+def test_xla_is_off_on_a_cpu_by_default(changes, expected):
     assert compiles(dataclasses.replace(RECIPE, **changes)) == expected

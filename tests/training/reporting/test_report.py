@@ -65,7 +65,7 @@ def tables(text):
     ]
 
 
-def test_the_figures_are_those_of_the_run(tmp_path):
+def test_the_report_has_the_runs_figures(tmp_path):
     text = written(
         tmp_path,
         devices=4,
@@ -94,7 +94,7 @@ def test_the_figures_are_those_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan])
-def test_what_is_not_known_is_left_out(tmp_path, unknown):
+def test_unknown_figures_are_omitted(tmp_path, unknown):
     best = {**ROW, "val_accuracy": unknown}
     recipe = dataclasses.replace(RECIPE, published_accuracy=None)
     text = written(
@@ -125,7 +125,7 @@ def test_every_class_has_its_row(tmp_path):
     ]
 
 
-def test_of_many_classes_the_worst_are_shown(tmp_path):
+def test_only_the_worst_of_many_classes_are_listed(tmp_path):
     names = tuple(f"class {number}" for number in range(120))
     labels = np.arange(3 * 119) % 119  # none of the last class
     predictions = np.where(np.arange(3 * 119) == 70, 71, labels)
@@ -163,7 +163,7 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     assert yaml.safe_load(embedded) == yaml.safe_load(RECIPE.to_yaml())
 
 
-def test_pictures_are_shown_where_they_are(tmp_path):
+def test_only_existing_pictures_are_shown(tmp_path):
     assert "![" not in written(tmp_path)
     pictures.draw_curves([ROW], tmp_path / "curves.png")
     pictures.draw_confusion_matrix(evaluation(), tmp_path / "confusion_matrix.png")
@@ -233,7 +233,7 @@ def test_a_confusion_matrix_of_any_size_is_drawn(tmp_path, classes):
     assert Image.open(tmp_path / "matrix.png").width > 500
 
 
-def test_the_confusion_matrix_begins_its_colours_at_zero(tmp_path):
+def test_the_confusion_matrix_colors_start_at_zero(tmp_path):
     labels = np.repeat([0, 0, 1, 1], [50, 40, 45, 48])
     predictions = np.repeat([0, 1, 0, 1], [50, 40, 45, 48])
     scores = Evaluation(("a", "b"), labels, np.eye(2)[predictions])
@@ -245,7 +245,7 @@ def test_the_confusion_matrix_begins_its_colours_at_zero(tmp_path):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_examples_show_the_pixels_as_they_are(tmp_path, channels):
+def test_example_pixels_are_not_rescaled(tmp_path, channels):
     images = np.zeros((2, 16, 16, channels), "uint8")
     images[0] = 100
     images[1, ..., 0] = 250
@@ -265,7 +265,7 @@ def test_long_names_keep_both_ends():
     assert pictures._shorten("daisy") == "daisy"
 
 
-def test_no_misclassified_image_is_a_picture_too(tmp_path):
+def test_a_perfect_model_has_a_picture_too(tmp_path):
     scores = evaluation(wrong=0)
     pictures.draw_misclassified(
         scores, None, ImagePreprocessing(8), tmp_path / "misclassified.png"

@@ -73,7 +73,7 @@ def read(folder):
     return tags
 
 
-def test_steps_and_epochs_are_written_as_they_come(board):
+def test_steps_and_epochs_are_written(board):
     run(board(), epochs=2)
     steps = read(board.folder / "steps")
     assert set(steps) == {"loss", "gradient_norm", "images_per_second", "learning_rate"}
@@ -100,7 +100,7 @@ def test_the_learning_rate_is_that_of_the_step(board):
     assert epochs == pytest.approx({1: expected[3], 2: expected[6]})
 
 
-def test_a_killed_run_goes_on_in_its_place(board):
+def test_a_resumed_run_replaces_later_events(board):
     run(board(), epochs=5, stop=11)
     # The checkpoint is after step 7; a part of an event was written last.
     (path,) = (board.folder / "steps").glob("*tfevents*")
@@ -128,7 +128,7 @@ def test_utilization_is_written_where_the_peak_is_known(board):
         assert value == pytest.approx(rate * flops / (2 * 8.1e12))
 
 
-def test_pictures_are_those_of_the_report(board):
+def test_pictures_match_the_report(board):
     images = np.zeros((5, 8, 6, 1), "uint8")
     made = board(example_images=lambda: images, validation=lambda: EVALUATION)
     run(made, epochs=45)
@@ -143,7 +143,7 @@ def test_pictures_are_those_of_the_report(board):
     assert len(matrices) <= tensorboard.MOST_MATRICES
 
 
-def test_the_last_epoch_always_has_a_matrix(board):
+def test_the_last_epoch_always_has_a_confusion_matrix(board):
     run(board(validation=lambda: EVALUATION), epochs=41, first=38, steps=1)
     matrices = read(board.folder / "validation")["confusion matrix"]
     assert list(matrices) == [39, 41]
@@ -155,7 +155,7 @@ def test_short_steps_are_not_all_written(board, monkeypatch):
     assert list(read(board.folder / "steps")["loss"]) == [1]
 
 
-def test_a_profile_is_taken_between_two_steps(board, monkeypatch):
+def test_steps_are_profiled(board, monkeypatch):
     calls = []
     made = board(profile=(2, 4))
     begin, end = made._start_profile, made._stop_profile

@@ -43,14 +43,14 @@ def step(callback, clock, batch, seconds):
     return logs.get("images_per_second")
 
 
-def test_the_first_call_does_not_count_once_there_is_another(clock):
+def test_the_first_call_counts_only_until_the_second(clock):
     callback = start(Throughput(images_per_step=30), steps=4)
     assert step(callback, clock, 0, 10.0) == 3.0
     assert step(callback, clock, 1, 0.5) == 60.0
     assert step(callback, clock, 2, 1.5) == 30.0
 
 
-def test_the_figure_is_that_of_the_last_seconds(clock):
+def test_throughput_is_that_of_the_last_seconds(clock):
     callback = start(Throughput(images_per_step=7), steps=100)
     for batch in range(20):
         step(callback, clock, batch, 1.0)
@@ -110,7 +110,7 @@ class Late(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("verbose", [1, 2])
-def test_keras_prints_the_figure_and_keeps_it(verbose):
+def test_keras_logs_the_throughput(verbose):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     late, output = Late(), io.StringIO()
@@ -158,7 +158,7 @@ def test_keras_prints_the_figure_and_keeps_it(verbose):
         ("CPU", "float32", None),
     ],
 )
-def test_peaks_are_those_of_the_data_sheets(device, precision, tera):
+def test_peaks_match_the_data_sheets(device, precision, tera):
     peak = peak_flops(device, precision)
     assert peak == (None if tera is None else pytest.approx(tera * 1e12))
 
@@ -176,7 +176,7 @@ def test_a_model_without_a_closed_form_has_no_utilization():
     assert utilization_factor(model, "float32", 1, "Tesla T4") is None
 
 
-def test_utilization_is_the_share_of_all_devices_peak(tiny_vit):
+def test_utilization_is_relative_to_all_devices(tiny_vit):
     model = tiny_vit(preprocessing=None)
     n, d, m, classes, depth = 1 + 11 * 7, 15, 23, 7, 2
     blocks = depth * (4 * n * d * d + 2 * n * n * d + 2 * n * d * m)
