@@ -1,4 +1,4 @@
-"""`fit` on a tiny model: the same run twice, a resumed run, what it leaves behind."""
+"""`fit` on a tiny model: reproducibility, resuming, and the written files."""
 
 import contextlib
 import csv
@@ -21,7 +21,7 @@ from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import Evaluation, evaluate
 from training.fit import Recorder, fit
-from training.model import build_model
+from training.model import build_model, compiles
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
@@ -58,7 +58,7 @@ RECIPE = Recipe(
 
 
 class Terminal(io.StringIO):
-    """Standard output as of a terminal."""
+    """Standard output that is a terminal."""
 
     def isatty(self):
         return True
@@ -66,7 +66,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(scope="module")
 def terminal():
-    """What a run prints on a terminal; after `run`."""
+    """Output of a run on a terminal; after `run`."""
     return Terminal()
 
 
@@ -80,7 +80,7 @@ def run(tmp_path_factory, terminal):
 
 
 def epoch_lines(printed):
-    """What stands below the heading of the epochs when all is printed."""
+    """The lines below the heading of the epochs, as they finally look."""
     lines = [line.rpartition("\r")[2] for line in printed.split("\n")]
     first = next(n for n, line in enumerate(lines) if line.startswith("    epoch"))
     return [line for line in lines[first + 1 :] if re.match(r" *\d+/\d+ ", line)]
@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_weights(run, tmp_path):
 
 
 class Stop(Exception):
-    """What stops a run in the middle of a step."""
+    """Raised to stop a run in the middle of a step."""
 
 
 @pytest.mark.parametrize("stop_in_epoch", [0, 1])
@@ -284,6 +284,14 @@ def test_sizes_that_do_not_fit_are_a_one_line_error(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, False), ({"jit_compile": "on"}, True), ({"strategy": "tpu"}, True)],
+)
+def test_xla_is_off_on_a_cpu_by_default(changes, expected):
+    assert compiles(dataclasses.replace(RECIPE, **changes)) == expected
+
+
 def test_initial_position_embeddings_have_the_recipes_size():
     config = dataclasses.replace(RECIPE.model, position_stddev=3.0, patch_size=1)
     positions = build_model(config, ("a", "b")).get_layer("position_embedding")
@@ -292,7 +300,7 @@ def test_initial_position_embeddings_have_the_recipes_size():
 
 @pytest.fixture
 def evaluation():
-    """Seven images of six classes, scores typed by hand."""
+    """Seven images of six classes with given probabilities."""
     labels = np.array([0, 1, 2, 3, 4, 5, 0])
     probabilities = np.eye(6, dtype="float32")[[0, 1, 2, 3, 4, 0, 1]]
     probabilities[5] = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]  # the true class comes last

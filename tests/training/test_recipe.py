@@ -1,4 +1,4 @@
-"""Recipes: every file is right, every mistake is one line that names it."""
+"""Recipes: all files are valid, and every mistake is a one-line error."""
 
 import dataclasses
 import pathlib
@@ -28,7 +28,7 @@ DIGITS = DataConfig("digits")
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """No test may leave a run in the checkout."""
+    """Run in a temporary folder, so that no run is left in the checkout."""
     monkeypatch.chdir(tmp_path)
 
 

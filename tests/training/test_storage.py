@@ -1,4 +1,4 @@
-"""Files that are whole or absent, on a disk and in a bucket."""
+"""Atomic file access on a disk and in a bucket."""
 
 import errno
 import os
@@ -76,7 +76,7 @@ def test_the_bytes_are_flushed_before_the_rename(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
-    """The kernel refuses, as with a full disk: a limit on the size of files."""
+    """A limit on the size of files stands in for a full disk."""
     storage.write_text(tmp_path / "note.txt", "old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from training.studies import baselines
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Holds runs/tiny, trained by the command, and two digits as files."""
+    """A folder with runs/tiny, trained by the command, and two digits as files."""
     folder = tmp_path_factory.mktemp("work")
     for index in (0, 1):
         pixels = (load_digits().images[index] * (255 / 16)).round().astype("uint8")
@@ -151,7 +151,7 @@ def test_baselines_are_listed_beside_the_runs(capsys, monkeypatch):
 
 
 def test_baseline_accuracies_match_known_ones():
-    """Accuracies measured with scikit-learn alone on its own division."""
+    """Accuracies measured with scikit-learn alone on the same split."""
     scores = {
         name: accuracy
         for name, accuracy, _ in baselines.baseline_scores(named_recipe("digits"))

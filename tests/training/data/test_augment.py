@@ -1,4 +1,4 @@
-"""Random changes of an image: distributions, and the same eagerly and in tf.data."""
+"""Augmentation: distributions, and equal results eagerly and in tf.data."""
 
 import dataclasses
 import math
@@ -103,7 +103,7 @@ def test_seeds_differ_for_every_example():
 
 @pytest.fixture(scope="module")
 def windows():
-    """Height, width of 3000 crops of at least 5 % of an image of 375x500 pixels."""
+    """Height and width of 3000 crops of at least 5 % of a 375x500 image."""
     shape = tf.constant([375, 500, 3])
     windows = drawn(lambda seed: crop_window(shape, seed, 0.05), seeds(3000))
     top, left, height, width = windows.T
@@ -115,7 +115,7 @@ def windows():
 
 
 def reference_crops(count):
-    """Inception's crop as published: ratio, then a height that keeps to the areas."""
+    """Inception's published crop: a ratio, then a height within the area's limits."""
     random, crops = np.random.default_rng(0), []
     while len(crops) < count:
         ratio = random.uniform(3 / 4, 4 / 3)
@@ -139,7 +139,7 @@ def test_crop_areas_have_inceptions_distribution(windows):
 def test_crop_ratios_are_uniform_in_three_quarters_to_four_thirds(windows):
     ratios = windows[:, 3] / windows[:, 2]
     expected = stats.uniform(3 / 4, 4 / 3 - 3 / 4)
-    # Sides are whole pixels, so that ratios of small crops are a little off.
+    # Sides are whole pixels, so ratios of small crops are slightly off.
     assert ratios.min() > 0.73
     assert ratios.max() < 1.36
     assert stats.kstest(ratios, expected.cdf).pvalue > 0.001
@@ -163,7 +163,7 @@ def test_a_jpeg_is_cropped_while_it_is_decoded(channels):
         window = crop_window(tf.shape(whole), for_purpose(seed, augmentation.CROP), 0.2)
         top, left, height, width = window.numpy()
         expected = whole[top : top + height, left : left + width]
-        inner = np.s_[:, 1:-1]  # beside it, colours are interpolated without the rest
+        inner = np.s_[:, 1:-1]  # at its sides, colors are interpolated without the rest
         np.testing.assert_array_equal(part[inner], expected[inner])
         difference = part.numpy().astype(int) - expected.numpy().astype(int)
         assert np.abs(difference).max() <= 24
@@ -215,7 +215,7 @@ def test_the_simple_crop_resizes_the_shorter_side():
     ramp = np.repeat(np.linspace(0, 255, 96)[np.newaxis, :, np.newaxis], 48, 0)
     image = tf.constant(np.repeat(ramp, 3, -1), tf.uint8)
     cropped = simple_crop(image, seeds(1)[0], ImagePreprocessing(24)).numpy()
-    # From 48x96 to 24x48: neighbours are two of the original's pixels apart.
+    # From 48x96 to 24x48: neighbors are two of the original's pixels apart.
     steps = np.diff(cropped[:, 5:-5, 0].astype(float), axis=1)
     assert abs(np.abs(steps).mean() - 2 * 255 / 95) < 0.3
 
@@ -234,13 +234,13 @@ def test_erased_rectangles_have_the_published_areas_and_ratios(erased):
     assert 0.45 < chosen.mean() < 0.55
     rows, columns = rows[chosen], columns[chosen]
     areas = rows * columns / (40 * 60)
-    assert masks.sum() > 0.99 * (rows * columns).sum()  # filled without gaps
+    assert masks.sum() > 0.99 * (rows * columns).sum()  # without gaps
     assert 0.015 < areas.min() < 0.035
     assert 0.3 < areas.max() < 0.345
     ratios = rows / columns
     assert 0.25 < ratios.min() < 0.4
     assert 2.4 < ratios.max() < 4.0
-    # Tall rectangles do not fit, hence a little more wide ones.
+    # Tall rectangles do not fit, so there are slightly more wide ones.
     assert -0.3 < np.log(ratios).mean() < 0.05
 
 
@@ -260,7 +260,7 @@ def test_erased_rectangles_cover_the_image(erased):
 
 
 def counts(function, names, draws, monkeypatch):
-    """How often each operation is chosen, from images that say which."""
+    """How often each operation is chosen, from images that identify it."""
     operations = {
         name: lambda image, *_, number=number: tf.fill(
             tf.shape(image), tf.cast(number, tf.uint8)
@@ -287,7 +287,7 @@ def test_randaugment_chooses_operations_uniformly(monkeypatch):
 
 
 def test_autoaugment_applies_the_pairs_of_the_paper(monkeypatch):
-    """The last operation that is applied, against its chance in Table 9's pairs."""
+    """Frequency of the last applied operation against Table 9's probabilities."""
     official = pytest.importorskip("official.vision.ops.augment")
     names = list(augmentation_policies.OPERATIONS)
     pairs = official.AutoAugment.policy_reduced_imagenet()
@@ -326,7 +326,7 @@ def test_magnitudes_are_normal_and_signs_uniform(monkeypatch):
     assert 0.42 < (signs == 1).mean() < 0.58
     for places in (rows, columns):
         assert stats.kstest(places, "uniform").pvalue > 0.001
-    # What one number decides says nothing about the others.
+    # The decisions are independent.
     together = np.corrcoef([numbers, levels, signs, rows, columns])
     assert np.abs(together - np.eye(5)).max() < 0.12
 
@@ -398,7 +398,7 @@ def test_a_random_crop_ignores_the_evaluations_crop():
 
 
 def test_every_augmentation_option_is_tested():
-    """A new field of the recipe has to be tried here too."""
+    """A new field of the recipe must be tested here too."""
     changes = {
         field.name
         for field in dataclasses.fields(AugmentationConfig)

@@ -66,7 +66,7 @@ def test_an_operation_matches_pillow(picture, name, level):
 
 
 def nearest(image, source):
-    """Takes each pixel from a place (row, column), gray where that is outside."""
+    """Move pixels: each comes from (row, column), or is gray where that is outside."""
     rows, columns = np.mgrid[:HEIGHT, :WIDTH].astype("float64")
     rows, columns = source(rows, columns)
     # Half a pixel past the border is still rounded into the image.
@@ -91,7 +91,7 @@ def rotated(angle):
     return source
 
 
-# From the level to where each output pixel comes from.
+# From the level to each output pixel's source.
 GEOMETRIC = {
     "Rotate": lambda level: rotated(math.radians(3 * level)),
     "ShearX": lambda level: lambda y, x: (y, x + 0.03 * level * y),
@@ -107,7 +107,7 @@ GEOMETRIC = {
 def test_a_geometric_operation_moves_pixels_correctly(picture, name, level, sign):
     expected = nearest(picture, GEOMETRIC[name](sign * level))
     result = apply(name, picture, level, sign)
-    # A place between two pixels may be rounded to either.
+    # A source between two pixels may be rounded to either.
     assert (result != expected).any(axis=-1).mean() < 0.02
 
 
@@ -141,7 +141,7 @@ def test_solarize_add_brightens_the_dark_half(picture, level):
     [(0.0, 1, 0), (10.0, 4, 0), (15.0, 6, 128), (20.0, 8, 0)],
 )
 def test_magnitudes_have_augregs_scale(picture, magnitude, bits, threshold):
-    """Bits and threshold of the first code, in which a byte holds the threshold."""
+    """Bits and threshold of the first published code, whose threshold is a byte."""
     posterized = picture >> (8 - bits) << (8 - bits)
     np.testing.assert_array_equal(apply("Posterize", picture, magnitude), posterized)
     solarized = np.where(picture < threshold, picture, 255 - picture)

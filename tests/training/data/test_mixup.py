@@ -1,4 +1,4 @@
-"""Mixup and cutmix against NumPy in double precision, their ratios against Beta."""
+"""Mixup and CutMix against NumPy in float64, their ratios against Beta."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_cutmix_pastes_a_rectangle_whose_area_is_its_label_share():
 
 
 def test_cutmix_areas_before_clipping_follow_beta():
-    """Of boxes that lie inside the image, the side is sqrt(1 - ratio) of it."""
+    """Boxes inside the image have sides of sqrt(1 - ratio) of the image's."""
     sides = (200, 200, 1)
     image = tf.zeros(sides, tf.uint8)
     shares = []
@@ -71,7 +71,7 @@ def test_cutmix_areas_before_clipping_follow_beta():
         if len(rows) and not touches:
             assert len(rows) == len(columns)
             shares.append(float(share))
-    # A box of side s lies inside with the chance (1 - s)^2. With areas uniform, as
+    # A box of side s is inside with probability (1 - s)^2. With areas uniform, as
     # Beta(1, 1) is, sides have the density 2 s, and those inside that of s (1 - s)^2.
     sides = np.sqrt(1 - np.array(shares))
     assert stats.kstest(sides, stats.beta(2, 3).cdf).pvalue > 0.001
@@ -131,7 +131,7 @@ def test_mixing_is_the_same_eagerly_and_in_a_pipeline(config):
 
 
 def test_neighbors_in_a_batch_are_mixed():
-    """Each image is the mean of its own and its neighbour's, as the labels say."""
+    """Each image is the mean of itself and its neighbor, weighted as its label."""
     split = noise_split(size=(9, 7))
     recipe = Recipe(
         data=DataConfig("digits"),

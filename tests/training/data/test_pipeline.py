@@ -1,4 +1,4 @@
-"""The order of the images and their pixels: pure functions of (seed, step, place)."""
+"""The input pipeline: order and pixels are functions of (seed, step, position)."""
 
 import dataclasses
 
@@ -40,7 +40,7 @@ def digits():
 
 
 def batches(dataset):
-    """Lists of (image, number), without what has the weight 0."""
+    """Lists of (image, label), without examples of weight 0."""
     return [
         (image, label.argmax())
         for images, labels, *weights in dataset.as_numpy_iterator()

@@ -1,4 +1,4 @@
-"""The stages of the input pipeline, and which of them is the slowest."""
+"""`data-speed`: the stages of the input pipeline, and its bottleneck."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Workers and replicas together see what one device would have seen."""
+"""Shards: workers and replicas together see the batches of one device."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def pieces(dataset):
 
 
 def global_batches(workers, replicas, make):
-    """Images and labels of each step, put together from all workers and replicas."""
+    """Images and labels of each step, concatenated from all workers and replicas."""
     shards = [Shard(index, workers, replicas) for index in range(workers)]
     read = [pieces(make(shard)) for shard in shards]
     assert len({len(own) for own in read}) == 1

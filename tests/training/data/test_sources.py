@@ -1,4 +1,4 @@
-"""Folders, TensorFlow Datasets and a user's own, with Pillow as the reference."""
+"""Sources: folders, TensorFlow Datasets, a user's own; Pillow is the reference."""
 
 import sys
 import types
@@ -177,7 +177,7 @@ def gray_16(photograph):
     return Image.fromarray(values)
 
 
-# file ending, how the photograph is turned into that kind, largest mean difference
+# suffix, conversion of the photograph to that format, largest mean difference
 KINDS = {
     "png": (lambda image: image, 0),
     "bmp": (lambda image: image, 0),
@@ -320,7 +320,7 @@ def prepared(request, tmp_path_factory):
 
 
 def expected_order(name, folder):
-    """Every seventh image in the order in which TFDS itself counts, by slices."""
+    """Every seventh image in TFDS's own order, read by slices."""
     import tensorflow_datasets as tfds
 
     load = tfds.data_source if "array_record" in name else tfds.load
@@ -371,7 +371,7 @@ def numbered(count, size=(4, 5, 3), label=lambda number: number % 3):
 
 @pytest.fixture
 def user(monkeypatch):
-    """Opens python:own:data, where data returns what is given."""
+    """Opens python:own:data, whose function returns the argument."""
 
     def open_it(returned, channels=3):
         module = types.ModuleType("own")

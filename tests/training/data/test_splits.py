@@ -1,4 +1,4 @@
-"""Slices of a source in TensorFlow Datasets' grammar, and what they may not be."""
+"""Splits: slices in TensorFlow Datasets' grammar, shares, and their errors."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from training.recipe import DataConfig
 
 @pytest.fixture
 def source():
-    """100 training, 40 validation and 30 test images, in an order to be kept."""
+    """100 training, 40 validation and 30 test images, not sorted."""
     sizes = {"train": 100, "validation": 40, "test": 30}
     return Source(
         tuple("abc"), {name: noise_split(size) for name, size in sizes.items()}, "test"

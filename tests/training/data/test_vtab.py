@@ -1,4 +1,4 @@
-"""VTAB-1k's tasks: the labels that are worked out, what a source is given."""
+"""VTAB-1k's tasks: computed labels, and their use as a source."""
 
 import io
 
@@ -34,7 +34,7 @@ def test_the_distance_of_the_closest_object(distance):
 @pytest.mark.parametrize(
     ("types", "distances"),
     [
-        ([0, 3, 5], [12.0, 3.0, 1.0]),  # a pedestrian and a cyclist are no vehicles
+        ([0, 3, 5], [12.0, 3.0, 1.0]),  # a pedestrian and a cyclist are not vehicles
         ([1, 2], [25.0, 8.0]),
         ([2, 0], [7.9, 30.0]),
         ([0], [20.0]),
@@ -74,7 +74,7 @@ def test_black_and_white_images_use_the_full_pixel_range():
         np.testing.assert_array_equal(np.array(image), white * 255)
 
 
-# The number of classes as VTAB's paper and data sets have it.
+# The number of classes in VTAB's paper and data sets.
 CLASSES = {"caltech101": 102, "pets": 37, "camelyon": 2, "smallnorb_azimuth": 18}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or left out, kept and deleted, refused where they do not fit."""
+"""Checkpoints: atomicity, pruning, recovery, and rejection of other runs'."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ OWNER = Owner("4f1c", workers=2, replicas=3)
 
 
 def state(step, size=7):
-    """What `Trainer.state_arrays` gives, in small; other numbers for each step."""
+    """A small `Trainer.state_arrays`, different for each step."""
     random = np.random.default_rng(step)
     return {
         "model_0": random.normal(size=(size, 5)).astype("float32"),
@@ -46,7 +46,7 @@ def files_of(*steps):
 
 
 def check_is(loaded, step):
-    """The step's arrays: the same bits, shapes and types."""
+    """Check the step's arrays: bits, shapes and types."""
     expected = state(step)
     assert loaded.step == step
     assert list(loaded.arrays) == list(expected)
@@ -98,7 +98,7 @@ def test_the_newest_complete_checkpoints_are_kept(folder, keep):
     check_is(latest(folder), 200000000)
 
 
-# Torn files. Each damage is done to the newest of two checkpoints.
+# Incomplete files. The newest of two checkpoints is damaged.
 
 
 def cut(share):
@@ -190,7 +190,7 @@ def test_incomplete_checkpoints_are_deleted_only_after_the_next_is_complete(
 
 
 def test_a_later_incomplete_checkpoint_never_displaces_a_good_one(folder):
-    """Its marker and size look right: a bit flipped on the disk."""
+    """Its marker and size are right, but a bit was flipped on the disk."""
     save(folder, make(1), keep=1)
     save(folder, make(2), keep=2)
     flip(0.5)(folder)
@@ -201,7 +201,7 @@ def test_a_later_incomplete_checkpoint_never_displaces_a_good_one(folder):
 
 
 def test_a_good_checkpoint_is_not_written_twice(folder):
-    """Else a kill between its two files would tear what was whole."""
+    """Else a kill between its two files would leave an incomplete one."""
     save(folder, make(3))
     before = (folder / "00000003.npz").read_bytes()
     assert save(folder, make(3, arrays=state(4)))
@@ -228,7 +228,7 @@ def test_non_finite_arrays_are_never_saved(tmp_path, capsys, place, value):
 
 @pytest.fixture
 def full_disk():
-    """Sets the largest size of a file that the kernel lets this process write."""
+    """Limit the size of files that this process may write."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -257,7 +257,7 @@ def test_a_full_disk_is_a_warning_and_keeps_the_last_checkpoint(
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, calls):
-    """The data, then the marker. /dev/full is Linux's disk without room."""
+    """The data, then the marker. /dev/full is always full."""
     save(tmp_path, make(1))
     left = [calls]
 
@@ -285,7 +285,7 @@ def test_an_interrupted_copy_keeps_the_last_good_checkpoint(bucket, capsys):
 
 @pytest.mark.parametrize("part", ["gs://", ".npz", ".json"])
 def test_an_unreachable_bucket_stops_a_resume_but_not_training(bucket, capsys, part):
-    """Skipping what could not be read would begin again, and delete it."""
+    """Skipping an unreadable one would restart the run and delete it."""
     folder = epath.Path("gs://bucket/checkpoints")
     save(folder, make(1))
     bucket.unreachable = part
@@ -297,11 +297,11 @@ def test_an_unreachable_bucket_stops_a_resume_but_not_training(bucket, capsys, p
     check_is(latest(folder), 1)
 
 
-# A kill at every change of the folder. A child process ends itself before the n-th.
+# A kill at every change of the folder. A child process kills itself before the n-th.
 
 
 def killed_before(number, work):
-    """Forks; the child does the work, and dies before the n-th change of the disk."""
+    """Fork; the child does the work, and dies before the n-th change of the disk."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1] != 0
@@ -356,7 +356,7 @@ def test_a_kill_during_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path, kee
     assert set(found) == {1, 2}
 
 
-# Whose checkpoint it is.
+# Checkpoints of other runs.
 
 
 def test_a_checkpoint_of_another_model_is_rejected(folder):

@@ -1,4 +1,4 @@
-"""How a run ends early: SIGTERM, and a loss that is no number."""
+"""Early termination: SIGTERM, and a non-finite loss."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
 
 
 def run(code):
-    """Runs the code in a process of its own, without TensorFlow."""
+    """Run the code in its own process, without TensorFlow."""
     head = (
         "import os, signal, sys, types\n"
         "sys.modules['keras'] = types.SimpleNamespace(\n"
@@ -40,7 +40,7 @@ def run(code):
         "from training.engine.early_termination import Preemption\n"
         "from training.engine.progress import Progress\n"
         "progress = Progress()\n"
-        # A shell has its background jobs ignore it.
+        # A shell lets its background jobs ignore it.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def send(number): os.kill(os.getpid(), number)\n"
     )
@@ -98,7 +98,7 @@ def test_preemption_does_nothing_outside_the_main_thread():
 
 
 def diverging_model(scale):
-    """A weight w of loss (w x - y)^2, which the second step of the epoch spoils."""
+    """A weight w of loss (w x - y)^2, which becomes non-finite in the third step."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(1e-3), "mse")
@@ -107,7 +107,7 @@ def diverging_model(scale):
 
 
 class StepsOf:
-    """Stands for the progress of a model that no trainer wraps."""
+    """The progress of a model without a trainer."""
 
     def __init__(self, model):
         self.model = model

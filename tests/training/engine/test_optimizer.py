@@ -1,4 +1,4 @@
-"""Rules of single weights, and learning rates, against formulas written out here."""
+"""Optimizers and schedules against formulas written out here."""
 
 import dataclasses
 import os
@@ -38,7 +38,7 @@ def arrays(weights):
 
 
 def apply(optimizer, model, value):
-    """One step in which every gradient has this value."""
+    """Apply one step in which every gradient has this value."""
     weights = model.trainable_variables
     gradients = [keras.ops.full(weight.shape, value) for weight in weights]
     optimizer.apply(gradients, weights)
@@ -175,7 +175,7 @@ class FloatAdam:
     ("beta_1", "beta_2"), [(0.9, 0.999), (0.9, 0.95), (0.0, 0.999), (0.5, 0.9)]
 )
 def test_adam_adds_epsilon_after_the_bias_correction(beta_1, beta_2):
-    """With gradients about as large as epsilon, where the other way is far off."""
+    """With gradients about as large as epsilon, where Keras's Adam differs much."""
     random = np.random.default_rng(2)
     model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(11)])
     config = OptimizerConfig(weight_decay=0.3, beta_1=beta_1, beta_2=beta_2)
@@ -279,7 +279,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def recipes():
-    """All recipes of the project, those of a file that train alike but once."""
+    """All recipes of the project, one of each group with equal schedules."""
     every = [named_recipe(name) for name in recipe_names()]
     alike = {(r.schedule, r.optimizer, r.epochs, r.steps): r for r in every}
     return list(alike.values())

@@ -1,4 +1,4 @@
-"""Updates, clipping, schedules and layer-wise decay against PyTorch and timm.
+"""Parity of optimizers, clipping, schedules and layer decay with PyTorch and timm.
 
 Needs `pip install -e ".[parity]"` (`make parity`); skipped without.
 """
@@ -136,7 +136,7 @@ def tiny_gradients(model):
 
 
 def test_adamw_with_tiny_gradients_matches_torch(torch, model, tiny_gradients):
-    """Where epsilon is added makes changes of 1e-3 here."""
+    """The position of epsilon makes a difference of 1e-3 here."""
     config = OptimizerConfig(weight_decay=0.3)
     start = [weight.numpy() for weight in model.trainable_variables]
     kernels = [w.path.endswith("kernel") for w in model.trainable_variables]
@@ -227,7 +227,7 @@ def test_schedules_match_torch(torch, recipe, name, end):
         theirs.step()
 
 
-# Without the last LayerNorm, which timm counts to the last block, BEiT and MAE do not.
+# Without the last LayerNorm: timm counts it to the last block, BEiT and MAE do not.
 TIMMS_NAMES = {
     "embedding": "patch_embed",
     "class_token": "cls_token",

@@ -1,4 +1,4 @@
-"""A run's folder, on a disk and in a bucket, and what a kill may leave in it."""
+"""The folder of a run, on a disk and in a bucket, also after a kill."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Where a recipe is computed, and what is said when it cannot be there."""
+"""Distribution strategies, and their errors."""
 
 import json
 
@@ -135,7 +135,7 @@ def test_replicas_and_micro_batches_must_divide_the_batch(batch_size, accumulati
 
 
 def several(monkeypatch, numbers):
-    """Lets `gather` give the numbers of several workers."""
+    """Let `gather` return the numbers of several workers."""
     monkeypatch.setattr(strategies, "gather", lambda strategy, number: numbers)
     return tf.distribute.get_strategy()
 

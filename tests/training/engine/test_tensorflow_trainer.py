@@ -1,4 +1,4 @@
-"""The trainer on one device: what stock Keras computes there, and what it refuses."""
+"""The TensorFlow trainer on one device, compared with stock Keras."""
 
 import keras
 import numpy as np
@@ -8,7 +8,6 @@ import tensorflow as tf
 from training.engine import loss_scaling
 from training.engine import optimizer as optimizer_module
 from training.engine.optimizer import make_optimizer
-from training.engine.rebatch import batch_dataset, pad
 from training.engine.tensorflow_trainer import TensorFlowTrainer
 from training.engine.trainer import clip_by_global_norm
 from training.recipe import OptimizerConfig
@@ -50,7 +49,7 @@ def trained(model, config=SGD, **options):
 
 
 def stock(model, optimizer, data=None):
-    """The same of stock Keras."""
+    """The history of stock Keras after two epochs."""
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     data = batches() if data is None else data
@@ -87,7 +86,7 @@ def test_adamw_matches_stock_keras_except_epsilon(monkeypatch):
 
 
 def test_accumulation_matches_stock_keras():
-    """There, batches of a quarter, and an update after every fourth."""
+    """Stock Keras gets batches of a quarter, and updates after every fourth."""
     ours, theirs = network(), network()
     trained(ours, accumulation=4)
     optimizer = keras.optimizers.SGD(0.1, 0.9, gradient_accumulation_steps=4)
@@ -290,7 +289,7 @@ def test_an_error_inside_averaged_weights_restores_the_weights():
 
 
 def test_training_continues_bit_for_bit_from_the_state():
-    """Dropout, momentum and averages go on from it, bit for bit, in a new trainer."""
+    """In a new trainer; dropout, momentum and averages depend on the state."""
 
     def make(seed):
         keras.utils.set_random_seed(seed)
@@ -321,42 +320,6 @@ def test_clipping_leaves_gradients_below_the_limit():
         assert [float(tf.squeeze(g)) for g in clipped] == [3 * factor, 4 * factor]
 
 
-def test_an_incomplete_batch_is_padded_with_copies_of_weight_0():
-    images, labels = tf.constant([[1.0], [2], [3]]), tf.constant([1, 2, 3])
-    ours = [part.numpy().tolist() for part in pad((images, labels), 8)]
-    assert ours[0] == [[1], [2], [3], [1], [2], [3], [1], [2]]
-    assert ours[1] == [1, 2, 3, 1, 2, 3, 1, 2]
-    assert ours[2] == [1, 1, 1, 0, 0, 0, 0, 0]
-    *_, weights = pad((images, labels, tf.constant([5.0, 0, 7])), 4)
-    assert weights.numpy().tolist() == [5, 0, 7, 0]
-
-
-def test_a_batch_larger_than_the_first_is_an_error():
-    growing = batches(4).concatenate(batches(8))  # of a size that is not static
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the largest"):
-        list(batch_dataset((growing,), None, 2, shuffle=False))
-
-
-@pytest.mark.parametrize(
-    ("count", "batch_size", "parts", "size"),
-    [
-        (48, 16, 4, 16),
-        (48, 20, 4, 20),
-        (48, 18, 4, 20),
-        (5, 32, 4, 8),
-        (48, None, 1, 32),
-    ],
-)
-def test_batches_have_one_size_that_parts_divide(count, batch_size, parts, size):
-    data = (IMAGES[:count], LABELS[:count])
-    ours = batch_dataset(data, batch_size, parts, shuffle=True)
-    total = 0.0
-    for _, labels, weights in ours:
-        assert labels.shape == (size, CLASSES)
-        total += float(tf.reduce_sum(weights))
-    assert total == count
-
-
 @pytest.mark.parametrize("steps", [2, 4])
 def test_validation_counts_each_image_once_with_steps_per_execution(steps):
     def losses(steps_per_execution):
@@ -367,7 +330,7 @@ def test_validation_counts_each_image_once_with_steps_per_execution(steps):
         data = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS))
         history = trainer.fit(
             data.batch(12),
-            validation_data=data.batch(16).repeat(),  # as `fit` of a recipe gives it
+            validation_data=data.batch(16).repeat(),  # as in `fit` of a recipe
             validation_steps=3,
             epochs=2,
             verbose=0,

@@ -1,4 +1,4 @@
-"""What a TPU cannot do is found in a program; there is none of it in our steps."""
+"""`tpu-check`: findings in HLO, and their absence in the trainer's steps."""
 
 import configparser
 import dataclasses
@@ -81,7 +81,7 @@ LARGE = {
 
 
 def make_recipe(model, **changes):
-    """Everything at once that a step can have."""
+    """A recipe with all options of a step."""
     return Recipe(
         batch_size=4,
         accumulation=2,

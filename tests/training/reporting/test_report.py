@@ -1,4 +1,4 @@
-"""report.md and the pictures: what is in them, also where figures are missing."""
+"""report.md and the pictures, also where figures are missing."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ ROW = {"epoch": 1, "loss": 2.0, "accuracy": 0.5, "learning_rate": 1e-3, "seconds
 
 
 def evaluation(classes=3, count=60, wrong=6):
-    """Every image is right but the first `wrong`, which pass for the next class."""
+    """All predictions are right except the first `wrong`, which are the next class."""
     labels = np.arange(count) % classes
     predicted = np.where(np.arange(count) < wrong, (labels + 1) % classes, labels)
     probabilities = np.eye(classes, dtype="float32")[predicted]
@@ -117,7 +117,7 @@ def test_unknown_figures_are_omitted(tmp_path, unknown):
 def test_every_class_has_its_row(tmp_path):
     scores = evaluation(classes=3, count=60, wrong=1)
     rows = tables(written(tmp_path, scores))[1]
-    # The first image is a 0 that passes for a 1.
+    # The first image is a 0 classified as a 1.
     assert rows[2:] == [
         ["class 0", "1.0000", "0.9500", "0.9744", "20"],
         ["class 1", "0.9524", "1.0000", "0.9756", "20"],
@@ -133,7 +133,7 @@ def test_only_the_worst_of_many_classes_are_listed(tmp_path):
     rows = tables(text)[1][2:]
     assert len(rows) == 50
     assert [row[0] for row in rows[:2]] == ["class 70", "class 71"]
-    assert rows[2][3] == "1.0000"  # a class without images does not count as bad
+    assert rows[2][3] == "1.0000"  # a class without images is not a bad one
     assert "50 classes of lowest F1, of 120" in text
 
 
@@ -239,7 +239,7 @@ def test_the_confusion_matrix_colors_start_at_zero(tmp_path):
     scores = Evaluation(("a", "b"), labels, np.eye(2)[predictions])
     pixels = pictures.confusion_matrix_image(scores)
     assert pixels.dtype == np.uint8
-    # The smallest of the four fields is not as light as none would be.
+    # The smallest of the four counts is darker than zero would be.
     lightest = (pixels == [247, 251, 255]).all(axis=-1)
     assert lightest.mean() < 0.02
 

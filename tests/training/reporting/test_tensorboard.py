@@ -1,4 +1,4 @@
-"""The event files of a run, read back with TensorBoard, against known numbers."""
+"""TensorBoard's event files of a run, read back, against known numbers."""
 
 import pathlib
 
@@ -20,14 +20,14 @@ EVALUATION = Evaluation(("cat", "dog"), np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]
 
 
 class FakeTrainer:
-    """What RunBoard reads of a trainer: the optimizer and its schedule."""
+    """The part of a trainer that RunBoard uses: the optimizer."""
 
     def __init__(self, rate):
         self.optimizer = keras.optimizers.SGD(rate)
 
 
 def run(board, epochs, first=0, trainer=None, steps=3, stop=None):
-    """Calls a callback as Keras does; the loss of step n is 1 / n."""
+    """Call a callback as Keras does; the loss of step n is 1 / n."""
     board.set_params({"steps": steps, "epochs": epochs})
     board.set_model(trainer or FakeTrainer(0.5))
     board.on_train_begin()
@@ -62,7 +62,7 @@ def board(tmp_path, tiny_vit, monkeypatch):
 
 
 def read(folder):
-    """tag -> {step: value}; every value of a tag has a step of its own."""
+    """Read tag -> {step: value}; the steps of a tag are distinct."""
     events = EventAccumulator(str(folder), {"tensors": 0})
     events.Reload()
     tags = {}
@@ -102,7 +102,7 @@ def test_the_learning_rate_is_that_of_the_step(board):
 
 def test_a_resumed_run_replaces_later_events(board):
     run(board(), epochs=5, stop=11)
-    # The checkpoint is after step 7; a part of an event was written last.
+    # The checkpoint is after step 7; the last event is incomplete.
     (path,) = (board.folder / "steps").glob("*tfevents*")
     path.write_bytes(path.read_bytes()[:-5])
     resumed = board(

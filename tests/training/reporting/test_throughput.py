@@ -1,4 +1,4 @@
-"""Images per second against a clock in our hands; peaks against the data sheets."""
+"""Throughput with an injected clock; peaks against the data sheets."""
 
 import io
 import types
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.backend
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only where a test says so."""
+    """A clock that only the test advances."""
     clock = types.SimpleNamespace(now=100.0)
     fake = types.SimpleNamespace(perf_counter=lambda: clock.now)
     monkeypatch.setattr(throughput, "time", fake)
@@ -55,7 +55,7 @@ def test_throughput_is_that_of_the_last_seconds(clock):
     for batch in range(20):
         step(callback, clock, batch, 1.0)
     figures = [step(callback, clock, batch, 0.5) for batch in range(20, 40)]
-    # The fewest calls that took five seconds: five slow ones and the quick one.
+    # The fewest calls of at least five seconds: five slow ones and a fast one.
     assert figures[0] == pytest.approx(7 * 6 / 5.5)
     assert figures == sorted(figures)
     assert figures[-1] == 14.0
@@ -103,7 +103,7 @@ def test_steps_of_a_stopped_run_do_not_count(clock):
 
 
 class Late(keras.callbacks.Callback):
-    """Stands after Throughput, as a recorder does."""
+    """A callback after Throughput, like a recorder."""
 
     def on_epoch_end(self, epoch, logs=None):
         self.logs = dict(logs)
@@ -130,7 +130,7 @@ def test_keras_logs_the_throughput(verbose):
 @pytest.mark.parametrize(
     ("device", "precision", "tera"),
     [
-        # The names that TensorFlow and JAX give; NVIDIA's data sheets, dense.
+        # Names from TensorFlow and JAX; NVIDIA's data sheets, dense.
         ("NVIDIA A100-SXM4-40GB", "mixed_bfloat16", 312),
         ("NVIDIA A100 80GB PCIe", "float32", 156),
         ("NVIDIA H100 80GB HBM3", "mixed_bfloat16", 989.4),

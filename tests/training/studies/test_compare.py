@@ -1,4 +1,4 @@
-"""`compare`: the same data, before and after, what is reused, what is written."""
+"""`compare`: scores before and after training, reuse of runs, written files."""
 
 import dataclasses
 import json
@@ -84,7 +84,7 @@ def test_a_table_and_a_picture_are_written(compared):
 
 @pytest.mark.parametrize("names", [["vit"], ["cnn"], ["vit", "cnn"]])
 def test_each_curve_is_labelled_with_its_images(compared, monkeypatch, tmp_path, names):
-    """Of the validation, but for the CNN, whose history here has none."""
+    """Validation images, except for the CNN, whose history here has none."""
     folder, _ = compared
     histories = {name: module._history(folder / name / "history.csv") for name in names}
     images = dict.fromkeys(names, "validation")

@@ -1,4 +1,4 @@
-"""A small ViT learns three photographs from crops, and is tested on other parts."""
+"""A small ViT learns three photographs from crops; other parts are the test."""
 
 import dataclasses
 
