@@ -137,7 +137,7 @@ DAMAGES = {
     **{f"cut at {share}": (cut(share), "bytes instead of") for share in SHARES},
     **{f"bit at {share}": (flip(share), "its checksum differs") for share in SHARES},
     "no marker": (rewrite(MARKER, None), "it has no marker"),
-    "no data": (rewrite(DATA, None), "there is only its marker"),
+    "no data": (rewrite(DATA, None), "only its marker exists"),
     "empty marker": (rewrite(MARKER, ""), "its marker is damaged"),
     "half a marker": (rewrite(MARKER, '{"step": 2, "byt'), "its marker is damaged"),
     "a marker of JSON": (rewrite(MARKER, "[3]"), "its marker is damaged"),

@@ -220,8 +220,8 @@ np.testing.assert_allclose(slots[place], average, atol=1e-6)
 
 def test_adam_is_the_same_on_jax():
     pytest.importorskip("jax")
-    tests = pathlib.Path(__file__).parents[2]
-    path = os.pathsep.join([str(tests.parent), str(tests)])
+    file = pathlib.Path(__file__)
+    path = os.pathsep.join([str(file.parents[3]), str(file.parent)])
     result = subprocess.run(
         [sys.executable, "-c", JAX_STEPS],
         env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": path},
