@@ -41,12 +41,8 @@ class _WeightRules(keras.optimizers.Optimizer):
         super().build(variables)
         if self.ema is not None:
             self.averages = self.add_optimizer_variables(variables, "average")
-            self.reset_averages(variables)
-
-    def reset_averages(self, variables):
-        """Set the averages to the weights, as after loading weights."""
-        for average, variable in zip(self.averages, variables, strict=False):
-            average.assign(ops.copy(variable))  # JAX would share the memory
+            for average, variable in zip(self.averages, variables, strict=True):
+                average.assign(ops.copy(variable))  # JAX would share the memory
 
     def update_step(self, gradient, variable, learning_rate):
         """Decay, update and average one weight."""
