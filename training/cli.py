@@ -60,7 +60,10 @@ def parse(arguments: Sequence[str] | None) -> Namespace:
     )
     commands = parser.add_subcommands(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        subparser = _new_parser(description=command.description or command.help)
+        description = command.description or command.help
+        subparser = _new_parser(
+            description=f"{description[0].upper()}{description[1:]}."
+        )
         command.add_arguments(subparser)
         commands.add_subcommand(name, subparser, help=command.help)
     return _parse(parser, arguments)
@@ -181,7 +184,7 @@ def _run_launch(options: Namespace) -> None:
 
 
 def _add_evaluate(parser: ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder or a .keras file")
+    parser.add_argument("model", type=str, help="a run's folder or a .keras file")
     parser.add_argument(
         "--split",
         type=Literal["train", "validation", "test"],
@@ -199,7 +202,7 @@ def _add_evaluate(parser: ArgumentParser) -> None:
 def _run_evaluate(options: Namespace) -> None:
     from .evaluate import evaluate_file
 
-    evaluate_file(options.model, options.split, options.source)
+    evaluate_file(Path(options.model), options.split, options.source)
 
 
 def _add_predict(parser: ArgumentParser) -> None:
@@ -207,7 +210,7 @@ def _add_predict(parser: ArgumentParser) -> None:
         "images", type=str, nargs="+", help="image files, folders or patterns"
     )
     parser.add_argument(
-        "--model", type=Path, required=True, help="a .keras file or a run's folder"
+        "--model", type=str, required=True, help="a run's folder or a .keras file"
     )
     parser.add_argument("--top", type=int, default=1, help="classes for each image")
 
@@ -217,7 +220,7 @@ def _run_predict(options: Namespace) -> None:
     from .predict import find_images, predict, print_predictions
 
     files = [file for pattern in options.images for file in find_images(pattern)]
-    model = run_folder.load_model(run_folder.model_file(options.model))
+    model = run_folder.load_model(run_folder.model_file(Path(options.model)))
     answers = predict(model, files, options.top)
     print_predictions(files, answers)
     if None in answers:
@@ -240,7 +243,7 @@ def _run_recipes(options: Namespace) -> None:
 def _add_compare(parser: ArgumentParser) -> None:
     parser.add_argument("recipes", type=str, nargs="+", help="names of recipes")
     parser.add_argument(
-        "--output_dir", type=Path, default=RUNS / "compare", help="folder of the runs"
+        "--output_dir", type=str, default=f"{RUNS}/compare", help="folder of the runs"
     )
     for path in _recipe_values(Recipe):
         parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
@@ -259,7 +262,7 @@ def _run_compare(options: Namespace) -> None:
 
     from .studies.compare import compare
 
-    compare(recipes, options.output_dir)
+    compare(recipes, Path(options.output_dir))
 
 
 def _recipe_values(config: type, prefix: str = "") -> list[str]:
@@ -278,13 +281,16 @@ def _add_data_speed(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=PositiveFloat, default=3.0, help="duration for each stage"
     )
-    parser.add_argument("--json", type=Path | None, help="also write the figures here")
+    parser.add_argument(
+        "--json", type=str | None, help="also write the figures to this file"
+    )
 
 
 def _run_data_speed(options: Namespace) -> None:
     from .data.pipeline_speed import data_speed
 
-    data_speed(recipe_of(options), options.seconds, options.json)
+    file = None if options.json is None else Path(options.json)
+    data_speed(recipe_of(options), options.seconds, file)
 
 
 def _add_tpu_check(parser: ArgumentParser) -> None:
@@ -304,13 +310,15 @@ def _add_baselines(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", type=str, default="digits", help="name of the recipe"
     )
-    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")
+    parser.add_argument(
+        "--runs", type=str, default=str(RUNS), help="folder of the runs"
+    )
 
 
 def _run_baselines(options: Namespace) -> None:
     from .studies.baselines import print_comparison
 
-    print_comparison(named_recipe(options.recipe), options.runs)
+    print_comparison(named_recipe(options.recipe), Path(options.runs))
 
 
 class Command(NamedTuple):
@@ -338,8 +346,8 @@ COMMANDS = {
         _add_launch,
         _run_launch,
         needs_keras=False,
-        description="Start all workers of a run on this machine: "
-        "python -m training launch --workers 2 -- fit --recipe digits",
+        description="Start all workers of a run on this machine, as in "
+        "`python -m training launch --workers 2 -- fit --recipe digits`",
     ),
     "evaluate": Command(
         "evaluate a model on labelled images", _add_evaluate, _run_evaluate
@@ -353,7 +361,7 @@ COMMANDS = {
         _add_compare,
         _run_compare,
         description="Train recipes on the same images and compare them in one table. "
-        "Every flag of a recipe, such as --data.source, applies to all of them.",
+        "Every flag of a recipe, such as --data.source, applies to all of them",
     ),
     "data-speed": Command(
         "measure a recipe's input pipeline", _add_data_speed, _run_data_speed
