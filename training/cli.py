@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command = COMMANDS[options.subcommand]
     if command.needs_keras:
         try:
-            # Before anything that imports Keras, as it names the backends there are.
+            # Imported before Keras, as its error names the supported backends.
             import keras_vit  # noqa: F401
         except ImportError as error:
             raise TrainingError(str(error)) from None

@@ -194,7 +194,7 @@ def test_adam_adds_epsilon_after_the_bias_correction(beta_1, beta_2):
 JAX_STEPS = """
 import sys, jax, keras, numpy as np
 from test_optimizer import FloatAdam
-from training.optimizer import make_optimizer
+from training.engine.optimizer import make_optimizer
 from training.recipe import OptimizerConfig
 
 model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(11, use_bias=False)])
