@@ -1,4 +1,4 @@
-"""The same recipe on JAX: TensorFlow's numbers, on one device and two, and resuming."""
+"""Training on JAX: TensorFlow's numbers, one device and two, resuming."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from training.recipe import DataConfig, Recipe
 ROOT = pathlib.Path(__file__).parents[3]
 
 # Everything at once but dropout, whose random numbers differ between the backends. The
-# 144 images of the validation do not fill its batch.
+# 144 validation images do not fill a batch.
 RECIPE = """
 epochs: 2
 batch_size: 240
@@ -38,7 +38,7 @@ COMPARED = (
     *("gradient_norm", "learning_rate"),
 )
 
-# The first weights, and TensorFlow's run.
+# Writes the initial weights, and trains on TensorFlow.
 START = """
 import pathlib, sys
 from training.fit import fit
@@ -51,8 +51,8 @@ model.save(folder / "start.keras")
 fit(load_recipe(folder / "recipe.yaml"), folder / "tensorflow")
 """
 
-# A run that ends after its ninth step of ten, is resumed from the seventh, in the
-# middle of the second epoch, and one that never ends.
+# One run is interrupted after its ninth step of ten and resumed from the seventh, in
+# the middle of the second epoch; the other is not interrupted.
 RESUME = """
 import keras, pathlib, sys
 from training.fit import fit
@@ -78,7 +78,7 @@ fit(recipe, folder / "straight")
 
 
 def start(backend, *arguments, devices=1):
-    """A process of its own: the backend is chosen once, at the import of Keras."""
+    """Start a process: Keras chooses its backend once, at import."""
     environment = os.environ | {
         "KERAS_BACKEND": backend,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -100,7 +100,7 @@ def output(process):
 
 
 def history(folder):
-    """Losses and the like of each epoch: a list of dictionaries of numbers."""
+    """The metrics of each epoch, without its times."""
     with (folder / "history.csv").open() as file:
         rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
     left_out = ("seconds", "images_per_second")
@@ -108,7 +108,7 @@ def history(folder):
 
 
 def state(folder):
-    """The arrays of a run's last checkpoint."""
+    """The arrays of the last checkpoint."""
     newest = sorted((folder / "checkpoints").glob("*.npz"))[-1]
     arrays = dict(np.load(newest))
     del arrays["__meta__"]
@@ -117,15 +117,19 @@ def state(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder of the runs of one recipe, begun with the same weights."""
+    """The folder of the runs of one recipe from the same initial weights."""
     folder = tmp_path_factory.mktemp("jax")
     recipe = folder / "recipe.yaml"
     recipe.write_text(RECIPE.format(dropout=0.0, weights=folder / "start.keras"))
     first = RECIPE.format(dropout=0.0, weights="null")
     output(start("tensorflow", "-c", START, folder, first))
     words = ("-m", "training", "fit", "--config", recipe, "--output_dir")
-    output(start("jax", *words, folder / "one"))
-    output(start("jax", *words, folder / "two", devices=2))
+    processes = [
+        start("jax", *words, folder / name, devices=devices)
+        for name, devices in (("one", 1), ("two", 2))
+    ]
+    for process in processes:
+        output(process)
     return folder
 
 
@@ -148,7 +152,7 @@ def test_two_devices_compute_what_one_computes(runs):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_knows_how_many_devices_there_were(runs):
+def test_a_checkpoint_records_the_number_of_devices(runs):
     newest = sorted((runs / "two" / "checkpoints").glob("*.npz"))[-1]
     owner = json.loads(str(np.load(newest)["__meta__"]))["owner"]
     assert (owner["workers"], owner["replicas"]) == (1, 2)
@@ -176,7 +180,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path):
         {"jit_compile": "off"},
     ],
 )
-def test_what_only_tensorflow_does_is_refused(change):
+def test_options_that_only_tensorflow_has_are_refused(change):
     recipe = Recipe(data=DataConfig("digits"), **change)
     (name, value) = next(iter(change.items()))
     with pytest.raises(RecipeError, match=f"`{name}` .*jax.* Received: '{value}'"):
