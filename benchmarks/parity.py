@@ -4,8 +4,8 @@
     python -m benchmarks.parity --small    # the same models in small; what tests run
 
 Every model is built by its own library with random weights in every place, written by
-that library, and read by `keras_vit.from_checkpoint`; then ours is written by
-`save_checkpoint` and read by the library. Needs `pip install -e ".[parity]"`.
+that library, and read by `from_preset`; then ours is written by `save_checkpoint` and
+read by the library. Needs `pip install -e ".[parity]"`.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
     path = library.write(twin, folder / "theirs")
     expected = library.run(twin, pixels)
     del twin
-    model = keras_vit.from_checkpoint(path, image_size=image_size)
+    model = keras_vit.VisionTransformer.from_preset(path, image_size=image_size)
     ours = np.asarray(model(pixels))
     back = None
     if case.back and library.read is not None:

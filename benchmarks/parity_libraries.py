@@ -20,7 +20,7 @@ class Library:
         package: Its name, which must be installed.
         build: (arguments, (H, W), classes) -> the model with random weights.
         run: (model, pixels [B, H, W, 3]) -> logits.
-        write: (model, folder) -> the path for `from_checkpoint`.
+        write: (model, folder) -> the path for `from_preset`.
         read: (folder) -> the model.
     """
 

@@ -9,7 +9,23 @@ from keras_vit import _backend  # noqa: F401  isort: skip  before what uses Kera
 from keras_vit import decoding, layers, weights
 from keras_vit._version import __version__
 from keras_vit.classifier import ImageClassifier
-from keras_vit.models import (
+from keras_vit.preprocessing import (
+    ImagePreprocessing,
+    decode_predictions,
+    imagenet_labels,
+    preprocess_input,
+)
+from keras_vit.resnet import (
+    BiTR50x1,
+    BiTR50x3,
+    BiTR101x1,
+    BiTR101x3,
+    BiTR152x2,
+    BiTR152x4,
+    ResNet,
+)
+from keras_vit.specs import SPECS, ViTSpec, parse_resnet, parse_variant
+from keras_vit.vit import (
     R26ViTB32,
     R26ViTS32,
     R50ViTB16,
@@ -28,23 +44,7 @@ from keras_vit.models import (
     ViTS32,
     ViTTi16,
 )
-from keras_vit.preprocessing import (
-    ImagePreprocessing,
-    decode_predictions,
-    imagenet_labels,
-    preprocess_input,
-)
-from keras_vit.resnet import (
-    BiTR50x1,
-    BiTR50x3,
-    BiTR101x1,
-    BiTR101x3,
-    BiTR152x2,
-    BiTR152x4,
-    ResNet,
-)
-from keras_vit.specs import SPECS, ViTSpec, parse_resnet, parse_variant
-from keras_vit.weights.build import from_checkpoint, with_image_size
+from keras_vit.weights.build import with_image_size
 from keras_vit.weights.load import load_checkpoint
 from keras_vit.weights.registry import list_weights
 from keras_vit.weights.save import save_checkpoint
@@ -81,7 +81,6 @@ __all__ = [
     "__version__",
     "decode_predictions",
     "decoding",
-    "from_checkpoint",
     "imagenet_labels",
     "layers",
     "list_weights",

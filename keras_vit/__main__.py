@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
+from keras_vit import weights_commands as command
 from keras_vit.costs import Costs, variant_costs
-from keras_vit.weights import command
 
 
 def main(argv: list[str] | None = None) -> int:

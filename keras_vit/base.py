@@ -1,24 +1,22 @@
-"""What the models share: config, classifier, the grammar of keras.applications."""
+"""The base of all models here: config, classifier, and a check of the pixel range."""
 
 import functools
 import numbers
-import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from keras_vit import pixel_range
-from keras_vit.specs import image_size_pair
 
 
-def _looking(name: str) -> Callable[..., Any]:
-    """A method of `keras.Model` that looks at the range of its images before."""
+def _with_range_check(name: str) -> Callable[..., Any]:
+    """Wrap a method of `keras.Model` so that it checks its images' pixel range."""
 
     @functools.wraps(getattr(keras.Model, name))
     def method(self, *args, **kwargs):
-        self._look_at(*args[:1], **kwargs)
+        self._check_range(*args[:1], **kwargs)
         return getattr(super(ImageModel, self), name)(*args, **kwargs)
 
     return method
@@ -27,77 +25,57 @@ def _looking(name: str) -> Callable[..., Any]:
 class ImageModel(keras.Model):
     """A functional model that its constructor's arguments describe completely.
 
-    A subclass passes them to `describe` once the functional model is there, and every
-    argument becomes an attribute and a part of the config.
+    A subclass's constructor passes its `locals()` to `keep_arguments`, builds the graph
+    from the attributes that this sets, and passes inputs and outputs to this class.
 
-    A warning comes once where the range of the images shows that they are pixels from 0
-    to 255 and should be normalised, or the other way round. No graph changes by that.
+    One warning is raised where the images are pixels from 0 to 255 and the model reads
+    normalised ones, or the other way round. The graph is the same with and without.
     """
 
     preprocessing: Any
     include_preprocessing = True
-    # Whether the images are normalised where there is no `preprocessing`.
+    # Whether images must be normalised where there is no `preprocessing`.
     _reads_normalised = True
-    _range_is_clear = False
+    _range_checked = False
 
-    def __call__(self, *args, **kwargs):
-        """Calls the model on images; see `call`."""
-        self._look_at(*args[:1])
-        return super().__call__(*args, **kwargs)
+    def __init__(self, inputs, outputs, name: str | None = None):
+        super().__init__(inputs, outputs, name=name)
+        self.dtype_policy = self._policy
 
-    fit = _looking("fit")
-    evaluate = _looking("evaluate")
-    predict = _looking("predict")
-
-    def _look_at(self, x=None, **_) -> None:
-        raw = self.reads_raw_pixels
-        if self._range_is_clear or not (raw or self._reads_normalised):
-            return
-        problem = pixel_range.problem(x, raw)
-        self._range_is_clear = problem is not None
-        if problem:
-            warnings.warn(f"{self.name}: {problem}", stacklevel=3)
-
-    def describe(self, arguments: Mapping[str, Any], policy) -> None:
-        """Keeps the constructor's arguments, for `get_config` and as attributes."""
-        self.dtype_policy = policy
-        for argument, value in arguments.items():
-            setattr(self, argument, value)
-        self._argument_names = tuple(arguments)
-
-    @classmethod
-    def from_variant(
-        cls,
-        variant: str,
-        weights: str | os.PathLike[str] | None = None,
-        resample: str = "google",
-        grid: tuple[int, int] | None = None,
-        **kwargs,
-    ):
-        """Builds a published size.
+    def keep_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Make the constructor's arguments attributes, and parts of the config.
 
         Args:
-            variant: Its name, such as `"B/16"`, `"R50+B/16"` or `"R50x1"`.
-            weights: A name of `keras_vit.list_weights(variant)`, `"hf://owner/name"`,
-                the path of a checkpoint of any family or of a `.weights.h5` file, or
-                `None` for random weights. They decide what `kwargs` leave open.
-            resample: How positions go to another grid; see `load_checkpoint`.
-            grid: (h, w) of the positions in a file that does not state it; see there.
-            **kwargs: The other arguments of the class.
-
-        Raises:
-            ValueError: There is no such size, or weights that do not fit.
+            arguments: `locals()` of the constructor, as long as it holds nothing but
+                arguments.
         """
-        if weights is not None:
-            from keras_vit.weights.build import build_variant
+        own = ("self", "__class__", "dtype", "name")
+        values = {key: value for key, value in arguments.items() if key not in own}
+        self._argument_names = tuple(values)
+        for name, value in values.items():
+            if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+                value = int(value)  # NumPy's integers cannot be written as JSON
+            setattr(self, name, value)
+        dtype = arguments["dtype"] or keras.config.dtype_policy()
+        self._policy = keras.dtype_policies.get(dtype)
 
-            return build_variant(cls, variant, weights, kwargs, resample, grid)
-        return cls(**{**cls.variant_arguments(variant), **kwargs})
+    def __call__(self, *args, **kwargs):
+        """Call the model on images; see `call`."""
+        self._check_range(*args[:1])
+        return super().__call__(*args, **kwargs)
 
-    @classmethod
-    def variant_arguments(cls, variant: str) -> dict[str, Any]:
-        """The arguments that make a published size; ValueError for no such size."""
-        raise NotImplementedError
+    fit = _with_range_check("fit")
+    evaluate = _with_range_check("evaluate")
+    predict = _with_range_check("predict")
+
+    def _check_range(self, x=None, **_) -> None:
+        raw = self.reads_raw_pixels
+        if self._range_checked or not (raw or self._reads_normalised):
+            return
+        problem = pixel_range.problem(x, raw)
+        self._range_checked = problem is not None
+        if problem:
+            warnings.warn(f"{self.name}: {problem}", stacklevel=3)
 
     @property
     def reads_raw_pixels(self) -> bool:
@@ -105,7 +83,7 @@ class ImageModel(keras.Model):
         return self.preprocessing is not None and self.include_preprocessing
 
     def get_config(self):
-        """The constructor's arguments, serialised."""
+        """Return the constructor's arguments, serialised."""
         config = {name: getattr(self, name) for name in self._argument_names}
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
@@ -118,7 +96,7 @@ class ImageModel(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Rebuilds the model from `get_config()`."""
+        """Rebuild the model from `get_config()`."""
         config = dict(config)
         for key in ("preprocessing", "dtype"):
             config[key] = keras.saving.deserialize_keras_object(
@@ -131,37 +109,8 @@ class ImageModel(keras.Model):
         return model
 
 
-def check_counts(arguments: dict[str, Any], names: Iterable[str]) -> None:
-    """Makes these arguments plain integers; ValueError for one below 1."""
-    for name in names:
-        value = arguments[name]
-        if not isinstance(value, numbers.Integral) or value < 1:
-            raise ValueError(
-                f"`{name}` must be an integer of at least 1. Received: {name}={value!r}"
-            )
-        arguments[name] = int(value)  # NumPy's integers are no JSON
-
-
-def check_rates(arguments: Mapping[str, Any], names: Iterable[str]) -> None:
-    """ValueError for an argument outside [0, 1)."""
-    for name in names:
-        if not 0.0 <= arguments[name] < 1.0:
-            raise ValueError(
-                f"`{name}` must be in [0, 1). Received: {name}={arguments[name]}"
-            )
-
-
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """ValueError for a value that is none of the choices."""
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
-            f"Received: {name}={value!r}"
-        )
-
-
 def check_model(model: Any) -> None:
-    """TypeError for a model of another kind, such as one around one of ours."""
+    """Raise TypeError unless the model is a VisionTransformer or a ResNet."""
     if not isinstance(model, ImageModel) or hasattr(model, "backbone"):
         raise TypeError(
             "`model` must be a VisionTransformer or a ResNet of keras_vit, such as the "
@@ -169,128 +118,15 @@ def check_model(model: Any) -> None:
         )
 
 
-def check_labels(
-    *, image_size, channels, classes, class_names, preprocessing, **_
-) -> None:
-    """ValueError where what surrounds a model does not fit it."""
-    if class_names is not None and len(class_names) != classes:
-        raise ValueError(
-            "`class_names` must have one name for each class. "
-            f"Received: {len(class_names)} names, classes={classes}"
-        )
-    if preprocessing is None:
-        return
-    for name in ("mean", "std"):
-        value = getattr(preprocessing, name)
-        if isinstance(value, tuple) and len(value) != channels:
-            raise ValueError(
-                f"`preprocessing` must have one {name}, or one for each channel. "
-                f"Received: preprocessing.{name}={value}, channels={channels}"
-            )
-    if preprocessing.image_size != image_size:
-        raise ValueError(
-            "`preprocessing` must produce images of `image_size`. "
-            f"Received: preprocessing.image_size={preprocessing.image_size}, "
-            f"image_size={image_size}"
-        )
-
-
-def connect_classifier(x, classes, head_bias_init, classifier_activation):
-    """The linear classifier on features [B, D], in float32; nothing without classes."""
-    if classes is None:
+def classifier(x, model: ImageModel):
+    """Linear classifier on features [B, D], in float32; `x` for a model without."""
+    if model.classes is None:
         return x
     return keras.layers.Dense(
-        classes,
-        activation=classifier_activation,
+        model.classes,
+        activation=model.classifier_activation,
         kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(head_bias_init),
+        bias_initializer=keras.initializers.Constant(model.head_bias_init),
         dtype="float32",
         name="head",
     )(x)
-
-
-def application(
-    model_class: Any,
-    variant: str,
-    name: str,
-    top: str,
-    poolings: Mapping[str | None, str],
-) -> Callable[..., Any]:
-    """A constructor for one size in the grammar of `keras.applications`.
-
-    Args:
-        model_class: Its `from_variant(variant, ...)` builds the model.
-        variant: Name of the size, such as `"B/16"`.
-        name: Name of the constructor.
-        top: The `head` under the classifier.
-        poolings: The `head` for each value of `pooling` where there is no classifier.
-    """
-
-    def build(
-        include_top: bool = True,
-        weights: str | os.PathLike[str] | None = None,
-        input_shape: tuple[int, int, int] | None = None,
-        pooling: str | None = None,
-        classes: int | None = None,
-        classifier_activation: str | None = "softmax",
-        name: str | None = None,
-        **kwargs,
-    ):
-        check_choice("pooling", pooling, tuple(poolings))
-        arguments = {"name": name, **kwargs}
-        if input_shape is not None:
-            if again := sorted({"image_size", "channels"} & kwargs.keys()):
-                raise ValueError(
-                    "`input_shape` must be alone. "
-                    f"Received: input_shape={input_shape}, and {', '.join(again)}"
-                )
-            if not isinstance(input_shape, Sequence) or len(input_shape) != 3:
-                raise ValueError(
-                    "`input_shape` must be (height, width, channels). "
-                    f"Received: input_shape={input_shape}"
-                )
-            arguments["image_size"] = image_size_pair((input_shape[0], input_shape[1]))
-            arguments["channels"] = input_shape[2]
-        if not include_top:
-            arguments.setdefault("head", poolings[pooling])
-            arguments["classes"] = None
-        else:
-            arguments["classifier_activation"] = classifier_activation
-            if classes is not None:
-                arguments["classes"] = classes
-            if weights is None:
-                arguments.setdefault("head", top)
-        model = model_class.from_variant(variant, weights=weights, **arguments)
-        if include_top and model.classes is None:
-            raise ValueError(
-                "`classes` must be given, or include_top=False: these weights have no "
-                f"classifier. Received: weights={weights!r}"
-            )
-        return model
-
-    build.__name__ = build.__qualname__ = name
-    build.__doc__ = f"""{variant}, as `keras.applications` would have it.
-
-    Args:
-        include_top: Whether the classifier is on top.
-        weights: A name of `keras_vit.list_weights("{variant}")`, `"hf://owner/name"`,
-            the path of a checkpoint of any family or of a `.weights.h5` file, or
-            `None` for random weights.
-        input_shape: (H, W, C); that of the weights when absent, or (224, 224, 3).
-        pooling: Without the top: one of {", ".join(map(repr, poolings))}. `None` gives
-            all of the last layer's features, the others one vector [B, D].
-        classes: Number of classes: that of the weights when absent, or 1,000. Another
-            one than theirs gives a new classifier.
-        classifier_activation: Activation of the scores, or `None` for logits.
-        name: Name of the model.
-        **kwargs: Other arguments of `{model_class.__name__}`; `resample`, how positions
-            go to another grid (see `load_checkpoint`).
-
-    Returns:
-        A `{model_class.__name__}` that reads pixels in [-1, 1] (`preprocess_input`), or
-        pixels from 0 to 255 where `preprocessing` is given.
-
-    Raises:
-        ValueError: An argument or weights that do not fit.
-    """
-    return build

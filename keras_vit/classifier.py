@@ -1,17 +1,18 @@
-"""A classifier around any Keras backbone, in the form of this library's models."""
+"""Image classifier around any Keras backbone."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from keras_vit.base import ImageModel, check_labels, connect_classifier
+from keras_vit.base import ImageModel, classifier
+from keras_vit.checks import check_images_and_classes
 from keras_vit.preprocessing import ImagePreprocessing
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImageClassifier(ImageModel):
-    """Preprocessing, a backbone, and a linear classifier that knows its classes.
+    """Preprocessing, a backbone, and a linear classifier with named classes.
 
     It gives other networks, such as those of `keras.applications`, what the models of
     this library have: raw pixels in, logits out, and a `.keras` file that says how
@@ -36,7 +37,7 @@ class ImageClassifier(ImageModel):
         ValueError: An argument that does not fit.
     """
 
-    _reads_normalised = False  # that is the backbone's affair
+    _reads_normalised = False  # the backbone may normalise by itself
 
     def __init__(
         self,
@@ -50,25 +51,14 @@ class ImageClassifier(ImageModel):
         dtype: Any = None,
         name: str | None = None,
     ):
-        arguments: dict[str, Any] = {
-            "backbone": backbone,
-            "classes": classes,
-            "head_bias_init": head_bias_init,
-            "classifier_activation": classifier_activation,
-            "preprocessing": preprocessing,
-            "class_names": None if class_names is None else list(class_names),
-        }
+        if class_names is not None:
+            class_names = list(class_names)
         _check_backbone(backbone)
-        *size, channels = backbone.input_shape[1:]
-        check_labels(image_size=tuple(size), channels=channels, **arguments)
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        self.keep_arguments(locals())
+        check_images_and_classes(self)
         images = keras.Input(backbone.input_shape[1:], name="images")
         x = images if preprocessing is None else preprocessing(images)
-        outputs = connect_classifier(
-            backbone(x), classes, head_bias_init, classifier_activation
-        )
-        super().__init__(images, outputs, name=name)
-        self.describe(arguments, policy)
+        super().__init__(images, classifier(backbone(x), self), name=name)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -95,7 +85,7 @@ class ImageClassifier(ImageModel):
 
 
 def _check_backbone(backbone) -> None:
-    """ValueError for what does not lead from images of one size to vectors."""
+    """Raise ValueError unless it maps images of one size to vectors."""
     inputs = getattr(backbone, "input_shape", ())
     outputs = getattr(backbone, "output_shape", ())
     if len(inputs) != 4 or None in inputs[1:] or len(outputs) != 2:

@@ -1,4 +1,4 @@
-"""What a Vision Transformer holds inside, by models that share its layers.
+"""Intermediate features and attention weights, as models that share a ViT's layers.
 
 The functions are methods of `VisionTransformer` too. They branch off the model's own
 graph, so the model's layers, weights and names stay as they are.
@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.base import check_choice
+from keras_vit.checks import check_choice
 
 LAYOUTS = ("tokens", "map")
 
@@ -53,54 +53,54 @@ class AttentionWeights(keras.layers.Layer):
 class AttentionRollout(keras.layers.Layer):
     """Attention weights of all blocks to one map (arXiv:2005.00928, section 3).
 
-    In every block a token is half its own, through the residual connection, and half
-    what the mean of the heads takes of the others. The product over the blocks, from
-    the pooled output down, says what the output takes of each patch.
+    A block's matrix is the mean of identity (the residual connection) and of the heads'
+    mean attention weights. The product over the blocks, from the pooled output down,
+    is the share of each patch in the output.
 
     Args:
         grid: (h, w), rows and columns of patches.
         prefix_tokens: Number of tokens before the patches.
-        head: `"token"`, `"gap"` or `"map"`: what the output is made of.
+        pooling: `"token"`, `"avg"` or `"map"`: what the output is made of.
         class_token: Whether the first of the tokens is the class token.
 
     Call arguments:
         blocks: List of tensors [B, A, N, N], first block first.
-        pooling: Tensor [B, A, 1, n]: what attention pooling takes of the class token,
-            if there is one, and of the patches; for `"map"`.
+        pooling_weights: Tensor [B, A, 1, n] of attention pooling over the class token,
+            if there is one, and the patches; for `"map"`.
 
     Returns:
         float32 tensor [B, h, w]; the sum of each map is 1.
     """
 
-    def __init__(self, grid, prefix_tokens, head, class_token, **kwargs):
+    def __init__(self, grid, prefix_tokens, pooling, class_token, **kwargs):
         kwargs.pop("dtype", None)
         super().__init__(dtype="float32", **kwargs)
         self.grid = tuple(grid)
         self.prefix_tokens = prefix_tokens
-        self.head = head
+        self.pooling = pooling
         self.class_token = class_token
 
-    def call(self, blocks, pooling=None):
-        row = self._output_row(pooling)
+    def call(self, blocks, pooling_weights=None):
+        row = self._output_row(pooling_weights)
         for weights in reversed(blocks):
             row = 0.5 * (row + ops.matmul(row, ops.mean(weights, axis=1)))
         patches = row[:, 0, self.prefix_tokens :]
         patches = patches / ops.sum(patches, axis=-1, keepdims=True)
         return ops.reshape(patches, (-1, *self.grid))
 
-    def _output_row(self, pooling):
-        """What the output takes of the last block's tokens: [1 or B, 1, N]."""
+    def _output_row(self, pooling_weights):
+        """Shares of the last block's tokens in the output: [1 or B, 1, N]."""
         height, width = self.grid
         tokens = np.eye(self.prefix_tokens + height * width, dtype="float32")
         patches = tokens[self.prefix_tokens :]
-        if self.head == "token":
+        if self.pooling == "token":
             return tokens[None, :1]
-        if self.head == "gap":
+        if self.pooling == "avg":
             return patches.mean(0)[None, None]
         read = np.concatenate([tokens[: int(self.class_token)], patches])
-        return ops.matmul(ops.mean(pooling, axis=1), read)
+        return ops.matmul(ops.mean(pooling_weights, axis=1), read)
 
-    def compute_output_shape(self, blocks_shape, pooling_shape=None):
+    def compute_output_shape(self, blocks_shape, pooling_weights_shape=None):
         return (blocks_shape[0][0], *self.grid)
 
     def get_config(self):
@@ -108,7 +108,7 @@ class AttentionRollout(keras.layers.Layer):
             **super().get_config(),
             "grid": self.grid,
             "prefix_tokens": self.prefix_tokens,
-            "head": self.head,
+            "pooling": self.pooling,
             "class_token": self.class_token,
         }
 
@@ -125,13 +125,13 @@ def _block_layers(model, blocks: int | Iterable[int]) -> list[keras.layers.Layer
     return [model.get_layer(f"encoder_block_{i % model.depth}") for i in indices]
 
 
-def features(
+def features_model(
     model,
     blocks: int | Iterable[int] = -1,
     prefix_tokens: bool = False,
     layout: str = "tokens",
 ) -> keras.Model:
-    """A model of the outputs of encoder blocks, before the final LayerNorm.
+    """Model of the outputs of encoder blocks, before the final LayerNorm.
 
     Args:
         model: A `VisionTransformer`.
@@ -146,7 +146,7 @@ def features(
         several a list of them.
 
     Raises:
-        ValueError: There is no such block or layout, or a map of prefix tokens.
+        ValueError: An unknown block or layout, or a map of prefix tokens.
     """
     check_choice("layout", layout, LAYOUTS)
     if prefix_tokens and layout == "map":
@@ -170,8 +170,10 @@ def features(
     return _model(model, outputs, "features")
 
 
-def attention_weights(model, blocks: int | Iterable[int] | None = None) -> keras.Model:
-    """A model of the attention weights of encoder blocks (appendix A, equation 6).
+def attention_weights_model(
+    model, blocks: int | Iterable[int] | None = None
+) -> keras.Model:
+    """Model of the attention weights of encoder blocks (appendix A, equation 6).
 
     Args:
         model: A `VisionTransformer` with `attention="full"`.
@@ -179,11 +181,11 @@ def attention_weights(model, blocks: int | Iterable[int] | None = None) -> keras
 
     Returns:
         A functional `keras.Model` from the same images. For one block it gives a
-        float32 tensor [B, A, N, N], what each token (third axis) takes of each (fourth
-        axis, the sum is 1), prefix tokens included; for several a list of them.
+        float32 tensor [B, A, N, N], for each query (third axis) a softmax over the keys
+        (fourth axis), prefix tokens included; for several a list of them.
 
     Raises:
-        ValueError: There is no such block, or attention is axial.
+        ValueError: An unknown block, or attention is axial.
     """
     outputs = _block_attention_weights(
         model, range(model.depth) if blocks is None else blocks
@@ -191,12 +193,12 @@ def attention_weights(model, blocks: int | Iterable[int] | None = None) -> keras
     return _model(model, outputs, "attention_weights")
 
 
-def attention_rollout(model) -> keras.Model:
-    """A model of what the output takes of each patch (Abnar and Zuidema, 2020).
+def attention_rollout_model(model) -> keras.Model:
+    """Model of each patch's share in the output (Abnar and Zuidema, 2020).
 
-    It starts at the class token with `head="token"`, at the mean of the patches with
-    `"gap"`, and with `"map"` at what the pooling's own attention takes. What prefix
-    tokens have is left out.
+    It starts at the class token with `pooling="token"`, at the mean of the patches with
+    `"avg"`, and with `"map"` at the pooling's own attention weights. Prefix tokens'
+    shares are left out.
 
     Args:
         model: A `VisionTransformer` with `attention="full"` and a pooled output.
@@ -206,22 +208,23 @@ def attention_rollout(model) -> keras.Model:
         with (h, w) = `model.grid`; the sum of each map is 1.
 
     Raises:
-        ValueError: Attention is axial, or `head="none"`.
+        ValueError: Attention is axial, or `pooling=None`.
     """
-    if model.head == "none":
+    if model.pooling is None:
         raise ValueError(
-            f"Attention rollout needs a pooled output. Received: head={model.head!r}"
+            "Attention rollout needs a pooled output. "
+            f"Received: pooling={model.pooling!r}"
         )
     inputs = {"blocks": _block_attention_weights(model, range(model.depth))}
-    if model.head == "map":
+    if model.pooling == "map":
         layer = model.get_layer("attention_pooling")
-        inputs["pooling"] = AttentionWeights(
+        inputs["pooling_weights"] = AttentionWeights(
             layer, dtype=layer.dtype_policy, name="attention_pooling_weights"
         )(layer.input)
     rollout = AttentionRollout(
         model.grid,
         model.prefix_tokens,
-        model.head,
+        model.pooling,
         model.class_token,
         name="attention_rollout",
     )(**inputs)

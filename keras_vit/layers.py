@@ -1,4 +1,4 @@
-"""The parts of a Vision Transformer, as Keras layers on any backend.
+"""Layers of a Vision Transformer, for any Keras backend, and the glossary of letters.
 
 Letters in comments and docstrings:
 
@@ -17,21 +17,15 @@ Letters in comments and docstrings:
 import keras
 from keras import ops
 
-from keras_vit.attention import MultiHeadSelfAttention
-from keras_vit.branches import (
-    LAYER_NORM_EPSILON,
-    MLP,
-    LayerNorm,
-    LayerScale,
-    StochasticDepth,
-)
+from keras_vit.checks import check_choice, check_rate
 from keras_vit.positions import (
     PositionEmbedding,
     PositionEmbedding2D,
     RelativePosition,
     SinCosPositionEmbedding,
+    normal,
+    relative_scores,
 )
-from keras_vit.tokens import ClassToken, PatchDropout, RegisterTokens
 
 __all__ = [
     "MLP",
@@ -50,6 +44,328 @@ __all__ = [
     "SinCosPositionEmbedding",
     "StochasticDepth",
 ]
+
+LAYER_NORM_EPSILON = 1e-6
+GELUS = {"tanh": True, "exact": False}  # to keras.activations.gelu's `approximate`
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNorm(keras.layers.Layer):
+    """Layer normalisation over the last axis, computed in the formula's own order.
+
+    Keras's LayerNormalization multiplies the formula out, x * s + (beta - mean * s)
+    with s = gamma / stddev, which takes more passes over the tokens: 2 to 3 % of a
+    B/16 forward pass on CPU.
+
+    Args:
+        epsilon: Added to the variance; the official code's and timm's by default.
+
+    Call arguments:
+        inputs: Tensor [..., D].
+
+    Returns:
+        Tensor of the same shape, computed in float32 at least.
+    """
+
+    def __init__(self, epsilon=LAYER_NORM_EPSILON, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+        self.autocast = False  # as Keras's: float32 tokens and weights are not rounded
+
+    def build(self, input_shape):
+        width = (input_shape[-1],)
+        self.gamma = self.add_weight(
+            name="gamma", shape=width, initializer="ones", autocast=False
+        )
+        self.beta = self.add_weight(
+            name="beta", shape=width, initializer="zeros", autocast=False
+        )
+
+    def call(self, inputs):
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        inputs = ops.cast(inputs, dtype)
+        centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+        normalized = centered * ops.rsqrt(variance + self.epsilon)
+        # Not rsqrt * gamma first: TensorFlow's remapper.cc has a pattern of that order,
+        # and the kernel that it puts there exists for CPUs alone.
+        outputs = normalized * ops.cast(self.gamma, dtype) + ops.cast(self.beta, dtype)
+        return ops.cast(outputs, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def rank_2(tokens):
+    """[..., D] -> [-1, D].
+
+    On CPU only a rank-2 MatMul next to its BiasAdd (and GELU) is fused into one
+    kernel; a Dense layer on rank 3 hides the pattern. It costs nothing elsewhere.
+    """
+    return ops.reshape(tokens, (-1, tokens.shape[-1]))
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Multi-head scaled dot-product attention (appendix A, equations 5 to 8).
+
+    Args:
+        heads: Number of heads A; must divide the width D of the tokens.
+        attention_dropout: Dropout rate on the attention weights. The paper has none.
+        qk_norm: Whether a LayerNorm over K follows the query and key projections
+            (arXiv:2302.05442, section 2).
+        norm_epsilon: Epsilon of these.
+        relative_stddev: Standard deviation of the initial relative embeddings
+            [2 N - 1, K] of its own, or `None` for none; see `relative_scores`.
+
+    Call arguments:
+        tokens: Tensor [B, N, D], the keys and values; or [B, ..., N, D], where N
+            tokens attend to each other.
+        queries: Tensor [B, Q, D]; the tokens themselves when absent.
+        relative_embedding: Tensor [2 N - 1, K] that is not its own.
+        training: Whether dropout is active.
+
+    Returns:
+        Tensor of the queries' shape.
+    """
+
+    def __init__(
+        self,
+        heads,
+        attention_dropout=0.0,
+        qk_norm=False,
+        norm_epsilon=LAYER_NORM_EPSILON,
+        relative_stddev=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.attention_dropout = attention_dropout
+        self.qk_norm = qk_norm
+        self.norm_epsilon = norm_epsilon
+        self.relative_stddev = relative_stddev
+        self.dropout_layer = keras.layers.Dropout(
+            attention_dropout, dtype=self.dtype_policy
+        )
+
+    def build(self, tokens_shape, queries_shape=None):
+        length, width = tokens_shape[-2:]
+        if width % self.heads:
+            raise ValueError(
+                "`heads` must divide the width of the tokens. "
+                f"Received: heads={self.heads}, width={width}"
+            )
+        for name in ("query", "key", "value", "out"):
+            dense = keras.layers.Dense(width, dtype=self.dtype_policy, name=name)
+            dense.build((None, width))
+            setattr(self, name, dense)
+        head_width = width // self.heads
+        if self.qk_norm:
+            for name in ("query_norm", "key_norm"):
+                norm = LayerNorm(self.norm_epsilon, name=name, dtype=self.dtype_policy)
+                norm.build((None, None, None, head_width))
+                setattr(self, name, norm)
+        if self.relative_stddev is not None:
+            self.relative_embedding = self.add_weight(
+                name="relative_embedding",
+                shape=(2 * length - 1, head_width),
+                initializer=normal(self.relative_stddev),
+            )
+
+    def _split_heads(self, dense, tokens):
+        """[B, N, D] -> [B, A, N, K]."""
+        length, width = ops.shape(tokens)[-2], tokens.shape[-1]
+        projected = ops.reshape(
+            dense(rank_2(tokens)), (-1, length, self.heads, width // self.heads)
+        )
+        return ops.transpose(projected, (0, 2, 1, 3))
+
+    def attention_weights(self, tokens, queries=None, relative_embedding=None):
+        """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
+
+        For the arguments see the class. There is no dropout.
+        """
+        queries = tokens if queries is None else queries
+        query = self._split_heads(self.query, queries)
+        key = self._split_heads(self.key, tokens)
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        # Scaled before the product: in half precision the product could overflow.
+        query = query * (query.shape[-1] ** -0.5)
+        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # [B, A, Q, N]
+        if self.relative_stddev is not None:
+            relative_embedding = ops.cast(self.relative_embedding, query.dtype)
+        if relative_embedding is not None:
+            scores = scores + relative_scores(query, relative_embedding)
+        return ops.softmax(ops.cast(scores, "float32"), axis=-1)
+
+    def call(self, tokens, queries=None, relative_embedding=None, training=False):
+        queries = tokens if queries is None else queries
+        weights = self.attention_weights(tokens, queries, relative_embedding)
+        value = self._split_heads(self.value, tokens)
+        weights = ops.cast(weights, value.dtype)
+        weights = self.dropout_layer(weights, training=training)
+        heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, Q, A, K]
+        merged = ops.reshape(heads, (-1, queries.shape[-1]))
+        return ops.reshape(self.out(merged), ops.shape(queries))
+
+    def compute_output_shape(self, tokens_shape, queries_shape=None):
+        return queries_shape or tokens_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "attention_dropout": self.attention_dropout,
+            "qk_norm": self.qk_norm,
+            "norm_epsilon": self.norm_epsilon,
+            "relative_stddev": self.relative_stddev,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MLP(keras.layers.Layer):
+    """Two dense layers with a GELU between them (section 3.1).
+
+    Args:
+        hidden_dim: Width M of the hidden layer.
+        dropout: Dropout rate after each of the two layers (appendix B.1).
+        gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
+            timm and Hugging Face compute.
+
+    Call arguments:
+        tokens: Tensor [B, N, D].
+        training: Whether dropout is active.
+
+    Returns:
+        Tensor [B, N, D].
+    """
+
+    def __init__(self, hidden_dim, dropout=0.0, gelu="tanh", **kwargs):
+        super().__init__(**kwargs)
+        check_choice("gelu", gelu, tuple(GELUS))
+        self.hidden_dim = hidden_dim
+        self.dropout = dropout
+        self.gelu = gelu
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        # The official code's names. TensorFlow sorts a graph's inputs by name before it
+        # looks for MatMul + BiasAdd + GELU, and finds it only where the dense layer's
+        # name comes before "Gelu": with "dense" the step is a third slower in bfloat16.
+        self.dense1 = self._dense("Dense_0", self.hidden_dim)
+        self.dense2 = self._dense("Dense_1", width)
+        self.dense1.build((None, width))
+        self.dense2.build((None, self.hidden_dim))
+
+    def _dense(self, name, units):
+        return keras.layers.Dense(
+            units,
+            kernel_initializer="glorot_uniform",
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def call(self, tokens, training=False):
+        hidden = self.dense1(rank_2(tokens))  # [B * N, M]
+        hidden = keras.activations.gelu(hidden, approximate=GELUS[self.gelu])
+        hidden = self.dropout_layer(hidden, training=training)
+        outputs = self.dropout_layer(self.dense2(hidden), training=training)
+        return ops.reshape(outputs, ops.shape(tokens))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_dim": self.hidden_dim,
+            "dropout": self.dropout,
+            "gelu": self.gelu,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StochasticDepth(keras.layers.Layer):
+    """Drop a residual branch for whole examples while training (arXiv:1603.09382).
+
+    Args:
+        rate: Probability in [0, 1) that an example skips the branch. The branches
+            that stay are scaled by 1 / (1 - rate).
+        seed: Integer or `keras.random.SeedGenerator`.
+
+    Call arguments:
+        branch: Tensor [B, ...].
+        training: Nothing is dropped unless true.
+
+    Returns:
+        Tensor of the same shape.
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        check_rate("rate", rate)
+        self.rate = rate
+        self.seed = seed
+        if rate > 0.0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, branch, training=False):
+        if not training or self.rate == 0.0:
+            return branch
+        shape = (ops.shape(branch)[0],) + (1,) * (len(branch.shape) - 1)
+        keep = 1.0 - self.rate
+        uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
+        kept = ops.cast(uniform < keep, branch.dtype)
+        return branch * kept / keep
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerScale(keras.layers.Layer):
+    """Multiply a residual branch by a learned vector (arXiv:2103.17239, section 2).
+
+    Args:
+        initial_value: Of each element: 0.1 up to 18 blocks, 1e-5 up to 24 and 1e-6
+            beyond in the paper.
+
+    Call arguments:
+        branch: Tensor [B, ..., D].
+
+    Returns:
+        Tensor of the same shape.
+    """
+
+    def __init__(self, initial_value, **kwargs):
+        super().__init__(**kwargs)
+        self.initial_value = initial_value
+
+    def build(self, input_shape):
+        self.gamma = self.add_weight(
+            name="gamma",
+            shape=(input_shape[-1],),
+            initializer=keras.initializers.Constant(self.initial_value),
+        )
+
+    def call(self, branch):
+        return branch * ops.cast(self.gamma, branch.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial_value": self.initial_value}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -144,7 +460,7 @@ class EncoderBlock(keras.layers.Layer):
         return self._add(tokens, branch, self.layer_scale2, training)
 
     def attention_weights(self, tokens, relative_embedding=None):
-        """What the heads' queries take of each token: [B, A, N, N] in float32."""
+        """Attention weights [B, A, N, N] in float32, a softmax over the last axis."""
         return self.attention.attention_weights(
             self.norm1(tokens), relative_embedding=relative_embedding
         )
@@ -175,7 +491,7 @@ class EncoderBlock(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialEncoderBlock(keras.layers.Layer):
-    """Attention within the rows, then within the columns (appendix D.6).
+    """Axial attention: within the rows, then within the columns (appendix D.6).
 
     Two `EncoderBlock`s with weights of their own, `rows` and `columns`: each patch
     attends to its row, passes an MLP, attends to its column, passes another.
@@ -223,9 +539,138 @@ class AxialEncoderBlock(keras.layers.Layer):
         return {**super().get_config(), "grid": self.grid, "block": self.block}
 
 
+def _prepend(tokens, patches):
+    """Concatenate [1, R, D] and every image's [B, N, D]."""
+    shape = (ops.shape(patches)[0], *tokens.shape[1:])
+    tokens = ops.broadcast_to(ops.cast(tokens, patches.dtype), shape)
+    return ops.concatenate([tokens, patches], axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ClassToken(keras.layers.Layer):
+    """Prepend one learned token, initialised to zero (section 3.1, equation 1).
+
+    Call arguments:
+        patches: Tensor [B, N, D].
+
+    Returns:
+        Tensor [B, N + 1, D], the class token first.
+    """
+
+    def build(self, input_shape):
+        self.token = self.add_weight(
+            name="token", shape=(1, 1, input_shape[-1]), initializer="zeros"
+        )
+
+    def call(self, patches):
+        return _prepend(self.token, patches)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, width = input_shape
+        return (batch, None if tokens is None else tokens + 1, width)
+
+    def get_config(self):
+        # Keras makes a config by itself only where `dtype` was given as a string.
+        return super().get_config()
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RegisterTokens(keras.layers.Layer):
+    """Prepend learned tokens that no pooling reads (arXiv:2309.16588, section 2.2).
+
+    Args:
+        count: Number R of register tokens.
+
+    Call arguments:
+        patches: Tensor [B, N, D].
+
+    Returns:
+        Tensor [B, R + N, D], the registers first.
+    """
+
+    def __init__(self, count, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+
+    def build(self, input_shape):
+        self.tokens = self.add_weight(
+            name="tokens",
+            shape=(1, self.count, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=1e-6),
+        )
+
+    def call(self, patches):
+        return _prepend(self.tokens, patches)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, width = input_shape
+        return (batch, None if tokens is None else self.count + tokens, width)
+
+    def get_config(self):
+        return {**super().get_config(), "count": self.count}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchDropout(keras.layers.Layer):
+    """Drop random patches of each image in training (arXiv:2212.00794).
+
+    The shorter sequence, in its order, trains faster.
+
+    Args:
+        rate: Fraction of the patches in [0, 1) to drop; at least one patch stays.
+        prefix_tokens: Leading tokens that always stay.
+        seed: Integer or `keras.random.SeedGenerator`.
+
+    Call arguments:
+        tokens: Tensor [B, prefix + N, D], the number of tokens static.
+        training: Nothing is dropped unless true.
+
+    Returns:
+        Tensor [B, prefix + max(1, floor(N (1 - rate))), D] while training, the
+        tokens themselves otherwise.
+    """
+
+    def __init__(self, rate, prefix_tokens=0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        check_rate("rate", rate)
+        self.rate = rate
+        self.prefix_tokens = prefix_tokens
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, tokens, training=False):
+        patches = tokens.shape[1] - self.prefix_tokens
+        kept = max(1, int(patches * (1.0 - self.rate)))
+        if not training or kept == patches:
+            return tokens
+        shape = (ops.shape(tokens)[0], patches)
+        random = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
+        chosen = ops.sort(ops.top_k(random, kept, sorted=False)[1], axis=1)
+        chosen = ops.expand_dims(chosen + self.prefix_tokens, -1)  # [B, kept, 1]
+        return ops.concatenate(
+            [
+                tokens[:, : self.prefix_tokens],
+                ops.take_along_axis(tokens, chosen, axis=1),
+            ],
+            axis=1,
+        )
+
+    def compute_output_shape(self, input_shape):
+        return input_shape  # at inference
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "rate": self.rate,
+            "prefix_tokens": self.prefix_tokens,
+            "seed": self.seed,
+        }
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionPooling(keras.layers.Layer):
-    """A learned query attends to all tokens: the MAP head (arXiv:2106.04560, 3.3).
+    """Attention pooling by a learned query, the MAP head (arXiv:2106.04560, 3.3).
 
     Args:
         mlp_dim: Width M of the MLP that follows the attention.
@@ -268,7 +713,7 @@ class AttentionPooling(keras.layers.Layer):
         return pooled[:, 0]
 
     def attention_weights(self, tokens):
-        """What the heads' queries take of each token: [B, A, 1, N] in float32."""
+        """Attention weights [B, A, 1, N] in float32, a softmax over the last axis."""
         return self.attention.attention_weights(tokens, queries=self._probes(tokens))
 
     def _probes(self, tokens):

@@ -1,6 +1,6 @@
 """Published checkpoints in and out: families, files, resampling, the registry."""
 
-from keras_vit.weights.build import from_checkpoint, with_image_size
+from keras_vit.weights.build import with_image_size
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.files import WeightsFileError
 from keras_vit.weights.load import load_checkpoint
@@ -21,7 +21,6 @@ __all__ = [
     "PublishedWeights",
     "WeightsFileError",
     "adapt_channels",
-    "from_checkpoint",
     "list_weights",
     "load_checkpoint",
     "open_checkpoint",

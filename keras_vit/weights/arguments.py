@@ -11,7 +11,7 @@ from keras_vit.weights.files import WeightsFileError
 from keras_vit.weights.tables import HEADS_FIRST, HEADS_LAST
 
 # How timm and keras-hub name what becomes of the tokens.
-_POOLINGS = {"token": "token", "avg": "gap", "gap": "gap", "map": "map", "": "none"}
+_POOLINGS = {"token": "token", "avg": "avg", "gap": "avg", "map": "map", "": None}
 
 
 def model_arguments(
@@ -26,8 +26,8 @@ def model_arguments(
     Returns:
         Arguments of `VisionTransformer`, or of `ResNet` for BiT. `heads` and
         `image_size` are absent where neither arrays nor config tell them. A pooling
-        that we do not compute is `head` in words, which no model takes. `grid` is that
-        of the positions where it is stated; without it, `image_size` is that of a
+        that we do not compute is `pooling` in words, which no model takes. `grid` is
+        that of the positions where it is stated; without it, `image_size` is that of a
         square grid.
 
     Raises:
@@ -80,7 +80,7 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         **_stem(shapes),
         **stated.settings(checkpoint),
     }
-    arguments["head"] = _head(checkpoint, shapes, arguments)
+    arguments["pooling"] = _pooling(checkpoint, shapes, arguments)
     arguments.update(stated.class_names(checkpoint, arguments["classes"]))
     heads = _heads(checkpoint, shapes, arguments)
     if heads is not None:
@@ -156,7 +156,7 @@ def _stem(shapes) -> dict[str, Any]:
         return {}
     return {
         "resnet_blocks": _blocks(shapes),
-        "resnet_width": shapes["stem_conv/kernel"][-1] // 64,
+        "resnet_width_factor": shapes["stem_conv/kernel"][-1] // 64,
     }
 
 
@@ -167,33 +167,34 @@ def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         **stated.class_names(checkpoint, classes),
         "blocks": _blocks(shapes),
-        "width": shapes["stem_conv/kernel"][-1] // 64,
+        "width_factor": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
         "classes": classes,
-        "head": "gap" if pooling is None else _POOLINGS.get(pooling, repr(pooling)),
+        "pooling": "avg" if pooling is None else _POOLINGS.get(pooling, repr(pooling)),
     }
 
 
-def _head(checkpoint: Checkpoint, shapes, arguments) -> str:
-    """How tokens become one vector: our `head`, or in words what we do not compute."""
+def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
+    """Our `pooling`, or in words what we do not compute."""
     if "attention_pooling/probe" in shapes:
         usual = "map"
     elif arguments["fc_norm"] or not arguments["class_token"]:
-        usual = "gap"
+        usual = "avg"
     else:
         usual = "token"
     pooling, whole = stated.pooling(checkpoint)
-    head = usual if pooling is None else _POOLINGS.get(pooling)
+    known = pooling is None or pooling in _POOLINGS
     prefix = arguments["class_token"] + arguments["register_tokens"]
     pooled = prefix if whole else 0  # of the tokens before the patches
     ours = {
         "token": arguments["class_token"],
-        "gap": pooled == 0,
+        "avg": pooled == 0,
         "map": pooled == arguments["class_token"],
-        "none": arguments["classes"] is None,
+        None: arguments["classes"] is None,
     }
-    if head is not None and ours[head]:
-        return head
+    ours_here = usual if pooling is None else _POOLINGS.get(pooling)
+    if known and ours[ours_here]:
+        return ours_here
     return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
 
 

@@ -1,4 +1,4 @@
-"""Models that begin with a checkpoint, and living models at another image size."""
+"""Models with the weights of a checkpoint, and models at another image size."""
 
 import inspect
 import logging
@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.base import check_choice, check_model
+from keras_vit.base import check_model
+from keras_vit.checks import check_choice
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
 from keras_vit.weights.arguments import differences, model_arguments
@@ -31,45 +32,75 @@ from keras_vit.weights.resample import (
 )
 
 _LOG = logging.getLogger("keras_vit")
-_SIZES = ("width", "depth", "mlp_dim", "heads", "resnet_blocks", "blocks")
+_SIZES = (
+    *("width", "depth", "mlp_dim", "heads", "resnet_blocks"),
+    *("blocks", "width_factor"),
+)
 
 
-def from_checkpoint(
-    path: str | os.PathLike[str],
-    *,
+def build_preset(
+    model_class: Any,
+    preset: str | os.PathLike[str],
+    arguments: dict[str, Any],
     resample: str = "google",
     grid: tuple[int, int] | None = None,
-    **arguments,
+    variant: str | None = None,
 ):
-    """Builds the model that a checkpoint describes, with its weights.
-
-    The classifier is the file's where `classes` and `head` are not given or are the
-    file's; otherwise it begins anew, and the layer before it (`pre_logits`) is left
-    out.
-
-    The preprocessing that a config beside the weights states is kept with the model
-    (`model.preprocessing`), but is no part of it unless `include_preprocessing=True`:
-    the model reads normalised pixels, as in the project that it comes from.
+    """Build a model with weights: see `PublishedModel.from_preset`.
 
     Args:
-        path: A file or folder of any family, or `"hf://owner/name"`.
-        resample: How positions go to another grid; see `load_checkpoint`.
+        model_class: `VisionTransformer` or `ResNet`.
+        preset: `"VARIANT:NAME"` of published weights, `"hf://owner/name"`, or the path
+            of a checkpoint of any family or of a `.keras` file.
+        arguments: Arguments of the model that replace the file's.
+        resample: How positions are resampled to another grid; see `load_checkpoint`.
         grid: (h, w) of the file's positions; see `load_checkpoint`.
-        **arguments: Arguments of the model that replace the file's, such as `classes`,
-            `image_size`, or `heads`, which files of PyTorch do not always tell.
-
-    Returns:
-        A `VisionTransformer`, or a `ResNet` for BiT. What was adapted is logged.
-
-    Raises:
-        WeightsFileError: The file is missing, damaged or of no known family.
-        ValueError: It does not say enough, or an argument does not fit.
+        variant: The size that the weights must have. With it, `preset` may also be the
+            NAME alone, or a `.weights.h5` file of `save_weights`.
     """
-    path = fetch(path)
+    name = os.fspath(preset)
+    published = None
+    if not os.path.exists(name):
+        match = re.fullmatch(r"([\w+/-]+):([\w@-]+)", name)
+        if variant is None and match:
+            variant, published = match[1], find_weights(*match.groups())
+        elif variant is not None and re.fullmatch(r"[\w@-]+", name):
+            published = find_weights(variant, name)
+    path = fetch(published or name)
+    if path.suffix == ".keras":
+        return _from_keras(model_class, path, arguments, resample)
+    size = {} if variant is None else model_class.variant_arguments(variant)
+    if variant is not None and _is_ours(path):
+        return _load_own(model_class(**{**size, **arguments}), path)
     with open_checkpoint(path) as checkpoint:
+        family = FAMILIES[checkpoint.family]
+        if family.model != model_class.architecture:
+            raise CheckpointError(
+                f"The checkpoint must be one of a {model_class.__name__}. Received: "
+                f"{str(path)!r} of another architecture ({family.title})"
+            )
         file = _stated(checkpoint, grid)
-        kind = FAMILIES[checkpoint.family].model
-    return _build(_model_class(kind), path, file, arguments, resample, grid)
+    if published is not None and "patch_size" in file and "grid" not in file:
+        # The images of every published file are square.
+        grid = _grid(file)
+    arguments = {**size, **arguments}
+    if variant is not None and (wrong := differences(file, _SIZES, arguments.get)):
+        raise CheckpointError(
+            f"`weights` must be of the size {variant}. Received: {str(path)!r} of a "
+            f"model with {', '.join(wrong)}"
+        )
+    return _build(model_class, path, file, arguments, resample, grid)
+
+
+def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
+    """A model of ours from a `.keras` file, some of its arguments replaced."""
+    model = keras.saving.load_model(path, compile=False)
+    if not isinstance(model, model_class):
+        raise CheckpointError(
+            f"The .keras file must hold a {model_class.__name__}. Received: "
+            f"{str(path)!r} with a {type(model).__name__}"
+        )
+    return rebuild(model, resample, **arguments) if arguments else model
 
 
 def _stated(checkpoint: Checkpoint, grid) -> dict[str, Any]:
@@ -78,43 +109,6 @@ def _stated(checkpoint: Checkpoint, grid) -> dict[str, Any]:
     if policy is None and checkpoint.family in MINUS_ONE_TO_ONE:
         policy = {}
     return {**model_arguments(checkpoint, grid), "preprocessing": policy}
-
-
-def _model_class(kind: str):
-    # Here, because the models know this package.
-    from keras_vit.models import VisionTransformer
-    from keras_vit.resnet import ResNet
-
-    return {"vit": VisionTransformer, "resnet": ResNet}[kind]
-
-
-def build_variant(
-    model_class: Any,
-    variant: str,
-    weights: str | os.PathLike[str],
-    arguments: dict[str, Any],
-    resample: str,
-    grid: tuple[int, int] | None,
-):
-    """Builds a published size with weights: see `ImageModel.from_variant`."""
-    name = os.fspath(weights)
-    named = re.fullmatch(r"[\w@-]+", name) and not os.path.exists(name)
-    published = find_weights(variant, name) if named else None
-    path = fetch(published or name)
-    arguments = {**model_class.variant_arguments(variant), **arguments}
-    if _is_ours(path):
-        return _load_own(model_class(**arguments), path)
-    with open_checkpoint(path) as checkpoint:
-        file = _stated(checkpoint, grid)
-    if published is not None and "patch_size" in file and "grid" not in file:
-        # The images of every published file are square.
-        grid = _grid(file)
-    if wrong := differences(file, _SIZES, arguments.get):
-        raise CheckpointError(
-            f"`weights` must be of the size {variant}. Received: {str(path)!r} of a "
-            f"model with {', '.join(wrong)}"
-        )
-    return _build(model_class, path, file, arguments, resample, grid)
 
 
 def _grid(file: dict[str, Any]) -> tuple[int, int] | None:
@@ -155,10 +149,10 @@ def _load_own(model, path: pathlib.Path):
 
 def _build(model_class, path, file, arguments, resample, grid):
     """The file's model with some arguments replaced, and its weights."""
-    head = arguments.get("head", file["head"])
+    pooling = arguments.get("pooling", file["pooling"])
     theirs = file["classes"]
-    wanted = None if head == "none" else arguments.get("classes", theirs)
-    if (wanted, head) == (theirs, file["head"]):
+    wanted = None if pooling is None else arguments.get("classes", theirs)
+    if (wanted, pooling) == (theirs, file["pooling"]):
         policy = "load"
     elif wanted is None:
         policy = "drop"
@@ -181,7 +175,12 @@ def _build(model_class, path, file, arguments, resample, grid):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report is logged, with the same words
         report = load_checkpoint(
-            model, path, head=policy, resample=resample, grid=grid, settings="ignore"
+            model,
+            path,
+            classifier=policy,
+            resample=resample,
+            grid=grid,
+            settings="ignore",
         )
     changed = report.resampled or report.adapted or report.dropped or report.notes
     _LOG.log(logging.WARNING if changed else logging.INFO, "%s", report)
@@ -280,11 +279,11 @@ def with_image_size(
 _ADAPTABLE = (
     *("image_size", "patch_size", "channels", "dtype", "name"),
     *("preprocessing", "include_preprocessing"),
-    *("classes", "class_names", "head", "representation_size"),
+    *("classes", "class_names", "pooling", "representation_size"),
     *("head_bias_init", "classifier_activation"),
     *("dropout", "attention_dropout", "stochastic_depth", "patch_dropout"),
 )
-# What stands above the encoder, and may begin anew with another head.
+# What stands above the encoder, and may begin anew with another pooling.
 _TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
 
 
@@ -372,7 +371,7 @@ def _same_classifier(model, new) -> bool:
     names = (model.class_names, new.class_names)
     return (None in names or names[0] == names[1]) and all(
         getattr(model, name, None) == getattr(new, name, None)
-        for name in ("classes", "head", "representation_size")
+        for name in ("classes", "pooling", "representation_size")
     )
 
 

@@ -21,7 +21,7 @@ _TIMM_RESNETS = {
     ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
     ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
 }
-_TIMM_POOLINGS = {"token": "token", "gap": "avg", "map": "map", "none": ""}
+_TIMM_POOLINGS = {"token": "token", "avg": "avg", "map": "map", None: ""}
 
 
 def problems(model, family: str) -> list[str]:
@@ -39,8 +39,9 @@ def problems(model, family: str) -> list[str]:
 
     if hasattr(model, "blocks"):
         need(family != "hugging_face", "Hugging Face's ViT is no ResNet")
-        known = family != "timm" or (model.blocks, model.width) in _TIMM_RESNETS
-        need(known, f"timm has no BiT with blocks={model.blocks}, width={model.width}")
+        known = family != "timm" or (model.blocks, model.width_factor) in _TIMM_RESNETS
+        sizes = f"blocks={model.blocks}, width_factor={model.width_factor}"
+        need(known, f"timm has no BiT with {sizes}")
         return found
     learned = model.position_embedding == "learned_1d"
     once = model.position_placement in (None, "stem")
@@ -51,29 +52,31 @@ def problems(model, family: str) -> list[str]:
     if family in ("google", "timm"):
         need(model.norm_epsilon == 1e-6, "norm_epsilon must be 1e-6, its own")
     if family == "google":
-        need(model.head != "map", "head must not be 'map'")
+        need(model.pooling != "map", "pooling must not be 'map'")
         need(
-            model.class_token == (model.head != "gap"),
-            "there must be a class token, but not where head='gap'",
+            model.class_token == (model.pooling != "avg"),
+            "there must be a class token, but not where pooling='avg'",
         )
     if family == "hugging_face":
-        need(model.head in ("token", "none"), "head must be 'token'")
+        need(model.pooling in ("token", None), "pooling must be 'token'")
         need(model.class_token, "there must be a class token")
         need(model.resnet_blocks is None, "resnet_blocks must be None")
         both = model.representation_size is not None and model.classes is not None
         need(not both, "representation_size must be None where there are classes")
         pooler = model.representation_size in (None, model.width)
         need(pooler, "representation_size must be the width")
-        pooled = model.representation_size is None or model.head == "token"
-        need(pooled, "representation_size must be None where head='none'")
+        pooled = model.representation_size is None or model.pooling == "token"
+        need(pooled, "representation_size must be None where pooling=None")
         need(model.register_tokens == 0, "register_tokens must be 0")
     if family == "timm":
         known = model.resnet_blocks is None or model.resnet_blocks in _TIMM_HYBRIDS
         need(known, f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
-        need(model.resnet_width == 1, "resnet_width must be 1")
+        need(model.resnet_width_factor == 1, "resnet_width_factor must be 1")
         need(model.representation_size is None, "representation_size must be None")
-        apart = model.head != "map" or not (model.class_token and model.register_tokens)
-        need(apart, "head='map' must have no class token beside register tokens")
+        apart = model.pooling != "map" or not (
+            model.class_token and model.register_tokens
+        )
+        need(apart, "pooling='map' must have no class token beside register tokens")
     return found
 
 
@@ -102,14 +105,14 @@ def _timm(model) -> dict[str, Any]:
     height, width = model.image_size
     classes = model.classes or 0
     if resnet:
-        architecture = _TIMM_RESNETS[model.blocks, model.width]
-        arguments = {"global_pool": _TIMM_POOLINGS[model.head]}
+        architecture = _TIMM_RESNETS[model.blocks, model.width_factor]
+        arguments = {"global_pool": _TIMM_POOLINGS[model.pooling]}
     else:
         architecture, arguments = _timm_vit(model)
     document = {
         "architecture": architecture,
         "num_classes": classes,
-        "num_features": 2048 * model.width if resnet else model.width,
+        "num_features": 2048 * model.width_factor if resnet else model.width,
         "model_args": {**arguments, "in_chans": model.channels},
         "pretrained_cfg": {
             "input_size": [model.channels, height, width],
@@ -146,12 +149,12 @@ def _timm_vit(model) -> tuple[str, dict[str, Any]]:
         "patch_size": model.patch_size,
         "embed_dim": model.width,
         "depth": model.depth,
-        "num_heads": model.heads,
+        "num_heads": model.poolings,
         "mlp_ratio": ratio,
         "class_token": model.class_token,
-        "global_pool": _TIMM_POOLINGS[model.head],
+        "global_pool": _TIMM_POOLINGS[model.pooling],
         # Attention pooling of ours takes in the class token.
-        "pool_include_prefix": model.head == "map" and model.class_token,
+        "pool_include_prefix": model.pooling == "map" and model.class_token,
         "no_embed_class": not model.prefix_positions,
         "reg_tokens": model.register_tokens,
         "init_values": scale,
@@ -177,7 +180,7 @@ def _hugging_face(model) -> dict[str, Any]:
         "model_type": "vit",
         "hidden_size": model.width,
         "num_hidden_layers": model.depth,
-        "num_attention_heads": model.heads,
+        "num_attention_heads": model.poolings,
         "intermediate_size": model.mlp_dim,
         "hidden_act": {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}[model.gelu],
         "hidden_dropout_prob": model.dropout,

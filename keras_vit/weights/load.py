@@ -5,13 +5,14 @@ import warnings
 
 import numpy as np
 
-from keras_vit.base import check_choice, check_model
+from keras_vit.base import check_model
+from keras_vit.checks import check_choice
 from keras_vit.weights.adapt import adapt_kernels, adapt_positions
 from keras_vit.weights.arguments import differences
 from keras_vit.weights.assign import assign, fresh_copy
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.plan import HEAD_POLICIES, Plan
+from keras_vit.weights.plan import CLASSIFIER_POLICIES, Plan
 from keras_vit.weights.report import CheckpointError, LoadReport, shorten
 from keras_vit.weights.resample import RESIZES
 
@@ -20,7 +21,7 @@ def load_checkpoint(
     model,
     path: str | os.PathLike[str],
     *,
-    head: str = "load",
+    classifier: str = "load",
     resample: str = "google",
     grid: tuple[int, int] | None = None,
     settings: str = "match",
@@ -36,9 +37,9 @@ def load_checkpoint(
         model: A `VisionTransformer`, or a `ResNet` for BiT.
         path: An `.npz`, `.safetensors` or `.weights.h5` file, a folder of Hugging Face,
             timm or keras-hub, or `"hf://owner/name"`.
-        head: `"load"` the file's classifier; or leave it out and `"keep"` the model's,
-            or `"reset"` the model's to its initial values; or `"drop"` it, the model
-            having none.
+        classifier: `"load"` the file's classifier; or leave it out and `"keep"` the
+            model's, or `"reset"` the model's to its initial values; or `"drop"` it, the
+            model having none.
         resample: How positions go to another grid: `"google"` (corner-aligned bilinear,
             the official code's), `"timm"` (bicubic, antialiased), `"bicubic"` or
             `"bilinear"`. See `keras_vit.weights.resample_positions`.
@@ -58,7 +59,7 @@ def load_checkpoint(
         ValueError: An argument is none of its choices.
         TypeError: `model` is another kind of model.
     """
-    check_choice("head", head, HEAD_POLICIES)
+    check_choice("classifier", classifier, CLASSIFIER_POLICIES)
     check_choice("resample", resample, tuple(RESIZES))
     check_choice("settings", settings, ("match", "ignore"))
     with open_checkpoint(fetch(path)) as checkpoint:
@@ -66,13 +67,13 @@ def load_checkpoint(
         plan = Plan(model, checkpoint, grid)
         _check_size(plan)
         plan.compare_settings(required=settings == "match")
-        if head == "load":
-            plan.load_head()
+        if classifier == "load":
+            plan.load_classifier()
         else:
-            plan.leave_head(head)
+            plan.leave_classifier(classifier)
         adapt_kernels(plan)
         adapt_positions(plan, resample)
-        plan.place_the_rest(head)
+        plan.place_the_rest(classifier)
         _refuse(plan, strict)
         _verify(plan)
         _assign_all(plan)
@@ -82,7 +83,7 @@ def load_checkpoint(
 def _check_kind(model, checkpoint) -> None:
     """A ResNet's file and a ViT have nothing in common; said at once."""
     check_model(model)
-    kind = "resnet" if hasattr(model, "blocks") else "vit"
+    kind = model.architecture
     family = FAMILIES[checkpoint.family]
     if family.model != kind:
         wanted = {"vit": "a VisionTransformer", "resnet": "a ResNet"}[family.model]
@@ -94,7 +95,10 @@ def _check_kind(model, checkpoint) -> None:
 
 def _check_size(plan: Plan) -> None:
     """Another width fits nowhere; said at once instead of weight by weight."""
-    sizes = ("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width", "blocks")
+    sizes = (
+        *("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width_factor"),
+        *("blocks", "width_factor"),
+    )
     different = differences(plan.file, sizes, lambda name: getattr(plan.model, name))
     if [text for text in different if not text.startswith("depth")]:
         raise CheckpointError(

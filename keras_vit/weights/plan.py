@@ -10,7 +10,7 @@ from keras_vit.weights.checkpoint import Checkpoint, Entry
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.stated import assumed
 
-HEAD_POLICIES = ("load", "keep", "reset", "drop")
+CLASSIFIER_POLICIES = ("load", "keep", "reset", "drop")
 _HEAD = ("head/", "pre_logits/", "attention_pooling/")
 _SETTINGS = ("gelu", "norm_epsilon", "heads", "position_embedding")
 
@@ -97,7 +97,7 @@ class Plan:
                 "whose this model has: outputs may differ where kernels are small"
             )
 
-    def load_head(self) -> None:
+    def load_classifier(self) -> None:
         """The file's classifier must be the model's."""
         if second := self.checkpoint.second_classifiers:
             self.report.unused += second
@@ -109,19 +109,23 @@ class Plan:
         if theirs is ours is None:
             return
         if ours is None:
-            problem = "the file has a classifier, the model none: pass head='drop'"
+            problem = (
+                "the file has a classifier, the model none: pass classifier='drop'"
+            )
         elif theirs is None:
-            problem = "the model has a classifier, the file none: pass head='keep'"
+            problem = (
+                "the model has a classifier, the file none: pass classifier='keep'"
+            )
         elif theirs != ours:
             problem = (
                 f"the file's classifier has {theirs} classes, the model's {ours}: "
-                "pass head='keep' or head='reset'"
+                "pass classifier='keep' or classifier='reset'"
             )
-        elif self.file["head"] != self.model.head:
+        elif self.file["pooling"] != self.model.pooling:
             problem = (
-                f"the file's classifier is for head={self.file['head']!r}, the "
-                f"model's for head={self.model.head!r}: pass head='keep' or "
-                "head='reset'"
+                f"the file's classifier is for pooling={self.file['pooling']!r}, the "
+                f"model's for pooling={self.model.pooling!r}: pass "
+                "classifier='keep' or classifier='reset'"
             )
         else:
             return
@@ -129,17 +133,18 @@ class Plan:
         for path in [path for path in self.entries if path.startswith(_HEAD)]:
             self.refuse(path)
 
-    def leave_head(self, policy: str) -> None:
+    def leave_classifier(self, policy: str) -> None:
         """The file's classifier is left out, as the caller said."""
         ours = [path for path in self.weights if path.startswith("head/")]
         if policy == "drop" and ours:
             self.problems.append(
-                "head='drop' is for a model without classifier: pass head='keep' or "
-                "head='reset'"
+                "classifier='drop' is for a model without classifier: pass "
+                "classifier='keep' or classifier='reset'"
             )
         elif policy != "drop" and not ours:
             self.problems.append(
-                f"head={policy!r} is for a model with a classifier: pass head='drop'"
+                f"classifier={policy!r} is for a model with a classifier: pass "
+                "classifier='drop'"
             )
         for path in [path for path in self.entries if path.startswith(_HEAD)]:
             # The layers below the classifier stay where the model has them.
@@ -157,7 +162,7 @@ class Plan:
         self.values[path] = lambda: np.full(shape, value, "float32")
         self.report.adapted[path] = f"new, all {value}"
 
-    def place_the_rest(self, head: str) -> None:
+    def place_the_rest(self, classifier: str) -> None:
         """What is left goes into the weight of its path, if it has the shape."""
         for path in [path for path in self.entries if path in self.weights]:
             shape, wanted = self.entries[path].shape(), tuple(self.weights[path].shape)
@@ -170,7 +175,7 @@ class Plan:
         self.report.unused += dict.fromkeys(e.name for e in self.entries.values())
         placed = self.values.keys() | self.report.used.keys()
         lacking = [path for path in self.weights if path not in placed]
-        kept = [p for p in lacking if head != "load" and p.startswith(_HEAD)]
+        kept = [p for p in lacking if classifier != "load" and p.startswith(_HEAD)]
         self.report.missing += [path for path in lacking if path not in kept]
         if kept:
             layers = dict.fromkeys(path.partition("/")[0] for path in kept)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_vit.base import check_choice
+from keras_vit.checks import check_choice
 
 
 def linear(distance: np.ndarray) -> np.ndarray:

@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.base import check_choice, check_model
+from keras_vit.base import check_model
+from keras_vit.checks import check_choice
 from keras_vit.weights import configs, grids, preprocessors
 from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.report import CheckpointError

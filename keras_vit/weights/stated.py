@@ -26,9 +26,9 @@ _TIMM_POOLS_PREFIX = re.compile(r"test_vit3")
 _MODEL_TYPES = ("vit", "deit", "vit_msn")
 # What only the config of a family tells.
 _CONFIGURED = {
-    "timm": ("gelu", "heads", "head"),
+    "timm": ("gelu", "heads", "pooling"),
     "hugging_face": ("gelu", "heads", "norm_epsilon"),
-    "keras_hub": ("norm_epsilon", "head"),
+    "keras_hub": ("norm_epsilon", "pooling"),
 }
 
 

@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.base import ImageModel, check_choice
-from keras_vit.residual import StdConv2D
+from keras_vit.base import ImageModel
+from keras_vit.checks import check_choice
+from keras_vit.resnet import StdConv2D
 
 from .options import PRECISIONS
 
@@ -38,7 +39,7 @@ class Backbone(tf.Module):
         outputs = {"logits": model.output, "embedding": model.get_layer("head").input}
         self._call = self._function(keras.Model(model.input, outputs))
         if getattr(model, "attention", None) == "full":
-            self._rollout = self._function(model.attention_rollout())
+            self._rollout = self._function(model.attention_rollout_model())
 
     def __call__(self, pixel_values: tf.Tensor) -> dict[str, tf.Tensor]:
         """See the class."""

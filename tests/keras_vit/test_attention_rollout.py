@@ -10,10 +10,10 @@ pytestmark = pytest.mark.backend
 FORMS = {
     "class token": {},
     "registers": {"register_tokens": 4, "depth": 3},
-    "mean of patches": {"head": "gap", "class_token": False},
-    "mean of patches beside a class token": {"head": "gap", "register_tokens": 2},
-    "attention pooling": {"head": "map", "class_token": False},
-    "attention pooling of all": {"head": "map", "register_tokens": 3},
+    "mean of patches": {"pooling": "avg", "class_token": False},
+    "mean of patches beside a class token": {"pooling": "avg", "register_tokens": 2},
+    "attention pooling": {"pooling": "map", "class_token": False},
+    "attention pooling of all": {"pooling": "map", "register_tokens": 3},
     "one block": {"depth": 1},
     "relative": {"position_embedding": "relative", "position_placement": "shared"},
 }
@@ -35,9 +35,9 @@ def expected_rollout(model, images):
         mixed = heads.mean(1) + np.eye(heads.shape[-1])
         rollout = mixed / mixed.sum(-1, keepdims=True) @ rollout
     prefix = model.prefix_tokens
-    if model.head == "token":
+    if model.pooling == "token":
         row = rollout[:, 0]
-    elif model.head == "gap":
+    elif model.pooling == "avg":
         row = rollout[:, prefix:].mean(1)
     else:
         output = numpy_vit.layer_norm(states[-1][1], weights, "encoder_norm")
@@ -54,7 +54,7 @@ def expected_rollout(model, images):
 @pytest.mark.parametrize("kwargs", FORMS.values(), ids=FORMS)
 def test_it_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
-    rollout = numpy(model.attention_rollout()(images()))
+    rollout = numpy(model.attention_rollout_model()(images()))
     expected = expected_rollout(model, images())
     assert rollout.shape == (2, 11, 7)
     np.testing.assert_allclose(rollout, expected, rtol=1e-3, atol=1e-7)
@@ -63,7 +63,7 @@ def test_it_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
 
 def test_a_model_in_bfloat16_gives_float32_close_by(tiny_vit, images):
     model = tiny_vit(dtype="mixed_bfloat16")
-    rollout = numpy(model.attention_rollout()(images()))
+    rollout = numpy(model.attention_rollout_model()(images()))
     assert rollout.dtype == np.float32
     np.testing.assert_allclose(rollout.sum((1, 2)), 1, rtol=1e-6)
     np.testing.assert_allclose(rollout, expected_rollout(model, images()), atol=2e-3)
@@ -71,15 +71,15 @@ def test_a_model_in_bfloat16_gives_float32_close_by(tiny_vit, images):
 
 @pytest.mark.parametrize("kwargs", [FORMS["attention pooling of all"], {}])
 def test_it_is_saved_and_loaded(tiny_vit, images, tmp_path, kwargs):
-    rollout = tiny_vit(**kwargs).attention_rollout()
+    rollout = tiny_vit(**kwargs).attention_rollout_model()
     rollout.save(tmp_path / "rollout.keras")
     loaded = keras.models.load_model(tmp_path / "rollout.keras", safe_mode=True)
     np.testing.assert_array_equal(numpy(loaded(images())), numpy(rollout(images())))
 
 
 def test_models_without_the_maps_are_refused(tiny_vit):
-    axial = tiny_vit(attention="axial", class_token=False, head="gap")
+    axial = tiny_vit(attention="axial", class_token=False, pooling="avg")
     with pytest.raises(ValueError, match="Received: attention='axial'"):
-        axial.attention_rollout()
-    with pytest.raises(ValueError, match="Received: head='none'"):
-        tiny_vit(head="none").attention_rollout()
+        axial.attention_rollout_model()
+    with pytest.raises(ValueError, match="Received: pooling=None"):
+        tiny_vit(pooling=None).attention_rollout_model()

@@ -25,7 +25,7 @@ FORMS = [
     {"register_tokens": 4, "position_embedding": "relative"},
     {"position_embedding": "relative", "position_placement": "shared"},
     {"position_placement": "shared", "qk_norm": True, "depth": 3},
-    {"attention": "axial", "class_token": False, "head": "gap"},
+    {"attention": "axial", "class_token": False, "pooling": "avg"},
 ]
 
 
@@ -33,23 +33,23 @@ FORMS = [
 def test_features_are_the_blocks_outputs(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     states = numpy_vit.encoder(model, images())
-    outputs = model.features(range(model.depth), prefix_tokens=True)(images())
+    outputs = model.features_model(range(model.depth), prefix_tokens=True)(images())
     for output, (_, expected) in zip(outputs, states, strict=True):
         np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=2e-5)
 
 
 def test_features_are_patches_of_the_last_block_unless_told(tiny_vit, images):
     model = tiny_vit(register_tokens=4)
-    everything = model.features(1, prefix_tokens=True)(images())
-    patches = model.features()(images())
+    everything = model.features_model(1, prefix_tokens=True)(images())
+    patches = model.features_model()(images())
     assert patches.shape == (2, 77, 15)
     np.testing.assert_array_equal(numpy(patches), numpy(everything)[:, 5:])
 
 
 def test_a_map_has_each_patch_at_its_place(tiny_vit, images):
     model = tiny_vit(depth=3)
-    tokens = model.features((0, -2))(images())
-    maps = model.features((0, -2), layout="map")(images())
+    tokens = model.features_model((0, -2))(images())
+    maps = model.features_model((0, -2), layout="map")(images())
     for patches, feature_map in zip(tokens, maps, strict=True):
         assert feature_map.shape == (2, 11, 7, 15)
         for y, x in ((0, 0), (10, 6), (3, 5)):
@@ -61,7 +61,7 @@ def test_attention_weights_equal_the_equation(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     w = numpy_vit.weights_of(model)
     states = numpy_vit.encoder(model, images())
-    outputs = model.attention_weights()(images())
+    outputs = model.attention_weights_model()(images())
     assert len(outputs) == model.depth
     for index, (output, (tokens, _)) in enumerate(zip(outputs, states, strict=True)):
         block = f"encoder_block_{index}"
@@ -74,9 +74,9 @@ def test_attention_weights_equal_the_equation(tiny_vit, images, kwargs):
 
 def test_attention_weights_of_one_block_need_no_later_block(tiny_vit, images):
     model = tiny_vit(depth=3)
-    middle = model.attention_weights(-2)
+    middle = model.attention_weights_model(-2)
     np.testing.assert_array_equal(
-        numpy(middle(images())), numpy(model.attention_weights()(images())[1])
+        numpy(middle(images())), numpy(model.attention_weights_model()(images())[1])
     )
     names = {layer.name for layer in middle.layers}
     assert "encoder_block_0" in names
@@ -88,9 +88,9 @@ def test_the_model_stays_as_it_is(tiny_vit, images, tmp_path):
     before = summary(model), model.get_config(), [w.path for w in model.weights]
     weights, expected = model.get_weights(), numpy(model(images()))
     parts = [
-        model.features((0, 1), layout="map"),
-        model.features(),
-        model.attention_weights(),
+        model.features_model((0, 1), layout="map"),
+        model.features_model(),
+        model.attention_weights_model(),
     ]
     for part in parts:
         part(images())
@@ -106,7 +106,7 @@ def test_the_model_stays_as_it_is(tiny_vit, images, tmp_path):
 
 def test_features_follow_the_models_weights(tiny_vit, images):
     model = tiny_vit()
-    features, weights = model.features(), model.attention_weights(0)
+    features, weights = model.features_model(), model.attention_weights_model(0)
     before = numpy(features(images())), numpy(weights(images()))
     noise = np.random.default_rng(1).normal(size=(2, 2, 3, 15))
     model.get_layer("embedding").kernel.assign_add(noise)
@@ -118,7 +118,7 @@ def test_a_reloaded_model_gives_the_same(tiny_vit, images, tmp_path):
     model = tiny_vit(position_embedding="relative", position_placement="shared")
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
-    for method in ("features", "attention_weights"):
+    for method in ("features_model", "attention_weights_model"):
         ours = getattr(model, method)(1).predict(images(), verbose=0)
         theirs = getattr(loaded, method)(1).predict(images(), verbose=0)
         np.testing.assert_array_equal(theirs, ours)
@@ -126,7 +126,7 @@ def test_a_reloaded_model_gives_the_same(tiny_vit, images, tmp_path):
 
 def test_models_of_features_and_attention_can_be_saved(tiny_vit, images, tmp_path):
     model = tiny_vit(position_embedding="relative", position_placement="shared")
-    for part in (model.features((0, 1)), model.attention_weights((0, 1))):
+    for part in (model.features_model((0, 1)), model.attention_weights_model((0, 1))):
         part.save(tmp_path / "part.keras")
         loaded = keras.models.load_model(tmp_path / "part.keras", safe_mode=True)
         assert loaded.count_params() == part.count_params()
@@ -136,17 +136,18 @@ def test_models_of_features_and_attention_can_be_saved(tiny_vit, images, tmp_pat
 
 def test_half_precision_gives_features_in_it_and_attention_in_float32(tiny_vit, images):
     model = tiny_vit(dtype="mixed_bfloat16")
-    features, weights = model.features()(images()), model.attention_weights(1)(images())
+    features = model.features_model()(images())
+    weights = model.attention_weights_model(1)(images())
     assert keras.backend.standardize_dtype(features.dtype) == "bfloat16"
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     np.testing.assert_allclose(numpy(weights).sum(-1), 1, rtol=0, atol=1e-5)
-    expected = tiny_vit().attention_weights(1)(images())
+    expected = tiny_vit().attention_weights_model(1)(images())
     np.testing.assert_allclose(numpy(weights), numpy(expected), rtol=0, atol=0.02)
 
 
 def test_features_train_a_new_top(tiny_vit, images):
     model = tiny_vit()
-    features = model.features(layout="map")
+    features = model.features_model(layout="map")
     scores = keras.layers.Conv2D(3, 1)(features.output)
     segmenter = keras.Model(features.input, scores)
     segmenter.compile("sgd", "mse")
@@ -158,12 +159,12 @@ def test_features_train_a_new_top(tiny_vit, images):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda m: m.features(2), "2 encoder blocks, from -2 to 1.*blocks=2"),
-        (lambda m: m.features((0, -3)), r"from -2 to 1.*blocks=\(0, -3\)"),
-        (lambda m: m.attention_weights(5), "from -2 to 1.*blocks=5"),
-        (lambda m: m.features(layout="grid"), "`layout` must be one of.*'grid'"),
+        (lambda m: m.features_model(2), "2 encoder blocks, from -2 to 1.*blocks=2"),
+        (lambda m: m.features_model((0, -3)), r"from -2 to 1.*blocks=\(0, -3\)"),
+        (lambda m: m.attention_weights_model(5), "from -2 to 1.*blocks=5"),
+        (lambda m: m.features_model(layout="grid"), "`layout` must be one of.*'grid'"),
         (
-            lambda m: m.features(prefix_tokens=True, layout="map"),
+            lambda m: m.features_model(prefix_tokens=True, layout="map"),
             "no place on a map.*prefix_tokens=True",
         ),
     ],
@@ -174,6 +175,6 @@ def test_an_error_names_the_argument_and_what_came(tiny_vit, make, message):
 
 
 def test_axial_attention_has_no_weights_of_all_tokens(tiny_vit):
-    model = tiny_vit(attention="axial", class_token=False, head="gap")
+    model = tiny_vit(attention="axial", class_token=False, pooling="avg")
     with pytest.raises(ValueError, match="need `attention='full'`.*'axial'"):
-        model.attention_weights()
+        model.attention_weights_model()

@@ -9,7 +9,7 @@ import keras_vit
 
 pytestmark = pytest.mark.backend
 
-AXIAL = {"attention": "axial", "class_token": False, "head": "gap"}
+AXIAL = {"attention": "axial", "class_token": False, "pooling": "avg"}
 BLOCK_PATHS = [
     "norm1/gamma",
     "norm1/beta",
@@ -168,7 +168,7 @@ OPTIONS = {
     "attention",
     "norm_epsilon",
     "resnet_blocks",
-    "resnet_width",
+    "resnet_width_factor",
 }
 
 
@@ -191,21 +191,21 @@ def test_an_axial_block_has_two_blocks_of_weights():
     [
         ({}, (11, 7), 1),
         ({"register_tokens": 4}, (11, 7), 5),
-        ({"register_tokens": 4, "class_token": False, "head": "gap"}, (11, 7), 4),
+        ({"register_tokens": 4, "class_token": False, "pooling": "avg"}, (11, 7), 4),
         ({"image_size": (64, 96), "resnet_blocks": ()}, (8, 12), 1),
         ({"image_size": (64, 96), "resnet_blocks": (1, 1, 1)}, (2, 3), 1),
     ],
 )
 def test_grid_and_prefix_tokens_say_what_the_tokens_are(kwargs, grid, prefix_tokens):
-    model = small(**{"head": "none", **kwargs})
+    model = small(**{"pooling": None, **kwargs})
     assert (model.grid, model.prefix_tokens) == (grid, prefix_tokens)
-    if model.head == "none":
+    if model.pooling is None:
         assert model.output_shape[1] == prefix_tokens + grid[0] * grid[1]
 
 
 def test_patch_dropout_trains_on_fewer_patches(tiny_vit, images):
-    model = tiny_vit(head="none", patch_dropout=0.75, register_tokens=4)
-    plain = tiny_vit(head="none", register_tokens=4)
+    model = tiny_vit(pooling=None, patch_dropout=0.75, register_tokens=4)
+    plain = tiny_vit(pooling=None, register_tokens=4)
     assert model(images(), training=True).shape == (2, 5 + 77 // 4, 15)
     np.testing.assert_array_equal(numpy(model(images())), numpy(plain(images())))
 
@@ -256,16 +256,16 @@ def test_2d_positions_start_as_small_as_others():
         ),
         ({"position_embedding": "learned_2d"}, "even width.*width=15"),
         ({"position_embedding": "sincos2d"}, "multiple of 4.*width=15"),
-        ({"head": "none", "fc_norm": True}, "`fc_norm` stands after the pooling"),
+        ({"pooling": None, "fc_norm": True}, "`fc_norm` follows the pooling"),
         ({"attention": "axial"}, "class_token=False.*class_token=True"),
         ({**AXIAL, "register_tokens": 2}, "register_tokens=0.*register_tokens=2"),
         ({**AXIAL, "position_embedding": "relative"}, "no relative positions"),
         ({**AXIAL, "patch_dropout": 0.5}, "leaves no grid.*attention='axial'"),
         ({"patch_dropout": 0.5, "position_placement": "shared"}, "leaves no grid"),
         ({"patch_dropout": 0.5, "position_embedding": "relative"}, "leaves no grid"),
-        ({"resnet_blocks": (1, 2)}, r"step: of 16.*\(22, 14\).*blocks=\(1, 2\)"),
+        ({"resnet_blocks": (1, 2)}, r"stride: of 16.*\(22, 14\).*blocks=\(1, 2\)"),
         ({"resnet_blocks": (0,)}, "`resnet_blocks` must be a sequence of positive"),
-        ({"resnet_width": 0}, "`resnet_width`.*at least 1"),
+        ({"resnet_width_factor": 0}, "`resnet_width_factor`.*at least 1"),
     ],
 )
 def test_an_error_names_the_argument_and_what_came(kwargs, message):

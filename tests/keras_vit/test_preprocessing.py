@@ -306,7 +306,7 @@ def test_symbolic_images_and_features_are_left_alone(tiny_vit):
             images = keras.Input((22, 14, 3))
             wrapped = keras.Model(images, model(images / 2))
             wrapped.predict(pictures(-1, 1), verbose=0)
-            model.features().predict(pictures(-1, 1), verbose=0)
+            model.features_model().predict(pictures(-1, 1), verbose=0)
 
 
 def test_a_backbone_of_another_kind_may_read_what_it_likes(tiny_vit):

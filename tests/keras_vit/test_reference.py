@@ -11,9 +11,9 @@ pytestmark = pytest.mark.backend
 
 
 @pytest.mark.parametrize("gelu", ["tanh", "exact"])
-@pytest.mark.parametrize("head", ["token", "gap", "map", "none"])
-def test_every_head_and_gelu_equals_the_equations(tiny_vit, images, head, gelu):
-    model = tiny_vit(head=head, gelu=gelu)
+@pytest.mark.parametrize("pooling", ["token", "avg", "map", None])
+def test_every_pooling_and_gelu_equals_the_equations(tiny_vit, images, pooling, gelu):
+    model = tiny_vit(pooling=pooling, gelu=gelu)
     output = keras.ops.convert_to_numpy(model(images()))
     expected = numpy_vit.forward(model, images())
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
@@ -30,30 +30,30 @@ def test_any_number_of_channels_equals_the_equations(tiny_vit, images, channels)
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"class_token": False, "head": "gap"},
-        {"class_token": False, "head": "map"},
+        {"class_token": False, "pooling": "avg"},
+        {"class_token": False, "pooling": "map"},
         {"representation_size": 13},
         {"classes": None},
-        {"classes": None, "representation_size": 13, "head": "gap"},
+        {"classes": None, "representation_size": 13, "pooling": "avg"},
         {"depth": 1, "heads": 3},
         {"prefix_positions": False},
         {"register_tokens": 4},
-        {"register_tokens": 4, "prefix_positions": False, "head": "gap"},
-        {"register_tokens": 4, "class_token": False, "head": "gap"},
-        {"register_tokens": 4, "head": "map"},
-        {"register_tokens": 4, "class_token": False, "head": "map"},
+        {"register_tokens": 4, "prefix_positions": False, "pooling": "avg"},
+        {"register_tokens": 4, "class_token": False, "pooling": "avg"},
+        {"register_tokens": 4, "pooling": "map"},
+        {"register_tokens": 4, "class_token": False, "pooling": "map"},
         {"layer_scale": 0.1},
         {"qk_norm": True},
-        {"fc_norm": True, "head": "token"},
-        {"fc_norm": True, "head": "gap", "representation_size": 13},
-        {"fc_norm": True, "head": "map"},
-        {"norm_epsilon": 0.3, "qk_norm": True, "head": "map"},
-        {"norm_epsilon": 0.3, "fc_norm": True, "head": "gap"},
+        {"fc_norm": True, "pooling": "token"},
+        {"fc_norm": True, "pooling": "avg", "representation_size": 13},
+        {"fc_norm": True, "pooling": "map"},
+        {"norm_epsilon": 0.3, "qk_norm": True, "pooling": "map"},
+        {"norm_epsilon": 0.3, "fc_norm": True, "pooling": "avg"},
         {"position_embedding": "none"},
-        {"attention": "axial", "head": "gap", "class_token": False},
+        {"attention": "axial", "pooling": "avg", "class_token": False},
         {
             "attention": "axial",
-            "head": "map",
+            "pooling": "map",
             "class_token": False,
             "layer_scale": 0.1,
             "qk_norm": True,
@@ -67,7 +67,7 @@ def test_every_form_of_the_model_equals_the_equations(tiny_vit, images, kwargs):
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
 
 
-WITHOUT = {"class_token": False, "head": "gap"}
+WITHOUT = {"class_token": False, "pooling": "avg"}
 PREFIXES = [{}, {"register_tokens": 4}, {"prefix_positions": False}, WITHOUT]
 
 
@@ -101,7 +101,7 @@ def test_every_row_of_table_8_equals_the_equations(
     ],
 )
 def test_a_hybrid_equals_the_equations(tiny_vit, kwargs, grid):
-    model = tiny_vit(image_size=(24, 32), channels=2, resnet_width=1, **kwargs)
+    model = tiny_vit(image_size=(24, 32), channels=2, resnet_width_factor=1, **kwargs)
     pixels = np.random.default_rng(8).uniform(-1, 1, (2, 24, 32, 2)).astype("float32")
     output = keras.ops.convert_to_numpy(model(pixels))
     expected = numpy_vit.forward(model, pixels)
@@ -150,9 +150,9 @@ def _reference_loss(model, images, labels):
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"head": "token"},
-        {"head": "gap"},
-        {"head": "map"},
+        {"pooling": "token"},
+        {"pooling": "avg"},
+        {"pooling": "map"},
         {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
         {"position_embedding": "learned_2d", "width": 30, "register_tokens": 4},
     ],

@@ -8,7 +8,7 @@ from layer_contract import *  # noqa: F403
 from test_specs import shapes_only
 
 import keras_vit
-from keras_vit import residual, resnet
+from keras_vit import resnet
 
 pytestmark = pytest.mark.backend
 
@@ -26,7 +26,17 @@ SIZES = [(22, 13), (19, 24)]  # odd and even, so that SAME pads on one side or b
 SMALL = {"image_size": (33, 26), "blocks": (1, 2), "channels": 5, "classes": 7}
 
 
-@pytest.fixture(params=residual.__all__)
+LAYERS = [
+    name
+    for name, value in vars(resnet).items()
+    if getattr(value, "__module__", "") == resnet.__name__
+    and not name.startswith("_")
+    and isinstance(value, type)
+    and not issubclass(value, keras.Model)
+]
+
+
+@pytest.fixture(params=LAYERS)
 def name(request):
     return request.param
 
@@ -38,7 +48,7 @@ def arguments(name):
 
 @pytest.fixture
 def make(name, arguments):
-    return lambda **kwargs: getattr(residual, name)(**arguments, **kwargs)
+    return lambda **kwargs: getattr(resnet, name)(**arguments, **kwargs)
 
 
 @pytest.fixture
@@ -69,13 +79,13 @@ def below_the_layer(layer):
     }
 
 
-@pytest.mark.parametrize("convention", residual.CONVENTIONS)
+@pytest.mark.parametrize("convention", resnet.CONVENTIONS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("kernel_size", "strides"), [(1, 1), (1, 2), (3, 1), (7, 2)])
 def test_a_standardised_convolution_follows_its_formula(
     convention, size, kernel_size, strides
 ):
-    layer = residual.StdConv2D(11, kernel_size, strides, convention)
+    layer = resnet.StdConv2D(11, kernel_size, strides, convention)
     x = values(2, *size, 5)
     layer.build(x.shape)
     randomise(layer.weights)
@@ -85,9 +95,9 @@ def test_a_standardised_convolution_follows_its_formula(
     np.testing.assert_allclose(numpy(layer(x)), expected, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("convention", residual.CONVENTIONS)
+@pytest.mark.parametrize("convention", resnet.CONVENTIONS)
 def test_small_kernels_show_where_epsilon_stands(convention):
-    layer = residual.StdConv2D(11, 3, convention=convention)
+    layer = resnet.StdConv2D(11, 3, convention=convention)
     layer.build((None, None, None, 5))
     randomise(layer.weights, scale=2e-5)
     expected = numpy_resnet.standardised(
@@ -101,7 +111,7 @@ def test_small_kernels_show_where_epsilon_stands(convention):
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_kernels_are_standardised_in_float32(policy):
     """Around 1 a half-precision copy would lose deviations of 1e-4."""
-    layer = residual.StdConv2D(11, 3, dtype=policy)
+    layer = resnet.StdConv2D(11, 3, dtype=policy)
     x = values(2, 6, 9, 5)
     layer.build(x.shape)
     kernel = 1 + 1e-4 * np.random.default_rng(1).normal(size=layer.kernel.shape)
@@ -112,9 +122,9 @@ def test_kernels_are_standardised_in_float32(policy):
     assert np.abs(error).max() < 0.02 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("convention", residual.CONVENTIONS)
+@pytest.mark.parametrize("convention", resnet.CONVENTIONS)
 def test_a_kernel_of_equal_weights_trains_without_nan(convention):
-    layer = residual.StdConv2D(3, 3, convention=convention)
+    layer = resnet.StdConv2D(3, 3, convention=convention)
     inputs = keras.Input((5, 4, 2))
     model = keras.Model(inputs, layer(inputs))
     layer.kernel.assign(np.ones(layer.kernel.shape))
@@ -125,7 +135,7 @@ def test_a_kernel_of_equal_weights_trains_without_nan(convention):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_group_norm_survives_numbers_whose_squares_overflow(policy):
-    norm = residual.group_norm("norm", "vit", policy)
+    norm = resnet.group_norm("norm", "vit", policy)
     x = 9000 * values(2, 3, 5, 96)
     w = {"norm/gamma": np.ones(96), "norm/beta": np.zeros(96)}
     seen = numpy(keras.ops.cast(keras.ops.cast(x, norm.compute_dtype), "float32"))
@@ -134,9 +144,9 @@ def test_group_norm_survives_numbers_whose_squares_overflow(policy):
     assert np.abs(error).max() < 0.02
 
 
-@pytest.mark.parametrize("convention", residual.CONVENTIONS)
+@pytest.mark.parametrize("convention", resnet.CONVENTIONS)
 def test_group_norm_has_the_official_epsilon(convention):
-    norm = residual.group_norm("norm", convention)
+    norm = resnet.group_norm("norm", convention)
     x = 2e-3 * values(2, 3, 5, 96)
     w = {"norm/gamma": np.ones(96), "norm/beta": np.zeros(96)}
     expected = numpy_resnet.group_norm(x.astype("float64"), w, "norm", convention)
@@ -146,8 +156,8 @@ def test_group_norm_has_the_official_epsilon(convention):
 @pytest.mark.parametrize(
     ("unit", "equations"),
     [
-        (residual.ResidualUnit, numpy_resnet.residual_unit),
-        (residual.PreActivationUnit, numpy_resnet.pre_activation_unit),
+        (resnet.ResidualUnit, numpy_resnet.residual_unit),
+        (resnet.PreActivationUnit, numpy_resnet.pre_activation_unit),
     ],
 )
 @pytest.mark.parametrize(("filters", "strides"), [(32, 1), (64, 1), (32, 2)])
@@ -188,7 +198,7 @@ def test_bit_follows_the_equations():
 
 
 def test_a_wider_bit_follows_the_equations():
-    model = resnet.ResNet(**{**SMALL, "blocks": (1,), "width": 3})
+    model = resnet.ResNet(**{**SMALL, "blocks": (1,), "width_factor": 3})
     randomise(model.weights)
     x = values(2, 33, 26, 5)
     np.testing.assert_allclose(numpy(model(x)), numpy_resnet.bit(model, x), atol=2e-4)
@@ -197,7 +207,7 @@ def test_a_wider_bit_follows_the_equations():
 
 def test_units_begin_as_the_official_code_has_them():
     keras.utils.set_random_seed(4)
-    first, second = residual.ResidualUnit(64), residual.PreActivationUnit(64)
+    first, second = resnet.ResidualUnit(64), resnet.PreActivationUnit(64)
     for unit in (first, second):
         unit.build((None, None, None, 256))
         deviation = numpy(unit.conv2.kernel).std()
@@ -243,7 +253,7 @@ def test_stage_4_is_kept_or_its_units_are_in_stage_3(variant, stages):
     "kwargs",
     [
         {},
-        {"head": "none"},
+        {"pooling": None},
         {"classes": None, "dtype": "mixed_bfloat16"},
         {"class_names": list("abcdefg"), "classifier_activation": "softmax"},
         {"preprocessing": keras_vit.ImagePreprocessing((33, 26)), "channels": 3},
@@ -317,9 +327,9 @@ def test_the_constructors_build_what_their_names_say():
     [
         ({"blocks": (3, 0)}, r"`blocks` must be a sequence of positive.*\(3, 0\)"),
         ({"blocks": 50}, "`blocks` must be a sequence of positive.*blocks=50"),
-        ({"width": 0}, "`width` must be an integer of at least 1.*width=0"),
-        ({"width": 0.5}, "`width` must be an integer of at least 1.*width=0.5"),
-        ({"head": "token"}, "`head` must be one of 'gap', 'none'.*'token'"),
+        ({"width_factor": 0}, "`width_factor` must be an integer of at least 1.*=0"),
+        ({"width_factor": 0.5}, "`width_factor` must be an integer.*=0.5"),
+        ({"pooling": "token"}, "`pooling` must be one of 'avg', None.*'token'"),
         ({"classes": 0}, "`classes` must be an integer of at least 1"),
         ({"channels": 0}, "`channels` must be an integer of at least 1"),
         ({"class_names": ["a"]}, "one name for each class.*1 names, classes=7"),
@@ -336,4 +346,4 @@ def test_an_error_names_the_argument_and_what_came(kwargs, message):
 
 def test_an_unknown_convention_is_refused():
     with pytest.raises(ValueError, match="`convention` must be one of 'vit', 'bit'"):
-        residual.StdConv2D(4, 3, convention="timm")
+        resnet.StdConv2D(4, 3, convention="timm")

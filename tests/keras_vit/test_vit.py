@@ -48,14 +48,19 @@ def test_fit_learns_a_rule(images):
 
 FORMS = [
     {},
-    {"head": "gap", "class_token": False, "gelu": "exact"},
-    {"head": "map", "dropout": 0.1, "attention_dropout": 0.1, "stochastic_depth": 0.2},
-    {"head": "none"},
+    {"pooling": "avg", "class_token": False, "gelu": "exact"},
+    {
+        "pooling": "map",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "stochastic_depth": 0.2,
+    },
+    {"pooling": None},
     {"representation_size": 9, "classifier_activation": "softmax", "channels": 5},
     {"class_names": list("abcdefg"), "preprocessing": True},
     {"dtype": "mixed_bfloat16"},
     {"register_tokens": 4, "prefix_positions": False, "layer_scale": 0.1},
-    {"head": "gap", "fc_norm": True, "qk_norm": True, "norm_epsilon": 1e-3},
+    {"pooling": "avg", "fc_norm": True, "qk_norm": True, "norm_epsilon": 1e-3},
     {"position_embedding": "none", "patch_dropout": 0.5},
     {"position_embedding": "relative", "dtype": "mixed_bfloat16"},
     {"position_embedding": "relative", "position_placement": "shared"},
@@ -68,7 +73,7 @@ FORMS = [
     {"position_embedding": "learned_1d", "position_placement": "shared"},
     {"position_embedding": "sincos2d", "width": 20},
     {"position_embedding": "sincos2d_mae", "width": 20, "dtype": "mixed_bfloat16"},
-    {"attention": "axial", "head": "gap", "class_token": False, "layer_scale": 0.1},
+    {"attention": "axial", "pooling": "avg", "class_token": False, "layer_scale": 0.1},
     {"resnet_blocks": (1, 2), "patch_size": 1, "image_size": (24, 16)},
 ]
 
@@ -227,8 +232,8 @@ def test_every_name_of_the_package_exists():
     [
         ({"image_size": (22, 15)}, "`image_size`.*multiple.*Received.*22, 15"),
         ({"image_size": "big"}, "`image_size` must be.*Received: image_size=big"),
-        ({"head": "cls"}, "`head` must be one of 'token', 'gap', 'map', 'none'"),
-        ({"class_token": False}, "`head='token'` needs the class token"),
+        ({"pooling": "cls"}, "`pooling` must be one of 'token', 'avg', 'map', None"),
+        ({"class_token": False}, "`pooling='token'` needs the class token"),
         ({"heads": 4}, "`heads` must divide the width.*heads=4, width=15"),
         ({"gelu": "fast"}, "`gelu` must be one of 'tanh', 'exact'"),
         ({"class_names": ["a"]}, "one name for each class.*1 names, classes=7"),
@@ -250,7 +255,7 @@ def test_preprocessing_of_another_size_is_refused():
 
 
 def test_an_unknown_pooling_lists_what_exists():
-    with pytest.raises(ValueError, match="None, 'avg', 'token', 'map'.*'max'"):
+    with pytest.raises(ValueError, match="'token', 'avg', 'map', None.*'max'"):
         keras_vit.ViTTi16(include_top=False, pooling="max")
 
 

@@ -232,8 +232,12 @@ VIT_OPTIONS = {
     "heads": [{"heads": 4}],
     "channels": [{"channels": 1}],
     "classes": [{"classes": None, "class_names": None}],
-    "head": [{"head": "gap"}, {"head": "map"}, {"head": "none", "class_names": None}],
-    "class_token": [{"class_token": False, "head": head} for head in ("gap", "map")],
+    "pooling": [
+        {"pooling": "avg"},
+        {"pooling": "map"},
+        {"pooling": None, "class_names": None},
+    ],
+    "class_token": [{"class_token": False, "pooling": p} for p in ("avg", "map")],
     "dropout": [{"dropout": 0.1}],
     "attention_dropout": [{"attention_dropout": 0.1}],
     "stochastic_depth": [{"stochastic_depth": 0.1}],
@@ -253,19 +257,24 @@ VIT_OPTIONS = {
         for kind in ("learned_1d", "learned_2d")
     ],
     "position_stddev": [{"position_stddev": 0.5}],
-    "register_tokens": [{"register_tokens": 2, "head": h} for h in ("token", "map")],
+    "register_tokens": [{"register_tokens": 2, "pooling": p} for p in ("token", "map")],
     "layer_scale": [{"layer_scale": 0.1}],
     "qk_norm": [{"qk_norm": True}],
     "patch_dropout": [{"patch_dropout": 0.5}],
-    "fc_norm": [{"fc_norm": True, "head": "gap"}],
-    "attention": [{"attention": "axial", "class_token": False, "head": "gap"}],
+    "fc_norm": [{"fc_norm": True, "pooling": "avg"}],
+    "attention": [{"attention": "axial", "class_token": False, "pooling": "avg"}],
     "norm_epsilon": [{"norm_epsilon": 1e-3}],
     "resnet_blocks": [
         {"resnet_blocks": blocks, "patch_size": 1, "image_size": (32, 48)}
         for blocks in ((), (1, 1))
     ],
-    "resnet_width": [
-        {"resnet_blocks": (1,), "resnet_width": 2, "patch_size": 2, "image_size": 32}
+    "resnet_width_factor": [
+        {
+            "resnet_blocks": (1,),
+            "resnet_width_factor": 2,
+            "patch_size": 2,
+            "image_size": 32,
+        }
     ],
     "head_bias_init": [{"head_bias_init": -3.0}],
     "classifier_activation": [{"classifier_activation": "softmax"}],
@@ -279,7 +288,7 @@ RESNET = {"image_size": 32, "blocks": (1, 1), "classes": 3, "class_names": NAMES
 RESNET_OPTIONS = {
     "image_size": [{"image_size": (32, 64)}],
     "blocks": [{"blocks": (2,)}],
-    "width": [{"width": 2}],
+    "width_factor": [{"width_factor": 2}],
     **{
         name: VIT_OPTIONS[name]
         for name in (
@@ -288,7 +297,7 @@ RESNET_OPTIONS = {
             *("class_names", "dtype", "name"),
         )
     },
-    "head": [{"head": "none", "class_names": None}],
+    "pooling": [{"pooling": None, "class_names": None}],
 }
 OWN_CLASSES = {
     keras_vit.VisionTransformer: (VIT, VIT_OPTIONS),
@@ -320,6 +329,25 @@ def test_every_option_of_the_models_is_tried(model_class):
         assert always_given or all(case[name] != default for case in cases), name
 
 
+IN_A_RECIPE = [
+    case
+    for name, cases in VIT_OPTIONS.items()
+    if name in {field.name for field in dataclasses.fields(ModelConfig)}
+    for case in cases
+    if case.get("pooling", "token") is not None
+]
+
+
+@pytest.mark.parametrize("case", IN_A_RECIPE, ids=str)
+def test_a_recipe_reaches_every_option(case):
+    without = ("classes", "class_names")
+    arguments = {k: v for k, v in {**VIT, **case}.items() if k not in without}
+    model = build_model(ModelConfig(variant=None, **arguments), NAMES)
+    for name, value in arguments.items():
+        pair = name == "image_size" and isinstance(value, int)
+        assert getattr(model, name) == ((value, value) if pair else value), name
+
+
 def own_model(model_class, arguments, path):
     """A model with random weights in every place, saved."""
     preprocessing = keras_vit.ImagePreprocessing(arguments["image_size"])
@@ -341,7 +369,7 @@ def own_config(own, path, **changes):
     }
     if said["architecture"] == "vit":
         said["representation_size"] = own.representation_size
-        said["head"] = "token" if own.head == "none" else own.head
+        said["pooling"] = own.pooling or "token"
     return ModelConfig(**said | changes)
 
 
@@ -369,7 +397,7 @@ def test_a_run_can_begin_with_any_model_of_ours(model_class, arguments, tmp_path
     policy, vit = own.dtype_policy.name, model_class is keras_vit.VisionTransformer
     images = pixels(own)
     expected = features_of(own, raw(images, own))
-    if own.head == "none":  # which the run pools
+    if own.pooling is None:  # which the run pools
         pool = keras.layers.GlobalAveragePooling2D(dtype="float32")
         expected = np.array(expected[:, 0] if vit else pool(expected))
 
@@ -389,7 +417,7 @@ def test_a_run_can_begin_with_any_model_of_ours(model_class, arguments, tmp_path
     np.testing.assert_array_equal(scores_of(other, images), np.full((2, 5), -2.0))
     assert other.class_names == list("vwxyz")
     assert other.classifier_activation is None
-    taken = ("classes", "class_names", "head", "classifier_activation")
+    taken = ("classes", "class_names", "pooling", "classifier_activation")
     taken += ("preprocessing", "include_preprocessing")
     for name, value in own.get_config().items():
         if name not in taken:
@@ -403,7 +431,7 @@ def test_a_run_can_begin_with_any_model_of_ours(model_class, arguments, tmp_path
         return
     larger = build_model(config, NAMES, policy)
     assert larger.image_size == larger.preprocessing.image_size == size
-    if own.head != "none":
+    if own.pooling is not None:
         images = pixels(larger)
         expected = features_of(keras_vit.with_image_size(own, size), raw(images, own))
         np.testing.assert_array_equal(features_of(larger, images), expected)
@@ -438,7 +466,7 @@ def test_a_classifier_is_kept_for_the_same_classes_only(tmp_path):
 def test_what_a_new_head_needs_begins_anew_and_is_said(tmp_path, caplog):
     path = tmp_path / "best.keras"
     own = own_model(keras_vit.VisionTransformer, VIT | {"representation_size": 7}, path)
-    config = own_config(own, path, head="map", representation_size=None)
+    config = own_config(own, path, pooling="map", representation_size=None)
     model = build_model(config, NAMES)
     assert not np.any(model.get_layer("head").kernel)
     said = [record.getMessage() for record in caplog.records]
@@ -492,10 +520,16 @@ def test_a_baseline_can_be_gone_on_from(built, tmp_path, name):
         ({"depth": 3}, ["`depth`", "1", "3"]),
         ({"heads": 4}, ["`heads`", "3", "4"]),
         ({"variant": "Ti/16"}, ["`width`", "12", "192"]),
-        ({"gelu": "exact"}, ["`gelu`", "tanh", "exact"]),
-        ({"layer_scale": 0.1}, ["`layer_scale`", "None", "0.1"]),
-        ({"position_embedding": "sincos2d"}, ["`position_embedding`", "learned_1d"]),
-        ({"class_token": False, "head": "gap"}, ["`class_token`", "True", "False"]),
+        ({"gelu": "exact"}, ["model.gelu", "tanh", "exact"]),
+        ({"layer_scale": 0.1}, ["model.layer_scale", "None", "0.1"]),
+        (
+            {"position_embedding": "sincos2d"},
+            ["model.position_embedding", "learned_1d"],
+        ),
+        (
+            {"class_token": False, "pooling": "avg"},
+            ["model.class_token", "True", "False"],
+        ),
         ({"image_size": 30}, ["image_size", "multiple of `patch_size`", "30"]),
         ({"architecture": "bit"}, ["model.weights", "ResNet", "VisionTransformer"]),
         ({"weights": __file__ + ".keras"}, ["model.weights", "no such file"]),

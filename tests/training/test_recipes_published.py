@@ -370,7 +370,7 @@ def test_plain_vit_is_that_of_its_config(epochs, accuracy):
     assert ours.published_accuracy == accuracy
     assert (ours.batch_size, ours.loss) == (1024, "softmax")
     model = ours.model
-    assert (model.variant, model.head, model.class_token) == ("S/16", "gap", False)
+    assert (model.variant, model.pooling, model.class_token) == ("S/16", "avg", False)
     assert model.position_embedding == "sincos2d"
     assert model.representation_size == 384
     changes = ours.augmentation

@@ -141,7 +141,7 @@ def training_flops(model: keras.Model) -> int | None:
     """
     if isinstance(model, keras_vit.ResNet):
         sizes = (model.image_size, model.channels, model.classes)
-        return 3 * resnet_costs(model.blocks, model.width, *sizes).flops
+        return 3 * resnet_costs(model.blocks, model.width_factor, *sizes).flops
     if not isinstance(model, keras_vit.VisionTransformer) or model.attention != "full":
         return None
     costs = model_costs(

@@ -69,7 +69,7 @@ def test_every_architecture_gives_the_same_scores_or_is_refused(tmp_path):
         heads = model.blocks[0].attn.num_heads
         folder = write(model, name, tmp_path / name)
         try:
-            ours = keras_vit.from_checkpoint(folder, heads=heads)
+            ours = keras_vit.VisionTransformer.from_preset(folder, heads=heads)
         except ValueError:
             refused.append(name)
             continue

@@ -169,7 +169,7 @@ def test_a_head_policy_is_for_both_classifiers_of_deit(tiny_vit, tmp_path):
     kwargs = {**EXACT, "register_tokens": 1}
     source = tiny_vit(**kwargs)
     model = tiny_vit(seed=12, **kwargs, classes=None)
-    report = load_checkpoint(model, deit(source, tmp_path), head="drop")
+    report = load_checkpoint(model, deit(source, tmp_path), classifier="drop")
     assert sorted(report.dropped) == [
         *("head.bias", "head.weight", "head_dist.bias", "head_dist.weight")
     ]
@@ -227,21 +227,23 @@ def test_a_hybrids_first_convolution_reads_the_channels(tiny_vit, tmp_path):
 def test_another_number_of_classes_asks_for_a_policy(tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
     model = tiny_vit(seed=12, classes=4)
-    message = check_refused(model, path, "7 classes, the model's 4: pass head='keep'")
+    message = check_refused(
+        model, path, "7 classes, the model's 4: pass classifier='keep'"
+    )
     assert "without" not in message
 
 
 def test_a_classifier_for_another_pooling_asks_for_a_policy(tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
-    model = tiny_vit(seed=12, head="gap")
-    check_refused(model, path, "head='token', the model's for head='gap': pass")
+    model = tiny_vit(seed=12, pooling="avg")
+    check_refused(model, path, "pooling='token', the model's for pooling='avg': pass")
 
 
 @pytest.mark.parametrize("classes", [7, 4])
 def test_keep_keeps_the_models_classifier(classes, tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, classes=classes)
     before = arrays_of(model)
-    report = load_checkpoint(model, google(source, tmp_path), head="keep")
+    report = load_checkpoint(model, google(source, tmp_path), classifier="keep")
     after = arrays_of(model)
     for path in ("head/kernel", "head/bias"):
         assert after[path].tobytes() == before[path].tobytes()
@@ -253,7 +255,7 @@ def test_keep_keeps_the_models_classifier(classes, tiny_vit, tmp_path):
 def test_reset_gives_the_classifier_its_initial_values(tiny_vit, images, tmp_path):
     source = tiny_vit(representation_size=9)
     model = tiny_vit(seed=12, classes=4, head_bias_init=-6.9)
-    report = load_checkpoint(model, google(source, tmp_path), head="reset")
+    report = load_checkpoint(model, google(source, tmp_path), classifier="reset")
     np.testing.assert_allclose(numpy(model(images())), np.full((2, 4), -6.9), rtol=1e-6)
     check_others_loaded(model, source, "head/kernel", "head/bias")
     dropped = ["head/bias", "head/kernel", "pre_logits/bias", "pre_logits/kernel"]
@@ -264,18 +266,20 @@ def test_reset_gives_the_classifier_its_initial_values(tiny_vit, images, tmp_pat
 def test_drop_leaves_the_classifier_out(tiny_vit, images, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, classes=None)
     path = google(source, tmp_path)
-    check_refused(model, path, "a classifier, the model none: pass head='drop'")
-    load_checkpoint(model, path, head="drop")
+    check_refused(model, path, "a classifier, the model none: pass classifier='drop'")
+    load_checkpoint(model, path, classifier="drop")
     check_others_loaded(model, source)
 
 
 def test_policies_that_do_not_suit_the_model(tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
-    check_refused(tiny_vit(seed=12), path, "'drop' is for a model wit", head="drop")
+    check_refused(
+        tiny_vit(seed=12), path, "'drop' is for a model wit", classifier="drop"
+    )
     features = tiny_vit(seed=12, classes=None)
     for policy in ("keep", "reset"):
         match = f"{policy!r} is for a model with a classifier"
-        check_refused(features, path, match, head=policy)
+        check_refused(features, path, match, classifier=policy)
 
 
 def test_a_hidden_layer_before_the_classifier_loads_or_is_named(tiny_vit, tmp_path):
@@ -285,7 +289,7 @@ def test_a_hidden_layer_before_the_classifier_loads_or_is_named(tiny_vit, tmp_pa
     message = check_refused(tiny_vit(seed=12), path, match)
     assert "(9, 7)" in message  # the classifier's inputs
     model = tiny_vit(seed=12, classes=None, representation_size=9)
-    load_checkpoint(model, path, head="drop")
+    load_checkpoint(model, path, classifier="drop")
     check_others_loaded(model, source)
 
 

@@ -12,7 +12,7 @@ from foreign_weights import bit
 
 import keras_vit
 from keras_vit import specs
-from keras_vit.base import application
+from keras_vit.applications import application
 from keras_vit.resnet import ResNet
 
 pytestmark = pytest.mark.backend
@@ -26,10 +26,8 @@ SIZE = {"width": 15, "depth": 2, "mlp_dim": 23, "heads": 5}
 def viny(monkeypatch):
     """`keras_vit`'s constructor of a size as small as the tests' model."""
     monkeypatch.setitem(specs.SPECS, "Viny", keras_vit.ViTSpec(**SIZE))
-    poolings = {None: "none", "avg": "gap", "token": "token", "map": "map"}
-    return application(
-        keras_vit.VisionTransformer, "Viny/2", "ViTViny2", "token", poolings
-    )
+    poolings = ("token", "avg", "map", None)
+    return application(keras_vit.VisionTransformer, "Viny/2", "ViTViny2", poolings)
 
 
 def check_others_same(model, source, *changed):
@@ -126,7 +124,7 @@ def test_a_file_alone_is_enough(tiny_vit, images, tmp_path):
     source = tiny_vit(**kwargs)
     config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "image_size": [22, 14]}
     path = hugging_face(source, tmp_path, **config)
-    model = keras_vit.from_checkpoint(path)
+    model = keras_vit.VisionTransformer.from_preset(path)
     check_others_same(model, source)
     expected = numpy_vit.forward(source, images())
     np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
@@ -135,7 +133,7 @@ def test_a_file_alone_is_enough(tiny_vit, images, tmp_path):
 def test_a_bit_file_alone_is_enough(tmp_path):
     source = ResNet(image_size=32, blocks=(1, 2), classes=7)
     path = write_npz(tmp_path / "bit.npz", bit(arrays_of(source)))
-    model = keras_vit.from_checkpoint(path, image_size=64, classes=4)
+    model = ResNet.from_preset(path, image_size=64, classes=4)
     assert (model.blocks, model.image_size) == ((1, 2), (64, 64))
     check_others_same(model, source, "head/kernel", "head/bias")
 
@@ -144,8 +142,8 @@ def test_heads_that_the_file_does_not_tell_are_asked_for(tiny_vit, tmp_path):
     path = timm(tiny_vit(**SQUARE, gelu="exact"), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match="`heads` must be given"):
-        keras_vit.from_checkpoint(path)
-    assert keras_vit.from_checkpoint(path, heads=5).heads == 5
+        keras_vit.VisionTransformer.from_preset(path)
+    assert keras_vit.VisionTransformer.from_preset(path, heads=5).heads == 5
 
 
 # with_image_size
@@ -153,8 +151,8 @@ def test_heads_that_the_file_does_not_tell_are_asked_for(tiny_vit, tmp_path):
 LIVING = [
     {},
     {"prefix_positions": False},
-    {"register_tokens": 4, "head": "gap"},
-    {"class_token": False, "head": "map"},
+    {"register_tokens": 4, "pooling": "avg"},
+    {"class_token": False, "pooling": "map"},
     {"position_embedding": "learned_2d", "width": 20},
     {"position_embedding": "learned_2d", "width": 20, "register_tokens": 2},
     {"position_embedding": "sincos2d", "width": 20},

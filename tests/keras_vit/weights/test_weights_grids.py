@@ -20,9 +20,9 @@ DECEPTIVE = [(h, w) for h, w in GRIDS if h != w and math.isqrt(h * w) ** 2 == h 
 TINY = {"patch_size": 2, "width": 6, "depth": 1, "mlp_dim": 5, "heads": 3}
 REGISTERS = {"register_tokens": 5, "prefix_positions": False}
 FORMS = [
-    ("google", {"head": "gap", "class_token": False}),
-    ("timm", {"head": "gap", "class_token": False}),
-    ("timm", {"head": "gap", "class_token": False, "register_tokens": 3}),
+    ("google", {"pooling": "avg", "class_token": False}),
+    ("timm", {"pooling": "avg", "class_token": False}),
+    ("timm", {"pooling": "avg", "class_token": False, "register_tokens": 3}),
     ("timm", REGISTERS),
     ("timm", {**REGISTERS, "prefix_positions": True}),
 ]
@@ -72,16 +72,16 @@ def test_other_prefix_tokens_go_there_and_back(family, kwargs, tmp_path):
 def test_a_file_of_ours_states_its_grid(family, tmp_path):
     source = make((9, 16))
     path = check_round_trip(source, family, tmp_path)
-    model = keras_vit.from_checkpoint(path, image_size=(18, 32), heads=3)
+    model = keras_vit.VisionTransformer.from_preset(path, image_size=(18, 32), heads=3)
     foreign_files.check_unmoved(model, arrays_of(source))
-    assert keras_vit.from_checkpoint(path, heads=3).grid == (9, 16)
+    assert keras_vit.VisionTransformer.from_preset(path, heads=3).grid == (9, 16)
     report = load_checkpoint(make((12, 12)), path, settings="ignore")
     assert "grid (9, 16) to (12, 12)" in str(report)
 
 
 @pytest.mark.parametrize("write", ["google", "big_vision", "timm", "hugging_face"])
 def test_what_nothing_states_is_asked(write, tmp_path):
-    head = {"head": "gap", "class_token": False} if write == "big_vision" else {}
+    head = {"pooling": "avg", "class_token": False} if write == "big_vision" else {}
     source, model = make((9, 16), **head), make((9, 16), **head)
     path = getattr(foreign_files, write)(source, tmp_path)
     (tmp_path / "config.json").unlink(missing_ok=True)
@@ -93,10 +93,10 @@ def test_what_nothing_states_is_asked(write, tmp_path):
         load_checkpoint(model, path, settings="ignore")
     foreign_files.check_unmoved(model, before)
     with pytest.raises(CheckpointError, match=asked):
-        keras_vit.from_checkpoint(path, image_size=(18, 32), heads=3)
+        keras_vit.VisionTransformer.from_preset(path, image_size=(18, 32), heads=3)
     load_checkpoint(model, path, grid=(9, 16), settings="ignore")
     foreign_files.check_unmoved(model, arrays_of(source))
-    model = keras_vit.from_checkpoint(path, heads=3, grid=(9, 16))
+    model = keras_vit.VisionTransformer.from_preset(path, heads=3, grid=(9, 16))
     foreign_files.check_unmoved(model, arrays_of(source))
 
 
@@ -104,8 +104,8 @@ def test_squares_of_which_one_has_positions_for_its_prefix_tokens_are_asked(tmp_
     source = make((3, 3), register_tokens=4, prefix_positions=False)
     path = foreign_files.timm(source, tmp_path)
     with pytest.raises(CheckpointError, match=r"of grid \(2, 2\) or \(3, 3\)"):
-        keras_vit.from_checkpoint(path)
-    model = keras_vit.from_checkpoint(path, grid=(3, 3))
+        keras_vit.VisionTransformer.from_preset(path)
+    model = keras_vit.VisionTransformer.from_preset(path, grid=(3, 3))
     foreign_files.check_unmoved(model, arrays_of(source))
 
 
@@ -121,9 +121,7 @@ def test_a_published_file_is_of_square_images(monkeypatch, tmp_path, caplog):
     source = keras_vit.VisionTransformer.from_variant("Ti/16", classes=None)
     path = foreign_files.google(source, tmp_path)
     monkeypatch.setattr("keras_vit.weights.build.fetch", lambda published: path)
-    keras_vit.VisionTransformer.from_variant(
-        "Ti/16", weights="augreg_in21k", image_size=(112, 448)
-    )
+    keras_vit.VisionTransformer.from_preset("Ti/16:augreg_in21k", image_size=(112, 448))
     assert "grid (14, 14) to (7, 28)" in caplog.text
     with pytest.raises(CheckpointError, match="pass grid="):
         keras_vit.ViTTi16(weights=path, include_top=False, input_shape=(112, 448, 3))
@@ -146,5 +144,5 @@ def test_a_comment_of_somebody_else_states_nothing(comment, tmp_path):
     keras_vit.save_checkpoint(source, tmp_path / "m.npz")
     with zipfile.ZipFile(tmp_path / "m.npz", "a") as archive:
         archive.comment = comment
-    model = keras_vit.from_checkpoint(tmp_path / "m.npz")
+    model = keras_vit.VisionTransformer.from_preset(tmp_path / "m.npz")
     foreign_files.check_unmoved(model, arrays_of(source))

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.backend
 EXACT = {"gelu": "exact"}
 HUGGING_FACE = {"gelu": "exact", "norm_epsilon": 1e-12}
 BIG_VISION = {"prefix_positions": False}
-MAP = {"head": "map", "class_token": False}
+MAP = {"pooling": "map", "class_token": False}
 HYBRID = {"image_size": (32, 64), "resnet_blocks": (1, 2), "patch_size": 2}
 
 
@@ -52,16 +52,16 @@ def check_loaded(model, source, report, family):
     [
         (google, {}),
         (google, {"representation_size": 9}),
-        (google, {"head": "gap", "class_token": False}),
+        (google, {"pooling": "avg", "class_token": False}),
         (google, {"classes": None}),
         (big_vision, BIG_VISION),
-        (big_vision, {"head": "gap", "class_token": False}),
+        (big_vision, {"pooling": "avg", "class_token": False}),
         (big_vision, MAP),
         (big_vision, {"position_embedding": "sincos2d", "width": 20, **MAP}),
         (timm, EXACT),
         (timm, {**EXACT, **MAP}),
-        (timm, {**EXACT, "head": "gap", "class_token": False, "fc_norm": True}),
-        (timm, {**EXACT, "head": "gap", "fc_norm": True}),
+        (timm, {**EXACT, "pooling": "avg", "class_token": False, "fc_norm": True}),
+        (timm, {**EXACT, "pooling": "avg", "fc_norm": True}),
         (timm, {**EXACT, "register_tokens": 4}),
         (timm, {**EXACT, "register_tokens": 4, "prefix_positions": False}),
         (timm, {**EXACT, "layer_scale": 0.1, "qk_norm": True}),

@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit import ImagePreprocessing
 
 pytest.importorskip("safetensors")
+from_preset = keras_vit.VisionTransformer.from_preset
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 IN_BYTES = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
@@ -55,7 +56,7 @@ def timm_folder(model, folder, **preprocessing):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_read_is_written_again(family, tiny_vit, tmp_path):
     source = timm_folder(tiny_vit(**SQUARE), tmp_path, **TIMM_DEIT)
-    model = keras_vit.from_checkpoint(source)
+    model = from_preset(source)
     assert policy_of(model) == DEIT
     keras.saving.save_model(model, tmp_path / "m.keras")
     model = keras.models.load_model(tmp_path / "m.keras")
@@ -66,7 +67,7 @@ def test_what_is_read_is_written_again(family, tiny_vit, tmp_path):
         config = json.loads((tmp_path / "timm/config.json").read_text())
         written = config["pretrained_cfg"]
         assert {name: written[name] for name in TIMM_DEIT} == TIMM_DEIT
-    again = policy_of(keras_vit.from_checkpoint(tmp_path / family))
+    again = policy_of(from_preset(tmp_path / family))
     if family == "hugging_face":  # which has whole pixels: 14 of 15
         assert again.pop("crop_fraction") == pytest.approx(14 / 15)
     assert again.items() <= DEIT.items()
@@ -83,7 +84,7 @@ def test_every_policy_goes_there_and_back(family, tiny_vit, tmp_path):
         layer = ImagePreprocessing((14, 14), antialias=True, **policy)
         model.preprocessing, model.include_preprocessing = layer, False
         keras_vit.save_checkpoint(model, tmp_path, family)
-        again = policy_of(keras_vit.from_checkpoint(tmp_path))
+        again = policy_of(from_preset(tmp_path))
         assert again == {**policy, "antialias": True}
 
 
@@ -119,10 +120,10 @@ def test_the_model_reads_what_the_other_project_feeds(tiny_vit, images, tmp_path
     pixels = np.random.default_rng(3).uniform(0, 255, (2, 14, 14, 3))
     normalised = ((pixels / 255 - MEAN) / STD).astype("float32")
     expected = foreign_files.numpy(source(normalised))
-    model = keras_vit.from_checkpoint(path)
+    model = from_preset(path)
     assert not model.reads_raw_pixels
     np.testing.assert_allclose(model(normalised), expected, atol=1e-6)
-    model = keras_vit.from_checkpoint(path, include_preprocessing=True)
+    model = from_preset(path, include_preprocessing=True)
     assert model.reads_raw_pixels
     np.testing.assert_allclose(model(pixels.astype("float32")), expected, atol=1e-4)
     larger = keras_vit.with_image_size(model, 28)
@@ -132,18 +133,18 @@ def test_the_model_reads_what_the_other_project_feeds(tiny_vit, images, tmp_path
 
 def test_googles_files_mean_minus_one_to_one(tiny_vit, tmp_path):
     path = foreign_files.google(tiny_vit(image_size=(14, 14)), tmp_path)
-    assert keras_vit.from_checkpoint(path).preprocessing is None
-    model = keras_vit.from_checkpoint(path, include_preprocessing=True)
+    assert from_preset(path).preprocessing is None
+    model = from_preset(path, include_preprocessing=True)
     assert (model.preprocessing.mean, model.preprocessing.std) == (127.5, 127.5)
 
 
 def test_other_statistics_than_the_weights_are_said(tiny_vit, tmp_path, caplog):
     path = timm_folder(tiny_vit(**SQUARE), tmp_path, **TIMM_DEIT)
     layer = ImagePreprocessing((14, 14), **IN_BYTES)
-    assert keras_vit.from_checkpoint(path, preprocessing=layer).reads_raw_pixels
+    assert from_preset(path, preprocessing=layer).reads_raw_pixels
     assert "trained on" not in caplog.text
     google = ImagePreprocessing((14, 14))
-    keras_vit.from_checkpoint(path, preprocessing=google)
+    from_preset(path, preprocessing=google)
     assert "trained on pixels with mean=(123.675, 116.28" in caplog.text
 
 
@@ -168,7 +169,7 @@ def test_hugging_faces_processors_are_read(config, expected, tiny_vit, tmp_path)
     )
     config = {"image_processor_type": "ViTImageProcessor", **config}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
-    found = policy_of(keras_vit.from_checkpoint(path))
+    found = policy_of(from_preset(path))
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
 
@@ -184,7 +185,7 @@ def test_keras_hubs_converters_are_read(tiny_vit, tmp_path):
         "crop_to_aspect_ratio": False,
     }
     (folder / "image_converter.json").write_text(json.dumps({"config": config}))
-    found = policy_of(keras_vit.from_checkpoint(folder))
+    found = policy_of(from_preset(folder))
     assert found["mean"] == pytest.approx(IN_BYTES["mean"])
     assert found["std"] == pytest.approx(IN_BYTES["std"])
     assert (found["interpolation"], found["resize"]) == ("bicubic", "plain")
@@ -204,19 +205,19 @@ def test_a_policy_that_we_do_not_compute_is_left_out(
     change, tiny_vit, tmp_path, caplog
 ):
     path = timm_folder(tiny_vit(**SQUARE), tmp_path, **{**TIMM_DEIT, **change})
-    assert keras_vit.from_checkpoint(path).preprocessing is None
+    assert from_preset(path).preprocessing is None
     assert "the preprocessing stated beside it is left out" in caplog.text
 
 
 def test_statistics_of_three_channels_are_not_for_one(tiny_vit, tmp_path, caplog):
     path = timm_folder(tiny_vit(**SQUARE), tmp_path, **TIMM_DEIT)
-    assert keras_vit.from_checkpoint(path, channels=1).preprocessing is None
+    assert from_preset(path, channels=1).preprocessing is None
     assert "not for 1 channels" in caplog.text
     with pytest.raises(ValueError, match="`preprocessing` must be given for 1 channel"):
-        keras_vit.from_checkpoint(path, channels=1, include_preprocessing=True)
+        from_preset(path, channels=1, include_preprocessing=True)
     (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 5}}')
     with pytest.raises(ValueError, match="nothing beside the file states it"):
-        keras_vit.from_checkpoint(path, include_preprocessing=True)
+        from_preset(path, include_preprocessing=True)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_published_file_goes_whole_into_the_official_architecture(published):
     assert model.representation_size == (model.width if row.pre_logits else None)
     assert (model.patch_size, model.classes) == (row.patch, row.classes)
     assert model.image_size == (row.rows * row.side,) * 2
-    assert (model.resnet_blocks, model.resnet_width) == (row.units, 1)
+    assert (model.resnet_blocks, model.resnet_width_factor) == (row.units, 1)
     assert (model.head, model.gelu, model.norm_epsilon) == ("token", "tanh", 1e-6)
 
 
@@ -276,7 +276,7 @@ def test_big_vision_without_an_array_of_positions_has_waves(tmp_path):
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:
         model = build(keras_vit.VisionTransformer, checkpoint)
         check_all_used(model, checkpoint, arrays)
-    assert (model.position_embedding, model.head) == ("sincos2d", "gap")
+    assert (model.position_embedding, model.pooling) == ("sincos2d", "avg")
     assert model.count_params() == 22_049_896 - 196 * 384
 
 

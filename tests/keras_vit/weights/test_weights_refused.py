@@ -190,7 +190,7 @@ def test_large_numbers_alone_are_no_reason_to_warn(tiny_vit, model, tmp_path):
         ({"layer_scale": 0.1}, "without an array: encoder_block_0/layer_scale1/gamma"),
         ({"qk_norm": True}, "encoder_block_0/attention/key_norm/beta and 4 more"),
         ({"fc_norm": True}, "without a weight: Transformer/encoder_norm/scale"),
-        ({"class_token": False, "head": "gap"}, "without a weight: cls"),
+        ({"class_token": False, "pooling": "avg"}, "without a weight: cls"),
         ({"position_embedding": "none"}, "posembed_input/pos_embedding"),
         (
             {"position_placement": "every_layer"},
@@ -261,7 +261,7 @@ def test_a_config_of_another_type_of_model(kind, tiny_vit, tmp_path):
     model = tiny_vit(seed=12, **kwargs)
     check_refused(model, path, match, WeightsFileError)
     with pytest.raises(WeightsFileError, match=match):
-        keras_vit.from_checkpoint(path, grid=(11, 7))
+        keras_vit.VisionTransformer.from_preset(path, grid=(11, 7))
 
 
 @pytest.mark.parametrize("writer", [google, big_vision, timm, hugging_face, keras_hub])
@@ -277,18 +277,18 @@ def test_patches_that_are_not_square(sides, writer, tiny_vit, tmp_path, monkeypa
     monkeypatch.undo()
     match = rf"Patches must be square.*\({sides[0]}, {sides[1]}\)"
     with pytest.raises(WeightsFileError, match=match):
-        keras_vit.from_checkpoint(path, grid=(11, 7), heads=5)
+        keras_vit.VisionTransformer.from_preset(path, grid=(11, 7), heads=5)
     check_refused(tiny_vit(), path, match, WeightsFileError)
 
 
 def test_pooling_that_only_the_name_of_an_architecture_tells(tiny_vit, tmp_path):
-    source = tiny_vit(head="map", class_token=False, register_tokens=1, **EXACT)
+    source = tiny_vit(pooling="map", class_token=False, register_tokens=1, **EXACT)
     arguments = {"num_heads": 5, "global_pool": "map"}
     name = "test_vit3.r160_in1k"
     path = timm(source, tmp_path, architecture=name, model_args=arguments)
-    match = "head=.*'map' of all tokens"
-    with pytest.raises(ValueError, match="`head` must be one of.*all tokens"):
-        keras_vit.from_checkpoint(path, grid=(11, 7))
+    match = "pooling=.*'map' of all tokens"
+    with pytest.raises(ValueError, match="`pooling` must be one of.*all tokens"):
+        keras_vit.VisionTransformer.from_preset(path, grid=(11, 7))
     check_refused(source, path, match)
 
 
@@ -327,7 +327,7 @@ def test_any_change_of_any_array_loads_or_is_refused(family, tiny_vit, tmp_path)
     """Dropped, renamed or reshaped: no error but the two that are promised."""
     kwargs = {
         "google": {"representation_size": 9},
-        "big_vision": {"head": "map", "class_token": False},
+        "big_vision": {"pooling": "map", "class_token": False},
         "timm": {**EXACT, "register_tokens": 2, "qk_norm": True},
         "hugging_face": {"gelu": "exact", "norm_epsilon": 1e-12},
     }[family]

@@ -16,7 +16,7 @@ from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
 from keras_vit.weights.arguments import model_arguments
 
 EXACT = {"gelu": "exact"}
-GAP = {"head": "gap", "class_token": False}
+GAP = {"pooling": "avg", "class_token": False}
 
 
 def needs(name):
@@ -54,11 +54,11 @@ def arguments_of(path):
         ({}, {"global_pool": ""}, "'token' of the patches"),
         ({"classes": None}, {"global_pool": ""}, "none"),
         ({}, {"global_pool": "avg", "pool_include_prefix": True}, "'avg' of all"),
-        ({"head": "map"}, {}, "'map' of the patches"),
-        ({"head": "map"}, {"pool_include_prefix": True}, "map"),
-        ({"head": "map", "class_token": False}, {}, "map"),
+        ({"pooling": "map"}, {}, "'map' of the patches"),
+        ({"pooling": "map"}, {"pool_include_prefix": True}, "map"),
+        ({"pooling": "map", "class_token": False}, {}, "map"),
         (
-            {"head": "map", "register_tokens": 2},
+            {"pooling": "map", "register_tokens": 2},
             {"pool_include_prefix": True},
             "'map' of all",
         ),
@@ -67,17 +67,17 @@ def arguments_of(path):
     ],
 )
 def test_the_pooling_is_the_configs_where_we_compute_it(
-    kwargs, options, head, tiny_vit, tmp_path
+    kwargs, options, pooling, tiny_vit, tmp_path
 ):
     source = tiny_vit(**EXACT, **kwargs)
     args = {"num_heads": 5, "img_size": [22, 14], **options}
     path = foreign_files.timm(source, tmp_path, model_args=args)
-    assert arguments_of(path)["head"].startswith(head)
-    if head.startswith("'"):
-        with pytest.raises(ValueError, match="`head` must be one of"):
-            keras_vit.from_checkpoint(path)
+    assert arguments_of(path)["pooling"].startswith(pooling)
+    if pooling.startswith("'"):
+        with pytest.raises(ValueError, match="`pooling` must be one of"):
+            keras_vit.VisionTransformer.from_preset(path)
     else:
-        assert keras_vit.from_checkpoint(path).head == head
+        assert keras_vit.VisionTransformer.from_preset(path).pooling == pooling
 
 
 def test_a_pooling_that_we_lack_is_no_obstacle_to_another_classifier(
@@ -86,17 +86,19 @@ def test_a_pooling_that_we_lack_is_no_obstacle_to_another_classifier(
     source = tiny_vit(**EXACT)
     args = {"num_heads": 5, "img_size": [22, 14], "global_pool": "max"}
     path = foreign_files.timm(source, tmp_path, model_args=args)
-    model = keras_vit.from_checkpoint(path, head="token")
+    model = keras_vit.VisionTransformer.from_preset(path, pooling="token")
     assert not np.any(arrays_of(model)["head/kernel"])
-    with pytest.raises(CheckpointError, match=r"'max' of the patches.*head='keep'"):
+    with pytest.raises(
+        CheckpointError, match=r"'max' of the patches.*classifier='keep'"
+    ):
         keras_vit.load_checkpoint(tiny_vit(**EXACT), path)
 
 
 def test_keras_hub_pools_the_class_token_too(tiny_vit, tmp_path):
-    path = foreign_files.keras_hub(tiny_vit(head="gap"), tmp_path)
-    assert arguments_of(path)["head"] == "'gap' of all tokens"
+    path = foreign_files.keras_hub(tiny_vit(pooling="avg"), tmp_path)
+    assert arguments_of(path)["pooling"] == "'gap' of all tokens"
     edit(tmp_path / "task.json", config={"pooling": "token"})
-    assert arguments_of(path)["head"] == "token"
+    assert arguments_of(path)["pooling"] == "token"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_the_gelu_of_every_siglip_is_timms(tiny_vit, tmp_path):
 def test_another_activation_of_the_pooler_is_refused(tiny_vit, tmp_path):
     path = foreign_files.hugging_face(tiny_vit(), tmp_path, pooler_act="relu")
     with pytest.raises(WeightsFileError, match=r"pooler must be 'tanh'.*'relu'"):
-        keras_vit.from_checkpoint(path)
+        keras_vit.VisionTransformer.from_preset(path)
 
 
 def test_an_architecture_of_other_blocks_is_said(tiny_vit, tmp_path):
@@ -143,14 +145,14 @@ def test_an_architecture_of_other_blocks_is_said(tiny_vit, tmp_path):
     arrays = {n.replace("layernorm_before", "norm1"): a for n, a in arrays.items()}
     path = foreign_files.write_safetensors(tmp_path / "d.safetensors", arrays)
     with pytest.raises(WeightsFileError, match="encoder_block_0/norm1/gamma"):
-        keras_vit.from_checkpoint(path, heads=5)
+        keras_vit.VisionTransformer.from_preset(path, heads=5)
 
 
 def test_without_a_config_what_is_usual_is_said(tiny_vit, tmp_path, caplog, capsys):
     path = foreign_files.timm(tiny_vit(**EXACT), tmp_path)
     (tmp_path / "config.json").unlink()
-    keras_vit.from_checkpoint(path, heads=5, grid=(11, 7))
-    assert "no config.json that says it: gelu='exact', head='token'" in caplog.text
+    keras_vit.VisionTransformer.from_preset(path, heads=5, grid=(11, 7))
+    assert "no config.json that says it: gelu='exact', pooling='token'" in caplog.text
     assert main(["info", str(path)]) == 0
     assert "gelu, heads, head: there is no config.json" in capsys.readouterr().out
 
@@ -158,20 +160,20 @@ def test_without_a_config_what_is_usual_is_said(tiny_vit, tmp_path, caplog, caps
 def test_a_grid_gives_the_image_size(tiny_vit, images, tmp_path):
     source = tiny_vit()
     path = foreign_files.google(source, tmp_path)
-    model = keras_vit.from_checkpoint(path, grid=(11, 7))
+    model = keras_vit.VisionTransformer.from_preset(path, grid=(11, 7))
     assert model.image_size == source.image_size == (22, 14)
     np.testing.assert_array_equal(model(images()), source(images()))
 
 
-# Another head
+# Another pooling
 
 
-@pytest.mark.parametrize("head", ["gap", "none"])
-def test_attention_pooling_is_left_out_for_another_head(head, tiny_vit, tmp_path):
-    source = tiny_vit(head="map", class_token=False, classes=None)
+@pytest.mark.parametrize("pooling", ["avg", None])
+def test_attention_pooling_is_left_out_for_another_pooling(pooling, tiny_vit, tmp_path):
+    source = tiny_vit(pooling="map", class_token=False, classes=None)
     path = foreign_files.big_vision(source, tmp_path)
-    model = keras_vit.from_checkpoint(
-        path, head=head, image_size=(22, 14), grid=(11, 7)
+    model = keras_vit.VisionTransformer.from_preset(
+        path, pooling=pooling, image_size=(22, 14), grid=(11, 7)
     )
     np.testing.assert_array_equal(
         arrays_of(model)["encoder_norm/gamma"], arrays_of(source)["encoder_norm/gamma"]
@@ -179,9 +181,9 @@ def test_attention_pooling_is_left_out_for_another_head(head, tiny_vit, tmp_path
 
 
 def test_weights_that_stay_are_named(tiny_vit, tmp_path):
-    model = tiny_vit(head="map", seed=12)
+    model = tiny_vit(pooling="map", seed=12)
     path = foreign_files.google(tiny_vit(), tmp_path)
-    report = keras_vit.load_checkpoint(model, path, head="reset")
+    report = keras_vit.load_checkpoint(model, path, classifier="reset")
     assert "not loaded, as before: attention_pooling" in report.notes
 
 
@@ -194,10 +196,10 @@ def test_weights_that_stay_are_named(tiny_vit, tmp_path):
         ("hugging_face", {"register_tokens": 1}, "register_tokens must be 0"),
         (
             "hugging_face",
-            {"head": "none", "representation_size": 15},
-            "representation_size must be None where head='none'",
+            {"pooling": None, "representation_size": 15},
+            "representation_size must be None where pooling=None",
         ),
-        ("timm", {"head": "map", "register_tokens": 2}, "no class token beside"),
+        ("timm", {"pooling": "map", "register_tokens": 2}, "no class token beside"),
         (
             "google",
             {"layer_scale": 0.1, "position_embedding": "none"},
@@ -258,12 +260,12 @@ def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
     "kwargs",
     [
         {},
-        {"head": "none"},
-        {"head": "gap"},
-        {"head": "map"},
-        {"head": "map", "class_token": False, "register_tokens": 2},
+        {"pooling": None},
+        {"pooling": "avg"},
+        {"pooling": "map"},
+        {"pooling": "map", "class_token": False, "register_tokens": 2},
         {"fc_norm": True},
-        {"head": "gap", "fc_norm": True},
+        {"pooling": "avg", "fc_norm": True},
         {**GAP, "prefix_positions": True},
         {"layer_scale": 0.0},
         {"classes": None},
@@ -272,9 +274,9 @@ def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
 def test_timms_config_gives_our_model_back(kwargs, tiny_vit, images, tmp_path):
     source = tiny_vit(**kwargs)
     keras_vit.save_checkpoint(source, tmp_path, "timm")
-    model = keras_vit.from_checkpoint(tmp_path)
+    model = keras_vit.VisionTransformer.from_preset(tmp_path)
     np.testing.assert_array_equal(model(images()), source(images()))
-    told = ("head", "class_token", "fc_norm", "prefix_positions", "gelu", "classes")
+    told = ("pooling", "class_token", "fc_norm", "prefix_positions", "gelu", "classes")
     for name in told:
         assert getattr(model, name) == getattr(source, name)
 
@@ -283,8 +285,8 @@ def test_timms_config_gives_our_model_back(kwargs, tiny_vit, images, tmp_path):
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"head": "map"},
-        {"head": "map", "class_token": False, "register_tokens": 2},
+        {"pooling": "map"},
+        {"pooling": "map", "class_token": False, "register_tokens": 2},
         {"layer_scale": 0.0},
         {"fc_norm": True},
         {"resnet_blocks": (3, 4, 9), "patch_size": 2, "image_size": (64, 32)},
@@ -330,11 +332,11 @@ def test_timm_goes_on_with_other_classes_and_channels(kwargs, tiny_vit, tmp_path
 def test_timm_goes_on_with_a_resnet(tmp_path):
     import timm
 
-    model = keras_vit.ResNet(image_size=64, classes=5, head="none")
+    model = keras_vit.ResNet(image_size=64, classes=5, pooling=None)
     keras_vit.save_checkpoint(model, tmp_path / "none", "timm")
     twin = timm.create_model(f"local-dir:{tmp_path / 'none'}", pretrained=True)
     assert twin.head.global_pool.pool_type == ""
-    assert keras_vit.from_checkpoint(tmp_path / "none").head == "none"
+    assert keras_vit.VisionTransformer.from_preset(tmp_path / "none").pooling is None
     model = keras_vit.ResNet(image_size=64, classes=5)
     keras_vit.save_checkpoint(model, tmp_path / "gap", "timm")
     name = f"local-dir:{tmp_path / 'gap'}"
@@ -359,7 +361,7 @@ def test_timms_token_pooling_with_fc_norm_is_read(tmp_path):
     pixels = np.random.default_rng(3).uniform(-1, 1, (2, 28, 28, 3)).astype("float32")
     with torch.no_grad():
         logits = twin(torch.tensor(pixels.transpose(0, 3, 1, 2))).numpy()
-    model = keras_vit.from_checkpoint(tmp_path)
+    model = keras_vit.VisionTransformer.from_preset(tmp_path)
     np.testing.assert_allclose(model(pixels), logits, rtol=0, atol=1e-5)
 
 
@@ -403,4 +405,4 @@ def test_a_full_disk_is_said_and_leaves_the_old_files(
 def test_weights_of_keras_itself_are_told_from_a_checkpoint(tiny_vit, tmp_path):
     tiny_vit().save_weights(tmp_path / "x.weights.h5")
     with pytest.raises(WeightsFileError, match="load_weights"):
-        keras_vit.from_checkpoint(tmp_path / "x.weights.h5")
+        keras_vit.VisionTransformer.from_preset(tmp_path / "x.weights.h5")

@@ -25,13 +25,13 @@ HYBRID = {"image_size": (64, 32), "resnet_blocks": (2, 2, 2, 2), "patch_size": 1
 FORMS = [
     ("google", {}),
     ("google", {"representation_size": 9}),
-    ("google", {"head": "gap", "class_token": False}),
+    ("google", {"pooling": "avg", "class_token": False}),
     ("google", {"classes": None}),
     ("google", HYBRID),
     ("timm", EXACT),
     ("timm", {}),
-    ("timm", {"head": "gap", "class_token": False, "fc_norm": True, **EXACT}),
-    ("timm", {"head": "map", "class_token": False, **EXACT}),
+    ("timm", {"pooling": "avg", "class_token": False, "fc_norm": True, **EXACT}),
+    ("timm", {"pooling": "map", "class_token": False, **EXACT}),
     ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
     ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT}),
     ("timm", {**HYBRID, **EXACT}),
@@ -68,8 +68,10 @@ def test_the_file_alone_gives_the_model_back(family, kwargs, tiny_vit, tmp_path)
     path = place(tmp_path, family)
     keras_vit.save_checkpoint(source, path, family)
     needed = {"image_size": source.image_size, "grid": source.grid}
-    model = keras_vit.from_checkpoint(path, **needed if family == "google" else {})
-    names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "head")
+    model = keras_vit.VisionTransformer.from_preset(
+        path, **needed if family == "google" else {}
+    )
+    names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling")
     names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "qk_norm")
     for name in (*names, "fc_norm", "resnet_blocks", "representation_size"):
         assert getattr(model, name) == getattr(source, name), name
@@ -103,7 +105,7 @@ def test_googles_files_are_those_written_by_hand(kwargs, tiny_vit, tmp_path):
     ("family", "kwargs"),
     [
         ("timm", {**EXACT, "register_tokens": 4, "layer_scale": 0.1, "qk_norm": True}),
-        ("timm", {**EXACT, "head": "map", "class_token": False}),
+        ("timm", {**EXACT, "pooling": "map", "class_token": False}),
         ("hugging_face", HUGGING_FACE),
         ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
     ],
@@ -170,16 +172,16 @@ def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
     [
         (
             "google",
-            {**EXACT, "head": "map", "norm_epsilon": 1e-5},
+            {**EXACT, "pooling": "map", "norm_epsilon": 1e-5},
             ["gelu must be 'tanh'", "norm_epsilon must be 1e-6", "head must not be"],
         ),
         ("google", {"position_embedding": "relative"}, ["must be 'learned_1d'"]),
-        ("google", {"head": "gap"}, ["class token"]),
+        ("google", {"pooling": "avg"}, ["class token"]),
         ("google", {"register_tokens": 2}, ["register_tokens"]),
         ("timm", {"representation_size": 9}, ["representation_size must be None"]),
         ("timm", {"norm_epsilon": 1e-5}, ["norm_epsilon"]),
         ("timm", {"position_placement": "shared"}, ["at the stem"]),
-        ("hugging_face", {"head": "gap"}, ["head must be 'token'"]),
+        ("hugging_face", {"pooling": "avg"}, ["head must be 'token'"]),
         ("hugging_face", {"representation_size": 15}, ["where there are classes"]),
         ("hugging_face", HYBRID, ["resnet_blocks must be None"]),
         ("hugging_face", {"layer_scale": 0.1}, ["layer_scale1"]),

@@ -14,11 +14,11 @@ pytestmark = pytest.mark.backend
 SMALL = {"depth": 1, "input_shape": (32, 32, 3)}
 
 
-@pytest.mark.parametrize("head", ["gap", "map"])
-def test_a_constructor_honours_the_head(head):
-    assert keras_vit.ViTTi16(classes=3, head=head, **SMALL).head == head
-    features = keras_vit.ViTTi16(include_top=False, head=head, **SMALL)
-    assert features.head == head
+@pytest.mark.parametrize("pooling", ["avg", "map"])
+def test_a_constructor_honours_the_pooling(pooling):
+    assert keras_vit.ViTTi16(classes=3, pooling=pooling, **SMALL).pooling == pooling
+    features = keras_vit.ViTTi16(include_top=False, pooling=pooling, **SMALL)
+    assert features.pooling == pooling
     assert features.output_shape == (None, 192)
 
 
@@ -55,8 +55,10 @@ def test_names_of_classes_come_back(family, tmp_path):
     names = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
     model = keras_vit.VisionTransformer(**TINY, gelu="exact", class_names=names)
     keras_vit.save_checkpoint(model, tmp_path / "out", family)
-    assert keras_vit.from_checkpoint(tmp_path / "out").class_names == names
-    fewer = keras_vit.from_checkpoint(tmp_path / "out", classes=3)
+    assert (
+        keras_vit.VisionTransformer.from_preset(tmp_path / "out").class_names == names
+    )
+    fewer = keras_vit.VisionTransformer.from_preset(tmp_path / "out", classes=3)
     assert fewer.class_names is None
 
 
@@ -64,7 +66,7 @@ def test_names_that_a_library_made_up_are_none(tmp_path):
     pytest.importorskip("safetensors")
     model = keras_vit.VisionTransformer(**TINY, gelu="exact")
     keras_vit.save_checkpoint(model, tmp_path / "out", "hugging_face")
-    assert keras_vit.from_checkpoint(tmp_path / "out").class_names is None
+    assert keras_vit.VisionTransformer.from_preset(tmp_path / "out").class_names is None
 
 
 def test_converting_a_file_into_itself_is_refused(tmp_path, capsys):
@@ -106,9 +108,9 @@ def test_a_file_without_classifier_or_model_without_one_says_which_policy(tmp_pa
     )
     keras_vit.save_checkpoint(scores, tmp_path / "scores.npz")
     keras_vit.save_checkpoint(features, tmp_path / "features.npz")
-    with pytest.raises(CheckpointError, match="the model none: pass head='drop'"):
+    with pytest.raises(CheckpointError, match="the model none: pass classifier='drop'"):
         keras_vit.load_checkpoint(features, tmp_path / "scores.npz")
-    with pytest.raises(CheckpointError, match="the file none: pass head='keep'"):
+    with pytest.raises(CheckpointError, match="the file none: pass classifier='keep'"):
         keras_vit.load_checkpoint(scores, tmp_path / "features.npz")
 
 

@@ -19,11 +19,16 @@ from serving.export.signatures import save
 
 FORMS = {
     "token": {},
-    "gap": {"head": "gap", "class_token": False, "representation_size": 13},
-    "map": {"head": "map", "register_tokens": 4, "gelu": "exact", "norm_epsilon": 0.3},
+    "gap": {"pooling": "avg", "class_token": False, "representation_size": 13},
+    "map": {
+        "pooling": "map",
+        "register_tokens": 4,
+        "gelu": "exact",
+        "norm_epsilon": 0.3,
+    },
     "options": {"layer_scale": 0.1, "qk_norm": True, "fc_norm": True, "dropout": 0.1},
     "relative": {"position_embedding": "relative", "position_placement": "shared"},
-    "axial": {"attention": "axial", "head": "gap", "class_token": False},
+    "axial": {"attention": "axial", "pooling": "avg", "class_token": False},
     "scores": {"classifier_activation": "softmax", "class_names": [*"abcdefg"]},
     "rounded": {"dtype": "mixed_bfloat16", "stochastic_depth": 0.2},
 }

@@ -153,7 +153,7 @@ def test_names_types_and_shapes_are_the_contract(pair):
 
 
 def test_axial_attention_has_no_attention_signature(tiny_vit):
-    model = tiny_vit(attention="axial", class_token=False, head="gap")
+    model = tiny_vit(attention="axial", class_token=False, pooling="avg")
     assert "attention" not in signature_names(model)
 
 
@@ -209,8 +209,8 @@ def test_pre_logits_are_in_the_embedding(tiny_vit, exported):
     ("kwargs", "options", "tolerance"),
     [
         ({}, {}, 1e-6),
-        ({"head": "gap", "class_token": False}, {}, 1e-6),
-        ({"head": "map", "register_tokens": 3}, {"precision": "bfloat16"}, 5e-3),
+        ({"pooling": "avg", "class_token": False}, {}, 1e-6),
+        ({"pooling": "map", "register_tokens": 3}, {"precision": "bfloat16"}, 5e-3),
     ],
 )
 def test_attention_is_the_models_rollout(
@@ -220,7 +220,7 @@ def test_attention_is_the_models_rollout(
     served = SavedModel(exported(model, **options))
     images = pictures(3)
     answer = served.run("attention", png_files(images))
-    expected = model.attention_rollout()(images).numpy()
+    expected = model.attention_rollout_model()(images).numpy()
     np.testing.assert_allclose(answer["rollout"], expected, rtol=0, atol=tolerance)
     seen = [tf.io.decode_png(data).numpy() for data in answer["seen_bytes"]]
     np.testing.assert_array_equal(seen, images)

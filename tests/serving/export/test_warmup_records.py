@@ -85,7 +85,7 @@ def test_a_published_version_has_the_records_that_were_asked_for(
     agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
     monkeypatch.setattr(publish, "verified", lambda *_: agreement)
     options = ExportOptions(warmup=kind, max_batch_size=8, max_images=4)
-    model = tiny_vit(attention="axial", head="gap", class_token=False)
+    model = tiny_vit(attention="axial", pooling="avg", class_token=False)
     published = publish.publish(model, tmp_path / "m", options)
     records = logs(published.path)
     assert len(records) == count

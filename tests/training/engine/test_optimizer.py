@@ -141,7 +141,7 @@ def test_what_is_frozen_does_not_change_the_factors_of_the_rest(tiny_vit, frozen
 def test_all_of_a_hybrid_below_its_blocks_is_the_lowest_layer():
     model = keras_vit.VisionTransformer(
         image_size=32, patch_size=1, width=8, depth=2, mlp_dim=8, heads=2, classes=3,
-        resnet_blocks=(1, 1), head="map", register_tokens=2,
+        resnet_blocks=(1, 1), pooling="map", register_tokens=2,
     )  # fmt: skip
     above = ("encoder_block", "encoder_norm", "attention_pooling", "head")
     for path, factor in factors_by_path(model).items():

@@ -67,8 +67,9 @@ MODELS = {
         variant=None, **SIZES, image_size=8, dropout=0.1, stochastic_depth=0.1
     ),
     "vit_gap_rematerialized": ModelConfig(
-        variant=None, **SIZES, image_size=8, dropout=0.1, head="gap", class_token=False,
-        layer_scale=0.1, position_embedding="sincos2d", rematerialize=True,
+        variant=None, **SIZES, image_size=8, dropout=0.1, pooling="avg",
+        class_token=False, layer_scale=0.1, position_embedding="sincos2d",
+        rematerialize=True,
     ),
     "cnn": ModelConfig("cnn", variant=None, width=8, depth=2, image_size=8),
 }  # fmt: skip

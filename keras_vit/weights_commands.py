@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.base import ImageModel
+from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
+from keras_vit.vit import VisionTransformer
 from keras_vit.weights.arguments import model_arguments
-from keras_vit.weights.build import from_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.preprocessors import stated_preprocessing
@@ -119,8 +120,12 @@ def _read(arguments: argparse.Namespace):
         if getattr(arguments, key) is not None
     }
     if not arguments.source.endswith(".keras"):
-        return from_checkpoint(
-            arguments.source,
+        path = fetch(arguments.source)
+        with open_checkpoint(path) as checkpoint:
+            architecture = FAMILIES[checkpoint.family].model
+        model_class: Any = {"vit": VisionTransformer, "resnet": ResNet}[architecture]
+        return model_class.from_preset(
+            path,
             resample=arguments.resample,
             grid=arguments.grid,
             **chosen,
@@ -171,7 +176,7 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
         side = patch_side(arguments["patch_size"], arguments.get("resnet_blocks"))
         square = "" if "grid" in arguments else "; assumed to be square"
         facts["grid"] = f"{height // side} x {width // side} patches{square}"
-    told = ("grid", "image_size", "channels", "classes", "head", "class_names")
+    told = ("grid", "image_size", "channels", "classes", "pooling", "class_names")
     for key, value in arguments.items():
         if value not in (None, False, 0) and key not in told:
             facts[key] = str(value)
@@ -189,10 +194,10 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
 
 def _classifier(checkpoint: Checkpoint, arguments: dict[str, Any]) -> str:
     if arguments["classes"] is None:
-        return f"none; features head={arguments['head']!r}"
+        return f"none; features pooling={arguments['pooling']!r}"
     empty = not np.any(checkpoint.entries["head/kernel"].read())
     zeros = ", all zeros: it predicts nothing" if empty else ""
-    return f"{arguments['classes']:,} classes, head={arguments['head']!r}{zeros}"
+    return f"{arguments['classes']:,} classes, pooling={arguments['pooling']!r}{zeros}"
 
 
 def _variant(arguments: dict[str, Any]) -> str:

@@ -1,0 +1,381 @@
+"""The Vision Transformer as a functional Keras model, and its named sizes.
+
+The paper is "An Image is Worth 16x16 Words" (Dosovitskiy et al., arXiv:2010.11929);
+details that it leaves out are those of its code, google-research/vision_transformer.
+The letters in comments are those of `keras_vit.layers`.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit import features, layers
+from keras_vit.applications import PublishedModel, application
+from keras_vit.base import classifier
+from keras_vit.checks import check_vit
+from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.resnet import connect_stem
+from keras_vit.specs import (
+    image_size_pair,
+    parse_variant,
+    patch_side,
+    resnet_blocks_tuple,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class VisionTransformer(PublishedModel):
+    """The Vision Transformer of the paper, a functional `keras.Model`.
+
+    An image is cut into patches by a convolution of stride P, a class token is put in
+    front, learned position embeddings are added, pre-norm encoder blocks follow, then
+    a final LayerNorm, a head and a linear classifier (section 3.1). The defaults are
+    the paper's model with logits for 1,000 classes. `from_variant("B/16")` builds a
+    published size, `from_preset` one with weights.
+
+    The input is a batch [B, H, W, C] of pixels in [-1, 1] (see `preprocess_input`), or
+    of pixels from 0 to 255 where `preprocessing` is given. The output is float32 logits
+    [B, classes] (or their activation); without classes the pooled features [B, D]; with
+    `pooling=None` all tokens [B, N, D] after the final LayerNorm. `features_model` and
+    `attention_weights_model` give intermediate features and attention weights.
+
+    Args:
+        image_size: (H, W) or one integer for both; multiples of `patch_size`, for a
+            hybrid times the stride of its stem.
+        patch_size: Side P of the square patches, in pixels; in a hybrid in those of
+            the stem's feature map.
+        width: Width D of the tokens.
+        depth: Number of encoder blocks.
+        mlp_dim: Width M of the hidden layer in each block's MLP.
+        heads: Number of attention heads A; divides `width`.
+        channels: Channels C of the images.
+        classes: Number of classes, or `None` for features instead of scores.
+        pooling: How tokens become one vector: `"token"` (the class token), `"avg"`
+            (mean over the patches), `"map"` (attention pooling), or `None` (not at all;
+            `classes` is ignored).
+        class_token: Whether there is a class token.
+        dropout: Dropout rate after every dense layer except the query, key and value
+            projections, and after adding the position embedding (appendix B.1).
+        attention_dropout: Dropout rate on the attention weights; the paper has none.
+        stochastic_depth: Drop rate of the last block's residual branches; it rises
+            linearly from 0 at the first block.
+        representation_size: Width of the dense tanh layer before the classifier that
+            pre-training used (section 3.2), or `None` for no such layer.
+        gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
+            timm and Hugging Face compute.
+        position_embedding: Table 8: `"learned_1d"` (one vector for each token),
+            `"learned_2d"` (halves for row and column), `"relative"` (1-D, in the
+            attention), `"none"`; or fixed sines and cosines,
+            `"sincos2d"` as in big_vision, `"sincos2d_mae"` as in MAE.
+        position_placement: Where they are added: `"stem"`, `"every_layer"` (each with
+            its own), `"shared"` (at every layer the same). `None`: at the stem, and
+            relative ones at every layer.
+        prefix_positions: Whether class token and registers have learned positions too;
+            big_vision and timm's `no_embed_class` leave them without.
+        position_stddev: Standard deviation of the initial position embedding: 0.02 in
+            the official code, D^-0.5 in big_vision.
+        register_tokens: Number of learned tokens between class token and patches
+            (arXiv:2309.16588); no pooling reads them.
+        layer_scale: Initial value of the learned vector that scales each residual
+            branch (arXiv:2103.17239), or `None` for no such vector.
+        qk_norm: Whether a LayerNorm over each head's K elements follows the query and
+            key projections (arXiv:2302.05442).
+        patch_dropout: Fraction of the patches dropped from each image in training
+            (arXiv:2212.00794).
+        fc_norm: Whether the final LayerNorm follows the pooling, not precedes it.
+        attention: `"full"`, or `"axial"`: within rows, then within columns, with an MLP
+            after each (appendix D.6); for patches without other tokens.
+        norm_epsilon: Epsilon of every LayerNorm: 1e-6 in the official code and timm,
+            1e-12 in Hugging Face's ViT.
+        resnet_blocks: Units in each stage of a hybrid's ResNet stem, such as
+            (3, 4, 9); `()` for its root alone, `None` for no stem (section 3.1).
+        resnet_width_factor: Width factor of the stem.
+        head_bias_init: Initial bias of the classifier, for example -10 for a sigmoid
+            loss over many classes. Its kernel starts at zero.
+        classifier_activation: Activation of the scores, or `None` for logits.
+        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`.
+        include_preprocessing: Whether `preprocessing` is a part of the model. If not,
+            the model reads what that layer returns, and keeps it for training, export
+            and checkpoints.
+        class_names: Names of the classes, which are saved with the model.
+        dtype: A dtype policy, such as `"mixed_bfloat16"`; the global policy when
+            absent. LayerNorm, softmax and the classifier compute in float32 in any.
+        name: Name of the model.
+
+    Raises:
+        ValueError: Sizes that do not fit each other, or an unknown choice.
+    """
+
+    architecture = "vit"
+
+    def __init__(
+        self,
+        *,
+        image_size: int | tuple[int, int] = 224,
+        patch_size: int,
+        width: int,
+        depth: int,
+        mlp_dim: int,
+        heads: int,
+        channels: int = 3,
+        classes: int | None = 1000,
+        pooling: str | None = "token",
+        class_token: bool = True,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        representation_size: int | None = None,
+        gelu: str = "tanh",
+        position_embedding: str = "learned_1d",
+        position_placement: str | None = None,
+        prefix_positions: bool = True,
+        position_stddev: float = 0.02,
+        register_tokens: int = 0,
+        layer_scale: float | None = None,
+        qk_norm: bool = False,
+        patch_dropout: float = 0.0,
+        fc_norm: bool = False,
+        attention: str = "full",
+        norm_epsilon: float = layers.LAYER_NORM_EPSILON,
+        resnet_blocks: Sequence[int] | None = None,
+        resnet_width_factor: int = 1,
+        head_bias_init: float = 0.0,
+        classifier_activation: str | None = None,
+        preprocessing: ImagePreprocessing | None = None,
+        include_preprocessing: bool = True,
+        class_names: Sequence[str] | None = None,
+        dtype: Any = None,
+        name: str | None = None,
+    ):
+        image_size = image_size_pair(image_size)
+        if pooling is None:
+            classes = None
+        if position_placement is None:
+            position_placement = (
+                "every_layer" if position_embedding == "relative" else "stem"
+            )
+        if resnet_blocks is not None:
+            resnet_blocks = resnet_blocks_tuple("resnet_blocks", resnet_blocks)
+        if class_names is not None:
+            class_names = list(class_names)
+        self.keep_arguments(locals())
+        check_vit(self)
+        images = keras.Input((*self.image_size, self.channels), name="images")
+        super().__init__(images, self._connect(images), name=name)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(h, w), rows and columns of patches."""
+        side = patch_side(self.patch_size, self.resnet_blocks)
+        height, width = self.image_size
+        return height // side, width // side
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Number of tokens before the patches: class token and registers."""
+        return int(self.class_token) + self.register_tokens
+
+    def _connect(self, images):
+        """Images [B, H, W, C] -> the model's output."""
+        x = self.preprocessing(images) if self.reads_raw_pixels else images
+        x = self._embed(x)
+        x = self._encode(x)
+        x = self._pool(x)
+        if self.fc_norm:
+            x = layers.LayerNorm(self.norm_epsilon, name="fc_norm", dtype="float32")(x)
+        if self.representation_size is not None:
+            x = keras.layers.Dense(
+                self.representation_size,
+                activation="tanh",
+                kernel_initializer="lecun_normal",
+                dtype=self._policy,
+                name="pre_logits",
+            )(x)
+        return classifier(x, self)
+
+    def _embed(self, x):
+        """Images -> tokens [B, N, D]: class token, registers, patches (equation 1)."""
+        if self.resnet_blocks is not None:
+            blocks, width_factor = self.resnet_blocks, self.resnet_width_factor
+            x = connect_stem(x, blocks, width_factor, self._policy)
+        x = keras.layers.Conv2D(
+            self.width,
+            self.patch_size,
+            strides=self.patch_size,
+            kernel_initializer="lecun_normal",
+            data_format="channels_last",
+            dtype=self._policy,
+            name="embedding",
+        )(x)  # [B, h, w, D]
+        x = keras.layers.Reshape((-1, self.width), dtype=self._policy, name="patches")(
+            x
+        )
+        if self.register_tokens:
+            x = layers.RegisterTokens(
+                self.register_tokens, dtype=self._policy, name="register_tokens"
+            )(x)
+        if self.class_token:
+            x = layers.ClassToken(dtype=self._policy, name="class_token")(x)
+        return x
+
+    def _encode(self, x):
+        """Tokens -> tokens: positions, blocks, final LayerNorm (equations 1 to 4)."""
+        at_stem, before_block = self._position_layers()
+        x = at_stem(x)
+        x = keras.layers.Dropout(
+            self.dropout, dtype=self._policy, name="embedding_dropout"
+        )(x)
+        if self.patch_dropout:
+            x = layers.PatchDropout(
+                self.patch_dropout,
+                self.prefix_tokens,
+                dtype=self._policy,
+                name="patch_dropout",
+            )(x)
+        shared = {}
+        if (self.position_embedding, self.position_placement) == ("relative", "shared"):
+            shared["relative_embedding"] = layers.RelativePosition(
+                self.heads,
+                self.position_stddev,
+                dtype=self._policy,
+                name="relative_position",
+            )(x)
+        for index in range(self.depth):
+            x = before_block[index](x)
+            x = self._block(index)(x, **shared)
+        if not self.fc_norm:
+            x = layers.LayerNorm(
+                self.norm_epsilon, name="encoder_norm", dtype=self._policy
+            )(x)
+        return x
+
+    def _position_layers(self):
+        """What adds positions: at the stem, and before each block (appendix D.4)."""
+        name, none = "position_embedding", _identity
+        if self.position_placement == "stem":
+            return self._position_layer(name), [none] * self.depth
+        if self.position_placement == "shared":
+            return none, [self._position_layer(name)] * self.depth
+        return none, [self._position_layer(f"{name}_{i}") for i in range(self.depth)]
+
+    def _position_layer(self, name):
+        skip_tokens = 0 if self.prefix_positions else self.prefix_tokens
+        common = {"dtype": self._policy, "name": name}
+        match self.position_embedding:
+            case "learned_1d":
+                return layers.PositionEmbedding(
+                    self.position_stddev, skip_tokens, **common
+                )
+            case "learned_2d":
+                return layers.PositionEmbedding2D(
+                    self.grid, self.position_stddev, skip_tokens, **common
+                )
+            case "sincos2d" | "sincos2d_mae":
+                return layers.SinCosPositionEmbedding(
+                    self.grid, self.position_embedding == "sincos2d", **common
+                )
+        return _identity  # there are none, or they are relative: in the attention
+
+    def _block(self, index):
+        relative = self.position_embedding == "relative"
+        own_relative = relative and self.position_placement != "shared"
+        arguments = {
+            "mlp_dim": self.mlp_dim,
+            "heads": self.heads,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "stochastic_depth": self.stochastic_depth * index / max(self.depth - 1, 1),
+            "gelu": self.gelu,
+            "layer_scale": self.layer_scale,
+            "qk_norm": self.qk_norm,
+            "norm_epsilon": self.norm_epsilon,
+            "relative_stddev": self.position_stddev if own_relative else None,
+        }
+        common = {"dtype": self._policy, "name": f"encoder_block_{index}"}
+        if self.attention == "axial":
+            return layers.AxialEncoderBlock(self.grid, arguments, **common)
+        return layers.EncoderBlock(**arguments, **common)
+
+    def _pool(self, x):
+        """Tokens [B, N, D] -> features [B, D]; registers take no part."""
+        if self.pooling == "token":
+            return x[:, 0]
+        if self.pooling == "avg":
+            patches = x[:, self.prefix_tokens :] if self.prefix_tokens else x
+            return keras.layers.GlobalAveragePooling1D(dtype="float32", name="pooling")(
+                patches
+            )
+        if self.pooling == "map":
+            if self.register_tokens:
+                patches = x[:, self.prefix_tokens :]
+                x = ops.concatenate([x[:, : self.class_token], patches], axis=1)
+            return layers.AttentionPooling(
+                self.mlp_dim,
+                self.heads,
+                self.gelu,
+                self.norm_epsilon,
+                dtype=self._policy,
+                name="attention_pooling",
+            )(x)
+        return x
+
+    def features_model(
+        self,
+        blocks: int | Iterable[int] = -1,
+        prefix_tokens: bool = False,
+        layout: str = "tokens",
+    ) -> keras.Model:
+        """Model of encoder blocks' outputs; see `keras_vit.features.features_model`."""
+        return features.features_model(self, blocks, prefix_tokens, layout)
+
+    def attention_weights_model(
+        self, blocks: int | Iterable[int] | None = None
+    ) -> keras.Model:
+        """Model of attention; see `keras_vit.features.attention_weights_model`."""
+        return features.attention_weights_model(self, blocks)
+
+    def attention_rollout_model(self) -> keras.Model:
+        """Model of rollout; see `keras_vit.features.attention_rollout_model`."""
+        return features.attention_rollout_model(self)
+
+    @classmethod
+    def variant_arguments(cls, variant: str) -> dict[str, Any]:
+        """Arguments of a size such as `"B/16"`; see `keras_vit.SPECS`."""
+        spec, patch_size = parse_variant(variant)
+        return {**dataclasses.asdict(spec), "patch_size": patch_size}
+
+
+def _identity(x):
+    return x
+
+
+def _application(variant: str):
+    return application(
+        VisionTransformer,
+        variant,
+        name="ViT".join(variant.replace("/", "").rpartition("+")[::2]),
+        poolings=("token", "avg", "map", None),
+    )
+
+
+ViTTi16 = _application("Ti/16")
+ViTS16 = _application("S/16")
+ViTS32 = _application("S/32")
+ViTB8 = _application("B/8")
+ViTB16 = _application("B/16")
+ViTB32 = _application("B/32")
+ViTL16 = _application("L/16")
+ViTL32 = _application("L/32")
+ViTH14 = _application("H/14")
+
+# The hybrids: a ResNet stem of so many layers, and the total down-sampling.
+RViTTi16 = _application("R+Ti/16")
+R26ViTS32 = _application("R26+S/32")
+R26ViTB32 = _application("R26+B/32")
+R50ViTB16 = _application("R50+B/16")
+R50ViTB32 = _application("R50+B/32")
+R50ViTL16 = _application("R50+L/16")
+R50ViTL32 = _application("R50+L/32")
