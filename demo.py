@@ -58,7 +58,7 @@ def digit_png() -> pathlib.Path:
     """Writes the first digit of the test set, which no training saw, as a PNG."""
     from PIL import Image
 
-    from training.data.pipeline import load_splits
+    from training.data.splits import load_splits
     from training.recipe import DataConfig
 
     test = load_splits(DataConfig("digits"), channels=1).test

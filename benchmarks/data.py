@@ -28,8 +28,8 @@ from rich.table import Table
 from sklearn.datasets import load_sample_images
 
 from keras_vit import ImagePreprocessing
+from training.data.labelled_images import Split, encoded_split
 from training.data.pipeline import training_batches
-from training.data.splits import Split, encoded_split
 from training.recipe import AugmentationConfig, DataConfig, Recipe
 
 SIZE, BATCH, CLASSES, FILES, IMAGES = 224, 64, 10, 64, 6400

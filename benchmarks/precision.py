@@ -31,7 +31,7 @@ import keras_vit
 from benchmarks import crops
 from serving.export.options import ExportOptions
 from serving.export.signatures import save
-from training.data.slices import load_splits
+from training.data.splits import load_splits
 from training.recipes import named_recipe
 
 EXPORTS = {

@@ -24,7 +24,7 @@ from rich.table import Table
 
 import keras_vit
 from training.engine.optimizer import make_optimizer
-from training.engine.trainer import Trainer
+from training.engine.tensorflow_trainer import TensorFlowTrainer
 from training.recipe import OptimizerConfig
 
 # Name, arguments of the model, batch, steps between two looks at the clock.
@@ -77,7 +77,9 @@ def our_trainer(model, ema=None, accumulation=1, jit_compile=False) -> keras.Mod
         weight_decay=OPTIMIZER.weight_decay,
         ema=ema,
     )
-    trainer = Trainer(model, accumulation=accumulation, clip_norm=OPTIMIZER.clip_norm)
+    trainer = TensorFlowTrainer(
+        model, accumulation=accumulation, clip_norm=OPTIMIZER.clip_norm
+    )
     trainer.compile(
         make_optimizer(config, config.learning_rate, model), jit_compile=jit_compile
     )

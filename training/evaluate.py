@@ -1,7 +1,8 @@
-"""How good a model is: accuracy, macro F1, and each class, on one part of a source."""
+"""Evaluation of a model: accuracy, macro F1, and precision and recall by class."""
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,8 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from .data.labelled_images import Split
 from .data.pipeline import evaluation_batches
-from .data.splits import Split
+from .data.sources import open_source
+from .data.splits import load_splits
+from .engine import run_folder
+from .errors import RunError
+from .recipe import DataConfig, load_recipe
 
 BATCH_SIZE = 256
 
@@ -22,8 +28,8 @@ class Evaluation:
 
     Args:
         class_names: One name for each class.
-        labels: int64 [n], what the images show.
-        probabilities: float32 [n, classes], what the model says.
+        labels: int64 [n], the true classes.
+        probabilities: float32 [n, classes], the model's predictions.
     """
 
     class_names: tuple[str, ...]
@@ -37,11 +43,11 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of images whose most probable class is right."""
+        """Share of images whose most probable class is the true one."""
         return self.top(1)
 
     def top(self, k: int) -> float:
-        """Share of images whose class is among the k most probable."""
+        """Share of images whose true class is among the k most probable."""
         best = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :k]
         return float((best == self.labels[:, np.newaxis]).any(axis=1).mean())
 
@@ -52,7 +58,7 @@ class Evaluation:
         )
 
     def summary(self) -> dict[str, Any]:
-        """All figures, for report.json."""
+        """All scores, for report.json."""
         columns = ("precision", "recall", "f1", "support")
         scores = precision_recall_fscore_support(
             self.labels,
@@ -74,10 +80,10 @@ class Evaluation:
 
 
 def evaluate(model: keras.Model, split: Split) -> Evaluation:
-    """Classifies every image of a split.
+    """Evaluate a model on every image of a split.
 
     Args:
-        model: With preprocessing and class names; returns logits.
+        model: A model with preprocessing and class names; it returns logits.
         split: The images.
 
     Returns:
@@ -90,14 +96,14 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
 
 
 def _batch_size() -> int:
-    """`BATCH_SIZE`, or so much more that JAX can cut a batch for its devices."""
+    """`BATCH_SIZE`, rounded up so that JAX can divide a batch among its devices."""
     distribution = keras.distribution.distribution()
     devices = 1 if distribution is None else distribution.num_model_replicas
     return devices * math.ceil(BATCH_SIZE / devices)
 
 
 def print_evaluation(summary: dict[str, Any], title: str) -> None:
-    """Prints the table of classes, and the figures for all of them below."""
+    """Print the table of classes, and the scores over all classes below it."""
     table = Table(title=title)
     table.add_column("class")
     for column in ("precision", "recall", "F1", "images"):
@@ -113,3 +119,59 @@ def print_evaluation(summary: dict[str, Any], title: str) -> None:
         f"{summary['macro_f1']:.4f} on {summary['images']} images",
         highlight=False,
     )
+
+
+def evaluate_file(model: Path, part: str, source: str | None = None) -> None:
+    """Evaluate a model file and print the scores.
+
+    Args:
+        model: A run's folder or a `.keras` file.
+        part: Which images of the run: train, validation or test.
+        source: Use the test images of this source instead; of a folder without test/,
+            all images.
+
+    Raises:
+        TrainingError: The model or the images cannot be read, or their classes differ.
+    """
+    path = run_folder.model_file(model)
+    loaded = run_folder.load_model(path)
+    if source is None:
+        title, names, split = _run_images(path, part, loaded.channels)
+    else:
+        title, names, split = _source_images(source, loaded.channels)
+    if list(names) != loaded.class_names:
+        raise RunError(
+            f"{path}: its classes are not those of the {title}: "
+            f"{', '.join(loaded.class_names)} and {', '.join(names)}"
+        )
+    print_evaluation(evaluate(loaded, split).summary(), title)
+
+
+Images = tuple[str, tuple[str, ...], Split]  # title, class names, images
+
+
+def _run_images(model_file: Path, part: str, channels: int) -> Images:
+    """A part of the data of the run that a model file is in."""
+    recipe_file = model_file.parent / run_folder.RECIPE
+    if not recipe_file.exists():
+        raise RunError(
+            f"{model_file}: there is no recipe.yaml beside it, so --source is needed"
+        )
+    config = load_recipe(recipe_file).data
+    splits = load_splits(config, channels)
+    split = getattr(splits, part)
+    if split is None:
+        raise RunError(f"{config.source}: no validation images (data.validation is 0)")
+    return f"{part} images of {config.source}", splits.class_names, split
+
+
+def _source_images(name: str, channels: int) -> Images:
+    """The test images of a source; of a folder without test/, all images."""
+    config = DataConfig(name)
+    if name.startswith("folder:"):
+        source = open_source(config, channels)
+        if source.test is None:
+            return f"images of {name}", source.class_names, source.train
+        return f"test images of {name}", source.class_names, source.test
+    splits = load_splits(config, channels)
+    return f"test images of {name}", splits.class_names, splits.test

@@ -1,4 +1,4 @@
-"""One training run: data, model, trainer, `model.fit`, and what it leaves behind."""
+"""Run a recipe: data, model, trainer, `model.fit`, evaluation and report."""
 
 import functools
 import platform
@@ -13,19 +13,15 @@ from etils import epath
 
 import keras_vit
 
-from .data.pipeline import (
-    Splits,
-    example_images,
-    images_fingerprint,
-    load_splits,
-    steps_per_epoch,
-)
-from .data.sharding import training_data, validation_arguments
-from .data.splits import Split
+from .data.labelled_images import Split
+from .data.pipeline import example_images, steps_per_epoch
+from .data.splits import Splits, images_fingerprint, load_splits
 from .engine import checkpoint, run_folder
-from .engine.early_termination import StopOnDivergence
-from .engine.recorder import Length, Recorder, run_length
-from .engine.schedule import stated_warmup, warmup_steps
+from .engine.datasets import training_data, validation_arguments
+from .engine.early_termination import Preemption, StopOnDivergence
+from .engine.recorder import Recorder
+from .engine.run_length import RunLength, run_length
+from .engine.schedule import requested_warmup, warmup_steps
 from .engine.strategy import (
     check_same_step,
     check_workers,
@@ -35,15 +31,16 @@ from .engine.strategy import (
     make_strategy,
     worker_count,
 )
-from .evaluate import Evaluation, evaluate, print_evaluation
+from .evaluate import evaluate, print_evaluation
 from .model import build_model, compile_trainer, compiles
 from .recipe import Recipe, require
 from .reporting import pictures
 from .reporting.progress_line import EpochLines
+from .reporting.report import write_markdown
 from .reporting.tensorboard import RunBoard
 from .reporting.throughput import device_name
 
-EXAMPLES = 24  # in the picture of augmented images
+EXAMPLE_IMAGES = 24  # in the picture of augmented images
 
 
 @lost_workers()
@@ -58,73 +55,71 @@ def fit(
     profile: tuple[int, int] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> dict[str, Any]:
-    """Trains, evaluates the best epoch's model on the test images, and reports.
+    """Train, evaluate the best epoch's model on the test images, and write a report.
 
     TensorFlow's operations stay deterministic in this process: random ones then need a
     seed, and those without such a form (`tf.timestamp`) fail.
 
     Args:
-        recipe: What to do.
-        folder: Where to write; see `runs`. Several workers need the same one.
-        resume: Go on from the newest complete checkpoint of the run in the folder. The
-            final weights are bit for bit those of a run that was never stopped.
-        overwrite: Delete the run in the folder.
-        keep: How many checkpoints to keep.
+        recipe: The run's recipe.
+        folder: The run's folder; see `run_folder`. Several workers need the same one.
+        resume: Resume from the newest complete checkpoint in the folder, if there is
+            one. The final weights are bit for bit those of an uninterrupted run.
+        overwrite: Delete the run in the folder first.
+        keep: Number of checkpoints to keep.
         checkpoint_every: Steps between two checkpoints inside an epoch; there is one
             at the end of each epoch in any case.
         profile: First and last step to profile for TensorBoard.
-        callbacks: More Keras callbacks.
+        callbacks: Additional Keras callbacks.
 
     Returns:
-        What report.json holds; on workers that are not the chief, nothing.
+        The contents of report.json; on workers other than the chief, an empty dict.
 
     Raises:
-        TrainingError: Something is wrong with the recipe, the data or the folder; the
-            run was preempted, or it diverged.
+        TrainingError: The recipe, the data or the folder is wrong; the run was
+            preempted, or it diverged.
     """
     first, last = profile or (1, 1)
     require(first <= last, "--profile", "the first and the last step", profile)
-    pictures.pyplot()  # a missing extra is told before the training, not after
+    pictures.pyplot()  # report a missing extra before the training, not after
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
     keras.utils.set_random_seed(recipe.seed)
     splits = load_splits(recipe.data, recipe.model.channels)
     for reason in splits.bad_images:
-        print(f"left out: {reason}", file=sys.stderr)
-    per_pass = steps_per_epoch(splits.train, recipe.batch_size)
-    length = run_length(recipe, per_pass)
+        print(f"skipped: {reason}", file=sys.stderr)
+    steps_per_pass = steps_per_epoch(splits.train, recipe.batch_size)
+    length = run_length(recipe, steps_per_pass)
     with strategy.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
-        trainer = compile_trainer(model, recipe, length.steps, per_pass)
-    if not (compiles(recipe) and _pools(model)):
+        trainer = compile_trainer(model, recipe, length.steps, steps_per_pass)
+    if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
     folder = epath.Path(folder)
     if is_chief(strategy):
         print(_header(recipe, splits))
         _print_shorter_warmup(recipe, length)
         run_folder.prepare_folder(folder, recipe, resume, overwrite)
-    gather(strategy, 0)  # all wait until the chief has prepared the folder
-    images = images_fingerprint(splits)
-    recorder = Recorder(trainer, folder, recipe, images, length, keep, checkpoint_every)
+    gather(strategy, 0)  # wait until the chief has prepared the folder
+    fingerprint = images_fingerprint(splits)
+    recorder = Recorder(trainer, folder, recipe, fingerprint, keep, checkpoint_every)
     recorder.restore()
-    check_same_step(strategy, recorder.first_step)
-    if recorder.first_step < length.steps:
+    check_same_step(strategy, trainer.progress.first_step)
+    if trainer.progress.first_step < length.steps:
         board = [_board(recipe, splits, recorder, profile)] * is_chief(strategy)
-        _train(recipe, splits, recorder, [*board, *callbacks])
+        _train(recipe, splits, recorder, length, [*board, *callbacks])
     recorder.check_weights()
-    if not is_chief(strategy):
-        return {}
-    return _finish(recipe, splits, recorder)
+    return _finish(recipe, splits, recorder) if is_chief(strategy) else {}
 
 
-def _pools(model: keras.Model) -> bool:
-    """Whether XLA would refuse the model's gradient once operations must repeat."""
+def _has_max_pooling(model: keras.Model) -> bool:
+    """Whether XLA would refuse the model's gradient with deterministic operations."""
     kinds = (keras.layers.MaxPooling2D, keras.layers.GlobalMaxPooling2D)
     return any(isinstance(layer, kinds) for layer in model._flatten_layers())
 
 
 def _header(recipe: Recipe, splits: Splits) -> str:
-    """What is trained on, in one line."""
+    """The data set in one line."""
     parts = {"training": splits.train, "validation": splits.validation}
     parts["test"] = splits.test
     counts = [f"{len(p)} {name}" for name, p in parts.items() if p is not None]
@@ -134,68 +129,64 @@ def _header(recipe: Recipe, splits: Splits) -> str:
     )
 
 
-def _print_shorter_warmup(recipe: Recipe, length: Length) -> None:
-    """Says where the run is too short for the recipe's warm-up."""
-    stated = stated_warmup(recipe, length.per_pass)
-    steps = warmup_steps(recipe, length.steps, length.per_pass)
-    if steps < stated:
+def _print_shorter_warmup(recipe: Recipe, length: RunLength) -> None:
+    """Print a notice where the run is too short for the recipe's warm-up."""
+    requested = requested_warmup(recipe, length.steps_per_pass)
+    steps = warmup_steps(recipe, length.steps, length.steps_per_pass)
+    if steps < requested:
         print(
-            f"the warm-up is {steps} of the run's {length.steps} steps instead of the "
-            f"recipe's {stated}"
+            f"the warm-up takes {steps} of the run's {length.steps} steps instead of "
+            f"the recipe's {requested}"
         )
 
 
 def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBoard:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
-    # Of several workers each would have to evaluate, not only the one that draws.
-    images = splits.validation if worker_count(strategy) == 1 else None
 
+    def evaluate_averaged(images: Split):
+        with trainer.averaged_weights():
+            return evaluate(trainer.model, images)
+
+    validation = None
+    # Of several workers each would have to evaluate, not only the chief.
+    if splits.validation is not None and worker_count(strategy) == 1:
+        validation = functools.partial(evaluate_averaged, splits.validation)
     return RunBoard(
         recorder.folder,
         recipe,
         trainer.model,
         recipe.batch_size,
-        example_images=lambda: _examples(recipe, splits, recorder),
-        validation=(
-            None
-            if images is None
-            else functools.partial(_evaluate_averaged, trainer, images)
-        ),
+        example_images=lambda: _example_images(recipe, splits, recorder),
+        validation=validation,
         profile=profile,
-        first_step=recorder.first_step,
+        first_step=trainer.progress.first_step,
         devices=strategy.num_replicas_in_sync,
         device_name=device_name(),
     )
 
 
-def _evaluate_averaged(trainer, images: Split) -> Evaluation:
-    with trainer.averaged_weights():
-        return evaluate(trainer.model, images)
-
-
-def _examples(recipe: Recipe, splits: Splits, recorder: Recorder):
+def _example_images(recipe: Recipe, splits: Splits, recorder: Recorder):
     preprocessing = recorder.trainer.model.preprocessing
-    return example_images(splits.train, recipe, preprocessing, EXAMPLES)
+    return example_images(splits.train, recipe, preprocessing, EXAMPLE_IMAGES)
 
 
 def _train(
     recipe: Recipe,
     splits: Splits,
     recorder: Recorder,
+    length: RunLength,
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> None:
-    """Calls `model.fit` for the steps that are left."""
-    length, trainer = recorder.length, recorder.trainer
-    first_epoch, trainer.skip_steps = divmod(recorder.first_step, length.interval)
-    diverged = StopOnDivergence(recorder.checkpoints, lambda: recorder.step)
+    """Call `model.fit` for the remaining steps."""
+    trainer, progress = recorder.trainer, recorder.trainer.progress
+    first_step = progress.first_step
+    diverged = StopOnDivergence(recorder.checkpoints, progress)
     lines = [EpochLines()] * is_chief(trainer.distribute_strategy)
-    with recorder.preemption:
+    with Preemption(progress):
         trainer.fit(
-            training_data(
-                trainer, recipe, splits.train, recorder.first_step, length.steps
-            ),
+            training_data(trainer, recipe, splits.train, first_step, length.steps),
             epochs=length.steps // length.interval,
-            initial_epoch=first_epoch,
+            initial_epoch=first_step // length.interval,
             steps_per_epoch=length.interval,
             callbacks=[diverged, *callbacks, *lines, recorder],
             verbose=0,
@@ -204,28 +195,39 @@ def _train(
 
 
 def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
-    """Saves the last model, evaluates the best one, draws, prints and reports."""
+    """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
     recorder.save_model("last.keras")
     if splits.validation is None:
         recorder.save_model("best.keras")
     model = run_folder.load_model(folder / "best.keras")
     evaluation = evaluate(model, splits.test)
-    summary = evaluation.summary()
     pictures.draw_curves(recorder.history, folder / "curves.png")
     pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
     pictures.draw_misclassified(
         evaluation, splits.test, model.preprocessing, folder / "misclassified.png"
     )
-    pictures.draw_examples(_examples(recipe, splits, recorder), folder / "examples.png")
+    examples = _example_images(recipe, splits, recorder)
+    pictures.draw_examples(examples, folder / "examples.png")
+    summary = evaluation.summary()
+    report = summary | _run_figures(recipe, splits, recorder)
+    write_markdown(folder, report, recipe, recorder.history)
+    run_folder.write_report(folder / "report.json", report)
+    print_evaluation(summary, f"Test images of {recipe.data.source}")
+    print(f"model, report and pictures: {folder}")
+    return report
+
+
+def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
+    """What report.json says about the run beside the evaluation."""
+    trainer = recorder.trainer
     seconds = sum(row["seconds"] for row in recorder.history)
-    devices = recorder.trainer.distribute_strategy.num_replicas_in_sync
-    result = {
-        **summary,
+    devices = trainer.distribute_strategy.num_replicas_in_sync
+    return {
         "best_epoch": recorder.best(),
         "training_images": len(splits.train),
         "bad_images": splits.bad_images,
-        "parameters": model.count_params(),
+        "parameters": trainer.model.count_params(),
         "seconds": round(seconds, 1),
         "images_per_second": recorder.history[-1].get("images_per_second"),
         "devices": devices,
@@ -235,15 +237,10 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
         "versions": versions(),
         "recipe": asdict(recipe),
     }
-    pictures.write_markdown(folder, result, recipe, recorder.history)
-    run_folder.write_report(folder / "report.json", result)
-    print_evaluation(summary, f"Test images of {recipe.data.source}")
-    print(f"model, report and pictures: {folder}")
-    return result
 
 
 def versions() -> dict[str, str]:
-    """What the run's numbers depend on."""
+    """Versions of the software that the run's numbers depend on."""
     return {
         "keras_vit": keras_vit.__version__,
         "keras": keras.__version__,

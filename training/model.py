@@ -254,11 +254,13 @@ def compile_trainer(
 
 
 def _trainer_class() -> type[Trainer]:
-    if keras.backend.backend() != "jax":
-        return Trainer
-    from .engine.jax_trainer import JaxTrainer
+    if keras.backend.backend() == "jax":
+        from .engine.jax_trainer import JaxTrainer
 
-    return JaxTrainer
+        return JaxTrainer
+    from .engine.tensorflow_trainer import TensorFlowTrainer
+
+    return TensorFlowTrainer
 
 
 def compiles(recipe: Recipe) -> bool:

@@ -1,4 +1,4 @@
-"""Classifies image files with a trained model."""
+"""Prediction: classify image files with a trained model."""
 
 import glob
 import sys
@@ -15,7 +15,7 @@ from rich.table import Table
 import keras_vit
 from keras_vit import decoding
 
-from .data.folder import is_litter
+from .data.folder import is_system_file
 from .errors import DataError
 
 BATCH_SIZE = 64
@@ -23,11 +23,11 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp")
 
 
 def find_images(pattern: str) -> list[Path]:
-    """The image files that a path means.
+    """Find image files.
 
     Args:
-        pattern: A file, a folder (its images, by their endings, sub-folders included,
-            hidden files not) or a pattern such as `photos/*.jpg`.
+        pattern: A file, a folder (its images, by suffix, in sub-folders too, without
+            hidden files) or a pattern such as `photos/*.jpg`.
 
     Returns:
         The files, sorted.
@@ -41,7 +41,7 @@ def find_images(pattern: str) -> list[Path]:
             file
             for file in path.rglob("*")
             if file.suffix.lower() in SUFFIXES
-            and not any(map(is_litter, file.relative_to(path).parts))
+            and not any(map(is_system_file, file.relative_to(path).parts))
         ]
     elif path.is_file():
         found = [path]
@@ -56,16 +56,16 @@ def find_images(pattern: str) -> list[Path]:
 def predict(
     model: keras.Model, files: Sequence[Path], top: int = 1
 ) -> list[list[tuple[str, float]] | None]:
-    """The most probable classes of each file; bad files are named on stderr.
+    """Classify image files; print errors about invalid ones on stderr.
 
     Args:
-        model: With preprocessing and class names; returns logits.
+        model: A model with preprocessing and class names; it returns logits.
         files: Image files of any size.
-        top: How many classes to give for each.
+        top: Number of classes for each.
 
     Returns:
-        For each file its classes and their probabilities, best first, or None where
-        the file is no image.
+        For each file its most probable classes and their probabilities, best first, or
+        None where the file is not a valid image.
     """
     answers: list[list[tuple[str, float]] | None] = []
     for start in range(0, len(files), BATCH_SIZE):
@@ -95,7 +95,7 @@ def _read(model, path: Path) -> np.ndarray[Any, Any] | None:
 
 
 def print_predictions(files, answers) -> None:
-    """Prints one row for each file that is an image."""
+    """Print the classes of each valid image."""
     table = Table("image", "class", "probability")
     for path, answer in zip(files, answers, strict=True):
         for rank, (name, probability) in enumerate(answer or ()):

@@ -1,7 +1,7 @@
-"""The typed recipe: everything that decides what a training run computes.
+"""The typed recipe: everything that determines what a training run computes.
 
 A recipe is a tree of frozen dataclasses, written as YAML. Those of this project have
-names; see `recipe_files`.
+names; see `recipes`.
 """
 
 import ast
@@ -21,7 +21,7 @@ from .errors import RecipeError
 
 
 def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
-    """Raises RecipeError unless `ok`, with the argument, the wish and what came."""
+    """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
     if not ok:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
 
@@ -180,7 +180,7 @@ SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the images come from and how they are divided.
+    """The data set and its splits.
 
     Args:
         source: digits, folder:PATH (one sub-folder for each class, with or without
@@ -188,13 +188,12 @@ class DataConfig:
             function that returns tf.data.Datasets; see `sources`).
         train: The training images, as a slice of the source in TensorFlow Datasets'
             grammar: train, train[:90%], train[:800]+validation[:200].
-        validation: Share of the training images that is kept for validation, 0 for
-            none; or a slice.
-        test: Share of all images that is kept for the test, where the source has no
-            test set of its own; or a slice.
-        split_seed: Seed of these two divisions, which does not change with `seed`.
-        on_bad_image: error ends with the names of unreadable files, skip leaves them
-            out.
+        validation: Share of the training images to use for validation, 0 for none; or
+            a slice.
+        test: Share of all images to use for the test, where the source has no test set
+            of its own; or a slice.
+        split_seed: Seed of these splits, independent of `seed`.
+        on_bad_image: What to do with unreadable files: error or skip.
         download: Whether tfds: may download the data set.
     """
 
@@ -226,30 +225,31 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class AugmentationConfig:
-    """Random changes of the training images, new in every epoch.
+    """Augmentation of the training images, different in every epoch.
 
     Args:
         crop_min_area: Smallest share of the image's area that a random crop (ratio 3/4
             to 4/3) keeps before it is resized; 1 for no crop.
-        simple_crop: Instead of that: resize the shorter side, pad by 4 pixels of
-            reflection, crop at a random place (DeiT III's "simple random crop").
-        flip: Whether to mirror every second image left to right.
+        simple_crop: Use DeiT III's "simple random crop" instead: resize the shorter
+            side, pad by 4 pixels of reflection, crop at a random position.
+        flip: Whether to flip images left to right with probability 0.5.
         shift: Largest shift in pixels of the model's input, in both directions; the
             border is repeated.
         policy: none, randaugment (arXiv:1909.13719), autoaugment (ImageNet's policy of
             arXiv:1805.09501) or three_augment (DeiT III, arXiv:2204.07118).
-        layers: Operations that randaugment applies to each image.
+        layers: Number of operations that randaugment applies to each image.
         magnitude: Their strength, 0 to 30.
-        magnitude_std: Standard deviation of a normal change of the magnitude.
+        magnitude_std: Standard deviation of normal noise added to the magnitude.
         color_jitter: Largest relative change of brightness, contrast and saturation.
-        erase: Probability of erasing a rectangle (arXiv:1708.04896), filled with noise.
-        repeats: How often each image of a batch stands in it, each time changed
-            otherwise (repeated augmentation, arXiv:1901.09335).
-        mixup: alpha of Beta(alpha, alpha), by which pairs of images are blended
+        erase: Probability of filling a rectangle with noise (random erasing,
+            arXiv:1708.04896).
+        repeats: How often each image occurs in a batch, each time augmented
+            differently (repeated augmentation, arXiv:1901.09335).
+        mixup: alpha of Beta(alpha, alpha), the ratio of two blended images
             (arXiv:1710.09412); 0 for none.
-        cutmix: alpha of Beta(alpha, alpha), the share of an image that stays when a
-            rectangle of another is put in (arXiv:1905.04899); 0 for none.
-        cutmix_share: Where both are on: the share of images that cutmix takes.
+        cutmix: alpha of Beta(alpha, alpha), the share of an image that is kept when a
+            rectangle is replaced by another image's (arXiv:1905.04899); 0 for none.
+        cutmix_share: With both mixup and cutmix: the share of images with cutmix.
     """
 
     crop_min_area: float = 1.0
@@ -289,23 +289,23 @@ class AugmentationConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients change the weights.
+    """The optimizer.
 
     Args:
         name: adamw, adam or sgd.
-        learning_rate: The highest one; see `schedule`.
-        weight_decay: For adamw: the share by which each step shrinks the kernels,
-            times the learning rate. Biases, norms and embeddings do not decay.
-        beta_1: For adamw and adam.
-        beta_2: For adamw and adam.
+        learning_rate: The peak learning rate; see `schedule`.
+        weight_decay: For adamw: decoupled weight decay of the kernels, multiplied by
+            the learning rate. Biases, norms and embeddings do not decay.
+        beta_1: For adamw and adam: decay of the gradient's moving average.
+        beta_2: For adamw and adam: decay of the squared gradient's moving average.
         momentum: For sgd.
-        clip_norm: Largest global norm of the gradient of the whole batch, or null.
+        clip_norm: Largest global norm of the whole batch's gradient, or null.
         layer_decay: Factor of the learning rate from each block to the one below it;
             the head has the factor 1, the embeddings the smallest.
         head_multiplier: Factor of the classifier's learning rate.
-        frozen: Regular expressions; weights whose path has a match do not change.
-        ema: Decay of the moving average of the weights that evaluation and export use
-            (Polyak averaging; the paper's is 0.9999), or null.
+        frozen: Regular expressions; weights whose path matches one are not trained.
+        ema: Decay of the exponential moving average of the weights, which evaluation
+            and export use (Polyak averaging; the paper's is 0.9999), or null.
     """
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
@@ -360,18 +360,18 @@ def _is_pattern(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate over time.
+    """The learning-rate schedule.
 
     Args:
         name: After the warm-up: cosine or linear (both fall to `end_learning_rate`),
             rsqrt (falls with the square root of the step) or constant.
-        warmup_epochs: Epochs, or a part of one, in which it rises linearly. In a run
-            that would end within the warm-up, it is the first tenth.
-        warmup_steps: The same in steps; where it is given it wins.
-        start_learning_rate: Where the warm-up begins.
-        end_learning_rate: Where cosine and linear end.
-        timescale: For rsqrt: the steps after which it begins to fall.
-        cooldown_steps: For rsqrt: the steps at the end in which it falls to 0 linearly.
+        warmup_epochs: Epochs of linear warm-up, not necessarily whole ones. A run that
+            would end within the warm-up has one of a tenth of its steps.
+        warmup_steps: Steps of linear warm-up; takes precedence over `warmup_epochs`.
+        start_learning_rate: Learning rate at the start of the warm-up.
+        end_learning_rate: Learning rate at the end of cosine and linear.
+        timescale: For rsqrt: the number of steps after which it starts to fall.
+        cooldown_steps: For rsqrt: steps at the end in which it falls linearly to 0.
     """
 
     name: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
@@ -400,34 +400,34 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One training run.
+    """A training run.
 
     Args:
         name: Name of the run, and of its folder in runs/.
         description: One line for `python -m training recipes`.
         reference: Where the values come from: paper, table, file.
-        published_accuracy: The test accuracy that the reference reports, 0 to 1, or
-            null where there is none.
-        seed: Decides the initial weights, the order of the images, every random
-            change of them, and dropout.
+        published_accuracy: The test accuracy in the reference, 0 to 1, or null where
+            there is none.
+        seed: Seed of the initial weights, the order of the images, their augmentation,
+            and dropout.
         strategy: auto (mirrored where there are several GPUs), one_device, mirrored,
-            multi_worker (each process by `TF_CONFIG`) or tpu.
+            multi_worker (one process for each worker in `TF_CONFIG`) or tpu.
         tpu: Name of the Cloud TPU, or local on a TPU VM.
         precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
         jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
         steps_per_execution: Steps between two returns to Python.
         epochs: Passes over the training images.
-        steps: Steps of the whole training; where it is given it wins over `epochs`.
+        steps: Steps of the whole training; takes precedence over `epochs`.
         batch_size: Images in a step, over all replicas.
-        accumulation: Parts into which each replica divides its images of a step, one
-            after the other, to save memory.
+        accumulation: Micro-batches into which each replica divides its images of a
+            step, to save memory (gradient accumulation).
         loss: softmax, or sigmoid (summed over the classes).
         label_smoothing: Share of the target that is spread over all classes.
         model: The model.
-        data: The images.
-        augmentation: The random changes of the training images.
+        data: The data set and its splits.
+        augmentation: Augmentation of the training images.
         optimizer: The optimizer.
-        schedule: The learning rate over time.
+        schedule: The learning-rate schedule.
     """
 
     name: str = "run"
@@ -479,10 +479,10 @@ class Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Reads a recipe file.
+    """Read a recipe file.
 
     Raises:
-        RecipeError: It cannot be read, or says something that a recipe cannot say.
+        RecipeError: It cannot be read, or is not a valid recipe.
     """
     try:
         text = path.read_text("utf-8")
@@ -492,7 +492,7 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def parse_recipe(text: str, origin: str) -> Recipe:
-    """A recipe from YAML; errors say where it is from, as `load_recipe`."""
+    """Parse a recipe from YAML; errors name its origin."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe)
     try:

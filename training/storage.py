@@ -1,4 +1,4 @@
-"""Files that are whole or absent, on a disk or in a bucket (`gs://bucket/folder`)."""
+"""Atomic file access, on a disk or in a bucket (`gs://bucket/folder`)."""
 
 import contextlib
 import errno
@@ -9,27 +9,26 @@ from pathlib import Path
 
 from etils import epath
 
-# Begins the name of a file that is being written; what a killed run leaves of it is
-# overwritten by the next one.
+# Prefix of a file that is being written; one that a killed run leaves is overwritten.
 UNFINISHED = "tmp-"
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether the path is one of a bucket, where nothing can be renamed in one step."""
+    """Whether the path is in a bucket, where a file cannot be renamed atomically."""
     return "://" in os.fspath(path)
 
 
 @contextlib.contextmanager
-def writing(path: epath.PathLike) -> Iterator[Path]:
-    """Gives a local file to write, which becomes `path` when the block ends well.
+def atomic_write(path: epath.PathLike) -> Iterator[Path]:
+    """Yield a local file to write, which replaces `path` when the block succeeds.
 
-    On a disk the new file takes the old one's place in one step, once its bytes have
-    reached the disk: at any moment there is the old file or the new one. A bucket has
-    no such step. The file is copied there, and may stay a torn one: what must be whole
-    needs a marker that is written after it, as `checkpoint` does.
+    On a disk the replacement is atomic, once the new file's bytes have reached the
+    disk: at any moment there is the old file or the new one. In a bucket it is not:
+    the file is copied there, and a kill may leave it incomplete. Who needs to know
+    writes a marker after it, as `checkpoint` does.
 
     Args:
-        path: The file. Its folder exists.
+        path: The file, in an existing folder.
 
     Yields:
         A path with the same suffix.
@@ -56,7 +55,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or the names in a folder, would survive a power failure."""
+    """Flush a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -79,11 +78,11 @@ def _uploading(path: epath.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def reading(path: epath.PathLike) -> Iterator[Path]:
-    """Gives the file itself, or a local copy of one in a bucket.
+def local_copy(path: epath.PathLike) -> Iterator[Path]:
+    """Yield the file itself, or a temporary local copy of one in a bucket.
 
     Raises:
-        OSError: It is not there, or cannot be read.
+        OSError: It does not exist, or cannot be read.
     """
     if not is_remote(path):
         yield Path(path)
@@ -97,20 +96,20 @@ def reading(path: epath.PathLike) -> Iterator[Path]:
 
 
 def write_text(path: epath.PathLike, text: str) -> None:
-    """Writes a text file; see `writing`."""
-    with writing(path) as local:
+    """Write a text file; see `atomic_write`."""
+    with atomic_write(path) as local:
         local.write_text(text, encoding="utf-8")
 
 
 def remove(path: epath.PathLike) -> None:
-    """Deletes a file if it is there and can be deleted."""
+    """Delete a file if it exists and can be deleted."""
     with contextlib.suppress(OSError), os_errors(path):
         epath.Path(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def os_errors(path: epath.PathLike) -> Iterator[None]:
-    """Turns what TensorFlow raises about a bucket into the OSError of a disk."""
+    """Convert TensorFlow's errors about a bucket to OSError, as for a disk."""
     if not is_remote(path):
         yield
         return

@@ -21,10 +21,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from training.data.pipeline import load_splits
-from training.data.sharding import training_data, validation_arguments
+from training.data.splits import load_splits
+from training.engine.datasets import training_data, validation_arguments
 from training.engine.optimizer import make_optimizer
-from training.engine.trainer import Trainer
+from training.engine.tensorflow_trainer import TensorFlowTrainer
 from training.model import build_model, compile_trainer
 from training.recipe import (
     AugmentationConfig,
@@ -196,7 +196,7 @@ class Small:
             config = case.optimizer
             with self.strategy.scope():
                 network = small_network()
-                trainer = Trainer(
+                trainer = TensorFlowTrainer(
                     network,
                     case.loss,
                     case.smoothing,

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from training.engine.trainer import Trainer
+from training.engine.tensorflow_trainer import TensorFlowTrainer
 
 # One weight w = 0, the logit w * x and the sigmoid loss: the gradients (0.5 - y) * x
 # of the two images are 10 and -9.8, and that of the batch is 0.1.
@@ -63,7 +63,7 @@ def ours(strategy, images=IMAGES, steps=1, compile_options=None, **options):
     """The weight after the trainer's `fit`."""
     with strategy.scope():
         network = one_weight()
-        trainer = Trainer(network, "sigmoid", **options)
+        trainer = TensorFlowTrainer(network, "sigmoid", **options)
         trainer.compile(sgd(), metrics=(), **(compile_options or {}))
     trainer.fit(batches(images, steps), verbose=0)
     return weight_of(network)
@@ -95,7 +95,7 @@ def scaled_step(strategy, images):
     try:
         with strategy.scope():
             network = one_weight()
-            trainer = Trainer(network, "sigmoid")
+            trainer = TensorFlowTrainer(network, "sigmoid")
             trainer.compile(sgd(), metrics=())
     finally:
         keras.config.set_dtype_policy("float32")
@@ -115,7 +115,7 @@ def masks(strategy, trained=False, restored=False) -> list[list[float]]:
     with strategy.scope():
         network = keras.Sequential([keras.Input((32,)), keras.layers.Dropout(0.5)])
         if trained:
-            trainer = Trainer(network)
+            trainer = TensorFlowTrainer(network)
             trainer.compile(sgd())
     if restored:
         trainer.set_state(trainer.state_arrays())
@@ -138,7 +138,7 @@ def normalised(strategy, accumulation: int) -> list[list[float]]:
                 keras.layers.Dense(1),
             ]
         )
-        trainer = Trainer(network, "sigmoid", accumulation=accumulation)
+        trainer = TensorFlowTrainer(network, "sigmoid", accumulation=accumulation)
         trainer.compile(sgd(), metrics=())
     images = np.array([[1], [2], [4], [7], [11], [16], [22], [29]], "float32")
     labels = np.zeros([8, 1], "float32")
@@ -155,7 +155,7 @@ def on_arrays(strategy) -> dict:
     with strategy.scope():
         network = one_weight()
         network.layers[0].kernel.assign([[0.3]])
-        trainer = Trainer(network, "sigmoid")
+        trainer = TensorFlowTrainer(network, "sigmoid")
         trainer.compile(sgd(), metrics=())
     results = {
         "predict": trainer.predict(images, batch_size=4, verbose=0)[:, 0].tolist(),

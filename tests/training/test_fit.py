@@ -1,4 +1,4 @@
-"""`fit` on a tiny model: the same run twice, a resumed run, what it leaves behind."""
+"""`fit` on a tiny model: reproducibility, resuming, and the written files."""
 
 import contextlib
 import csv
@@ -16,12 +16,12 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
 
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import Evaluation, evaluate
 from training.fit import Recorder, fit
-from training.model import build_model
+from training.model import build_model, compiles
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
@@ -58,7 +58,7 @@ RECIPE = Recipe(
 
 
 class Terminal(io.StringIO):
-    """Standard output as of a terminal."""
+    """Standard output that is a terminal."""
 
     def isatty(self):
         return True
@@ -66,7 +66,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(scope="module")
 def terminal():
-    """What a run prints on a terminal; after `run`."""
+    """Output of a run on a terminal; after `run`."""
     return Terminal()
 
 
@@ -80,13 +80,13 @@ def run(tmp_path_factory, terminal):
 
 
 def epoch_lines(printed):
-    """What stands below the heading of the epochs when all is printed."""
+    """The lines below the heading of the epochs, as they finally look."""
     lines = [line.rpartition("\r")[2] for line in printed.split("\n")]
     first = next(n for n, line in enumerate(lines) if line.startswith("    epoch"))
     return [line for line in lines[first + 1 :] if re.match(r" *\d+/\d+ ", line)]
 
 
-def test_each_epoch_is_a_line_of_at_most_80_columns(run, terminal):
+def test_each_epoch_prints_a_line_of_at_most_80_columns(run, terminal):
     printed = terminal.getvalue()
     figures = [line.split() for line in epoch_lines(printed)]
     rows = history(run)
@@ -118,12 +118,10 @@ def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
     assert printed.count("\n") == 3
 
 
-def test_one_epoch_is_enough_for_a_recipe_with_a_longer_warm_up(tmp_path, capsys):
+def test_a_run_shorter_than_its_warmup_shortens_the_warmup(tmp_path, capsys):
     schedule = ScheduleConfig("cosine", warmup_epochs=8)
     fit(dataclasses.replace(RECIPE, epochs=1, schedule=schedule), tmp_path / "short")
-    note = (
-        r"the warm-up is (\d+) of the run's (\d+) steps instead of the recipe's (\d+)"
-    )
+    note = r"warm-up takes (\d+) of the run's (\d+) steps instead of the recipe's (\d+)"
     steps, length, stated = map(int, re.search(note, capsys.readouterr().out).groups())
     assert (steps, stated) == (length // 10, 8 * length)
     assert len(history(tmp_path / "short")) == 1
@@ -143,7 +141,7 @@ def test_the_same_seed_gives_the_same_weights(run, tmp_path):
 
 
 class Stop(Exception):
-    """What stops a run in the middle of a step."""
+    """Raised to stop a run in the middle of a step."""
 
 
 @pytest.mark.parametrize("stop_in_epoch", [0, 1])
@@ -169,7 +167,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
     ]
 
 
-def test_a_run_does_not_go_on_with_other_images(run, tmp_path, monkeypatch):
+def test_a_run_does_not_resume_with_other_images(run, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "copy")
     (tmp_path / "copy" / "report.json").unlink()
 
@@ -184,7 +182,7 @@ def test_a_run_does_not_go_on_with_other_images(run, tmp_path, monkeypatch):
         fit(RECIPE, tmp_path / "copy", resume=True)
 
 
-def test_a_run_stopped_before_its_report_is_finished(run, tmp_path):
+def test_a_run_stopped_before_its_report_can_be_finished(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     for name in ("report.json", "last.keras"):
         (tmp_path / "copy" / name).unlink()
@@ -197,7 +195,7 @@ def history(folder):
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_everything_behind(run):
+def test_a_run_writes_all_its_files(run):
     assert sorted(path.name for path in run.iterdir()) == [
         "best.keras",
         "checkpoints",
@@ -215,7 +213,7 @@ def test_a_run_leaves_everything_behind(run):
     assert [row["epoch"] for row in history(run)] == ["1", "2"]
 
 
-def test_the_report_says_what_the_best_model_does(run):
+def test_the_report_matches_the_best_model(run):
     report = json.loads((run / "report.json").read_text())
     splits = load_splits(RECIPE.data, channels=1)
     model = load_model(run / "best.keras")
@@ -239,7 +237,7 @@ def test_the_best_epoch_has_the_highest_validation_accuracy(run):
     assert report["best_epoch"]["val_accuracy"] == pytest.approx(highest)
 
 
-def test_the_model_opens_where_only_the_library_is_imported(run, tmp_path):
+def test_the_model_loads_with_only_the_library_imported(run, tmp_path):
     code = (
         "import sys, keras, keras_vit;"
         f"model = keras.models.load_model({str(run / 'best.keras')!r});"
@@ -253,25 +251,25 @@ def test_the_model_opens_where_only_the_library_is_imported(run, tmp_path):
 
 def test_a_finished_run_is_not_overwritten(run):
     for resume in (False, True):
-        with pytest.raises(RunError, match="holds a finished run"):
+        with pytest.raises(RunError, match="contains a finished run"):
             fit(RECIPE, run, resume=resume)
     assert (run / "report.json").exists()
 
 
-def test_a_stopped_run_is_not_overwritten(tmp_path):
+def test_an_unfinished_run_is_not_overwritten(tmp_path):
     (tmp_path / "recipe.yaml").write_text(RECIPE.to_yaml())
-    with pytest.raises(RunError, match="--resume goes on"):
+    with pytest.raises(RunError, match="--resume continues"):
         fit(RECIPE, tmp_path)
 
 
-def test_a_run_does_not_go_on_with_another_recipe(tmp_path):
+def test_a_run_does_not_resume_with_another_recipe(tmp_path):
     other = dataclasses.replace(RECIPE, batch_size=50)
     (tmp_path / "recipe.yaml").write_text(other.to_yaml())
     with pytest.raises(RunError, match="needs the recipe that the run began with"):
         fit(RECIPE, tmp_path, resume=True)
 
 
-def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_a_run_is_not_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     for overwrite in (False, True):
         with pytest.raises(RunError, match="is not a run"):
@@ -279,11 +277,19 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_sizes_that_do_not_fit_are_one_line(tmp_path):
+def test_sizes_that_do_not_fit_are_a_one_line_error(tmp_path):
     model = dataclasses.replace(RECIPE.model, patch_size=3)
     with pytest.raises(RecipeError, match="multiple of `patch_size`"):
         fit(dataclasses.replace(RECIPE, model=model), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, False), ({"jit_compile": "on"}, True), ({"strategy": "tpu"}, True)],
+)
+def test_xla_is_off_on_a_cpu_by_default(changes, expected):
+    assert compiles(dataclasses.replace(RECIPE, **changes)) == expected
 
 
 def test_initial_position_embeddings_have_the_recipes_size():
@@ -294,14 +300,14 @@ def test_initial_position_embeddings_have_the_recipes_size():
 
 @pytest.fixture
 def evaluation():
-    """Seven images of six classes, scores typed by hand."""
+    """Seven images of six classes with given probabilities."""
     labels = np.array([0, 1, 2, 3, 4, 5, 0])
     probabilities = np.eye(6, dtype="float32")[[0, 1, 2, 3, 4, 0, 1]]
     probabilities[5] = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]  # the true class comes last
     return Evaluation(("a", "b", "c", "d", "e", "f"), labels, probabilities)
 
 
-def test_figures_are_those_computed_by_hand(evaluation):
+def test_scores_match_those_computed_by_hand(evaluation):
     summary = evaluation.summary()
     assert summary["accuracy"] == pytest.approx(5 / 7)
     assert summary["top_5"] == pytest.approx(6 / 7)

@@ -15,7 +15,7 @@ import scipy.signal
 import tensorflow as tf
 
 import keras_vit
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import evaluate

@@ -1,4 +1,4 @@
-"""Recipes: every file is right, every mistake is one line that names it."""
+"""Recipes: all files are valid, and every mistake is a one-line error."""
 
 import dataclasses
 import inspect
@@ -67,7 +67,7 @@ def test_the_model_section_has_the_choices_of_the_model(name, choices):
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """No test may leave a run in the checkout."""
+    """Run in a temporary folder, so that no run is left in the checkout."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_every_recipe_is_valid_and_has_its_name(name):
     assert recipe.description
 
 
-def test_a_variant_differs_from_its_file_in_its_row_alone():
+def test_a_variant_overrides_its_file_by_its_row():
     path = next(path for path in recipe_files() if path.stem == "finetune_cifar10")
     tree = yaml.safe_load(path.read_text())
     variants = tree.pop("variants")
@@ -100,14 +100,14 @@ def test_a_variant_differs_from_its_file_in_its_row_alone():
         ("x", "-"),
     ],
 )
-def test_an_unknown_recipe_is_told_with_names_like_it(name, word):
+def test_an_unknown_recipe_error_lists_similar_names(name, word):
     with pytest.raises(RecipeError, match="python -m training recipes") as error:
         named_recipe(name)
     assert word in str(error.value)
     assert len(str(error.value)) < 300
 
 
-def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
+def test_a_resolved_recipe_round_trips(tmp_path):
     recipe = dataclasses.replace(
         named_recipe("digits"),
         model=ModelConfig(variant="Ti/8", image_size=(32, 64)),
@@ -117,7 +117,7 @@ def test_a_resolved_recipe_reads_back_as_itself(tmp_path):
     assert load_recipe(path) == recipe
 
 
-def test_flags_win_over_the_recipe(capsys):
+def test_flags_override_the_recipe(capsys):
     with pytest.raises(SystemExit) as exit_:
         main(
             [
@@ -164,7 +164,7 @@ def test_flags_win_over_the_recipe(capsys):
         ([], ["fit"]),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(arguments, words):
+def test_a_command_line_mistake_is_a_one_line_error(arguments, words):
     with pytest.raises(RecipeError) as error:
         main(arguments)
     message = str(error.value)
@@ -182,7 +182,7 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, words):
         ("batch_size: 0\ndata: {source: digits}\n", ["batch_size", "at least 1", "0"]),
     ],
 )
-def test_a_mistake_in_a_file_is_one_line(tmp_path, text, words):
+def test_a_mistake_in_a_file_is_a_one_line_error(tmp_path, text, words):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError) as error:
@@ -216,12 +216,12 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path, text, words):
         (lambda: Recipe(data=DIGITS, seed=-1), "seed"),
     ],
 )
-def test_a_value_out_of_range_is_named(build, word):
+def test_a_value_out_of_range_is_an_error(build, word):
     with pytest.raises(RecipeError, match=word):
         build()
 
 
-def test_the_process_ends_with_2_and_one_line_on_stderr():
+def test_a_recipe_error_exits_with_2_and_one_line_on_stderr():
     result = subprocess.run(
         [sys.executable, "-m", "training", "fit", "--epochs", "none"],
         cwd=ROOT,
@@ -250,14 +250,14 @@ def test_the_list_has_every_recipe(capsys):
 
 
 @pytest.mark.parametrize("name", ["digits", "vtab-clevr_count", "deit-B16"])
-def test_a_printed_recipe_reads_back_as_itself(capsys, tmp_path, name):
+def test_a_printed_recipe_round_trips(capsys, tmp_path, name):
     main(["recipes", name])
     path = tmp_path / "printed.yaml"
     path.write_text(capsys.readouterr().out)
     assert load_recipe(path) == named_recipe(name)
 
 
-def test_a_variant_is_overridden_as_any_recipe(capsys):
+def test_flags_override_a_variant(capsys):
     with pytest.raises(SystemExit):
         main(
             [

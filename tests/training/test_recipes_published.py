@@ -1,4 +1,4 @@
-"""The recipes' values against tables typed here from the papers, not from the files."""
+"""The recipes' values against tables copied here from the papers."""
 
 import functools
 
@@ -376,7 +376,7 @@ def test_plain_vit_is_that_of_its_config(epochs, accuracy):
     changes = ours.augmentation
     assert (changes.policy, changes.layers) == ("randaugment", 2)
     assert (changes.magnitude, changes.mixup) == (10, 0.2)
-    # 1e-4 there stands beside the learning rate of 1e-3, by which ours is multiplied.
+    # 1e-4 there is not multiplied by the learning rate of 1e-3, as ours is.
     optimizer = ours.optimizer
     assert optimizer.learning_rate * optimizer.weight_decay == pytest.approx(1e-4)
     assert (optimizer.learning_rate, optimizer.clip_norm) == (1e-3, 1)

@@ -18,7 +18,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.specs import parse_variant, patch_side
-from training.data.pipeline import load_splits, training_batches
+from training.data.pipeline import training_batches
+from training.data.splits import load_splits
 from training.model import build_model, compile_trainer
 from training.recipes import named_recipe, recipe_names
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, on a disk and in a bucket."""
+"""Atomic file access on a disk and in a bucket."""
 
 import errno
 import os
@@ -29,17 +29,17 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_is_written_read_and_written_again(folder):
+def test_a_file_can_be_written_read_and_rewritten(folder):
     for text in ("a long text in grüner Schrift", "short"):
         storage.write_text(folder / "note.txt", text)
-        with storage.reading(folder / "note.txt") as local:
+        with storage.local_copy(folder / "note.txt") as local:
             assert local.read_text(encoding="utf-8") == text
         assert names(folder) == ["note.txt"]
 
 
-def test_a_file_has_its_old_content_until_it_is_complete(folder):
+def test_a_file_keeps_its_old_content_until_the_new_is_complete(folder):
     storage.write_text(folder / "note.txt", "old")
-    with storage.writing(folder / "note.txt") as local:
+    with storage.atomic_write(folder / "note.txt") as local:
         local.write_text("new")
         assert (folder / "note.txt").read_text() == "old"
         assert local.suffix == ".txt"
@@ -47,12 +47,12 @@ def test_a_file_has_its_old_content_until_it_is_complete(folder):
 
 
 def write_and_stop(path):
-    with storage.writing(path) as local:
+    with storage.atomic_write(path) as local:
         local.write_text("half of the n")
         raise KeyboardInterrupt
 
 
-def test_a_broken_off_file_leaves_the_old_one_and_nothing_else(folder):
+def test_an_interrupted_write_leaves_only_the_old_file(folder):
     storage.write_text(folder / "note.txt", "old")
     with pytest.raises(KeyboardInterrupt):
         write_and_stop(folder / "note.txt")
@@ -60,7 +60,7 @@ def test_a_broken_off_file_leaves_the_old_one_and_nothing_else(folder):
     assert names(folder) == ["note.txt"]
 
 
-def test_the_bytes_are_on_the_disk_before_the_name(tmp_path, monkeypatch):
+def test_the_bytes_are_flushed_before_the_rename(tmp_path, monkeypatch):
     calls = []
 
     def fsync(descriptor):
@@ -75,8 +75,8 @@ def test_the_bytes_are_on_the_disk_before_the_name(tmp_path, monkeypatch):
     assert calls == ["tmp-note.txt", "replace", tmp_path.name]
 
 
-def test_a_disk_that_takes_no_more_leaves_the_old_file(tmp_path):
-    """The kernel refuses, as with a full disk: a limit on the size of files."""
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """A limit on the size of files stands in for a full disk."""
     storage.write_text(tmp_path / "note.txt", "old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file(tmp_path):
     assert names(tmp_path) == ["note.txt"]
 
 
-def test_a_torn_copy_into_a_bucket_is_an_error_and_removed(bucket):
+def test_an_interrupted_upload_is_an_error_and_removed(bucket):
     bucket.tear_after = 3
     with pytest.raises(OSError, match="network broke off") as error:
         storage.write_text("gs://bucket/note.txt", "a longer text")
@@ -100,20 +100,20 @@ def test_a_torn_copy_into_a_bucket_is_an_error_and_removed(bucket):
     assert names(epath.Path("gs://bucket")) == []
 
 
-def test_a_file_that_is_not_there_is_an_error_of_one_kind(folder):
+def test_a_missing_file_is_a_file_not_found_error(folder):
     with (
         pytest.raises(FileNotFoundError),
-        storage.reading(folder / "nothing.txt") as local,
+        storage.local_copy(folder / "nothing.txt") as local,
     ):
         local.read_text()
     storage.remove(folder / "nothing.txt")
 
 
-def test_a_bucket_out_of_reach_is_one_line(bucket):
+def test_an_unreachable_bucket_is_a_one_line_error(bucket):
     bucket.unreachable = "gs://"
     with (
         pytest.raises(OSError, match="the network is down") as error,
-        storage.reading("gs://bucket/note.txt"),
+        storage.local_copy("gs://bucket/note.txt"),
     ):
         pass
     assert "\n" not in str(error.value)
@@ -124,5 +124,5 @@ def test_a_bucket_out_of_reach_is_one_line(bucket):
     ("path", "remote"),
     [("gs://bucket/a", True), ("runs/a", False), ("/a/b", False), ("C:/a", False)],
 )
-def test_what_a_bucket_is(path, remote):
+def test_is_remote(path, remote):
     assert storage.is_remote(epath.Path(path)) is remote

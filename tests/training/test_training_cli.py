@@ -19,7 +19,7 @@ from training.studies import baselines
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Holds runs/tiny, trained by the command, and two digits as files."""
+    """A folder with runs/tiny, trained by the command, and two digits as files."""
     folder = tmp_path_factory.mktemp("work")
     for index in (0, 1):
         pixels = (load_digits().images[index] * (255 / 16)).round().astype("uint8")
@@ -59,7 +59,7 @@ def test_evaluate_prints_what_the_run_reported(folder, capsys):
     assert f"macro F1 {report['macro_f1']:.4f} on 360 images" in printed
 
 
-def test_evaluate_takes_a_file_and_another_split(capsys):
+def test_evaluate_accepts_a_file_and_another_split(capsys):
     main(["evaluate", "runs/tiny/last.keras", "--split", "train"])
     assert "train images of digits" in capsys.readouterr().out
 
@@ -74,7 +74,7 @@ def test_evaluate_needs_a_source_for_a_lone_file(folder, capsys):
     assert "360 images" in capsys.readouterr().out
 
 
-def test_evaluate_refuses_other_classes(folder):
+def test_evaluate_rejects_other_classes(folder):
     for name in ("cat", "dog"):
         (folder / "animals" / name).mkdir(parents=True)
         for index in range(10):
@@ -94,21 +94,21 @@ def test_evaluate_counts_every_image_of_another_folder(folder, capsys):
     assert "on 30 images" in capsys.readouterr().out
 
 
-def test_predict_takes_what_a_shell_makes_of_a_pattern(capsys):
+def test_predict_accepts_several_files(capsys):
     main(["predict", "images/0.png", "images/1.png", "--model", "runs/tiny"])
     printed = capsys.readouterr().out
     assert "images/0.png" in printed
     assert "images/1.png" in printed
 
 
-def test_predict_names_the_classes_of_a_folder(capsys):
+def test_predict_classifies_a_folder(capsys):
     main(["predict", "images", "--model", "runs/tiny", "--top", "2"])
     printed = capsys.readouterr().out
     assert "images/0.png" in printed
     assert "images/1.png" in printed
 
 
-def test_predictions_are_the_models(folder):
+def test_predictions_match_the_model(folder):
     model = load_model(folder / "runs/tiny/best.keras")
     pixels = load_digits().images[:1, :, :, None] * (255 / 16)
     probabilities = predict(model, [folder / "images/0.png"], top=10)[0]
@@ -119,7 +119,7 @@ def test_predictions_are_the_models(folder):
     assert sum(score for _, score in probabilities) == pytest.approx(1, abs=1e-5)
 
 
-def test_predict_names_a_bad_file_and_goes_on(capsys):
+def test_predict_reports_an_invalid_file_and_continues(capsys):
     with pytest.raises(SystemExit) as exit_:
         main(["predict", "images/*", "--model", "runs/tiny/best.keras"])
     captured = capsys.readouterr()
@@ -133,7 +133,7 @@ def test_a_path_without_images_is_an_error():
         find_images("nothing/*.png")
 
 
-def test_a_file_that_is_no_model_is_an_error(folder):
+def test_an_invalid_model_file_is_an_error(folder):
     for name, text in (("a.keras", "text"), ("a.txt", "text")):
         (folder / name).write_text(text)
         with pytest.raises(RunError, match="is not a Keras model") as error:
@@ -141,7 +141,7 @@ def test_a_file_that_is_no_model_is_an_error(folder):
         assert "\n" not in str(error.value)
 
 
-def test_baselines_stand_beside_the_runs(capsys, monkeypatch):
+def test_baselines_are_listed_beside_the_runs(capsys, monkeypatch):
     quick = {name: baselines.CLASSIFIERS[name] for name in ("kNN, k = 3",)}
     monkeypatch.setattr(baselines, "CLASSIFIERS", quick)
     main(["baselines"])
@@ -150,8 +150,8 @@ def test_baselines_stand_beside_the_runs(capsys, monkeypatch):
     assert "tiny" in printed
 
 
-def test_the_baselines_are_those_known_for_this_division():
-    """Accuracies measured with scikit-learn alone on its own division."""
+def test_baseline_accuracies_match_known_ones():
+    """Accuracies measured with scikit-learn alone on the same split."""
     scores = {
         name: accuracy
         for name, accuracy, _ in baselines.baseline_scores(named_recipe("digits"))
@@ -160,7 +160,7 @@ def test_the_baselines_are_those_known_for_this_division():
     assert scores["SVM, RBF kernel, gamma 0.001"] == pytest.approx(0.9889, abs=1e-4)
 
 
-def test_missing_matplotlib_is_told_with_the_command(monkeypatch):
+def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(TrainingError, match="pip install .*viz"):
         pyplot()

@@ -1,7 +1,7 @@
-"""Random changes of one training image, as pure functions of a seed.
+"""Augmentation of single training images, as pure functions of a seed.
 
-Stateless operations only: the same seed gives the same pixels, whatever runs in
-parallel and whether the run was interrupted.
+All operations are stateless: the same seed gives the same pixels, whatever runs in
+parallel and whether or not the run was interrupted.
 """
 
 import math
@@ -13,25 +13,25 @@ from keras_vit import ImagePreprocessing, decoding
 from ..recipe import AugmentationConfig
 from .augmentation_policies import apply_policy, color_jitter
 from .image_operations import rectangle
-from .splits import Split
+from .labelled_images import Split
 
 CROP_RATIOS = (3 / 4, 4 / 3)
 CROP_PADDING = 4  # pixels, of the simple crop
 ERASED_AREAS, ERASED_RATIOS = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
-# What the random numbers of one example are for: the last 8 bits of its seed.
+# Purposes of an example's random numbers: the last 8 bits of its seed.
 CROP, FLIP, SHIFT, POLICY, JITTER, ERASE, MIX, CUT = range(8)
 
 
 def example_seed(
     seed: int, epoch: tf.Tensor, index: tf.Tensor, copy: tf.Tensor | int = 0
 ) -> tf.Tensor:
-    """The seed of images in an epoch: what makes them differ, packed into two numbers.
+    """The seeds of images in an epoch, each packed into two integers.
 
     Args:
-        seed: The run's, below 2**31.
+        seed: The run's seed, below 2**31.
         epoch: Integer, below 2**32.
-        index: int64, of any shape, the number of each image, below 2**39.
+        index: int64 of any shape, the index of each image, below 2**39.
         copy: Of the same shape, which of the image's repeats it is, below 2**16.
 
     Returns:
@@ -44,7 +44,7 @@ def example_seed(
 
 
 def for_purpose(seed: tf.Tensor, purpose: int) -> tf.Tensor:
-    """The seed of one kind of change."""
+    """Derive the seed of one operation."""
     return seed + tf.constant([0, purpose], tf.int64)
 
 
@@ -55,13 +55,13 @@ def augment(
     config: AugmentationConfig,
     preprocessing: ImagePreprocessing,
 ) -> tf.Tensor:
-    """One image of a split, changed at random.
+    """Read, resize and augment one image of a split.
 
     Args:
         split: The images.
-        index: Scalar int64, which of them.
+        index: Scalar int64, the image's index.
         seed: int64 [2]; see `example_seed`.
-        config: What to do.
+        config: The recipe's `augmentation`.
         preprocessing: The model's layer: size and resampling.
 
     Returns:
@@ -76,7 +76,7 @@ def augment(
 def read(
     split: Split, index: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
 ) -> tf.Tensor:
-    """The image, or a random crop of it: uint8 [h, w, C]."""
+    """Read the image, or a random crop of it: uint8 [h, w, C]."""
     if config.crop_min_area == 1:
         return split.read(index)
     crop = for_purpose(seed, CROP)
@@ -91,7 +91,7 @@ def resize(
     config: AugmentationConfig,
     preprocessing: ImagePreprocessing,
 ) -> tf.Tensor:
-    """The image in the model's size: uint8 [H, W, C]."""
+    """Resize the image to the model's size: uint8 [H, W, C]."""
     if config.simple_crop:
         return simple_crop(image, for_purpose(seed, CROP), preprocessing)
     if config.crop_min_area < 1:
@@ -100,7 +100,7 @@ def resize(
 
 
 def change(image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig) -> tf.Tensor:
-    """Flips, shifts, changes colours and erases: uint8 [H, W, C] to the same."""
+    """Flip, shift, change colors and erase: uint8 [H, W, C] to the same shape."""
     if config.flip:
         image = random_flip(image, for_purpose(seed, FLIP))
     if config.shift:
@@ -115,7 +115,7 @@ def change(image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig) -> tf.
 
 
 def fit_to_model(image: tf.Tensor, preprocessing: ImagePreprocessing) -> tf.Tensor:
-    """The image as evaluation and serving see it: uint8 [H, W, C]."""
+    """Resize and crop the image as in evaluation and serving: uint8 [H, W, C]."""
     unchanged = preprocessing.crop_fraction == 1.0
     if unchanged and tuple(image.shape[:2]) == preprocessing.image_size:
         return image
@@ -123,7 +123,7 @@ def fit_to_model(image: tf.Tensor, preprocessing: ImagePreprocessing) -> tf.Tens
 
 
 def _with_resize(preprocessing: ImagePreprocessing, policy: str) -> ImagePreprocessing:
-    """The same resampling, but all of the image, without a centre crop."""
+    """The same resampling with another resize policy, without a center crop."""
     return ImagePreprocessing(
         preprocessing.image_size,
         interpolation=preprocessing.interpolation,
@@ -133,10 +133,10 @@ def _with_resize(preprocessing: ImagePreprocessing, policy: str) -> ImagePreproc
 
 
 def crop_window(shape: tf.Tensor, seed: tf.Tensor, min_area: float) -> tf.Tensor:
-    """The inception crop: at least `min_area` of the image, sides 3:4 to 4:3.
+    """Choose an inception crop: at least `min_area` of the image, sides 3:4 to 4:3.
 
     Args:
-        shape: int32 [3], of the image.
+        shape: int32 [3], the image's shape.
         seed: Integer [2].
         min_area: Share of the image's area; the largest is 1.
 
@@ -158,7 +158,7 @@ def crop_window(shape: tf.Tensor, seed: tf.Tensor, min_area: float) -> tf.Tensor
 def simple_crop(
     image: tf.Tensor, seed: tf.Tensor, preprocessing: ImagePreprocessing
 ) -> tf.Tensor:
-    """DeiT III's crop: the shorter side resized, 4 pixels reflected, a random place."""
+    """DeiT III's simple crop: resize the shorter side, pad 4 pixels, crop at random."""
     whole = _with_resize(preprocessing, "small")
     height, width = tf.unstack(tf.shape(image)[:2])
     size = whole.resize_size(height, width, tf.maximum)
@@ -173,7 +173,7 @@ def simple_crop(
 
 
 def random_flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Mirrors every second image left to right."""
+    """Flip the image left to right with probability 0.5."""
     mirrored = tf.random.stateless_uniform([], seed) < 0.5
     # Not image[:, ::-1], which takes twenty times as long.
     flipped = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
@@ -181,10 +181,10 @@ def random_flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def random_shift(image: tf.Tensor, seed: tf.Tensor, largest: int) -> tf.Tensor:
-    """Moves the image by whole pixels; the border that comes in is repeated.
+    """Shift the image by whole pixels, and repeat its border.
 
     Each shift is a rounded uniform number from -largest to largest, so that with a
-    largest shift of one pixel, half of the images stay where they are along each axis.
+    largest shift of one pixel, half of the images do not move along each axis.
     """
     shift = tf.random.stateless_uniform([2], seed, -float(largest), float(largest))
     shift = tf.cast(tf.round(shift), tf.int32)
@@ -198,17 +198,17 @@ def random_shift(image: tf.Tensor, seed: tf.Tensor, largest: int) -> tf.Tensor:
 def random_erase(
     image: tf.Tensor, seed: tf.Tensor, probability: float, trials: int = 10
 ) -> tf.Tensor:
-    """Fills a rectangle with uniform noise (arXiv:1708.04896).
+    """Fill a rectangle with uniform noise (arXiv:1708.04896).
 
-    Area uniform in 2 to 33 % of the image, the logarithm of height : width uniform in
-    that of 0.3 to 3.33 (timm's choice, which DeiT used); where none of the trials fits
-    into the image, it stays as it is.
+    The area is uniform in 2 to 33 % of the image, the logarithm of height : width
+    uniform in that of 0.3 to 3.33 (timm's choice, which DeiT used). Where none of the
+    trials fits into the image, it is not changed.
 
     Args:
         image: uint8 [H, W, C].
         seed: Integer [2].
-        probability: Of erasing.
-        trials: Rectangles that are drawn; the first that fits is taken.
+        probability: Probability of erasing.
+        trials: Number of rectangles to draw; the first that fits is used.
     """
     seeds = tf.unstack(tf.random.split(seed, 3))
     numbers = tf.random.stateless_uniform([4, trials], seeds[0])
@@ -230,7 +230,7 @@ def _first_that_fits(numbers: tf.Tensor, shape) -> tuple[tf.Tensor, tf.Tensor]:
 
     Args:
         numbers: float32 [4, trials] in [0, 1): area, ratio, row and column.
-        shape: Of the image.
+        shape: The image's shape.
     """
     sides = tf.cast(shape[:2], tf.float32)
     areas, logs = ERASED_AREAS, [math.log(ratio) for ratio in ERASED_RATIOS]

@@ -1,4 +1,4 @@
-"""Which operations change an image: RandAugment, AutoAugment, 3-Augment, color jitter.
+"""Augmentation policies: RandAugment, AutoAugment, 3-Augment and color jitter.
 
 All are pure functions of an image and a seed. Of several operations only the chosen one
 is computed.
@@ -26,10 +26,10 @@ BLUR = (0.1, 2.0)  # standard deviations of 3-Augment's blur, in pixels
 def apply_policy(
     image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
 ) -> tf.Tensor:
-    """Applies `config.policy`.
+    """Apply `config.policy`.
 
     Args:
-        image: uint8 [H, W, C], H, W and C known to Python.
+        image: uint8 [H, W, C] of static shape.
         seed: Integer [2].
         config: Policy, layers, magnitude and its deviation are used.
 
@@ -46,7 +46,7 @@ def apply_policy(
     }
     if config.policy == "none":
         return image
-    # The operations want RGB; those that treat all channels alike leave gray gray.
+    # The operations need RGB; of a gray image they change all channels alike.
     rgb = tf.image.grayscale_to_rgb(image) if shape[-1] == 1 else image
     changed = policies[config.policy](rgb)
     return tf.ensure_shape(changed[..., : shape[-1]], shape)
@@ -59,19 +59,19 @@ def randaugment(
     magnitude: float,
     magnitude_std: float = 0.0,
 ) -> tf.Tensor:
-    """Applies `layers` operations in a row (arXiv:1909.13719).
+    """RandAugment: apply `layers` operations in a row (arXiv:1909.13719).
 
-    Each is any of the sixteen of `OPERATIONS` with the same chance, and has one
+    Each is one of the sixteen `OPERATIONS`, chosen uniformly, and has the same
     magnitude, and a random sign where it has a direction; as in big_vision's `randaug`,
-    by which AugReg's magnitudes were chosen.
+    with which AugReg's magnitudes were chosen.
 
     Args:
         image: uint8 [H, W, 3].
         seed: Integer [2].
-        layers: How many.
-        magnitude: 0 to 30; see `operations`.
-        magnitude_std: Standard deviation of a normal change of each magnitude (timm's
-            mstd); what leaves [0, 30] is cut off.
+        layers: Number of operations.
+        magnitude: 0 to 30; see `image_operations`.
+        magnitude_std: Standard deviation of normal noise added to each magnitude
+            (timm's mstd); the result is clipped to [0, 30].
     """
     numbers = tf.random.stateless_uniform([layers, 4], seed)
     magnitudes = [magnitude] * layers
@@ -88,7 +88,7 @@ def randaugment(
 def _one_of(
     operations: Sequence[Callable[..., tf.Tensor]], numbers: tf.Tensor, image, level
 ) -> tf.Tensor:
-    """Applies the operation that the first of four random numbers in [0, 1) chooses."""
+    """Apply the operation chosen by the first of four random numbers in [0, 1)."""
     choice = tf.cast(numbers[0] * len(operations), tf.int32)
     sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
     branches = [
@@ -101,10 +101,10 @@ def _one_of(
 
 
 def autoaugment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Applies one of the 25 pairs of operations that were found on ImageNet.
+    """AutoAugment: apply one of the 25 pairs of operations found on ImageNet.
 
-    Table 9 of arXiv:1805.09501: each operation of a pair has a probability and a level
-    of its own.
+    Table 9 of arXiv:1805.09501: each operation of a pair has its own probability and
+    level.
 
     Args:
         image: uint8 [H, W, 3].
@@ -118,13 +118,13 @@ def autoaugment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     def apply(pair):
         changed = image
         for (name, probability, level), row in zip(pair, rows, strict=True):
-            changed = _perhaps(OPERATIONS[name], probability, changed, level, row)
+            changed = _apply_maybe(OPERATIONS[name], probability, changed, level, row)
         return changed
 
     return tf.switch_case(choice, [lambda pair=pair: apply(pair) for pair in policy])
 
 
-def _perhaps(operation, probability: float, image, level: float, numbers):
+def _apply_maybe(operation, probability: float, image, level: float, numbers):
     sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
     return tf.cond(
         numbers[0] < probability,
@@ -136,7 +136,7 @@ def _perhaps(operation, probability: float, image, level: float, numbers):
 
 
 def three_augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Gray, solarized at 128 or blurred, each with the same chance (DeiT III).
+    """3-Augment of DeiT III: grayscale, solarize at 128 or blur, chosen uniformly.
 
     arXiv:2204.07118, section 3; the blur's deviation is uniform in 0.1 to 2 pixels.
 
@@ -155,7 +155,7 @@ def three_augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def color_jitter(image: tf.Tensor, seed: tf.Tensor, largest: float) -> tf.Tensor:
-    """Changes brightness, contrast and saturation, in a random order.
+    """Color jitter: change brightness, contrast and saturation in a random order.
 
     Each factor is uniform in 1 - largest to 1 + largest (torchvision's ColorJitter). A
     gray image has no saturation.

@@ -1,4 +1,4 @@
-"""The source folder:PATH: image files, one folder for each class, also in a bucket."""
+"""The source folder:PATH: image files in class folders, on a disk or in a bucket."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,29 +11,29 @@ from keras_vit import decoding
 
 from .. import storage
 from ..errors import DataError
-from .splits import Source, Split, encoded_split
+from .labelled_images import Source, Split, encoded_split
 
-# What operating systems put beside images without being asked, in lower case.
-LITTER = (
+# Files and folders that operating systems create beside images, in lower case.
+SYSTEM_FILES = (
     *("thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "icon\r"),
     *("__macosx", "$recycle.bin", "system volume information", "lost+found", "@eadir"),
 )
-# What other tools call the parts of a data set.
-OTHER_DIVISIONS = ("training", "val", "valid", "validation", "testing")
+# Other tools' names of the parts of a data set.
+OTHER_PARTS = ("training", "val", "valid", "validation", "testing")
 
 
 def open_folder(
     root: PathLike, channels: int = 3, on_bad_image: str = "error"
 ) -> Source:
-    """Image files in one folder for each class: root/CLASS/..., root/train/CLASS/...
+    """Open class folders of image files: root/CLASS/... or root/train/CLASS/...
 
-    Every file that is not hidden or `LITTER` counts as an image, and all are decoded
-    once, so that a bad one is known before the training and not in the middle of it.
+    Every file counts as an image, except hidden and `SYSTEM_FILES`. All are decoded
+    once, to find invalid ones before the training and not in the middle of it.
     """
     root = Path(root)
     if not root.is_dir():
         raise DataError(f"folder:{root}: there is no such folder")
-    _check_levels(root)
+    _check_parts(root)
     if not (root / "train").is_dir():
         class_names, train, bad = _open_classes(root, channels, on_bad_image)
         return Source(class_names, {"train": train}, None, bad, ordered=True)
@@ -50,36 +50,38 @@ def open_folder(
     return Source(class_names, parts, "test", bad + more, ordered=True)
 
 
-def _check_levels(root: Path) -> None:
-    """Raises DataError for divisions that would be misread or left out."""
+def _check_parts(root: Path) -> None:
+    """Raise DataError for parts that would be taken for classes or ignored."""
     names = {path.name for path in root.iterdir() if path.is_dir()}
-    divisions = names & {"train", "test", *OTHER_DIVISIONS}
-    if divisions - {"train", "test"} or divisions == {"test"}:
+    parts = names & {"train", "test", *OTHER_PARTS}
+    if parts - {"train", "test"} or parts == {"test"}:
         raise DataError(
-            f"folder:{root}: must hold class folders, or train/ with or without test/; "
-            "a validation part is taken from train/ by data.validation. "
-            f"Found: {_listed(sorted(divisions))}"
+            f"folder:{root}: must contain class folders, or train/ with or without "
+            "test/; data.validation takes validation images from train/. "
+            f"Received: {_listed(sorted(parts))}"
         )
 
 
 def _open_classes(
     root: Path, channels: int, on_bad_image: str
 ) -> tuple[tuple[str, ...], Split, tuple[str, ...]]:
-    """The class names, the images and the bad ones of one level of class folders."""
+    """The class names, the images and the invalid files in class folders."""
     folders = sorted(
-        path for path in root.iterdir() if path.is_dir() and not is_litter(path.name)
+        path
+        for path in root.iterdir()
+        if path.is_dir() and not is_system_file(path.name)
     )
     if len(folders) < 2:
         raise DataError(
-            f"folder:{root}: needs at least 2 class folders with images. "
-            f"Found: {_listed(path.name for path in folders)}"
+            f"folder:{root}: must contain at least 2 class folders with images. "
+            f"Received: {_listed(path.name for path in folders)}"
         )
     images = {folder: _files(folder) for folder in folders}
     reasons = _scan([path for paths in images.values() for path in paths], channels)
     if reasons and on_bad_image == "error":
         raise DataError(
             f"folder:{root}: {len(reasons)} of {sum(map(len, images.values()))} images "
-            "cannot be read (--data.on_bad_image skip leaves them out): "
+            "cannot be read (--data.on_bad_image skip ignores them): "
             f"{_listed(reasons.values(), '; ')}"
         )
     good = {f: [p for p in paths if p not in reasons] for f, paths in images.items()}
@@ -103,22 +105,22 @@ def _files(folder: Path) -> list[Path]:
     """All files below a folder that may be images."""
     found: list[Path] = []
     for path in folder.iterdir():
-        if not is_litter(path.name):
+        if not is_system_file(path.name):
             found += _files(path) if path.is_dir() else [path]
     return sorted(found)
 
 
-def is_litter(name: str) -> bool:
-    """Whether a file or folder is hidden, or an operating system's own."""
-    return name.startswith(".") or name.lower() in LITTER
+def is_system_file(name: str) -> bool:
+    """Whether a file or folder is hidden or one of `SYSTEM_FILES`."""
+    return name.startswith(".") or name.lower() in SYSTEM_FILES
 
 
 def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
-    """The files that cannot be decoded, and why."""
+    """Decode all files: the reason for each that cannot be decoded."""
 
     def reason(path: Path) -> str | None:
         try:
-            with storage.reading(path) as local:
+            with storage.local_copy(path) as local:
                 decoding.load_image(local, channels)
         except ValueError as error:
             return f"{path}: {str(error).partition(': ')[2]}"
@@ -130,7 +132,7 @@ def _scan(paths: Sequence[Path], channels: int) -> dict[Path, str]:
 
 
 def _listed(items, separator: str = ", ") -> str:
-    """The first five, and how many more."""
+    """The first five items, and the number of the others."""
     items = sorted(items)
     more = f"{separator}and {len(items) - 5} more" if len(items) > 5 else ""
     return (separator.join(items[:5]) or "none") + more

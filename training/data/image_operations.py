@@ -1,10 +1,10 @@
-"""The image operations of RandAugment and AutoAugment, without any randomness.
+"""Deterministic image operations of RandAugment and AutoAugment.
 
 Most are those of tf-models-official (`official.vision.ops.augment`); the rest, and the
 scale of the levels, follow the first published code (tensorflow/tpu, autoaugment.py)
 and its copy in big_vision (pp/archive/autoaugment.py), with which the AugReg models
-were trained. There a level of 10 is the strongest of AutoAugment's, and RandAugment's
-magnitude is a level too, so that a magnitude of 15 rotates by 45 degrees.
+were trained. There AutoAugment's levels go up to 10, and RandAugment's magnitude is a
+level too, so that a magnitude of 15 rotates by 45 degrees.
 """
 
 import functools
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from ..errors import TrainingError
 
-GRAY = 128  # what comes in at the border
+GRAY = 128  # fills what has no source pixel
 CUTOUT, TRANSLATE = 40, 100  # pixels at level 10, of RandAugment in both codes
 
 # A level: a number or a float32 scalar.
@@ -41,48 +41,48 @@ def official():
 
 
 def blend(degenerate: tf.Tensor, image: tf.Tensor, factor: Level) -> tf.Tensor:
-    """`degenerate` at factor 0, `image` at 1, beyond it above; uint8, cut off."""
+    """Blend: `degenerate` at factor 0, `image` at 1, extrapolated above; clipped."""
     start = tf.cast(degenerate, tf.float32)
     mixed = start + factor * (tf.cast(image, tf.float32) - start)
     return tf.cast(tf.clip_by_value(mixed, 0.0, 255.0), tf.uint8)
 
 
 def brightness(image: tf.Tensor, factor: Level) -> tf.Tensor:
-    """Black at factor 0."""
+    """Change the brightness; black at factor 0."""
     return blend(tf.zeros_like(image), image, factor)
 
 
 def color(image: tf.Tensor, factor: Level) -> tf.Tensor:
-    """Gray at factor 0."""
+    """Change the saturation; gray at factor 0."""
     return blend(tf.image.rgb_to_grayscale(image), image, factor)
 
 
 def contrast(image: tf.Tensor, factor: Level) -> tf.Tensor:
-    """At factor 0 everywhere the mean of the gray image, as Pillow has it."""
+    """Change the contrast; at factor 0 the mean of the gray image, as in Pillow."""
     gray = tf.image.rgb_to_grayscale(image) if image.shape[-1] == 3 else image
     mean = tf.floor(tf.reduce_mean(tf.cast(gray, tf.float32)))
     return blend(mean, image, factor)
 
 
 def sharpness(image: tf.Tensor, factor: Level) -> tf.Tensor:
-    """Smoothed at factor 0."""
+    """Change the sharpness; smoothed at factor 0."""
     return blend(official().sharpness(image, 0.0), image, factor)
 
 
 def solarize(image: tf.Tensor, threshold: tf.Tensor | int = 128) -> tf.Tensor:
-    """Inverts the values from `threshold` on."""
+    """Invert the values from `threshold` on."""
     high = tf.cast(image >= tf.cast(threshold, tf.uint8), tf.uint8)
     return tf.bitwise.bitwise_xor(image, 255 * high)  # a tenth of the time of tf.where
 
 
 def transform(image: tf.Tensor, matrix: list[Level]) -> tf.Tensor:
-    """Takes each pixel from where the first two rows of the matrix [6] point to."""
+    """Apply an affine transform, two rows of a matrix from output to input pixels."""
     row = tf.stack([tf.cast(number, tf.float32) for number in (*matrix, 0.0, 0.0)])
     return official().transform(image, row, fill_mode="constant", fill_value=GRAY)
 
 
 def rotate(image: tf.Tensor, degrees: Level) -> tf.Tensor:
-    """Rotates about the centre."""
+    """Rotate about the center."""
     angle = tf.cast(degrees, tf.float32) * (math.pi / 180)
     cos, sin = tf.cos(angle), tf.sin(angle)
     y, x = ((tf.cast(side, tf.float32) - 1) / 2 for side in image.shape[:2])
@@ -92,12 +92,12 @@ def rotate(image: tf.Tensor, degrees: Level) -> tf.Tensor:
 
 
 def rectangle(shape: tf.TensorShape, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-    """A mask of an image, cut off at its border.
+    """A rectangular mask, clipped at the image's border.
 
     Args:
-        shape: Of the image: (H, W, C), known to Python.
+        shape: The image's static shape (H, W, C).
         begin: int32 [2], first row and column inside.
-        end: int32 [2], first row and column behind it.
+        end: int32 [2], first row and column after it.
 
     Returns:
         uint8 [H, W, C]: 1 inside, 0 outside.
@@ -113,9 +113,9 @@ def rectangle(shape: tf.TensorShape, begin: tf.Tensor, end: tf.Tensor) -> tf.Ten
 
 
 def translate(image: tf.Tensor, pixels: Level, axis: int) -> tf.Tensor:
-    """Takes each pixel from `pixels` further along an axis.
+    """Translate the image by -`pixels` along an axis.
 
-    A tenth of the time of the same `transform`.
+    It takes a tenth of the time of the equivalent `transform`.
     """
     pixels = tf.cast(tf.round(pixels), tf.int32)
     before, after = tf.maximum(-pixels, 0), tf.maximum(pixels, 0)
@@ -126,18 +126,18 @@ def translate(image: tf.Tensor, pixels: Level, axis: int) -> tf.Tensor:
 
 
 def solarize_add(image: tf.Tensor, addition: tf.Tensor) -> tf.Tensor:
-    """Brightens the values below 128, up to 255."""
+    """Brighten the values below 128, up to 255."""
     dark = tf.cast(image < 128, tf.uint8)
     return image + dark * tf.minimum(255 - image, tf.cast(addition, tf.uint8))
 
 
 def cutout(image: tf.Tensor, half: Level, centre: tf.Tensor) -> tf.Tensor:
-    """A gray square of side 2 * half, cut off at the border.
+    """Fill a square of side 2 * half, clipped at the border, with gray.
 
     Args:
         image: uint8 [H, W, C].
         half: Half of the side, in pixels.
-        centre: float32 [2] in [0, 1), row and column as shares of the sides.
+        centre: float32 [2] in [0, 1), row and column relative to the image's sides.
     """
     middle = tf.cast(centre * tf.cast(image.shape[:2], tf.float32), tf.int32)
     square = rectangle(image.shape, middle - half, middle + half)
@@ -145,7 +145,7 @@ def cutout(image: tf.Tensor, half: Level, centre: tf.Tensor) -> tf.Tensor:
 
 
 def _whole(level: Level, at_ten: int) -> tf.Tensor:
-    """The level in units of which 10 has `at_ten`, rounded down as in the reference."""
+    """The level, scaled so that 10 becomes `at_ten`, rounded down as in the codes."""
     return tf.cast(tf.floor(level * (at_ten / 10)), tf.int32)
 
 
@@ -154,7 +154,7 @@ def _enhancing(operation: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def _posterize(image, level, sign, centre):
-    # The more bits the weaker: so it is in both codes, unlike in the paper.
+    # More bits are a weaker change: so it is in both codes, unlike in the paper.
     bits = tf.clip_by_value(_whole(level, 4), 1, 8)
     return official().posterize(image, tf.cast(bits, tf.uint8))
 
@@ -201,7 +201,7 @@ OPERATIONS: dict[str, Callable[..., tf.Tensor]] = {
 
 
 def gaussian_blur(image: tf.Tensor, sigma: Level, radius: int = 6) -> tf.Tensor:
-    """Blurs with a Gaussian of standard deviation `sigma` pixels; reflects the border.
+    """Blur with a Gaussian of standard deviation `sigma` pixels; reflects the border.
 
     Args:
         image: uint8 [H, W, C].

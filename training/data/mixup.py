@@ -1,7 +1,6 @@
-"""Mixup and cutmix: pairs of images and labels blended into each other.
+"""Mixup and CutMix of pairs of images and their labels.
 
-The mixed images are rounded to bytes, as all others, so that normalisation stays in the
-model.
+Mixed images are rounded to bytes like all others, as the model normalizes them.
 """
 
 import tensorflow as tf
@@ -18,7 +17,7 @@ def mixes(config: AugmentationConfig) -> bool:
 
 
 def check_pairs(config: AugmentationConfig, batch_size: int, replicas: int) -> None:
-    """Raises RecipeError where images are mixed and a replica's are no pairs."""
+    """Raise RecipeError where images are mixed, but a replica's batch size is odd."""
     if mixes(config) and batch_size // replicas % 2:
         raise RecipeError(
             "`batch_size` must give each replica an even number of images, as mixup "
@@ -29,7 +28,7 @@ def check_pairs(config: AugmentationConfig, batch_size: int, replicas: int) -> N
 def mix_pair(
     images: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor, config: AugmentationConfig
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mixes each of two images with the other, by a ratio of its own.
+    """Mix each of two images with the other, with independent ratios.
 
     Where both mixup and cutmix are on, `config.cutmix_share` of the images take cutmix.
 
@@ -53,7 +52,7 @@ def mix_pair(
 def mix(
     image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mixes one image with another.
+    """Mix one image with another.
 
     Args:
         image: uint8 [H, W, C].
@@ -62,7 +61,7 @@ def mix(
         config: mixup, cutmix and cutmix_share are used.
 
     Returns:
-        The image, and the share that `image` has of it, a float32 scalar.
+        The mixed image, and the share of `image` in it, a float32 scalar.
     """
     ratio, choice = for_purpose(seed, MIX), for_purpose(seed, CUT)
 
@@ -83,9 +82,9 @@ def mix(
 def mixup(
     image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, alpha: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The weighted mean of both, the weight from Beta(alpha, alpha) (arXiv:1710.09412).
+    """Mixup: the weighted mean, with a Beta(alpha, alpha) weight (arXiv:1710.09412).
 
-    Args and result are those of `mix`.
+    Arguments and results are those of `mix`.
     """
     ratio = beta(seed, alpha)
     start = tf.cast(other, tf.float32)
@@ -96,12 +95,12 @@ def mixup(
 def cutmix(
     image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, alpha: float
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Puts a rectangle of `other` into the image (arXiv:1905.04899).
+    """CutMix: replace a rectangle of the image by that of `other` (arXiv:1905.04899).
 
-    Its area is 1 - Beta(alpha, alpha) of the image's, its ratio the image's, its centre
-    anywhere. It is cut off at the border; the share is what then stays of `image`.
+    Its area is 1 - Beta(alpha, alpha) of the image's, with the image's aspect ratio and
+    a uniform center. It is clipped at the border, before the share is computed.
 
-    Args and result are those of `mix`.
+    Arguments and results are those of `mix`.
     """
     ratio_seed, place_seed = tf.unstack(tf.random.split(seed, 2))
     sides = tf.cast(image.shape[:2], tf.float32)
@@ -115,10 +114,10 @@ def cutmix(
 
 
 def beta(seed: tf.Tensor, alpha: float) -> tf.Tensor:
-    """A float32 scalar of Beta(alpha, alpha), from two of the gamma distribution.
+    """Draw a float32 scalar from Beta(alpha, alpha), by two gamma variates.
 
-    In double precision: in single, a small alpha makes both the smallest number that
-    there is, and their ratio one half.
+    These are float64: in float32 a small alpha would make both the smallest positive
+    number, and their ratio one half.
     """
     one, other = tf.unstack(
         tf.random.stateless_gamma([2], seed, alpha, dtype=tf.float64)

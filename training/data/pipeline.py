@@ -1,12 +1,11 @@
-"""From images to batches: their order, and which worker has which.
+"""The input pipeline: from images to sharded batches for training and evaluation.
 
-A training example is a pure function of (seed, epoch, index): which image stands where
-in a step, and how it is changed, depends neither on what came before nor on how many
-workers and replicas there are. A resumed run therefore sees what the uninterrupted one
-would have seen, and several replicas see together what one would have seen alone.
+A training example is a pure function of (seed, epoch, index): its position in a step
+and its augmentation depend neither on what came before nor on the number of workers and
+replicas. A resumed run therefore sees the batches of an uninterrupted one, and several
+replicas together see those of a single one.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,25 +18,10 @@ from keras_vit import ImagePreprocessing
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
+from .labelled_images import Split
 from .mixup import check_pairs, mix_pair, mixes
-from .slices import Splits, load_splits
-from .splits import Split
 
-__all__ = [
-    "Shard",
-    "Splits",
-    "evaluation_batches",
-    "example_images",
-    "example_order",
-    "in_memory",
-    "load_splits",
-    "parallel",
-    "resized_once",
-    "steps_per_epoch",
-    "training_batches",
-]
-
-# Decoded images are kept in memory up to this size; larger sets are read every epoch.
+# Bytes up to which decoded images are cached; larger sets are read in every epoch.
 CACHE_LIMIT = 2**30
 
 
@@ -45,12 +29,12 @@ CACHE_LIMIT = 2**30
 class Shard:
     """The part of each global batch that one worker reads.
 
-    A global batch is cut into `count * replicas` pieces; this worker has `replicas` of
-    them, one after the other.
+    A global batch is divided into `count * replicas` pieces, of which this worker has
+    `replicas` consecutive ones.
 
     Args:
         index: The worker's number, from 0.
-        count: How many workers there are.
+        count: Number of workers.
         replicas: Replicas on each worker.
     """
 
@@ -60,24 +44,12 @@ class Shard:
 
     @property
     def pieces(self) -> int:
-        """Pieces of a global batch."""
+        """Number of pieces of a global batch."""
         return self.count * self.replicas
 
 
-def images_fingerprint(splits: Splits) -> str:
-    """A short name of which images are in which part, wherever their folder lies."""
-    digest = hashlib.sha256()
-    for part in (splits.train, splits.validation, splits.test):
-        digest.update(b"part")
-        if part is not None:
-            digest.update(np.asarray(part.labels, np.int64).tobytes())
-            names = ("/".join(name.split("/")[-2:]) for name in part.names)
-            digest.update("\0".join(names).encode())
-    return digest.hexdigest()[:16]
-
-
 def steps_per_epoch(split: Split, batch_size: int) -> int:
-    """Full batches in an epoch; the images that are left over differ in each.
+    """Number of full batches in an epoch; in each epoch other images are left over.
 
     Raises:
         DataError: There are fewer images than one batch needs.
@@ -98,24 +70,24 @@ def training_batches(
     total_steps: int | None = None,
     shard: Shard = Shard(),
 ) -> tf.data.Dataset:
-    """The batches of the steps from `first_step` on, one after the other.
+    """The training batches of the steps from `first_step` on.
 
     Args:
         split: The training images.
         recipe: Seed, batch size, length and augmentation are used.
         preprocessing: The model's layer: size and resampling.
-        first_step: The step to begin with, from 0.
-        total_steps: Where to end; the recipe's length when absent.
+        first_step: The first step, counted from 0.
+        total_steps: The step to end before; by default the recipe's length.
         shard: The pieces of each step's batch to read.
 
     Returns:
         Pairs of uint8 images [b, H, W, C] and float32 labels [b, classes], one pair for
-        each of the shard's replicas in each step; b is the batch size over the number
-        of pieces.
+        each of the shard's replicas in each step; b is the batch size divided by the
+        number of pieces.
 
     Raises:
-        RecipeError: The batch cannot be cut into pieces, or, where images are mixed,
-            these into pairs.
+        RecipeError: The batch cannot be divided into pieces, or, where images are
+            mixed, these into pairs.
         DataError: There are fewer images than one batch needs.
     """
     if total_steps is None:
@@ -142,21 +114,21 @@ def training_batches(
 def example_order(
     split: Split, recipe: Recipe, first_step: int, total_steps: int, shard: Shard
 ) -> tf.data.Dataset:
-    """The number, scalar int64, and seed, int64 [2], of each example of a shard.
+    """The index, scalar int64, and seed, int64 [2], of each example of a shard.
 
     Arguments and errors are those of `training_batches`.
     """
-    places = _places(recipe, shard)
+    positions = _positions(recipe, shard)
     steps = steps_per_epoch(split, recipe.batch_size)
 
     def examples(step):
-        return _examples(step, places, len(split), steps, recipe)
+        return _examples(step, positions, len(split), steps, recipe)
 
     return tf.data.Dataset.range(first_step, total_steps).map(examples).unbatch()
 
 
-def _places(recipe: Recipe, shard: Shard) -> np.ndarray[Any, Any]:
-    """Where the shard's examples stand in the global batch: int64 [n]."""
+def _positions(recipe: Recipe, shard: Shard) -> np.ndarray[Any, Any]:
+    """Positions of the shard's examples in the global batch: int64 [n]."""
     size, pieces = recipe.batch_size, shard.pieces
     if size % pieces:
         raise RecipeError(
@@ -169,22 +141,21 @@ def _places(recipe: Recipe, shard: Shard) -> np.ndarray[Any, Any]:
 
 def _examples(
     step: tf.Tensor,
-    places: np.ndarray[Any, Any],
+    positions: np.ndarray[Any, Any],
     images: int,
     steps: int,
     recipe: Recipe,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Numbers int64 [n] and seeds int64 [n, 2] of a step's examples.
+    """Indices int64 [n] and seeds int64 [n, 2] of a step's examples.
 
-    With repeats, copy r of the j-th of the step's B / repeats images stands at the
-    place r * B / repeats + j, so that neighbours, which are mixed, are different
-    images.
+    With repeats, copy r of the j-th of the step's B / repeats images has the position
+    r * B / repeats + j, so that neighbors, which are mixed, are different images.
     """
-    different = recipe.batch_size // recipe.augmentation.repeats
-    epoch, position = step // steps, step % steps
-    copy, place = np.divmod(places, different)
+    distinct = recipe.batch_size // recipe.augmentation.repeats
+    epoch, epoch_step = step // steps, step % steps
+    copy, image = np.divmod(positions, distinct)
     index = tf.random.experimental.index_shuffle(
-        position * different + place,
+        epoch_step * distinct + image,
         tf.stack([tf.constant(recipe.seed, tf.int64), epoch]),
         images - 1,
     )
@@ -192,7 +163,7 @@ def _examples(
 
 
 def parallel(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
-    """Applies a function to several elements at once, and keeps their order."""
+    """Apply a function to several elements in parallel, keeping their order."""
     return dataset.map(
         function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
@@ -201,7 +172,7 @@ def parallel(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.
 def _mixed(
     dataset: tf.data.Dataset, size: int, config: AugmentationConfig
 ) -> tf.data.Dataset:
-    """Batches of examples (image, label, seed), of which neighbours are mixed."""
+    """Batch examples (image, label, seed), and mix neighbors."""
     # Pairs fit into the processor's cache: mixing whole batches takes twice as long.
     pairs = parallel(
         dataset.batch(2, drop_remainder=True),
@@ -220,7 +191,7 @@ def evaluation_batches(
     preprocessing: ImagePreprocessing,
     shard: Shard = Shard(),
 ) -> tf.data.Dataset:
-    """Every image once, in order, as serving would see it.
+    """Batches of every image once, in order, preprocessed as in serving.
 
     Args:
         split: The images.
@@ -230,9 +201,9 @@ def evaluation_batches(
 
     Returns:
         Triples of uint8 images [b, H, W, C], one-hot float32 labels [b, classes] and
-        float32 weights [b]; b is the batch size over the number of pieces, rounded up.
-        Every batch is full, and every worker has as many: what is missing are zeros of
-        weight 0.
+        float32 weights [b]; b is the batch size divided by the number of pieces,
+        rounded up. Every batch is full, and every worker has the same number: they are
+        padded with zeros of weight 0.
     """
     size = -(-batch_size // shard.pieces)
     own, whole = size * shard.replicas, size * shard.pieces
@@ -241,24 +212,24 @@ def evaluation_batches(
     real = int((numbers + shard.index * own < len(split)).sum())
     labels = tf.constant(split.labels)
 
-    def example(place):
-        index = place // own * whole + place % own + shard.index * own
+    def example(position):
+        index = position // own * whole + position % own + shard.index * own
         image = split.read(index)
         if not split.fitted:
             image = fit_to_model(image, preprocessing)
         return image, tf.one_hot(labels[index], split.classes), 1.0
 
     dataset = parallel(tf.data.Dataset.range(real), example)
-    nothing = [tf.zeros(spec.shape, spec.dtype) for spec in dataset.element_spec]
-    padding = tf.data.Dataset.from_tensors(tuple(nothing)).repeat(count - real)
+    zeros = [tf.zeros(spec.shape, spec.dtype) for spec in dataset.element_spec]
+    padding = tf.data.Dataset.from_tensors(tuple(zeros)).repeat(count - real)
     dataset = dataset.concatenate(padding).batch(size, drop_remainder=True)
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:
-    """The split with its images decoded and resized once, where they are few enough.
+    """Decode and resize all images once, where they fit into `CACHE_LIMIT`.
 
-    Not for training with random crops, which need the images at their own size.
+    Not for training with random crops, which need the images' own size.
     """
     pixels = preprocessing.image_size[0] * preprocessing.image_size[1]
     if len(split) * pixels * 3 > CACHE_LIMIT:
@@ -271,7 +242,7 @@ def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:
 def resized_once(
     split: Split, recipe: Recipe, preprocessing: ImagePreprocessing
 ) -> Split:
-    """The training images `in_memory`, unless each epoch crops them anew."""
+    """The training images `in_memory`, unless each epoch crops them randomly."""
     config = recipe.augmentation
     if config.crop_min_area < 1 or config.simple_crop:
         return split
@@ -281,9 +252,9 @@ def resized_once(
 def example_images(
     split: Split, recipe: Recipe, preprocessing: ImagePreprocessing, count: int
 ) -> np.ndarray[Any, Any]:
-    """The first training images as the model gets them: uint8 [count, H, W, C].
+    """The first training images after augmentation: uint8 [count, H, W, C].
 
-    There are fewer where the training has fewer.
+    There are fewer where the training set is smaller.
     """
     batches = training_batches(split, recipe, preprocessing)
     images = batches.unbatch().take(count).as_numpy_iterator()

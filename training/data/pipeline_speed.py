@@ -1,4 +1,4 @@
-"""How many images each stage of a recipe's input pipeline yields in a second."""
+"""`data-speed`: images per second of each stage of a recipe's input pipeline."""
 
 import json
 import time
@@ -15,28 +15,28 @@ from keras_vit import ImagePreprocessing
 from ..model import make_preprocessing
 from ..recipe import Recipe
 from . import augment
+from .labelled_images import Split
 from .pipeline import (
     Shard,
     example_order,
-    load_splits,
     parallel,
     resized_once,
     training_batches,
 )
-from .splits import Split
+from .splits import load_splits
 
 ENDLESS = 2**40  # steps
-COUNTED = 64  # images of the stages before the batches that are counted at a time
+CHUNK = 64  # images that are counted at a time in the stages before the batches
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What was measured of one stage.
+    """The measurement of one stage.
 
     Args:
-        name: What it does.
-        images_per_second: Of the pipeline up to this stage.
-        seconds: What the stage alone adds to the time of one image.
+        name: The stage's name.
+        images_per_second: Throughput of the pipeline up to this stage.
+        seconds: Time for one image that this stage adds.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Stage:
 
 
 def data_speed(recipe: Recipe, seconds: float, file: Path | None = None) -> list[Stage]:
-    """Measures the pipeline that `fit` would have, and prints a table.
+    """Measure the input pipeline of `fit`, and print a table.
 
     Args:
         recipe: Its data, augmentation, batch size and image size are used.
-        seconds: How long to measure each stage.
+        seconds: Duration of each stage's measurement.
         file: Where to write the figures as JSON.
 
     Returns:
@@ -75,9 +75,9 @@ def data_speed(recipe: Recipe, seconds: float, file: Path | None = None) -> list
 def pipelines(
     split: Split, recipe: Recipe, preprocessing: ImagePreprocessing
 ) -> dict[str, tf.data.Dataset]:
-    """Endless pipelines, each with one stage more, by the name of their last stage.
+    """Endless pipelines, each with one more stage, by the name of their last stage.
 
-    The elements of all but the last are numbers of no meaning, one for each image.
+    The elements of all but the last are meaningless numbers, one for each image.
     """
     config = recipe.augmentation
 
@@ -105,7 +105,7 @@ def pipelines(
         stages[name] = first_pixel(stage)
     order = example_order(split, recipe, 0, ENDLESS, Shard())
     datasets = {
-        name: parallel(order, stage).batch(COUNTED).prefetch(tf.data.AUTOTUNE)
+        name: parallel(order, stage).batch(CHUNK).prefetch(tf.data.AUTOTUNE)
         for name, stage in stages.items()
     }
     whole = training_batches(split, recipe, preprocessing, 0, ENDLESS)
@@ -113,7 +113,7 @@ def pipelines(
 
 
 def measure(datasets: dict[str, tf.data.Dataset], seconds: float) -> list[Stage]:
-    """Runs one pipeline after the other for some seconds, and says which."""
+    """Measure one pipeline after the other, each for some seconds."""
     stages: list[Stage] = []
     console, before = Console(stderr=True), 0.0
     for number, (name, dataset) in enumerate(datasets.items(), 1):
@@ -125,7 +125,7 @@ def measure(datasets: dict[str, tf.data.Dataset], seconds: float) -> list[Stage]
 
 
 def images_per_second(dataset: tf.data.Dataset, seconds: float) -> float:
-    """The length of the batches over the time, after a first third to warm up."""
+    """Throughput of a dataset of batches, after a warm-up of a third of the time."""
     batches, images = iter(dataset), 0
     next(batches)
     warm = time.perf_counter() + seconds / 3
@@ -138,12 +138,12 @@ def images_per_second(dataset: tf.data.Dataset, seconds: float) -> float:
 
 
 def bottleneck(stages: list[Stage]) -> Stage:
-    """The stage that takes most of an image's time."""
+    """The stage that takes the most time for an image."""
     return max(stages, key=lambda stage: stage.seconds)
 
 
 def print_stages(stages: list[Stage], title: str) -> None:
-    """Prints the table, and the bottleneck below it."""
+    """Print the measurements as a table, and the bottleneck below it."""
     table = Table(title=title)
     table.add_column("stage")
     for heading in ("images/s up to here", "ms per image", "share"):

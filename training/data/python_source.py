@@ -1,4 +1,4 @@
-"""The source python:MODULE:FUNCTION: tf.data.Datasets of a user's own."""
+"""The source python:MODULE:FUNCTION: a user's own tf.data.Datasets."""
 
 import importlib
 from collections.abc import Callable
@@ -8,19 +8,19 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
-from .splits import Source, Split, encoded_split
+from .labelled_images import Source, Split, encoded_split
 from .tfds import MEMORY_LIMIT
 
 PARTS = ("train", "validation", "test")
 
 
 def open_python(name: str, channels: int = 3) -> Source:
-    """What a function of the user's returns, read once and held in memory, encoded.
+    """Call a user's function, and read its datasets into memory as encoded images.
 
     The function takes no arguments and returns a dictionary: `class_names`, a list of
-    strings, and `train`, and if there are such images `validation` and `test`, each a
-    `tf.data.Dataset` of pairs of an image (uint8 [h, w, 1 or 3], or the contents of
-    an image file as a string) and an integer label, in the same order every time.
+    strings, `train`, and optionally `validation` and `test`, each a `tf.data.Dataset`
+    of pairs of an image (uint8 [h, w, 1 or 3], or the contents of an image file as a
+    string) and an integer label, in the same order every time.
 
     Args:
         name: MODULE:FUNCTION; the module is imported.
@@ -80,7 +80,7 @@ def _described(returned) -> str:
 
 
 def _read(origin: str, dataset, classes: int, channels: int) -> Split:
-    """One dataset as encoded images in memory."""
+    """Read one dataset into memory as encoded images."""
     encode = _encoder(origin, dataset)
     pairs = dataset.map(
         lambda image, label: (encode(image), tf.cast(label, tf.int64)),
@@ -89,7 +89,7 @@ def _read(origin: str, dataset, classes: int, channels: int) -> Split:
     )
     contents, labels, size = [], [], 0
     if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise DataError(f"{origin}: must be a dataset that ends")
+        raise DataError(f"{origin}: must be a finite dataset. Received: {dataset}")
     for image, label in pairs.as_numpy_iterator():
         contents.append(image)
         labels.append(label)
@@ -97,7 +97,7 @@ def _read(origin: str, dataset, classes: int, channels: int) -> Split:
         if size > MEMORY_LIMIT:
             raise DataError(
                 f"{origin}: must be at most {MEMORY_LIMIT:,} bytes of encoded images, "
-                f"which are held in memory. Received: more, after {len(labels)} images"
+                f"which are kept in memory. Received: more, after {len(labels)} images"
             )
     files = tf.constant(contents, tf.string)
     return encoded_split(
@@ -111,7 +111,7 @@ def _read(origin: str, dataset, classes: int, channels: int) -> Split:
 
 
 def _encoder(origin: str, dataset) -> Callable[[tf.Tensor], tf.Tensor]:
-    """From an image to a file's contents, without loss."""
+    """A function that encodes the dataset's images losslessly."""
     spec = getattr(dataset, "element_spec", None)
     if isinstance(spec, tuple) and len(spec) == 2:
         image, label = spec

@@ -6,23 +6,23 @@ from etils import epath
 
 from ..recipe import DataConfig
 from .folder import open_folder
+from .labelled_images import Source, Split
 from .python_source import open_python
-from .splits import Source, Split
 from .tfds import open_tfds
 
 
 def open_source(config: DataConfig, channels: int) -> Source:
-    """Opens the source that `config.source` names.
+    """Open the source that `config.source` names.
 
     Args:
         config: The recipe's `data`.
         channels: 1 for gray images, 3 for RGB.
 
     Returns:
-        The source, its bad images left out.
+        The source, without invalid images.
 
     Raises:
-        DataError: There are no images, or not where they should be, or bad ones.
+        DataError: There are no images, some are invalid, or the source does not exist.
     """
     kind, _, rest = config.source.partition(":")
     if kind == "digits":
@@ -40,8 +40,8 @@ def open_source(config: DataConfig, channels: int) -> Source:
 def open_digits(channels: int = 1) -> Source:
     """scikit-learn's 1,797 handwritten digits, 8x8 pixels (UCI, optdigits test set).
 
-    Their values 0 to 16 become round(value * 255 / 16); round(pixel * 16 / 255) gives
-    each back exactly.
+    Their values 0 to 16 become round(value * 255 / 16), of which
+    round(pixel * 16 / 255) is the inverse.
     """
     from sklearn.datasets import load_digits
 
@@ -52,5 +52,5 @@ def open_digits(channels: int = 1) -> Source:
     split = Split(
         digits.target, 10, lambda index: pixels[index], names, channels=channels
     )
-    # In the order of their writers.
+    # Sorted by writer.
     return Source(tuple(map(str, digits.target_names)), {"train": split}, ordered=True)

@@ -1,148 +1,215 @@
-"""What every source of images gives: labelled images that can be read in any order."""
+"""Training, validation and test splits of a source."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-
-from keras_vit import decoding
+from sklearn.model_selection import train_test_split
 
 from ..errors import DataError
+from ..recipe import DataConfig
+from .labelled_images import Source, Split
+from .sources import open_source
 
 
 @dataclass(frozen=True)
-class Split:
-    """Labelled images that can be read in any order.
-
-    Args:
-        labels: int64 [n], the class of each image.
-        classes: How many classes there are.
-        read: From a scalar int64 tensor, the number of the image, to the image, uint8
-            [h, w, C]; it can stand in a `tf.data` pipeline.
-        names: [n], what to call each image.
-        encoded: The same to the contents of the image's file, a scalar string tensor;
-            None where there are only pixels.
-        channels: C, 1 for gray or 3 for RGB.
-        fitted: Whether the images are in the model's size already, cropped and all.
-    """
-
-    labels: np.ndarray[Any, Any]
-    classes: int
-    read: Callable[[tf.Tensor], tf.Tensor]
-    names: Sequence[str]
-    encoded: Callable[[tf.Tensor], tf.Tensor] | None = None
-    channels: int = 3
-    fitted: bool = False
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def read_part(
-        self, index: tf.Tensor, choose_window: Callable[[tf.Tensor], tf.Tensor]
-    ) -> tf.Tensor:
-        """A part of an image; of a JPEG nothing else is decoded.
-
-        Args:
-            index: Scalar int64 tensor, the number of the image.
-            choose_window: See `keras_vit.decoding.decode_and_crop`.
-
-        Returns:
-            uint8 [height, width, C].
-        """
-        if self.encoded is not None:
-            contents = self.encoded(index)
-            return decoding.decode_and_crop(contents, choose_window, self.channels)
-        image = self.read(index)
-        top, left, height, width = tf.unstack(choose_window(tf.shape(image)))
-        return tf.slice(image, [top, left, 0], [height, width, image.shape[-1]])
-
-    def subset(self, indices: np.ndarray[Any, Any]) -> "Split":
-        """The images of these numbers, in this order."""
-        numbers = tf.constant(indices, tf.int64)
-        encoded = self.encoded
-        return dataclasses.replace(
-            self,
-            labels=self.labels[indices],
-            read=lambda index: self.read(numbers[index]),
-            names=[self.names[index] for index in indices],
-            encoded=encoded and (lambda index: encoded(numbers[index])),
-        )
-
-    def with_pixels(self, images: np.ndarray[Any, Any]) -> "Split":
-        """The same examples in the model's size: uint8 [n, H, W, C], in memory."""
-        pixels = tf.constant(images)
-        return dataclasses.replace(
-            self, read=lambda index: pixels[index], encoded=None, fitted=True
-        )
-
-
-def encoded_split(
-    origin: str,
-    encoded: Callable[[tf.Tensor], tf.Tensor],
-    labels: np.ndarray[Any, Any],
-    classes: int,
-    names: Sequence[str],
-    channels: int,
-) -> Split:
-    """A split of image files.
-
-    Args:
-        origin: What to call the split in an error.
-        encoded: From the number of an image to its file's contents.
-        labels: Integers [n].
-        classes: How many classes there are.
-        names: [n], what to call each image.
-        channels: 1 for gray images, 3 for RGB.
-
-    Raises:
-        DataError: There are no images, or a label is out of range.
-    """
-    if not len(labels):
-        raise DataError(f"{origin}: there are no images")
-    if (wrong := (labels < 0) | (labels >= classes)).any():
-        raise DataError(
-            f"{origin}: labels must be from 0 to {classes - 1}, as there are {classes} "
-            f"classes. Received: {labels[wrong][0]} for {names[int(wrong.argmax())]}"
-        )
-    return Split(
-        labels.astype(np.int64),
-        classes,
-        lambda index: decoding.decode_image(encoded(index), channels),
-        names,
-        encoded,
-        channels,
-    )
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a source holds.
+class Splits:
+    """The disjoint splits of a run.
 
     Args:
         class_names: One name for each class.
-        parts: The images, divided as the source divides them: `train` (all images,
-            where there is nothing else), `validation`, `test`.
-        test_part: Which of them are the test images, or None.
-        bad_images: What was left out: each image's name and what is wrong with it.
-        ordered: Whether the images lie in an order that means something (their classes,
-            their writers), so that slices have to be taken of a shuffled one.
+        train: The training images.
+        validation: The images by which the best epoch is chosen, or None.
+        test: The images of the final evaluation.
+        bad_images: Name and error of each invalid image that was skipped.
     """
 
     class_names: tuple[str, ...]
-    parts: Mapping[str, Split]
-    test_part: str | None = None
+    train: Split
+    validation: Split | None
+    test: Split
     bad_images: tuple[str, ...] = ()
-    ordered: bool = False
 
-    @property
-    def train(self) -> Split:
-        """The training images, or all images."""
-        return self.parts["train"]
 
-    @property
-    def test(self) -> Split | None:
-        """The test images, or None where the source does not divide its images."""
-        return None if self.test_part is None else self.parts[self.test_part]
+def load_splits(config: DataConfig, channels: int) -> Splits:
+    """Open a source and divide it into splits.
+
+    Args:
+        config: The recipe's `data`.
+        channels: 1 for gray images, 3 for RGB.
+
+    Raises:
+        DataError: See `open_source` and `divide`.
+    """
+    source = open_source(config, channels)
+    return Splits(source.class_names, *divide(source, config), source.bad_images)
+
+
+def images_fingerprint(splits: Splits) -> str:
+    """A hash of the names and labels in each split, independent of their folder."""
+    digest = hashlib.sha256()
+    for part in (splits.train, splits.validation, splits.test):
+        digest.update(b"part")
+        if part is not None:
+            digest.update(np.asarray(part.labels, np.int64).tobytes())
+            names = ("/".join(name.split("/")[-2:]) for name in part.names)
+            digest.update("\0".join(names).encode())
+    return digest.hexdigest()[:16]
+
+
+class Slice(NamedTuple):
+    """Images of one part of a source: the part's name, and their indices, int64 [n]."""
+
+    part: str
+    indices: np.ndarray[Any, Any]
+
+
+def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Split]:
+    """Divide a source into disjoint training, validation and test images.
+
+    A slice is taken of a part's own order, or, where that is sorted (see `Source`), of
+    one that is shuffled by `config.split_seed`. A share is taken of the training slice,
+    stratified by class.
+
+    Raises:
+        DataError: A slice is malformed, empty or overlaps another one; or a class has
+            too few images to be divided.
+    """
+    slices = {"train": parse(source, config, "train")}
+    for role in ("validation", "test"):
+        if isinstance(getattr(config, role), str):
+            slices[role] = parse(source, config, role)
+    if "test" not in slices and source.test_part is not None:
+        whole = np.arange(len(source.parts[source.test_part]))
+        slices["test"] = [Slice(source.test_part, whole)]
+    _check_disjoint(source, config, slices)
+    splits = {role: _take(source, slices[role]) for role in slices}
+    train, test = splits["train"], splits.get("test")
+    if test is None:
+        train, test = _share(train, config, "test")
+    validation = splits.get("validation")
+    if validation is None and config.validation:
+        train, validation = _share(train, config, "validation")
+    return train, validation, test
+
+
+def parse(source: Source, config: DataConfig, role: str) -> list[Slice]:
+    """Parse the slice of `data.train`, `data.validation` or `data.test`."""
+    text = getattr(config, role)
+    if text in source.parts:
+        return [Slice(text, np.arange(len(source.parts[text])))]
+    slices = [
+        Slice(part, _order(source, part, config.split_seed)[begin:end])
+        for part, begin, end in _instructions(source, role, text)
+    ]
+    if not sum(len(indices) for _, indices in slices):
+        raise DataError(f"`data.{role}`: there are no images in {text!r}")
+    return slices
+
+
+def _instructions(source: Source, role: str, text: str):
+    """Parse a slice with TensorFlow Datasets: (part, begin, end) of each term."""
+    import tensorflow_datasets as tfds
+
+    lengths = {
+        name: tfds.core.splits.SplitInfo(
+            name=name, shard_lengths=[len(part)], num_bytes=0
+        )
+        for name, part in source.parts.items()
+    }
+    try:
+        parsed = tfds.core.ReadInstruction.from_spec(text).to_absolute(lengths)
+    except (ValueError, AssertionError) as error:
+        raise DataError(
+            f"`data.{role}` must be a slice of {', '.join(source.parts)}, such as "
+            f"train[:90%]. Received: {text!r} ({str(error).strip().splitlines()[0]})"
+        ) from None
+    return [(one.splitname, one.from_ or 0, one.to) for one in parsed]
+
+
+def _order(source: Source, part: str, seed: int) -> np.ndarray[Any, Any]:
+    count = len(source.parts[part])
+    if not source.ordered:
+        return np.arange(count)
+    return np.random.default_rng(seed).permutation(count)
+
+
+def _take(source: Source, slices: list[Slice]) -> Split:
+    """The images of slices as one split."""
+    splits = []
+    for part, indices in slices:
+        split = source.parts[part]
+        whole = np.array_equal(indices, np.arange(len(split)))
+        splits.append(split if whole else split.subset(indices))
+    return splits[0] if len(splits) == 1 else concatenate(splits)
+
+
+def concatenate(splits: list[Split]) -> Split:
+    """Concatenate several splits to one."""
+    ends = np.cumsum([len(split) for split in splits])
+    begins = tf.constant(ends - [len(split) for split in splits], tf.int64)
+    bounds = tf.constant(ends[:-1], tf.int64)
+
+    def choose(readers):
+        def read(index):
+            number = tf.searchsorted(bounds, index[tf.newaxis], side="right")[0]
+            branches = [
+                lambda reader=reader, begin=begin: reader(index - begin)
+                for reader, begin in zip(readers, tf.unstack(begins), strict=True)
+            ]
+            return tf.switch_case(number, branches)
+
+        return read
+
+    encoded = [split.encoded for split in splits]
+    return dataclasses.replace(
+        splits[0],
+        labels=np.concatenate([split.labels for split in splits]),
+        read=choose([split.read for split in splits]),
+        names=[name for split in splits for name in split.names],
+        encoded=None if None in encoded else choose(encoded),
+    )
+
+
+def _check_disjoint(
+    source: Source, config: DataConfig, slices: dict[str, list[Slice]]
+) -> None:
+    """Raise DataError where slices overlap."""
+    counts = [0, *(len(part) for part in source.parts.values())]
+    first = dict(zip(source.parts, np.cumsum(counts), strict=False))
+    seen: dict[str, np.ndarray[Any, Any]] = {}
+    for role, taken in slices.items():
+        images = np.concatenate([first[part] + indices for part, indices in taken])
+        if len(np.unique(images)) < len(images):
+            raise DataError(
+                f"`data.{role}` must not have an image twice. "
+                f"Received: {getattr(config, role)!r}"
+            )
+        for other, others in seen.items():
+            if common := len(np.intersect1d(images, others)):
+                raise DataError(
+                    f"`data.{other}` and `data.{role}` must not have images in common."
+                    f" Received: {getattr(config, other)!r} and "
+                    f"{getattr(config, role)!r}, which share {common} images"
+                )
+        seen[role] = images
+
+
+def _share(split: Split, config: DataConfig, part: str) -> tuple[Split, Split]:
+    share = getattr(config, part)
+    try:
+        rest, taken = train_test_split(
+            np.arange(len(split)),
+            test_size=share,
+            random_state=config.split_seed,
+            stratify=split.labels,
+        )
+    except ValueError as error:
+        raise DataError(
+            f"{config.source}: a {part} share of {share} cannot be taken from "
+            f"{len(split)} images: {error}"
+        ) from None
+    return split.subset(rest), split.subset(taken)

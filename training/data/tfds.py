@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
-from .splits import Source, Split, encoded_split
+from .labelled_images import Source, Split, encoded_split
 
-# Up to this size the files of a part are held in memory, encoded as they are; larger
-# ones are read from disk image by image.
+# Bytes up to which the encoded images of a part are kept in memory; larger parts are
+# read from disk image by image.
 MEMORY_LIMIT = 16 * 2**30
 
 
@@ -22,17 +22,17 @@ def open_tfds(
     slices: Sequence[str] = ("train",),
     with_test: bool = True,
 ) -> Source:
-    """A data set of TensorFlow Datasets with an image and a class label.
+    """Open a data set of TensorFlow Datasets with images and class labels.
 
-    Its order is that of the data set's files, in which TensorFlow Datasets counts too:
-    `train[:800]` is the same images here and there.
+    Its order is that of the data set's files, as in TensorFlow Datasets: `train[:800]`
+    has the same images here and there.
 
     Args:
-        name: What `tfds.builder` takes: `cifar10`, `voc/2007`.
+        name: The argument of `tfds.builder`: `cifar10`, `voc/2007`.
         channels: 1 for gray images, 3 for RGB.
         download: Whether it may be downloaded.
         slices: The slices that will be taken: only the parts that they name are read.
-        with_test: Whether the test images are read too: `test`, or `validation` where
+        with_test: Whether to read the test images too: `test`, or `validation` where
             there is no `test`.
     """
     import tensorflow_datasets as tfds
@@ -44,7 +44,7 @@ def open_tfds(
     if download:
         _download(builder)
     image_key, label_key = _keys(builder)
-    # tfds.testing.mock_data knows no splits, but answers to every name.
+    # tfds.testing.mock_data lists no splits, but accepts every name.
     known = list(builder.info.splits)
     parts = [part for text in slices for part in _named(name, text, known)]
     names = known or ["train", "test"]
@@ -59,12 +59,12 @@ def open_tfds(
 
 
 def _named(name: str, text: str, known: list[str]) -> list[str]:
-    """The parts that a slice names."""
+    """Names of the parts in a slice."""
     words = re.findall(r"[A-Za-z]\w*", text)
     named = [part for part in words if part in known or not known]
     if not named:
         raise DataError(
-            f"tfds:{name}: has the parts {', '.join(known)}. Received: {text!r}"
+            f"tfds:{name}: a slice must be of {', '.join(known)}. Received: {text!r}"
         )
     return named
 
@@ -73,9 +73,9 @@ def _download(builder) -> None:
     try:
         builder.download_and_prepare()
     except Exception as error:
-        # Whatever a data set's own script, the network or the disk may raise.
+        # A data set's own script, the network or the disk may raise anything.
         raise DataError(
-            f"tfds:{builder.name}: the download failed: {first_line(error)}"
+            f"tfds:{builder.name}: download failed: {first_line(error)}"
         ) from error
 
 
@@ -90,7 +90,10 @@ def _keys(builder) -> tuple[str, str]:
         label, tfds.features.ClassLabel
     ):
         return keys
-    raise DataError(f"tfds:{builder.name}: has no image with a class label")
+    raise DataError(
+        f"tfds:{builder.name}: must have an image and a class label. "
+        f"Received: {', '.join(features)}"
+    )
 
 
 def _class_names(builder, label_key: str) -> tuple[str, ...]:
@@ -98,7 +101,7 @@ def _class_names(builder, label_key: str) -> tuple[str, ...]:
 
 
 def _open_part(builder, part: str, image_key: str, label_key: str, channels) -> Split:
-    """The encoded images of one part, and their labels."""
+    """Open one part as encoded images with labels."""
     size = builder.info.splits[part].num_bytes if builder.info.splits else 0
     records = _records(builder, part, image_key, label_key)
     read = _in_memory if size <= MEMORY_LIMIT else _on_disk
@@ -114,7 +117,7 @@ def _open_part(builder, part: str, image_key: str, label_key: str, channels) -> 
 
 
 def _records(builder, part: str, image_key: str, label_key: str):
-    """The examples in order, with the images as they are in the files."""
+    """The examples in order, with encoded images."""
     import tensorflow_datasets as tfds
 
     as_it_is = {image_key: tfds.decode.SkipDecoding()}
@@ -131,8 +134,8 @@ def _records(builder, part: str, image_key: str, label_key: str):
     except AssertionError:
         raise DataError(
             f"tfds:{builder.name}: not on this machine ({builder.data_path}). "
-            "--data.download true downloads it; TFDS_DATA_DIR names a folder that "
-            "holds prepared data sets"
+            "--data.download true downloads it; TFDS_DATA_DIR names a folder of "
+            "prepared data sets"
         ) from None
 
 
@@ -147,12 +150,12 @@ def _in_memory(records, image_key: str, label_key: str, origin: str) -> Part:
 
 
 def _on_disk(records, image_key: str, label_key: str, origin: str) -> Part:
-    """Random access to a part that is too large for the memory."""
+    """Random access to a part that is too large for memory."""
     if not hasattr(records, "__getitems__"):
         name, part = origin.split()
         raise DataError(
-            f"tfds:{name}: {part} has more than {MEMORY_LIMIT:,} bytes, and only the "
-            "file format array_record gives random access to so many. Prepare it anew: "
+            f"tfds:{name}: {part} has more than {MEMORY_LIMIT:,} bytes, which needs "
+            "random access, so the file format array_record. Prepare it again: "
             f"tfds build {name} --file_format=array_record"
         )
 
@@ -169,7 +172,7 @@ def _on_disk(records, image_key: str, label_key: str, origin: str) -> Part:
 
 
 def _labels_on_disk(records, label_key: str, chunk: int = 8192) -> np.ndarray[Any, Any]:
-    """Reads every label, and says how far it is: a large set takes minutes."""
+    """Read every label, and print the progress, as a large set takes minutes."""
     count, labels = len(records), []
     for begin in range(0, count, chunk):
         numbers = range(begin, min(begin + chunk, count))

@@ -1,7 +1,7 @@
-"""VTAB-1k's 19 tasks, sources `python:training.data.vtab:TASK` (arXiv:1910.04867).
+"""The 19 tasks of VTAB-1k: `python:training.data.vtab:TASK` (arXiv:1910.04867).
 
-Every task has 800 images for training, 200 for validation and the official ones for the
-test. The data sets are TensorFlow Datasets', prepared beforehand: `tfds build NAME`.
+Every task has 800 training, 200 validation and the official test images. The data sets
+are those of TensorFlow Datasets, prepared beforehand: `tfds build NAME`.
 """
 
 import functools
@@ -14,17 +14,17 @@ from ..errors import DataError
 
 
 def count_objects(objects):
-    """The number of objects, 3 to 10, less 3."""
+    """The number of objects, 3 to 10, minus 3."""
     return tf.shape(objects["size"])[0] - 3
 
 
 def nearest_object(objects):
-    """Which interval the distance of the closest object is in."""
+    """The interval of the closest object's distance."""
     return _interval(tf.reduce_min(objects["pixel_coords"][:, 2]), CLEVR_DISTANCES)
 
 
 def nearest_vehicle(objects):
-    """Which interval the closest vehicle's distance is in; the last: there is none.
+    """The interval of the closest vehicle's distance, the last one if there is none.
 
     A vehicle is a car, a van or a truck.
     """
@@ -35,12 +35,12 @@ def nearest_vehicle(objects):
 
 
 def pair(position):
-    """The place among 32, in pairs."""
+    """The position, 0 to 31, as one of 16 pairs."""
     return position // 2
 
 
 def sixteenth(orientation):
-    """The angle among 40, in 16 groups."""
+    """The orientation, 0 to 39, as one of 16 groups."""
     return orientation * 2 // 5
 
 
@@ -56,13 +56,13 @@ class Task(NamedTuple):
     """One task: the data set, its slices, and the label.
 
     Args:
-        dataset: Of TensorFlow Datasets.
-        train: The 800 images.
-        validation: The 200 images.
-        test: The official test images.
-        feature: What the label comes from.
-        label: From the feature to the label, where it is not the feature itself.
-        classes: How many classes such a function has.
+        dataset: Name in TensorFlow Datasets.
+        train: Slice of the 800 training images.
+        validation: Slice of the 200 validation images.
+        test: Slice of the official test images.
+        feature: The feature with the label.
+        label: Function from the feature to the label; None where they are the same.
+        classes: Number of classes of `label`.
     """
 
     dataset: str
@@ -108,7 +108,7 @@ TASKS = {
 
 
 def read_task(name: str) -> dict[str, Any]:
-    """What a source `python:` returns, of one task; see `python_source`.
+    """Read one task, in the form that a source `python:` returns.
 
     Raises:
         DataError: The data set is not on this machine.
@@ -140,8 +140,8 @@ def _open(builder, text: str, task: Task) -> tf.data.Dataset:
         )
     except AssertionError:
         raise DataError(
-            f"tfds:{task.dataset}: not on this machine ({builder.data_path}). Prepare "
-            f"it: tfds build {task.dataset}"
+            f"tfds:{task.dataset}: not on this machine ({builder.data_path}). "
+            f"`tfds build {task.dataset}` prepares it"
         ) from None
     return examples.map(lambda example: (_image(example, task), _label(example, task)))
 
@@ -159,7 +159,9 @@ def _label(example, task: Task):
 
 
 def __getattr__(name: str) -> Callable[[], dict[str, Any]]:
-    """Each task as a function of this module, which `python:` looks up."""
+    """Each task as a function of this module, for `python:`."""
     if name in TASKS:
         return functools.partial(read_task, name)
-    raise AttributeError(f"there is no task {name}, but {', '.join(TASKS)}")
+    raise AttributeError(
+        f"a task must be one of {', '.join(TASKS)}. Received: {name!r}"
+    )

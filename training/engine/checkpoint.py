@@ -1,12 +1,12 @@
 """Checkpoints of a run: a kill at any moment costs at most the newest one.
 
-Keras stores neither the seeds of dropout nor what callbacks remember (keras#19796), so
-a checkpoint here is everything that the next step depends on:
+Keras saves neither dropout seeds nor the state of callbacks (keras#19796), so a
+checkpoint here is everything that the next step depends on:
 
-00000120.npz    after step 120: the arrays, and the run they belong to
+00000120.npz    after step 120: the arrays, and metadata about the run
 00000120.json   its commit marker, written last: the size and the SHA-256 of that file
 
-A checkpoint counts where both are there and agree; every other one is torn.
+A checkpoint is complete where both files exist and agree.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  NumPy learns the name bfloat16 from it
+import ml_dtypes  # noqa: F401  registers the name bfloat16 with NumPy
 import numpy as np
 from etils import epath
 
@@ -28,7 +28,7 @@ from .. import storage
 from ..errors import RunError
 from ..recipe import Recipe
 
-# The place in the .npz of all that is no array, as JSON.
+# Name of the entry of the .npz that holds the metadata, as JSON.
 META = "__meta__"
 
 
@@ -58,7 +58,7 @@ class Checkpoint:
         arrays: Everything that the next step depends on, by name.
         owner: The run.
         history: One row for each finished epoch.
-        seconds: Time of the epoch that is not finished.
+        seconds: Duration so far of the unfinished epoch.
     """
 
     step: int
@@ -68,65 +68,65 @@ class Checkpoint:
     seconds: float = 0.0
 
 
-class TornError(Exception):
-    """A checkpoint that does not count, and why."""
+class IncompleteError(Exception):
+    """A checkpoint is incomplete or damaged."""
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """A short name of the whole recipe; every change of a value changes it."""
+    """A hash of the whole recipe, as 16 hexadecimal digits."""
     return hashlib.sha256(recipe.to_yaml().encode()).hexdigest()[:16]
 
 
 def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
-    """Writes a checkpoint; then, and only then, deletes the old and the torn ones.
+    """Write a checkpoint, and after that delete old and incomplete ones.
 
-    A checkpoint that cannot be written (a full disk, a bucket out of reach) and one
-    that is not worth it (numbers that are not finite) cost one line on stderr: the
-    training goes on, and the last good checkpoint stays.
+    Where a checkpoint cannot be written (a full disk, an unreachable bucket) or is
+    not worth it (non-finite arrays), a warning is printed: the training continues, and
+    the last good checkpoint stays.
 
     Args:
-        folder: The checkpoints' folder; made where it does not exist.
+        folder: The checkpoints' folder; created where it does not exist.
         checkpoint: The state to save.
-        keep: How many complete checkpoints stay, this one included.
+        keep: Number of complete checkpoints to keep, this one included.
 
     Returns:
-        Whether the checkpoint is there.
+        Whether the checkpoint was written.
     """
     folder, step = epath.Path(folder), checkpoint.step
-    spoilt = [name for name, a in checkpoint.arrays.items() if not is_finite(a)]
-    if spoilt:
-        _warn(f"no checkpoint of step {step}: {spoilt[0]} is not finite")
+    bad = [name for name, a in checkpoint.arrays.items() if not is_finite(a)]
+    if bad:
+        _warn(f"no checkpoint of step {step}: {bad[0]} is not finite")
         return False
     try:
         if not _is_complete(folder, step):
             _write(folder, checkpoint)
     except OSError as error:
-        _warn(f"no checkpoint of step {step}, the training goes on: {error}")
+        _warn(f"no checkpoint of step {step}, the training continues: {error}")
         return False
     _prune(folder, step, keep)
     return True
 
 
 def latest(folder: epath.PathLike) -> Checkpoint | None:
-    """Reads the newest complete checkpoint; names every torn one that is newer.
+    """Read the newest complete checkpoint; warn of every newer incomplete one.
 
     Raises:
-        OSError: A checkpoint may be whole, but cannot be read. Going on with an older
-            one would delete it.
+        OSError: A checkpoint cannot be read, but may be complete. Resuming from an
+            older one would delete it.
     """
     folder = epath.Path(folder)
     for step in reversed(_steps(folder)):
         try:
             return _read(folder, step)
-        except TornError as reason:
-            _warn(f"{_data(folder, step)}: torn, left out: {reason}")
+        except IncompleteError as reason:
+            _warn(f"{_data(folder, step)}: incomplete, skipped: {reason}")
     return None
 
 
 def restore(
     folder: epath.PathLike, owner: Owner, state: Mapping[str, np.ndarray]
 ) -> Checkpoint | None:
-    """Reads the newest complete checkpoint, if it fits this run.
+    """Read the newest complete checkpoint, and check that it fits this run.
 
     Args:
         folder: The checkpoints' folder.
@@ -150,14 +150,14 @@ def restore(
 
 
 def last_complete(folder: epath.PathLike) -> epath.Path | None:
-    """The file of the newest checkpoint with a marker; its content is not checked."""
+    """The newest checkpoint that has a marker; its contents are not checked."""
     steps = _committed(epath.Path(folder))
     return _data(epath.Path(folder), steps[-1]) if steps else None
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether an array has no infinite number and no NaN."""
-    # V is how NumPy sees bfloat16.
+    """Whether an array has no infinite value and no NaN."""
+    # V is NumPy's kind of bfloat16.
     return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
 
 
@@ -174,13 +174,13 @@ def _marker(folder: epath.Path, step: int) -> epath.Path:
 
 
 def _write(folder: epath.Path, checkpoint: Checkpoint) -> None:
-    """Writes the arrays, and when they are in their place the marker, or nothing."""
+    """Write the arrays, and then the marker; on an error leave neither."""
     meta = dataclasses.asdict(dataclasses.replace(checkpoint, arrays={}))
     meta["arrays"] = {name: a.dtype.name for name, a in checkpoint.arrays.items()}
     arrays = {**checkpoint.arrays, META: np.array(json.dumps(meta))}
     with storage.os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with storage.writing(_data(folder, checkpoint.step)) as local:
+    with storage.atomic_write(_data(folder, checkpoint.step)) as local:
         np.savez(local, allow_pickle=False, **arrays)
         marker = {
             "step": checkpoint.step,
@@ -200,8 +200,8 @@ def _digest(path: Path) -> str:
 
 
 def _read(folder: epath.Path, step: int) -> Checkpoint:
-    """Raises TornError where the checkpoint does not count."""
-    with _whole_file(folder, step) as local:
+    """Read a checkpoint; raise IncompleteError where it is not complete."""
+    with _verified_file(folder, step) as local:
         try:
             with np.load(local) as stored:
                 meta = json.loads(str(stored[META]))
@@ -211,45 +211,45 @@ def _read(folder: epath.Path, step: int) -> Checkpoint:
             meta["owner"] = Owner(**meta["owner"])
             return Checkpoint(**meta)
         except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-            raise TornError(f"it cannot be understood: {error}") from None
+            raise IncompleteError(f"its format is unknown: {error}") from None
 
 
 @contextlib.contextmanager
-def _whole_file(folder: epath.Path, step: int) -> Iterator[Path]:
-    """Gives the .npz on a local disk; raises TornError unless the marker fits it."""
+def _verified_file(folder: epath.Path, step: int) -> Iterator[Path]:
+    """Yield the .npz as a local file; raise IncompleteError unless the marker fits."""
     marker = _read_marker(folder, step)
     with contextlib.ExitStack() as stack:
         try:
-            local = stack.enter_context(storage.reading(_data(folder, step)))
+            local = stack.enter_context(storage.local_copy(_data(folder, step)))
             size = local.stat().st_size
         except FileNotFoundError:
-            raise TornError("there is only its marker") from None
+            raise IncompleteError("only its marker exists") from None
         if size != marker["bytes"]:
-            raise TornError(f"it has {size} bytes instead of {marker['bytes']}")
+            raise IncompleteError(f"it has {size} bytes instead of {marker['bytes']}")
         if _digest(local) != marker["sha256"]:
-            raise TornError("its bytes are not those that were written")
+            raise IncompleteError("its checksum differs from its marker's")
         yield local
 
 
 def _read_marker(folder: epath.Path, step: int) -> dict[str, Any]:
     try:
-        with storage.reading(_marker(folder, step)) as local:
+        with storage.local_copy(_marker(folder, step)) as local:
             marker = json.loads(local.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise TornError("it has no marker, so its writing was never finished") from None
+        raise IncompleteError("it has no marker, so writing was interrupted") from None
     except ValueError:
-        raise TornError("its marker is damaged") from None
-    whole = isinstance(marker, dict) and {"bytes", "sha256"} <= marker.keys()
-    if not whole or marker.get("step") != step:
-        raise TornError("its marker is damaged")
+        raise IncompleteError("its marker is damaged") from None
+    well_formed = isinstance(marker, dict) and {"bytes", "sha256"} <= marker.keys()
+    if not well_formed or marker.get("step") != step:
+        raise IncompleteError("its marker is damaged")
     return marker
 
 
 def _is_complete(folder: epath.Path, step: int) -> bool:
     try:
-        with _whole_file(folder, step):
+        with _verified_file(folder, step):
             return True
-    except TornError:
+    except IncompleteError:
         return False
 
 
@@ -259,13 +259,13 @@ def _names(folder: epath.Path) -> set[str]:
 
 
 def _steps(folder: epath.Path) -> list[int]:
-    """The steps of all checkpoints, torn ones included, in order."""
+    """The steps of all checkpoints in order, including incomplete ones."""
     stems = {name.partition(".")[0] for name in _names(folder)}
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def _committed(folder: epath.Path) -> list[int]:
-    """The steps of those that have both files."""
+    """The steps of the checkpoints that have both files, in order."""
     names = _names(folder)
     return [
         step
@@ -275,9 +275,10 @@ def _committed(folder: epath.Path) -> list[int]:
 
 
 def _prune(folder: epath.Path, newest: int, keep: int) -> None:
-    """Deletes all but the `keep` newest complete checkpoints up to `newest`.
+    """Delete all but the `keep` newest complete checkpoints up to `newest`.
 
-    One of a later step was found torn when the run resumed, whatever its marker says.
+    One of a later step was found incomplete when the run resumed, even if its marker
+    exists.
     """
     kept = [step for step in _committed(folder) if step <= newest][-keep:]
     for step in _steps(folder):
@@ -289,7 +290,7 @@ def _prune(folder: epath.Path, newest: int, keep: int) -> None:
 
 
 def _remove(folder: epath.Path, step: int) -> None:
-    """Deletes the marker first: what a kill leaves does not count."""
+    """Delete a checkpoint; its marker first, as a kill may come in between."""
     storage.remove(_marker(folder, step))
     storage.remove(_data(folder, step))
 
@@ -302,28 +303,29 @@ def _check_owner(path: epath.Path, stored: Owner, owner: Owner) -> None:
         )
     if stored.images != owner.images:
         raise RunError(
-            f"{path}: checkpoint of other images: since the run began, some came, went "
-            "or changed their names"
+            f"{path}: checkpoint of other images: some were added, removed or renamed "
+            "since the run began"
         )
     if stored != owner:
         raise RunError(
-            f"{path}: checkpoint of {_world(stored)}; this run has {_world(owner)}"
+            f"{path}: checkpoint of {_topology(stored)}; this run has "
+            f"{_topology(owner)}"
         )
 
 
-def _world(owner: Owner) -> str:
+def _topology(owner: Owner) -> str:
     return f"{owner.workers} worker(s) with {owner.replicas} replica(s) each"
 
 
 def _check_arrays(
     path: epath.Path, stored: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]
 ) -> None:
-    """Raises RunError with the first differences unless all names and shapes agree."""
+    """Raise RunError with the first differences unless names, types, shapes agree."""
     names = [*state, *(name for name in stored if name not in state)]
     different = [
-        f"{name} is {_kind(stored.get(name))}, this run's {_kind(state.get(name))}"
+        f"{name} is {_type(stored.get(name))}, this run's {_type(state.get(name))}"
         for name in names
-        if _kind(stored.get(name)) != _kind(state.get(name))
+        if _type(stored.get(name)) != _type(state.get(name))
     ]
     if different:
         more = f"; {len(different) - 3} more differ" if len(different) > 3 else ""
@@ -332,5 +334,5 @@ def _check_arrays(
         )
 
 
-def _kind(array: np.ndarray | None) -> str:
+def _type(array: np.ndarray | None) -> str:
     return "absent" if array is None else f"{array.dtype.name} {array.shape}"

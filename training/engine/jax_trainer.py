@@ -1,7 +1,7 @@
-"""`model.fit` where JAX computes: the same trainer, its step a pure function.
+"""Training on JAX: the same step as on TensorFlow, as a pure function.
 
-Of several devices JAX cuts the global batch itself, so that the gradient and its norm
-are the global batch's without further ado; what a step computes is that of `trainer`.
+JAX divides the global batch among several devices by itself, so the gradient and its
+norm are those of the global batch.
 """
 
 import itertools
@@ -12,34 +12,38 @@ import keras
 import numpy as np
 from keras import ops
 
-from .jax_devices import JaxStrategy
-from .optimizer import average_pairs
-from .trainer import Trainer
+from .jax_strategy import JaxStrategy
+from .trainer import Trainer, clip_by_global_norm
 
 
 class JaxTrainer(Trainer):
-    """A `Trainer` for KERAS_BACKEND=jax; arguments and use are the same.
+    """A `Trainer` for KERAS_BACKEND=jax.
 
-    In `fit` the weights are in the hands of the step, as Keras does it with JAX, and
-    come back at the end of an epoch, or for `state_arrays`.
+    JAX owns the weights during `fit`, as in stock Keras; the model has them again at
+    the end of an epoch and after `state_arrays`.
 
     Raises:
         ValueError: The model computes in float16, which needs loss scaling.
     """
 
     def __init__(self, model: keras.Model, *args, **kwargs):
-        super().__init__(model, *args, **kwargs)
-        if self.scaler is not None:
+        if model.dtype_policy.compute_dtype == "float16":
             raise ValueError(
-                "`model` must compute in float32 or bfloat16: float16 needs loss "
-                "scaling, which only TensorFlow's trainer has"
+                "`model` must compute in float32 or bfloat16, as float16 needs loss "
+                "scaling, which only TensorFlow's trainer has. Received: float16"
             )
+        super().__init__(model, *args, **kwargs)
         self.distribute_strategy = JaxStrategy(keras.distribution.distribution())
 
-    def compile(self, *args, **kwargs):
-        """See `Trainer.compile`; XLA compiles the whole step in any case."""
-        super().compile(*args, **kwargs | {"jit_compile": False})
-        self.jit_compile = True
+    def compile(
+        self,
+        optimizer,
+        metrics=("accuracy",),
+        steps_per_execution: int = 1,
+        jit_compile: bool = False,
+    ):
+        """See `Trainer.compile`."""
+        super().compile(optimizer, metrics, steps_per_execution, jit_compile=True)
 
     def fit(self, *args, **kwargs):
         """See `Trainer.fit`."""
@@ -59,69 +63,84 @@ class JaxTrainer(Trainer):
     # One step: state and batch -> logs and state.
 
     def train_step(self, state, data):
-        """One update; `state` and the result are as Keras's JAX trainer has them."""
-        weights, others, slots, metrics = state
+        """Update the weights once; see `keras.Model.train_step` on JAX."""
+        trainable, non_trainable, slots, metrics = state
         parts = [self._divide(tensor) for tensor in _unpack(data)]
-        gradients, others, losses, logits = self._sum_gradients(weights, others, parts)
-        gradients, norm = _clip(gradients, self.clip_norm)
-        weights, slots = self.optimizer.stateless_apply(slots, gradients, weights)
-        _, labels, shares = (_join(part) for part in parts)
-        logs, metrics = self._measure(metrics, labels, logits, losses, shares)
-        return {**logs, "gradient_norm": norm}, (weights, others, slots, metrics)
+        gradients, non_trainable, losses, logits = self._sum_gradients(
+            trainable, non_trainable, parts
+        )
+        norm = ops.sqrt(sum(ops.sum(ops.square(g)) for g in gradients))
+        gradients = clip_by_global_norm(gradients, norm, self.clip_norm)
+        trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
+        _, labels, weights = (_join(part) for part in parts)
+        logs, metrics = self._update_metric_state(
+            metrics, labels, logits, losses, weights
+        )
+        state = (trainable, non_trainable, slots, metrics)
+        return {**logs, "gradient_norm": norm}, state
 
     def test_step(self, state, data):
-        """One batch of an evaluation; see `train_step`."""
-        weights, others, metrics = state
-        images, labels, shares = _unpack(data)
-        logits, others = self.stateless_call(weights, others, images, training=False)
-        losses = self.loss_of(labels, logits)
-        logs, metrics = self._measure(metrics, labels, logits, losses, shares)
-        return logs, (weights, others, metrics)
-
-    def _sum_gradients(self, weights, others, parts):
-        """Sums over the micro-batches, one after the other.
-
-        Args:
-            weights: The trainable ones.
-            others: All other variables of the model.
-            parts: Images, labels and the examples' weights, as `_divide` gives them.
-
-        Returns:
-            The gradients; `others` after the step; each example's loss [B] and logits
-            [B, classes], in the order of the parts.
-        """
-        whole = ops.sum(parts[2])
-
-        def add(carry, part):
-            gradients, others = carry
-            new, (others, *outputs) = jax.grad(self._objective, has_aux=True)(
-                weights, others, part, whole
-            )
-            return (jax.tree.map(ops.add, gradients, new), others), outputs
-
-        nothing = jax.tree.map(ops.zeros_like, weights)
-        (gradients, others), outputs = jax.lax.scan(add, (nothing, others), parts)
-        return gradients, others, *(_join(output) for output in outputs)
-
-    def _objective(self, weights, others, part, whole):
-        """A micro-batch's share of the mean loss over examples that weigh `whole`."""
-        images, labels, shares = part
-        logits, others, penalties = self.stateless_call(
-            weights, others, images, training=True, return_losses=True
+        """Evaluate one batch; see `train_step`."""
+        trainable, non_trainable, metrics = state
+        images, labels, weights = _unpack(data)
+        logits, non_trainable = self.stateless_call(
+            trainable, non_trainable, images, training=False
         )
         losses = self.loss_of(labels, logits)
-        total = ops.sum(losses * shares) + sum(penalties) * ops.sum(shares)
-        return ops.divide_no_nan(total, whole), (others, losses, logits)
+        logs, metrics = self._update_metric_state(
+            metrics, labels, logits, losses, weights
+        )
+        return logs, (trainable, non_trainable, metrics)
+
+    def _sum_gradients(self, trainable, non_trainable, parts):
+        """Sum the gradients over the micro-batches, one after the other.
+
+        Args:
+            trainable: The model's trainable variables.
+            non_trainable: All its other variables.
+            parts: Images, labels and example weights, as `_divide` returns them.
+
+        Returns:
+            The gradients; `non_trainable` after the step; each example's loss [B] and
+            logits [B, classes], in the order of the parts.
+        """
+        total_weight = ops.sum(parts[2])
+
+        def add(carry, part):
+            gradients, non_trainable = carry
+            new, (non_trainable, *outputs) = jax.grad(self._objective, has_aux=True)(
+                trainable, non_trainable, part, total_weight
+            )
+            return (jax.tree.map(ops.add, gradients, new), non_trainable), outputs
+
+        zeros = jax.tree.map(ops.zeros_like, trainable)
+        (gradients, non_trainable), outputs = jax.lax.scan(
+            add, (zeros, non_trainable), parts
+        )
+        return gradients, non_trainable, *(_join(output) for output in outputs)
+
+    def _objective(self, trainable, non_trainable, part, total_weight):
+        """A micro-batch's part of the batch's loss, divided by the batch's weight."""
+        images, labels, weights = part
+        logits, non_trainable, penalties = self.stateless_call(
+            trainable, non_trainable, images, training=True, return_losses=True
+        )
+        losses = self.loss_of(labels, logits)
+        total = ops.sum(losses * weights) + sum(penalties) * ops.sum(weights)
+        return ops.divide_no_nan(total, total_weight), (non_trainable, losses, logits)
 
     def _divide(self, tensor):
-        """[B, ...] -> [accumulation, B / accumulation, ...], a piece of each device."""
+        """[B, ...] -> [accumulation, B / accumulation, ...].
+
+        Each micro-batch takes examples of every device.
+        """
         shape = (tensor.shape[0] // self.accumulation, self.accumulation)
         return ops.swapaxes(ops.reshape(tensor, (*shape, *tensor.shape[1:])), 0, 1)
 
-    def _measure(self, metrics, labels, logits, losses, shares):
-        """The metrics' results and variables after a batch."""
+    def _update_metric_state(self, metrics, labels, logits, losses, weights):
+        """Update the metrics: their results and their variables."""
         with self._metric_scope(metrics) as scope:
-            self._update_metrics(labels, ops.cast(logits, "float32"), losses, shares)
+            self._update_metrics(labels, ops.cast(logits, "float32"), losses, weights)
             logs = self.get_metrics_result()
         return logs, [scope.get_current_value(v) for v in self.metrics_variables]
 
@@ -132,26 +151,25 @@ class JaxTrainer(Trainer):
     # Steps.
 
     def make_train_function(self, force=False):
-        """What Keras's `fit` calls for `steps_per_execution` steps."""
+        """Create the function that `fit` calls for `steps_per_execution` steps."""
         if self.train_function is not None and not force:
             return
         keras.Model.make_train_function(self, force)
         execute: Any = self.train_function
 
         def train_function(state, iterator):
-            steps = self._next_steps()
-            if self.skip_steps >= self.epoch_step:
+            steps = self.progress.advance(self.steps_per_execution)
+            if self.progress.skipping:
                 with self._metric_scope(state[3]):
                     return self.get_metrics_result(), state
             logs, state = execute(state, itertools.islice(iterator, steps))
-            self.skip_steps = 0
-            self.stopping = self.stop_requested
+            self.progress.stopping = self.progress.stop_requested
             return logs, state
 
         self.train_function = train_function
 
     def make_test_function(self, force=False):
-        """What Keras's `evaluate` calls for `steps_per_execution` batches."""
+        """Create the function that `evaluate` calls for several batches."""
         if self.test_function is not None and not force:
             return
         keras.Model.make_test_function(self, force)
@@ -163,7 +181,7 @@ class JaxTrainer(Trainer):
     # State.
 
     def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of the state, also in the middle of an epoch."""
+        """See `Trainer.state_arrays`; also in the middle of an epoch."""
         self.jax_state_sync()
         return {
             # A copy: JAX reuses the memory of the old state for the new one.
@@ -171,33 +189,14 @@ class JaxTrainer(Trainer):
             for name, variable in self.state().items()
         }
 
-    def _separate_dropout_masks(self):
-        """Nothing: one mask is drawn for the global batch."""
-
-    def _swap_averages(self):
-        for weight, average in average_pairs(
-            self.optimizer, self.model.trainable_variables
-        ):
-            value = weight.value
-            weight.assign(average.value)
-            average.assign(value)
-
 
 def _unpack(data):
-    images, labels, shares = keras.utils.unpack_x_y_sample_weight(data)
-    if shares is None:
-        shares = ops.ones(labels.shape[:1])
-    return images, labels, ops.cast(shares, "float32")
+    images, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+    if weights is None:
+        weights = ops.ones(labels.shape[:1])
+    return images, labels, ops.cast(weights, "float32")
 
 
 def _join(parts):
     """[parts, b, ...] -> [parts * b, ...]."""
     return ops.reshape(parts, (-1, *parts.shape[2:]))
-
-
-def _clip(gradients, limit: float | None):
-    norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in gradients))
-    if limit is None:
-        return gradients, norm
-    factor = limit / ops.maximum(norm, limit)
-    return [gradient * factor for gradient in gradients], norm

@@ -1,4 +1,4 @@
-"""`launch`: all workers of a run on this machine, started and ended together."""
+"""`launch`: start and stop all workers of a run on this machine together."""
 
 import contextlib
 import json
@@ -15,25 +15,26 @@ from pathlib import Path
 from ..errors import Preempted, RecipeError, WorkerLost
 
 COMMAND = (sys.executable, "-m", "training")
-# Seconds that the others have to end by themselves once one has failed: they notice a
-# lost one after 12 (TensorFlow's heartbeat); to write a checkpoint may take longer.
-PATIENCE = 30.0
-SAVING = 300.0
-LAST_CHANCE = 10.0  # between SIGTERM and SIGKILL
+# Seconds in which the other workers must end by themselves once one has failed: they
+# notice a lost one after 12 s (TensorFlow's heartbeat), but may be writing a checkpoint
+# after SIGTERM.
+LOST_TIMEOUT = 30.0
+CHECKPOINT_TIMEOUT = 300.0
+KILL_TIMEOUT = 10.0  # between SIGTERM and SIGKILL
 
 
 def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
-    """Runs `python -m training` with the same words once for each worker.
+    """Run `python -m training` with the same words once for each worker.
 
     Worker 0 writes to the terminal, each of the others to a file whose path is printed.
-    The processor's cores are divided among them. SIGTERM, SIGINT and SIGHUP are passed
-    on to all, but not what this process was started to ignore, as SIGHUP by `nohup`:
-    the workers inherit that.
+    The processor's cores are divided among them. SIGTERM, SIGINT and SIGHUP are
+    forwarded to all, except those that this process was started to ignore, as SIGHUP by
+    `nohup`: the workers inherit that.
 
     Args:
-        words: `fit` and its options.
-        workers: How many.
-        restarts: How often to start all of them again, with `--resume`, after one was
+        words: `fit` and its flags.
+        workers: Number of workers.
+        restarts: How often to restart all of them, with `--resume`, after one was
             killed.
 
     Returns:
@@ -41,28 +42,32 @@ def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
         killed by a signal. WorkerLost's only if no other failed.
 
     Raises:
-        RecipeError: There is no `fit`, or fewer than one worker.
+        RecipeError: `fit` is missing, or there is less than one worker.
     """
-    if list(words[:1]) != ["fit"]:
-        raise RecipeError(
-            "`launch` must be followed by -- and the command to start, such as: "
-            f"launch --workers 2 -- fit --recipe digits. Received: {' '.join(words)!r}"
-        )
-    for name, value, least in (("workers", workers, 1), ("restarts", restarts, 0)):
-        if value < least:
-            raise RecipeError(f"`{name}` must be at least {least}. Received: {value}")
+    _check(words, workers, restarts)
     logs = Path(tempfile.mkdtemp(prefix="training-launch-"))
     for worker in range(1, workers):
         print(f"worker {worker} writes to {_log(logs, worker)}", flush=True)
     words = [*words, "--strategy", "multi_worker"]
     while True:
-        status, asked = _run(words, workers, logs)
-        if not restarts or asked or not _was_lost(status):
+        status, signalled = _run(words, workers, logs)
+        if not restarts or signalled or not _was_lost(status):
             return status
         restarts -= 1
         words = [word for word in words if word not in ("--overwrite", "--resume")]
         words.append("--resume")
-        print("all workers start again, with --resume", file=sys.stderr, flush=True)
+        print("restarting all workers with --resume", file=sys.stderr, flush=True)
+
+
+def _check(words: Sequence[str], workers: int, restarts: int) -> None:
+    if list(words[:1]) != ["fit"]:
+        raise RecipeError(
+            "`launch` must be followed by -- and the command to run, such as: "
+            f"launch --workers 2 -- fit --recipe digits. Received: {' '.join(words)!r}"
+        )
+    for name, value, least in (("workers", workers, 1), ("restarts", restarts, 0)):
+        if value < least:
+            raise RecipeError(f"`{name}` must be at least {least}. Received: {value}")
 
 
 def _was_lost(status: int) -> bool:
@@ -74,34 +79,35 @@ def _log(folder: Path, worker: int) -> Path:
 
 
 def _run(words: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]:
-    """All workers once: the exit status, and whether a signal asked for the end."""
+    """Run all workers once: the exit status, and whether this process got a signal."""
     processes: list[subprocess.Popen[bytes]] = []
-    with _signals_passed_on(processes) as received:
+    with _forwarded_signals(processes) as received:
         try:
             for worker, variables in enumerate(environments(workers)):
                 log = _log(logs, worker) if worker else None
                 processes.append(_start(words, variables, log))
-                for number in received:  # while it started
+                for number in received:  # while it was starting
                     processes[-1].send_signal(number)
             while not (failed := _failed(processes)) and _running(processes):
                 time.sleep(0.1)
             if not failed:
                 return 0, bool(received)
-            status = _told(processes, failed[0])
-            _wait(processes, SAVING if status == Preempted.exit_status else PATIENCE)
+            status = _report(processes, failed[0])
+            preempted = status == Preempted.exit_status
+            _wait(processes, CHECKPOINT_TIMEOUT if preempted else LOST_TIMEOUT)
             if status == WorkerLost.exit_status:
-                # The lost worker may end after the one that has lost it.
+                # The lost worker may end after the one that reports it.
                 cause = _failed(processes)[0]
                 if cause != failed[0]:
-                    status = _told(processes, cause)
+                    status = _report(processes, cause)
             return status, bool(received)
         finally:
-            _end(processes)
+            _stop(processes)
 
 
 def environments(workers: int) -> list[dict[str, str]]:
-    """What each worker's environment says: the others, its number, its threads."""
-    with contextlib.ExitStack() as stack:  # all at once, so that no port comes twice
+    """Each worker's environment variables: `TF_CONFIG` and the number of threads."""
+    with contextlib.ExitStack() as stack:  # all at once, so that ports are distinct
         sockets = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             for _ in range(workers)
@@ -124,7 +130,7 @@ def environments(workers: int) -> list[dict[str, str]]:
 
 
 def _start(words, variables, log: Path | None) -> subprocess.Popen[bytes]:
-    """A worker, in a session of its own: Ctrl-C reaches it through this process."""
+    """Start a worker in its own session: Ctrl-C reaches it through this process."""
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("ab")) if log else None
         return subprocess.Popen(
@@ -138,17 +144,17 @@ def _start(words, variables, log: Path | None) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def _signals_passed_on(processes) -> Iterator[list[int]]:
-    """Gives the list of the signals that come."""
+def _forwarded_signals(processes) -> Iterator[list[int]]:
+    """Forward signals to the processes; yield the list of those received."""
     received: list[int] = []
 
-    def pass_on(number, frame):
+    def forward(number, frame):
         received.append(number)
         for process in processes:
             process.send_signal(number)  # does nothing where it has ended
 
     before = {
-        name: signal.signal(name, pass_on)
+        name: signal.signal(name, forward)
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         if signal.getsignal(name) != signal.SIG_IGN
     }
@@ -164,14 +170,14 @@ def _running(processes) -> bool:
 
 
 def _failed(processes) -> list[int]:
-    """Numbers of the workers that failed, those that only lost another one last."""
+    """Numbers of the workers that failed; last those that only lost another worker."""
     failed = [worker for worker, process in enumerate(processes) if process.poll()]
     lost = WorkerLost.exit_status
     return sorted(failed, key=lambda worker: processes[worker].poll() == lost)
 
 
-def _told(processes, worker: int) -> int:
-    """Exit status of a worker that has ended, said to the user."""
+def _report(processes, worker: int) -> int:
+    """Print and return the exit status of a worker that has ended."""
     code = processes[worker].poll()
     status = code if code >= 0 else 128 - code
     print(f"worker {worker} ended with exit status {status}", file=sys.stderr)
@@ -184,11 +190,11 @@ def _wait(processes, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _end(processes) -> None:
-    """Leaves none running."""
+def _stop(processes) -> None:
+    """Terminate all processes, and kill those that do not end."""
     for process in processes:
         process.terminate()
-    _wait(processes, LAST_CHANCE)
+    _wait(processes, KILL_TIMEOUT)
     for process in processes:
         process.kill()
         process.wait()

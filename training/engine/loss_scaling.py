@@ -1,4 +1,4 @@
-"""Dynamic loss scaling: float16 gradients that neither vanish nor overflow unseen."""
+"""Dynamic loss scaling for float16."""
 
 import keras
 import tensorflow as tf
@@ -10,7 +10,7 @@ LOSS_SCALE_GROWTH = 2000  # steps without overflow after which the scale doubles
 class LossScaler:
     """Dynamic loss scaling for float16 (arXiv:1710.03740, section 3.2).
 
-    The scale halves at each overflow, when the step is left out, and doubles after
+    The scale halves at each overflow, whose step is skipped, and doubles after
     `LOSS_SCALE_GROWTH` steps without one.
     """
 
@@ -21,11 +21,11 @@ class LossScaler:
 
     @property
     def scale(self):
-        """float32 scalar: the factor of the loss."""
+        """The factor of the loss, a float32 scalar."""
         return self.variables[0].value
 
     def update(self, finite):
-        """After a step, in cross-replica context."""
+        """Adapt the scale after a step; call it in cross-replica context."""
         scale, good_steps = self.variables
         good = tf.where(finite, good_steps.value + 1, 0.0)
         grown = good >= LOSS_SCALE_GROWTH

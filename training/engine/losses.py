@@ -1,4 +1,4 @@
-"""The loss of each example: softmax or sigmoid cross-entropy of logits, smoothed."""
+"""Losses: softmax and sigmoid cross-entropy of logits, with label smoothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,14 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-LOSSES = ("softmax", "sigmoid")
-
 
 def make_loss(name: str, label_smoothing: float = 0.0) -> Callable[[Any, Any], Any]:
-    """The loss of each example, not yet averaged.
+    """Make the loss function of single examples, without averaging.
 
     Args:
-        name: `"softmax"`, or `"sigmoid"`: one yes-or-no question for each class, summed
+        name: `"softmax"`, or `"sigmoid"`: binary cross-entropy of each class, summed
             over the classes as in google-research/big_vision. The paper's models were
             pre-trained with the latter (google-research/vision_transformer, issue 34).
         label_smoothing: Share s of the target spread evenly over all K classes: labels
@@ -40,6 +38,6 @@ def make_loss(name: str, label_smoothing: float = 0.0) -> Callable[[Any, Any], A
 
 
 def dense_labels(labels, classes: int):
-    """Labels as [B, classes]: numbers of classes become rows with a single 1."""
+    """Labels as [B, classes]; integer labels are one-hot encoded."""
     labels = ops.convert_to_tensor(labels)
     return labels if len(labels.shape) == 2 else ops.one_hot(labels, classes)

@@ -1,4 +1,4 @@
-"""The optimizer of a recipe: learning rates by layer, decay of kernels, averaging."""
+"""The optimizer of a recipe: layer-wise learning rates, weight decay, averaging."""
 
 import math
 import re
@@ -13,11 +13,11 @@ from ..recipe import OptimizerConfig
 
 
 class _WeightRules(keras.optimizers.Optimizer):
-    """What each weight's update does beside the gradient.
+    """Mixin with learning-rate factor, weight decay and moving average by weight.
 
     All of it happens in `update_step`, which Keras calls for one weight at a time, on
-    every device and every backend: the learning rate's factor, the decay (multiplied
-    by the learning rate, section 3.3 of arXiv:2106.10270) and the moving average.
+    every device and every backend. The decay is multiplied by the learning rate
+    (section 3.3 of arXiv:2106.10270).
     """
 
     def __init__(
@@ -35,21 +35,17 @@ class _WeightRules(keras.optimizers.Optimizer):
         self.averages: list[keras.Variable] = []
 
     def build(self, variables):
-        """Makes the slots; the averages begin as the weights."""
+        """Create the slots; the averages start as the weights."""
         if self.built:
             return
         super().build(variables)
         if self.ema is not None:
             self.averages = self.add_optimizer_variables(variables, "average")
-            self.begin_averages(variables)
-
-    def begin_averages(self, variables):
-        """Sets the averages to the weights, as after loading weights."""
-        for average, variable in zip(self.averages, variables, strict=False):
-            average.assign(ops.copy(variable))  # JAX would share the memory
+            for average, variable in zip(self.averages, variables, strict=True):
+                average.assign(ops.copy(variable))  # JAX would share the memory
 
     def update_step(self, gradient, variable, learning_rate):
-        """Decays, moves, and averages one weight."""
+        """Decay, update and average one weight."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self.factors[index]
         if self.decays[index]:
@@ -61,14 +57,14 @@ class _WeightRules(keras.optimizers.Optimizer):
 
 
 class _PublishedAdam(keras.optimizers.Adam):
-    """Algorithm 1 of arXiv:1412.6980, as Flax, optax and PyTorch compute it.
+    """Adam as in Algorithm 1 of arXiv:1412.6980, and in Flax, optax and PyTorch.
 
     They add epsilon after the bias correction, Keras before it: with beta_2 0.999,
     Keras's 1e-8 acts like 3e-7 in the first step.
     """
 
     def update_step(self, gradient, variable, learning_rate):
-        """Moves one weight."""
+        """Update one weight."""
         index = self._get_variable_index(variable)
         mean, square = self._momentums[index], self._velocities[index]
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
@@ -81,36 +77,36 @@ class _PublishedAdam(keras.optimizers.Adam):
 
 
 def _bias_correction(beta: float, step):
-    """1 - beta^step, of which float32 would lose four digits at beta 0.999."""
+    """1 - beta^step, without float32's loss of four digits at beta 0.999."""
     return -ops.expm1(step * (math.log(beta) if beta else -math.inf))
 
 
 class RuledAdam(_WeightRules, _PublishedAdam):
-    """Adam, and AdamW where weights decay."""
+    """Adam or AdamW with `_WeightRules`."""
 
 
 class RuledSGD(_WeightRules, keras.optimizers.SGD):
-    """Gradient descent with momentum."""
+    """SGD with momentum and `_WeightRules`."""
 
 
 def make_optimizer(
     config: OptimizerConfig, learning_rate, model: keras.Model
 ) -> keras.optimizers.Optimizer:
-    """The optimizer, built for the model's trainable weights.
+    """Make the optimizer of a recipe, built for the model's trainable weights.
 
     Args:
-        config: The recipe's `optimizer`. `clip_norm` is the trainer's business.
+        config: The recipe's `optimizer`. The trainer applies `clip_norm`.
         learning_rate: Number or schedule.
-        model: The model whose weights it will change. Those that a pattern of
-            `config.frozen` finds are marked as not trainable.
+        model: The model to train. Weights that match a pattern of `config.frozen` are
+            marked as not trainable.
 
     Returns:
         The optimizer; `averages` are the moving averages of the trainable weights, in
-        their order. Make it from the recipe again instead of saving it.
+        their order. It is not saved, but made from the recipe again.
 
     Raises:
-        RecipeError: A pattern of `frozen` finds no weight, or all of them;
-            `layer_decay` for a model without encoder blocks.
+        RecipeError: A pattern of `frozen` matches no weight, or all of them;
+            `layer_decay` is set for a model without encoder blocks.
     """
     freeze(model, config.frozen)
     weights = model.trainable_variables
@@ -141,19 +137,19 @@ def _is_kernel(weight) -> bool:
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Marks the weights whose path a pattern finds as not trainable."""
+    """Mark the weights whose path matches a pattern as not trainable."""
     for pattern in patterns:
         found = [w for w in model.weights if re.search(pattern, w.path)]
         if not found:
             raise RecipeError(
-                "`optimizer.frozen` must find weights, such as "
+                "`optimizer.frozen` must match weights, such as "
                 f"{model.weights[0].path}. Received: {pattern!r}"
             )
         for weight in found:
             weight.trainable = False
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization):
-            # Else its moving averages would go on, and it would use the batch's.
+            # Else it would use the batch's statistics, and update its moving averages.
             layer.trainable = layer.trainable and bool(layer.trainable_variables)
     if not model.trainable_variables:
         raise RecipeError(
@@ -165,10 +161,10 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
 def learning_rate_factors(
     config: OptimizerConfig, paths: Sequence[str], depth: int
 ) -> list[float]:
-    """The factor of the learning rate of each weight.
+    """The learning-rate factor of each weight (layer-wise decay).
 
     Layers are counted as in BEiT and MAE: the embeddings are layer 0, encoder block i
-    (from 0) is layer i + 1, all that follows is the last layer, whose factor is 1.
+    (from 0) is layer i + 1, everything after is the last layer, whose factor is 1.
 
     Args:
         config: `layer_decay` and `head_multiplier` are used.
@@ -176,7 +172,7 @@ def learning_rate_factors(
         depth: Number of the model's encoder blocks, frozen ones included.
 
     Raises:
-        RecipeError: `layer_decay` for a model without encoder blocks.
+        RecipeError: `layer_decay` is set for a model without encoder blocks.
     """
     if config.layer_decay != 1 and not depth:
         raise RecipeError(
@@ -199,7 +195,7 @@ EMBEDDINGS = re.compile(
 
 
 def _depth(model: keras.Model) -> int:
-    """Number of encoder blocks, whether they train or not."""
+    """Number of encoder blocks, frozen ones included."""
     return len({match[1] for w in model.weights if (match := BLOCK.search(w.path))})
 
 
@@ -216,26 +212,26 @@ def average_pairs(optimizer, variables) -> list[tuple[Any, Any]]:
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises ValueError for what the trainer would leave out or do twice."""
-    for name in FOREIGN:
+    """Raise ValueError for options that the trainer would ignore or apply twice."""
+    for name in UNSUPPORTED:
         value = getattr(optimizer, name, None)
         if value:
             raise ValueError(
-                f"`optimizer` must be one without `{name}`: see clip_norm and "
-                "accumulation of the trainer, ema and weight_decay of "
-                f"`optimizer.make_optimizer`. Received: {name}={value}"
+                f"`optimizer` must not have `{name}`: the trainer has clip_norm and "
+                "accumulation, `optimizer.make_optimizer` has ema and weight_decay. "
+                f"Received: {name}={value}"
             )
     kind, base = type(optimizer), keras.optimizers.Optimizer
     names = ("apply", "_backend_update_step")  # of loss scaling, of Nadam
     if any(getattr(kind, name) is not getattr(base, name) for name in names):
         raise ValueError(
-            "`optimizer` must update each weight by itself, and leave the scaling of "
-            f"the loss to the trainer. Received: {optimizer.name}"
+            "`optimizer` must update one weight at a time, without loss scaling, which "
+            f"the trainer does. Received: {optimizer.name}"
         )
 
 
-# What Keras does outside of `update_step`, the only part that the trainer calls.
-FOREIGN = (
+# Options that Keras applies outside `update_step`, all that the trainer calls.
+UNSUPPORTED = (
     "clipnorm",
     "clipvalue",
     "global_clipnorm",

@@ -1,11 +1,11 @@
-"""Batches for the trainer: whole ones of one size, whatever the user's data are."""
+"""Batches of one static size for the trainer, from a user's dataset or arrays."""
 
 import numpy as np
 import tensorflow as tf
 
 
 def unpack(batch):
-    """Images, labels and weights float32 [b] of a batch; weights are 1 if absent."""
+    """A batch's images, labels and weights float32 [b]; weights are 1 if absent."""
     images, labels, *rest = batch
     weights = tf.cast(rest[0], tf.float32) if rest else tf.ones(tf.shape(labels)[:1])
     weights.set_shape(labels.shape[:1])  # XLA makes a dynamic size of `ensure_shape`
@@ -13,20 +13,20 @@ def unpack(batch):
 
 
 def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool):
-    """A dataset of whole batches.
+    """A dataset of batches of one static size.
 
     Args:
         data: A `tf.data.Dataset` of batches (images, labels) or (images, labels,
             weights), or a distributed dataset (returned as it is); or arrays of images,
             labels and, if there are any, weights.
         batch_size: For arrays; 32 when absent.
-        parts: Into how many equal parts a batch is divided: replicas times
+        parts: Number of equal parts into which a batch is divided: replicas times
             micro-batches.
-        shuffle: For arrays: whether each epoch has an order of its own.
+        shuffle: For arrays: whether to shuffle them in each epoch.
 
     Returns:
         A dataset of (images, labels, weights). Batches have one static size, a multiple
-        of `parts`; what is missing is filled with copies of weight 0.
+        of `parts`; incomplete ones are padded with copies of weight 0.
     """
     x = data[0]
     if not isinstance(x, tf.data.Dataset | np.ndarray | tf.Tensor):
@@ -46,10 +46,10 @@ def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool
 
 
 def pad(batch, size: int):
-    """The batch up to a size, with copies of its own images that have weight 0.
+    """Pad a batch to a size with copies of its own images that have weight 0.
 
-    Copies and not zeros, which would spoil the statistics of batch normalisation. A
-    larger batch is an InvalidArgumentError.
+    Copies and not zeros, which would distort the statistics of batch normalization. A
+    larger batch raises InvalidArgumentError.
     """
     images, labels, *rest = batch
     count = tf.shape(labels)[0]

@@ -1,15 +1,15 @@
-"""Encoder blocks whose activations are computed again in the backward pass."""
+"""Rematerialization (gradient checkpointing) of encoder blocks."""
 
 import keras
 
 
 def rematerialize_blocks(model: keras.Model) -> None:
-    """Makes a Vision Transformer keep only the input of each encoder block.
+    """Make a Vision Transformer recompute each encoder block in the backward pass.
 
-    While training, what a block computes in between is forgotten, and computed once
-    more for the gradients (arXiv:1604.06174). The model's file does not change.
+    In training only the input of each block stays in memory (arXiv:1604.06174). The
+    model's file does not change.
 
-    `keras.RematScope` cannot do it: in a graph TensorFlow refuses the keyword
+    `keras.RematScope` cannot do it: in a graph TensorFlow rejects the keyword
     `training`, and dropout would draw another mask the second time.
 
     Args:
@@ -27,7 +27,7 @@ def _rematerialize(block: keras.layers.Layer) -> None:
     seeds = [v for v in variables if id(v) not in weights]
 
     def compute(tokens, *values):
-        """The block as a pure function of all that it depends on."""
+        """The block as a pure function of its input and all its variables."""
         with keras.StatelessScope(
             state_mapping=list(zip(variables, values, strict=True))
         ) as scope:

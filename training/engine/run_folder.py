@@ -1,14 +1,14 @@
-"""A run's folder: what lies where, when it may be written, and model files in it.
+"""The folder of a run: its layout, preparation, and reading and writing its files.
 
 recipe.yaml           the resolved recipe
 history.csv           one row for each epoch
 tensorboard/          for `tensorboard --logdir runs`
-checkpoints/          the states that --resume goes on from; see `checkpoint`
+checkpoints/          what --resume continues from; see `checkpoint`
 best.keras last.keras the models
-report.json           the result; a run that has one is finished
+report.json report.md the result; a run that has one is finished
 *.png                 pictures
 
-The folder may lie in a bucket: gs://bucket/runs/name.
+The folder can be in a bucket: gs://bucket/runs/name.
 """
 
 import csv
@@ -32,16 +32,16 @@ RECIPE = "recipe.yaml"
 def prepare_folder(
     folder: epath.PathLike, recipe: Recipe, resume: bool, overwrite: bool
 ) -> None:
-    """Makes the folder ready for a run, and writes the recipe into it.
+    """Prepare a folder for a run, and write the recipe into it.
 
     Args:
-        folder: The run's folder; made where it does not exist.
+        folder: The run's folder; created where it does not exist.
         recipe: The run's recipe.
-        resume: Go on with the run in the folder, if there is one.
+        resume: Resume the run in the folder, if there is one.
         overwrite: Delete the run in the folder, if there is one.
 
     Raises:
-        RunError: The folder holds something that would be lost, or another recipe.
+        RunError: The folder contains files that would be lost, or another recipe.
     """
     folder = epath.Path(folder)
     try:
@@ -70,7 +70,7 @@ def _make_room(
 
 
 def _delete_run(folder: epath.Path) -> None:
-    """Deletes the recipe last: until then the folder is known as a run."""
+    """Delete a run, the recipe last: until then the folder is recognized as a run."""
     for path in folder.iterdir():
         if path.is_dir() and not os.path.islink(path):
             path.rmtree()
@@ -80,7 +80,7 @@ def _delete_run(folder: epath.Path) -> None:
 
 
 def _is_empty(folder: epath.Path) -> bool:
-    """Whether nothing is in it but what a killed run began to write."""
+    """Whether a folder is empty but for unfinished files of a killed run."""
     return folder.is_dir() and all(
         path.name.startswith(storage.UNFINISHED) for path in folder.iterdir()
     )
@@ -90,24 +90,24 @@ def _check_old_run(folder: epath.Path, recipe: Recipe, resume: bool) -> None:
     finished = (folder / "report.json").exists()
     if finished or not resume:
         state = "a finished run" if finished else "an unfinished run"
-        wish = "" if finished else "--resume goes on with it, "
+        resumes = "" if finished else "--resume continues it, "
         raise RunError(
-            f"{folder}: holds {state}; {wish}--overwrite deletes it, --name or "
+            f"{folder}: contains {state}; {resumes}--overwrite deletes it, --name or "
             "--output_dir writes elsewhere"
         )
-    with storage.reading(folder / RECIPE) as local:
+    with storage.local_copy(folder / RECIPE) as local:
         old_recipe = load_recipe(local)
     if old_recipe != recipe:
         raise RunError(
-            f"{folder}: --resume needs the recipe that the run began with "
-            f"({folder / RECIPE})"
+            f"{folder}: --resume needs the recipe that the run began with, "
+            f"{folder / RECIPE}"
         )
 
 
 def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None:
-    """Writes one line for each epoch, with a header."""
+    """Write the history as CSV, one row for each epoch."""
     with (
-        storage.writing(path) as local,
+        storage.atomic_write(path) as local,
         local.open("w", encoding="utf-8", newline="") as file,
     ):
         writer = csv.DictWriter(file, history[0], lineterminator="\n")
@@ -116,20 +116,20 @@ def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None
 
 
 def save_model(model: keras.Model, path: epath.PathLike) -> None:
-    """Saves the plain model; whoever opens the file finds a whole one."""
-    with storage.writing(path) as local:
+    """Save the plain model atomically."""
+    with storage.atomic_write(path) as local:
         model.save(local)
 
 
 def load_model(path: Path) -> keras.Model:
-    """Opens a `.keras` file of this project.
+    """Load a `.keras` file of a run.
 
     Returns:
         A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier`.
 
     Raises:
-        RunError: There is no file, or it is none of these that reads pixels and knows
-            its classes.
+        RunError: There is no such file, or its model is not one of these with
+            preprocessing and class names.
     """
     model = read_model(path)
     kinds = (keras_vit.VisionTransformer, keras_vit.ResNet, keras_vit.ImageClassifier)
@@ -147,7 +147,7 @@ def load_model(path: Path) -> keras.Model:
 
 
 def read_model(path: Path) -> keras.Model:
-    """Opens a Keras file; RunError where it is none."""
+    """Load any Keras model file; raise RunError where it is missing or invalid."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such file")
     try:
@@ -164,5 +164,5 @@ def model_file(run_or_file: Path) -> Path:
 
 
 def write_report(path: epath.PathLike, report: dict[str, Any]) -> None:
-    """Writes JSON for people: indented, in the order given."""
+    """Write a report as indented JSON."""
     storage.write_text(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step."""
+"""Learning-rate schedules: warm-up, cosine, linear, reciprocal square root."""
 
 import keras
 from keras import ops
@@ -7,14 +7,14 @@ from ..recipe import Recipe
 
 
 class Warmup(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly, then follows another schedule.
+    """Linear warm-up, followed by another schedule.
 
     Args:
         start: The learning rate before the first step.
         peak: The learning rate at the end of the warm-up.
-        steps: Steps of the warm-up; the first one is taken one `steps`-th above
-            `start`.
-        then: Schedule that follows, from its own step 0.
+        steps: Steps of the warm-up; the rate of step i, from 0, is (i + 1) / steps of
+            the way from `start` to `peak`.
+        then: The schedule that follows, from its own step 0.
     """
 
     def __init__(self, start, peak, steps, then):
@@ -41,16 +41,18 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    """peak * sqrt(timescale / (step + timescale)), at last linearly to 0.
+    """Reciprocal square root, with a linear cool-down to 0.
 
-    The schedule of "Scaling Vision Transformers" (arXiv:2106.04560), with which a
-    training can be ended at any time by a cool-down.
+    peak * sqrt(timescale / (step + timescale)), the schedule of "Scaling Vision
+    Transformers" (arXiv:2106.04560), with which training can end at any time by a
+    cool-down.
 
     Args:
         peak: The first learning rate.
-        steps: All steps.
+        steps: Number of all steps.
         timescale: Steps after which the rate has fallen to peak / sqrt(2).
-        cooldown: Steps at the end in which it is multiplied by a line down to 0.
+        cooldown: Steps at the end in which it is also multiplied by a factor that falls
+            linearly to 0.
     """
 
     def __init__(self, peak, steps, timescale, cooldown):
@@ -78,7 +80,10 @@ class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """That of a step, counted from 0; Keras's own property is the next step's."""
+    """The learning rate of a step, counted from 0.
+
+    Keras's `optimizer.learning_rate` is that of the next step.
+    """
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         rate = rate(step)
@@ -88,7 +93,7 @@ def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
 def make_schedule(
     recipe: Recipe, total_steps: int, steps_per_epoch: float
 ) -> float | keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate, a function of the step.
+    """Make the learning-rate schedule of a recipe.
 
     Args:
         recipe: `schedule` and `optimizer.learning_rate` are used.
@@ -96,7 +101,7 @@ def make_schedule(
         steps_per_epoch: Steps of a pass over the images.
 
     Returns:
-        A schedule, or a number where the rate never changes.
+        A schedule, or a number where the rate is constant.
     """
     config, peak = recipe.schedule, recipe.optimizer.learning_rate
     warmup = warmup_steps(recipe, total_steps, steps_per_epoch)
@@ -106,8 +111,8 @@ def make_schedule(
     return Warmup(config.start_learning_rate, peak, warmup, then)
 
 
-def stated_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
-    """Steps of the warm-up that the recipe states."""
+def requested_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
+    """Steps of warm-up that the recipe asks for."""
     config = recipe.schedule
     if config.warmup_steps is not None:
         return config.warmup_steps
@@ -115,9 +120,9 @@ def stated_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
 
 
 def warmup_steps(recipe: Recipe, total_steps: int, steps_per_epoch: float) -> int:
-    """Steps of the warm-up: the first tenth of a run that would end within it."""
-    stated = stated_warmup(recipe, steps_per_epoch)
-    return stated if stated < total_steps else total_steps // 10
+    """Steps of warm-up; a tenth of a run that would end within the requested ones."""
+    requested = requested_warmup(recipe, steps_per_epoch)
+    return requested if requested < total_steps else total_steps // 10
 
 
 def _after_warmup(config, peak, steps):

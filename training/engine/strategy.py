@@ -1,4 +1,4 @@
-"""Where the computation runs: one device, several, several machines, a TPU."""
+"""Distribution strategies: one device, several, several machines, or a TPU."""
 
 import contextlib
 import json
@@ -13,10 +13,10 @@ import tensorflow as tf
 from ..data.mixup import check_pairs
 from ..errors import RecipeError, RunError, WorkerLost
 from ..recipe import Recipe
-from .jax_devices import JaxStrategy, make_jax_strategy
+from .jax_strategy import JaxStrategy, make_jax_strategy
 
-# What TensorFlow raises on the workers that are left when one ends.
-LOST = (
+# What TensorFlow raises on the remaining workers when one ends.
+LOST_WORKER_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -25,16 +25,16 @@ LOST = (
 
 
 def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
-    """The `tf.distribute` strategy of a recipe; call it before anything is computed.
+    """Make the `tf.distribute` strategy of a recipe, before anything is computed.
 
     Args:
         recipe: `strategy`, `tpu`, `batch_size` and `accumulation` are used. `auto` is
-            multi_worker where `TF_CONFIG` says so, mirrored where there are several
+            multi_worker where `TF_CONFIG` is set, mirrored where there are several
             GPUs, else one_device (the first GPU, else the CPU). Without GPUs, mirrored
-            takes the logical CPU devices.
+            uses the logical CPU devices.
 
     Returns:
-        The strategy; with KERAS_BACKEND=jax what stands for one there.
+        The strategy; with KERAS_BACKEND=jax a `JaxStrategy`.
 
     Raises:
         RecipeError: `TF_CONFIG` is malformed, a TPU cannot be reached, or the replicas
@@ -43,18 +43,18 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
     if keras.backend.backend() == "jax":
         strategy = make_jax_strategy(recipe)
     else:
-        strategy = _make(recipe)
+        strategy = _make_tensorflow_strategy(recipe)
     check_batch_size(strategy, recipe)
     return strategy
 
 
-def _make(recipe: Recipe) -> tf.distribute.Strategy:
+def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:
     name = recipe.strategy
     if name == "tpu":
         return _tpu_strategy(recipe.tpu)
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ):
         index, count = cluster_task(os.environ.get("TF_CONFIG"))
-        print(f"worker {index} of {count} waits for the others", file=sys.stderr)
+        print(f"worker {index} of {count}: waiting for the others", file=sys.stderr)
         return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
@@ -79,10 +79,10 @@ def _tpu_strategy(name: str | None) -> tf.distribute.Strategy:
 
 
 def cluster_task(tf_config: str | None) -> tuple[int, int]:
-    """The number of this worker, and how many there are, as `TF_CONFIG` says.
+    """This worker's index and the number of workers, from `TF_CONFIG`.
 
     Raises:
-        RecipeError: It is absent or malformed.
+        RecipeError: It is missing or malformed.
     """
     try:
         config: Any = json.loads(tf_config or "")
@@ -102,8 +102,8 @@ def cluster_task(tf_config: str | None) -> tuple[int, int]:
         raise RecipeError(
             "the environment variable TF_CONFIG must be JSON such as "
             '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}, with only workers, each at an '
-            f"address of its own, and an index of one of them. Received: {tf_config!r}"
+            '"task": {"type": "worker", "index": 0}}, with only workers, each with its '
+            f"own address, and the index of one of them. Received: {tf_config!r}"
         )
     return task["index"], len(workers)
 
@@ -114,7 +114,7 @@ def _is_address(text: str) -> bool:
 
 
 def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
-    """The number that each worker has called this with; waits for all of them."""
+    """Collect one number from each worker; this waits for all of them."""
     if worker_count(strategy) == 1:
         return [number]
 
@@ -127,11 +127,11 @@ def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
 
 
 def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
-    """Raises RecipeError unless all workers have the same recipe and `TF_CONFIG`.
+    """Raise RecipeError unless all workers have the same recipe and `TF_CONFIG`.
 
     Args:
-        strategy: The strategy, of which nothing was asked before.
-        fingerprint: Hexadecimal digits that name the recipe.
+        strategy: The strategy, before any other use.
+        fingerprint: The recipe's `checkpoint.fingerprint`.
     """
     try:
         numbers = gather(strategy, int(fingerprint[:15], 16))
@@ -140,49 +140,50 @@ def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
             raise
         raise RecipeError(
             "TF_CONFIG must name the same workers on each of them. "
-            f"Received: {os.environ['TF_CONFIG']}, and another list elsewhere"
+            f"Received: {os.environ['TF_CONFIG']}, and others on another worker"
         ) from None
     if len(set(numbers)) > 1:
         raise RecipeError(
-            "all workers must have the same recipe. Received: the recipe "
-            f"{fingerprint} here, and another one elsewhere"
+            "all workers must have the same recipe. Received: a recipe of fingerprint "
+            f"{fingerprint} on this worker, and others on other workers"
         )
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
-    """Raises RunError unless all workers go on from the same step."""
+    """Raise RunError unless all workers resume from the same step."""
     steps = gather(strategy, step)
     if len(set(steps)) > 1:
         raise RunError(
-            "all workers must see the same run's folder. Received: checkpoints of the "
+            "all workers must see the same run's folder. Received: checkpoints of "
             f"steps {', '.join(map(str, steps))}"
         )
 
 
 @contextlib.contextmanager
 def lost_workers() -> Iterator[None]:
-    """Raises WorkerLost for what TensorFlow raises when another worker has ended."""
+    """Convert TensorFlow's errors about a worker that has ended to WorkerLost."""
     try:
         yield
     except tf.errors.OpError as error:
-        lost = isinstance(error, LOST) or "Collective ops is aborted" in error.message
+        aborted = "Collective ops is aborted" in error.message
+        lost = aborted or isinstance(error, LOST_WORKER_ERRORS)
         if not lost or "TF_CONFIG" not in os.environ:
             raise
         reason = error.message.rpartition("Collective ops is aborted by:")[2]
         raise WorkerLost(
-            "another worker has ended: start all of them again, with --resume "
+            "another worker has ended: restart all workers with --resume "
             f"({' '.join(reason.split())[:150]})"
         ) from None
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one that writes files: worker 0."""
+    """Whether this process is worker 0, which writes the files."""
     resolver = strategy.cluster_resolver
     return resolver is None or not resolver.task_type or resolver.task_id == 0
 
 
 def worker_count(strategy: tf.distribute.Strategy) -> int:
-    """How many processes train together; one commands all hosts of a TPU."""
+    """Number of processes that train together; a TPU's hosts have one in common."""
     resolver = strategy.cluster_resolver
     of_tpu = isinstance(resolver, tf.distribute.cluster_resolver.TPUClusterResolver)
     if resolver is None or of_tpu or not resolver.task_type:
@@ -191,7 +192,7 @@ def worker_count(strategy: tf.distribute.Strategy) -> int:
 
 
 def check_batch_size(strategy: tf.distribute.Strategy, recipe: Recipe) -> None:
-    """Raises RecipeError unless all replicas and micro-batches get equally much."""
+    """Raise RecipeError unless replicas and micro-batches divide the batch evenly."""
     replicas = strategy.num_replicas_in_sync
     if recipe.batch_size % (replicas * recipe.accumulation):
         raise RecipeError(

@@ -1,10 +1,10 @@
-"""Whether a recipe's steps fit a TPU, found out without one: `tpu-check`.
+"""`tpu-check`: check, without a TPU, that a recipe's steps can run on one.
 
-1. The train and the test step of the trainer are lowered to XLA's HLO, in which what a
-   TPU cannot do or does badly has a name. That they compile proves nothing: dynamic
-   shapes compile on a CPU, and on a TPU too.
-2. Where libtpu is installed, XLA's TPU compiler then compiles the train step for the
-   chips of a topology, which need not be there.
+1. The train and the test step of the trainer are lowered to XLA's HLO, which is
+   searched for what a TPU cannot do or does slowly. That they compile would prove
+   nothing: dynamic shapes compile on a CPU, and on a TPU too.
+2. Where libtpu is installed, XLA's TPU compiler compiles the train step for the chips
+   of a topology, without needing them.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ import tensorflow as tf
 from ..errors import TrainingError
 from ..model import build_model, compile_trainer
 from ..recipe import Recipe
-from .trainer import Trainer
+from .tensorflow_trainer import TensorFlowTrainer
 
-CLASS_NAMES = tuple("0123456789")  # how many does not matter
+CLASS_NAMES = tuple("0123456789")  # their number does not matter
 STEPS = 1000  # of the schedule; does not matter either
 
-# What HLO text has where a step is not what a TPU wants.
+# Patterns in HLO text that show what does not belong on a TPU.
 PATTERNS = {
     "dynamic shapes": r"\[[^\]=]*<=\d|(?:get|set)-dimension-size\(|dynamic-reshape\(",
     "float64": r"\b(?:f64|c128)\[",
@@ -35,7 +35,7 @@ PATTERNS = {
     "host transfer": r"\b(?:infeed|outfeed|send|recv)\(",
 }
 CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
-# Only say how tensors are divided among devices.
+# Custom calls that only annotate how tensors are divided among devices.
 PARTITIONING = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 
 INSTALL = (
@@ -45,13 +45,13 @@ INSTALL = (
 
 
 def findings(hlo: str) -> list[str]:
-    """What is in a program that should not run on a TPU.
+    """Find what should not run on a TPU in a program.
 
     Args:
-        hlo: The program as HLO text, before optimisation.
+        hlo: The program as HLO text, before optimization.
 
     Returns:
-        One line for each kind; none where all is well.
+        One line for each kind of problem.
     """
     found = [name for name, pattern in PATTERNS.items() if re.search(pattern, hlo)]
     targets = set(CUSTOM_CALL.findall(hlo)) - PARTITIONING
@@ -64,7 +64,7 @@ def findings(hlo: str) -> list[str]:
 
 
 def function_findings(function: Callable[..., Any], *arguments: Any) -> list[str]:
-    """The same of a TensorFlow function of tensors or `tf.TensorSpec`s."""
+    """`findings` of a TensorFlow function of tensors or `tf.TensorSpec`s."""
     try:
         return findings(_compiler_ir(function, arguments)("hlo"))
     except (ValueError, tf.errors.OpError) as error:
@@ -73,7 +73,7 @@ def function_findings(function: Callable[..., Any], *arguments: Any) -> list[str
 
 
 def _compiler_ir(function, arguments):
-    """Gives the program of a function in a form: "hlo" or "stablehlo"."""
+    """A function that returns the program as `"hlo"` or `"stablehlo"`."""
     compiled = tf.function(function, jit_compile=True, autograph=False)
     return compiled.experimental_get_compiler_ir(*arguments)
 
@@ -83,9 +83,9 @@ class Step:
     """A step of the trainer, on one replica.
 
     Args:
-        name: What it is.
-        function: Of tensors.
-        arguments: Their shapes and types.
+        name: `"train step"` or `"test step"`.
+        function: The step, a function of tensors.
+        arguments: Shapes and types of these tensors.
     """
 
     name: str
@@ -93,16 +93,16 @@ class Step:
     arguments: tuple[tf.TensorSpec, ...]
 
 
-def make_trainer(recipe: Recipe) -> Trainer:
+def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
     """The recipe's trainer, with random weights and made-up classes."""
     model = recipe.model
-    if model.variant is not None:  # weights are large, and change no shape
+    if model.variant is not None:  # weights are large, and do not change shapes
         model = dataclasses.replace(model, weights=None)
     built = build_model(model, CLASS_NAMES, recipe.precision)
     return compile_trainer(built, recipe, STEPS, STEPS)
 
 
-def trainer_steps(trainer: Trainer, batch_size: int) -> list[Step]:
+def trainer_steps(trainer: TensorFlowTrainer, batch_size: int) -> list[Step]:
     """The train and the test step, as `fit` runs them on each replica.
 
     Args:
@@ -118,10 +118,10 @@ def trainer_steps(trainer: Trainer, batch_size: int) -> list[Step]:
     stop = tf.TensorSpec([], tf.float32, "stop")
 
     def train(images, labels, stop):
-        return trainer._train_replica((images, labels), stop)
+        return trainer.train_replica((images, labels), stop)
 
     def test(images, labels, weights):
-        trainer._test_replica((images, labels, weights))
+        trainer.test_replica((images, labels, weights))
         return trainer.get_metrics_result()
 
     return [
@@ -131,14 +131,14 @@ def trainer_steps(trainer: Trainer, batch_size: int) -> list[Step]:
 
 
 def tpu_check(recipe: Recipe, topology: str) -> None:
-    """Prints what is found.
+    """Check a recipe's steps and print the findings.
 
     Args:
         recipe: Its trainer is checked, with random weights.
         topology: The TPU's kind and shape: v5e:2x2.
 
     Raises:
-        TrainingError: Something was found, the TPU's compiler refuses the step, or the
+        TrainingError: Something was found, the TPU's compiler rejects the step, or the
             backend is not TensorFlow.
     """
     if keras.backend.backend() != "tensorflow":
@@ -152,9 +152,7 @@ def tpu_check(recipe: Recipe, topology: str) -> None:
     for name, lines in found.items():
         print(f"{name}: {'; '.join(lines) or 'nothing found in its HLO'}")
     if any(found.values()):
-        raise TrainingError(
-            f"{recipe.name}: the steps are not fit for a TPU, see above"
-        )
+        raise TrainingError(f"{recipe.name}: the steps cannot run on a TPU, see above")
     if target is None:
         print(INSTALL)
         return
@@ -162,14 +160,13 @@ def tpu_check(recipe: Recipe, topology: str) -> None:
 
 
 class Target:
-    """XLA's TPU compiler for chips that need not be there.
+    """XLA's TPU compiler for a topology, which need not be attached.
 
     Args:
         topology: See `tpu_check`.
 
     Raises:
-        TrainingError: There is no such topology, or JAX is another one than the one
-            this was written for.
+        TrainingError: There is no such topology, or JAX's version is not supported.
     """
 
     def __init__(self, topology: str):
@@ -191,7 +188,7 @@ class Target:
         self.devices = description.devices
 
     def compile(self, step: Step) -> str:
-        """Compiles a step for one chip; says how long it took, and its memory."""
+        """Compile a step for one chip; report the time it took and its memory."""
         program = _compiler_ir(step.function, step.arguments)("stablehlo")
         began = time.perf_counter()
         try:
@@ -216,7 +213,7 @@ def _compile(program: str, device: Any) -> Any:
     from jax._src.lib.mlir import ir
 
     # TensorFlow copies the new value of each variable with an operation that is not
-    # portable; a reshape to the same shape is as good.
+    # portable; a reshape to the same shape does the same.
     program = re.sub(
         r"mhlo\.copy (%\S+) : (tensor<[^>]*>)",
         r"stablehlo.reshape \1 : (\2) -> \2",

@@ -1,12 +1,13 @@
-"""The recipes of this project by their names: the files, and the variants in them.
+"""The recipes of this project by name: YAML files, and the variants in them.
 
-A file `recipes/NAME.yaml` is the recipe NAME. Where it ends with `variants`, it is a
-family instead: each variant is a recipe NAME-VARIANT, which has the file's values but
-for those in the variant's row. Whoever reads one recipe reads one page, and the rows
-stand below each other as in the table of the paper.
+A file `recipes/NAME.yaml` is the recipe NAME. Where it has `variants`, it is a family
+of recipes instead: each variant is a recipe NAME-VARIANT, which has the file's values
+except for those in the variant's row. A reader of one recipe reads one page, and the
+rows are below each other as in the table of the paper.
 """
 
 import difflib
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def recipe_files() -> list[Path]:
 
 
 def recipes_of_file(path: Path) -> dict[str, dict[str, Any]]:
-    """The recipes in one file, by their names, as trees of what they say."""
+    """The recipes in one file, by name, as nested dictionaries of their values."""
     tree = yaml.safe_load(path.read_text("utf-8"))
     variants = tree.pop("variants", None)
     if variants is None:
@@ -41,10 +42,10 @@ def recipe_names() -> list[str]:
 
 
 def recipe_yaml(name: str) -> str:
-    """What a recipe of this project says, as YAML.
+    """A recipe of this project as YAML, without the values left at their defaults.
 
     Raises:
-        RecipeError: There is none of this name; the message has names like it.
+        RecipeError: There is no such recipe; the message lists similar names.
     """
     for path in recipe_files():
         if name.startswith(path.stem):
@@ -61,9 +62,21 @@ def named_recipe(name: str) -> Recipe:
     """A recipe of this project.
 
     Raises:
-        RecipeError: There is none of this name, or its file is wrong.
+        RecipeError: There is no such recipe, or its file is wrong.
     """
     return parse_recipe(recipe_yaml(name), name)
+
+
+def print_recipes() -> None:
+    """Print the name and the description of every recipe."""
+    for path in recipe_files():
+        recipes = recipes_of_file(path)
+        print(f"{path.stem:<20} {next(iter(recipes.values()))['description']}")
+        if list(recipes) != [path.stem]:
+            endings = [name.removeprefix(path.stem) for name in recipes]
+            line = textwrap.fill(" ".join(endings), 84, break_on_hyphens=False)
+            print(textwrap.indent(line, "    "))
+    print("A family's recipes are its name with one of the endings: study-ViTB16")
 
 
 def _similar(name: str) -> list[str]:
@@ -73,7 +86,7 @@ def _similar(name: str) -> list[str]:
 
 
 def _merged(*trees: dict[str, Any]) -> dict[str, Any]:
-    """One tree; where several say something, the last one wins."""
+    """Merge nested dictionaries; the last one wins."""
     result: dict[str, Any] = {}
     for tree in trees:
         for key, value in tree.items():

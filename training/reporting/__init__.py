@@ -1,1 +1,1 @@
-"""What a run reports: console line, TensorBoard, pictures, report.md."""
+"""Reports of a run: console lines, TensorBoard, pictures, report.md."""

@@ -1,4 +1,4 @@
-"""The pictures of a run: curves, confusion matrix, images."""
+"""Pictures of a run: curves, confusion matrix, example and misclassified images."""
 
 import math
 from typing import Any
@@ -11,10 +11,9 @@ from keras_vit import ImagePreprocessing
 
 from .. import storage
 from ..data.augment import fit_to_model
-from ..data.splits import Split
+from ..data.labelled_images import Split
 from ..errors import TrainingError
 from ..evaluate import Evaluation
-from .report import write_markdown as write_markdown
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed
@@ -23,7 +22,7 @@ DPI = 120
 
 
 def pyplot():
-    """matplotlib.pyplot, drawing into files only.
+    """Import matplotlib.pyplot for drawing into files.
 
     Raises:
         TrainingError: matplotlib is not installed.
@@ -49,7 +48,7 @@ PANELS = {
 
 
 def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
-    """Loss, accuracy, learning rate and gradient norm over the epochs."""
+    """Draw loss, accuracy, learning rate and gradient norm over the epochs."""
     figure, axes = pyplot().subplots(2, 2, figsize=(10, 7), layout="constrained")
     for axis, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
         if not any(key in row for row in history):
@@ -69,7 +68,7 @@ def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
 
 
 def _draw_curve(axis, history, key, label):
-    # A single epoch, or one between two without a number, is a point and no line.
+    # A single epoch, or one between two without a value, is a point and not a line.
     marker = "." if len(history) <= 50 else ""
     epochs = [row["epoch"] for row in history]
     values = [_number(row.get(key)) for row in history]
@@ -81,12 +80,12 @@ def _number(value: Any) -> float:
 
 
 def draw_confusion_matrix(evaluation: Evaluation, path: epath.PathLike) -> None:
-    """Counts of true class (row) against predicted class (column)."""
+    """Draw the confusion matrix: counts by true class (row) and predicted class."""
     _save(_confusion_figure(evaluation), path)
 
 
 def confusion_matrix_image(evaluation: Evaluation) -> np.ndarray[Any, Any]:
-    """The same picture as uint8 [H, W, 3]."""
+    """The confusion matrix as an image, uint8 [H, W, 3]."""
     return _pixels(_confusion_figure(evaluation))
 
 
@@ -96,7 +95,7 @@ def _confusion_figure(evaluation: Evaluation):
     classes = len(counts)
     side = min(max(5.0, 0.55 * classes + 2), 20.0)
     figure, axis = plt.subplots(figsize=(side + 1, side), layout="constrained")
-    # The diagonal would hide a single error: colours follow the square root.
+    # The diagonal would hide a single error: colors follow the square root.
     image = axis.imshow(counts, cmap="Blues", norm=_root())
     figure.colorbar(image, ax=axis, label="images", shrink=0.8)
     if classes <= MOST_NAMES:
@@ -127,12 +126,12 @@ def _write_counts(axis, counts: np.ndarray[Any, Any]) -> None:
 
 
 def draw_examples(images: np.ndarray[Any, Any], path: epath.PathLike) -> None:
-    """A grid of augmented inputs, uint8 [n, H, W, C]: what the model is trained on."""
+    """Draw a grid of augmented training images, uint8 [n, H, W, C]."""
     _save(_example_figure(images), path)
 
 
 def example_grid(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same picture as uint8 [H, W, 3]."""
+    """The grid of `draw_examples` as an image, uint8 [H, W, 3]."""
     return _pixels(_example_figure(images))
 
 
@@ -151,16 +150,16 @@ def draw_misclassified(
     preprocessing: ImagePreprocessing,
     path: epath.PathLike,
 ) -> None:
-    """The wrongly classified images, those first where the model was surest."""
+    """Draw misclassified images, those of the highest confidence first."""
     wrong = np.flatnonzero(evaluation.predictions != evaluation.labels)
-    surest = np.argsort(-evaluation.probabilities[wrong].max(axis=1), kind="stable")
-    shown = wrong[surest][:MOST_IMAGES]
+    order = np.argsort(-evaluation.probabilities[wrong].max(axis=1), kind="stable")
+    shown = wrong[order][:MOST_IMAGES]
     figure, axes = _grid(len(shown), height=2.4)
     for axis, index in zip(axes, shown, strict=False):
         pixels = fit_to_model(split.read(tf.constant(index, tf.int64)), preprocessing)
         axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
         axis.set_title(_caption(evaluation, index), fontsize=8)
-    count = f"the {len(shown)} surest of " if len(shown) < len(wrong) else ""
+    count = f"the most confident {len(shown)} of " if len(shown) < len(wrong) else ""
     figure.suptitle(
         f"Misclassified: {count}{len(wrong)} of {len(evaluation.labels)} images"
     )
@@ -168,7 +167,7 @@ def draw_misclassified(
 
 
 def _grid(count: int, height: float):
-    """A figure with places for so many images; its axes in order."""
+    """A figure with axes for `count` images, in order."""
     columns = min(6, max(3, count))
     rows = max(1, math.ceil(count / columns))
     figure, axes = pyplot().subplots(
@@ -199,7 +198,7 @@ def _root():
 
 
 def _shorten(name: str, most: int = 18) -> str:
-    """Long names differ at their ends as often as at their beginnings."""
+    """Shorten a name in its middle, as names differ at both ends."""
     half = most // 2
     return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"
 
@@ -209,7 +208,7 @@ def _long(names: list[str]) -> bool:
 
 
 def _save(figure, path: epath.PathLike) -> None:
-    with storage.writing(path) as local:
+    with storage.atomic_write(path) as local:
         figure.savefig(local, dpi=DPI)
     pyplot().close(figure)
 

@@ -1,4 +1,4 @@
-"""What `fit` prints while it trains: one line of figures for each epoch."""
+"""Console output of `fit`: one line of figures for each epoch."""
 
 import sys
 import time
@@ -17,10 +17,10 @@ COLUMNS = (
 
 
 class EpochLines(keras.callbacks.Callback):
-    """Prints a heading, and then a line for each epoch that fits 80 columns.
+    """Callback that prints a heading, and a line of at most 80 columns for each epoch.
 
-    Keras's bar is wider than most terminals with our figures, and each of its redraws
-    then begins a new line. On a terminal the line shows the step until its epoch ends.
+    Keras's progress bar is wider than most terminals with our figures, and then starts
+    a new line at each redraw. On a terminal the line shows the current step.
     """
 
     def __init__(self):
@@ -30,12 +30,12 @@ class EpochLines(keras.callbacks.Callback):
         self.began = self.shown = 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the clock."""
+        """Start the clock."""
         self.name = f"{epoch + 1}/{self.params['epochs']}".rjust(9)
         self.began = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Shows the step on a terminal, once in a second."""
+        """Show the step on a terminal, at most once in a second."""
         now = time.perf_counter()
         if sys.stdout.isatty() and now - self.shown >= 1:
             self.shown = now
@@ -43,7 +43,7 @@ class EpochLines(keras.callbacks.Callback):
             print(f"\r{self.name}  {step:<30}", end="", flush=True)
 
     def on_epoch_end(self, epoch, logs=None):
-        """Prints the epoch's line."""
+        """Print the epoch's line."""
         seconds = time.perf_counter() - self.began
         start = "\r" if sys.stdout.isatty() else ""
         columns = [column for column in COLUMNS if column[0] in logs]

@@ -1,4 +1,4 @@
-"""report.md: a finished run for people, with its pictures and how to repeat it."""
+"""report.md: the results of a finished run, its pictures, and how to repeat it."""
 
 import math
 import re
@@ -28,11 +28,11 @@ def write_markdown(
     recipe: Recipe,
     history: Sequence[Mapping[str, float]],
 ) -> None:
-    """Writes report.md, which shows those pictures that lie in the folder.
+    """Write report.md, which shows the pictures that are in the folder.
 
     Args:
         folder: The run's folder.
-        result: What report.json holds. `devices`, `device_name`, `replicas`,
+        result: The contents of report.json. `devices`, `device_name`,
             `images_per_second` and `accelerator_hours` may be absent.
         recipe: The run's recipe.
         history: One row for each epoch.
@@ -52,7 +52,7 @@ def write_markdown(
 
 
 def _figures(result, recipe: Recipe, history) -> list[list[str]]:
-    """Names and values; what is not known is left out."""
+    """Rows of names and values, without unknown values."""
     best = result["best_epoch"]
     published = _share(recipe.published_accuracy)
     if recipe.reference and published != NONE:
@@ -66,7 +66,7 @@ def _figures(result, recipe: Recipe, history) -> list[list[str]]:
         "its validation accuracy": _share(best.get("val_accuracy")),
         "training images": _number(result.get("training_images")),
         "test images": _number(result["images"]),
-        "images left out": _number(len(result.get("bad_images", ())) or None),
+        "invalid images skipped": _number(len(result.get("bad_images", ())) or None),
         "parameters": _number(result["parameters"]),
         "seconds of training and validation": _number(result["seconds"], 1),
         "images per second (last epoch)": _number(result.get("images_per_second"), 1),
@@ -96,10 +96,11 @@ def _pictures(folder: epath.Path) -> list[str]:
 
 
 def _classes(classes: Mapping[str, Mapping[str, float]]) -> str:
-    """The table of classes; of many those of lowest F1, before those without images."""
+    """The table of classes; of many only those of lowest F1."""
     rows = list(classes.items())
     note = ""
     if len(rows) > MOST_CLASSES:
+        # Classes without images last.
         rows.sort(key=lambda row: (row[1]["support"] == 0, row[1]["f1"]))
         rows = rows[:MOST_CLASSES]
         note = f"The {len(rows)} classes of lowest F1, of {len(classes)}.\n\n"
@@ -138,7 +139,7 @@ def _origin(result) -> str:
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; all columns but the first are aligned to the right."""
+    """A Markdown table; all columns but the first are right-aligned."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -156,5 +157,5 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text as it stands, in one line, where Markdown would read signs in it."""
+    """Escape Markdown's special characters, and join lines."""
     return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))

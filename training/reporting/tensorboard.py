@@ -1,8 +1,9 @@
-"""What TensorBoard shows of a run: scalars of steps and epochs, images, a profile.
+"""TensorBoard of a run: scalars by step and by epoch, images, a profile.
 
-Three runs of TensorBoard lie in the folder: `steps` against the step of the whole run,
-`train` and `validation` against the epoch, as Keras's TensorBoard names them. That one
-counts from 0 again in a resumed run, and calls of the step function instead of steps.
+The folder has three of TensorBoard's runs: `steps` against the step of the whole run,
+`train` and `validation` against the epoch, named as by Keras's TensorBoard callback.
+That one starts from 0 again in a resumed run, and counts calls of the step function
+instead of steps.
 """
 
 import math
@@ -21,32 +22,32 @@ from ..engine.schedule import learning_rate
 from ..evaluate import Evaluation
 from ..recipe import Recipe
 from . import pictures
-from .throughput import Throughput, utilisation_factor
+from .throughput import Throughput, utilization_factor
 
-# Seconds between two lines of scalars, of which one takes about 2 ms, and lines after
-# which the time between them grows as the run does.
-PAUSE = 0.5
-MANY_LINES = 10_000
+# Seconds between two writes of scalars, of which one takes about 2 ms, and the number
+# of writes from which on this interval grows with the run.
+WRITE_INTERVAL = 0.5
+MANY_WRITES = 10_000
 MOST_MATRICES = 20  # confusion matrices in a run
 
 
 class RunBoard(keras.callbacks.Callback):
-    """Writes for `tensorboard --logdir runs`; construct it on the chief only.
+    """Callback that writes for `tensorboard --logdir runs`; for the chief only.
 
     Args:
         folder: The run's folder; `tensorboard/` in it is written.
         recipe: `precision` is used.
-        plain_model: The model, for its operations.
-        images_per_step: The global batch.
-        example_images: Augmented inputs, uint8 [n, H, W, C], or a function that returns
-            them, called when a run begins.
-        validation: Returns the validation images' evaluation; called at an epoch's end
-            where a confusion matrix is due.
+        plain_model: The model, whose FLOPs are counted.
+        images_per_step: The global batch size.
+        example_images: Returns augmented images, uint8 [n, H, W, C]; called when a run
+            begins.
+        validation: Returns the validation images' evaluation; called at the end of
+            epochs with a confusion matrix.
         profile: The first and the last step to profile, counted from 1 in the whole
             run; `pip install tensorboard-plugin-profile` shows it.
         first_step: Steps of the whole run that were done before. What a killed run
             wrote about later ones is removed.
-        devices: How many devices train.
+        devices: Number of devices.
         device_name: Their name; see `throughput.device_name`.
     """
 
@@ -57,7 +58,7 @@ class RunBoard(keras.callbacks.Callback):
         plain_model: keras.Model,
         images_per_step: int,
         *,
-        example_images: np.ndarray | Callable[[], np.ndarray] | None = None,
+        example_images: Callable[[], np.ndarray] | None = None,
         validation: Callable[[], Evaluation] | None = None,
         profile: tuple[int, int] | None = None,
         first_step: int = 0,
@@ -67,7 +68,7 @@ class RunBoard(keras.callbacks.Callback):
         super().__init__()
         self.folder = epath.Path(folder) / "tensorboard"
         self.throughput = Throughput(images_per_step, first_step)
-        self.utilisation = utilisation_factor(
+        self.utilization = utilization_factor(
             plain_model, recipe.precision, devices, device_name
         )
         self.example_images = example_images
@@ -76,15 +77,15 @@ class RunBoard(keras.callbacks.Callback):
         self.first_step = first_step
         self.writers: dict[str, tf.summary.SummaryWriter] = {}
         self.profiling = False
-        self.began = self.next_line = 0.0
+        self.began = self.next_write = 0.0
 
     def set_params(self, params):
-        """Takes Keras's `steps` and `epochs`."""
+        """Store Keras's `steps` and `epochs`."""
         super().set_params(params)
         self.throughput.set_params(params)
 
     def on_train_begin(self, logs=None):
-        """Makes the folder fit the step that the run goes on from."""
+        """Remove events after the step that the run resumes from."""
         self.began = time.perf_counter()
         if self.first_step:
             epochs_done = self.first_step // self.params["steps"]
@@ -92,24 +93,21 @@ class RunBoard(keras.callbacks.Callback):
             _cut(self.folder / "train", epochs_done)
             _cut(self.folder / "validation", epochs_done)
         elif self.example_images is not None:
-            given = self.example_images
-            images = given() if callable(given) else given
-            self._write_image(
-                "train", "augmented images", pictures.example_grid(images)
-            )
+            grid = pictures.example_grid(self.example_images())
+            self._write_image("train", "augmented images", grid)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the clock."""
+        """Start the clock."""
         self.throughput.on_epoch_begin(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Starts the profile before its first step."""
+        """Start profiling before the first step to profile."""
         step = self.throughput.steps_before + batch + 1
         if self.profile and self.profile[0] <= step <= self.profile[1]:
             self._start_profile()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Writes what the logs say, where the last line is long enough ago."""
+        """Write the logs, if the last write is long enough ago."""
         self.throughput.on_train_batch_end(batch, logs)
         step = self.throughput.step
         if step == self.first_step:
@@ -117,12 +115,13 @@ class RunBoard(keras.callbacks.Callback):
         if self.profile and step >= self.profile[1]:
             self._stop_profile()
         now = time.perf_counter()
-        if now >= self.next_line:
+        if now >= self.next_write:
             self._write_scalars("steps", "", self._completed(logs), step)
-            self.next_line = now + max(PAUSE, (now - self.began) / MANY_LINES)
+            interval = max(WRITE_INTERVAL, (now - self.began) / MANY_WRITES)
+            self.next_write = now + interval
 
     def on_epoch_end(self, epoch, logs=None):
-        """Writes the epoch's figures and, now and then, the confusion matrix."""
+        """Write the epoch's logs and, in some epochs, the confusion matrix."""
         self.throughput.on_epoch_end(epoch, logs)
         train = {k: v for k, v in logs.items() if not k.startswith("val_")}
         self._write_scalars("train", "epoch_", self._completed(train), epoch + 1)
@@ -135,17 +134,17 @@ class RunBoard(keras.callbacks.Callback):
             self._write_image("validation", "confusion matrix", image, epoch + 1)
 
     def on_train_end(self, logs=None):
-        """Closes the files."""
+        """Close the files."""
         self._stop_profile()
         for writer in self.writers.values():
             writer.close()
 
     def _completed(self, logs: dict[str, float]) -> dict[str, float]:
-        """The logs with learning rate and utilisation."""
+        """The logs with learning rate and utilization."""
         rate = learning_rate(self.model.optimizer, self.throughput.step - 1)
         figures = {**logs, "learning_rate": rate}
-        if self.utilisation is not None:
-            figures["mfu"] = logs["images_per_second"] * self.utilisation
+        if self.utilization is not None:
+            figures["mfu"] = logs["images_per_second"] * self.utilization
         return figures
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
@@ -191,16 +190,15 @@ def _profiler() -> Any:
 
 
 def _cut(run: epath.Path, last: int) -> None:
-    """Removes the events after step `last`, and a torn one, from a run's files.
+    """Remove events after step `last`, and an incomplete one, from a run's files.
 
-    TensorBoard's data server would pass over them, but not who reads the files in
-    Python.
+    TensorBoard's data server would ignore them, but not a reader in Python.
     """
     for path in run.glob("*tfevents*"):
         records = list(_records(path))
         kept = [r for r in records if tf.compat.v1.Event.FromString(r).step <= last]
         with (
-            storage.writing(path) as local,
+            storage.atomic_write(path) as local,
             tf.io.TFRecordWriter(os.fspath(local)) as writer,
         ):
             for record in kept:
@@ -208,7 +206,7 @@ def _cut(run: epath.Path, last: int) -> None:
 
 
 def _records(path: epath.Path) -> Iterator[bytes]:
-    """The whole records of a file; a killed run may have left a part of one."""
+    """The complete records of a file; a killed run may have left an incomplete one."""
     try:
         yield from tf.data.TFRecordDataset(os.fspath(path)).as_numpy_iterator()
     except tf.errors.DataLossError:

@@ -1,4 +1,4 @@
-"""How fast a run is: images per second, and which part of the device's peak that is."""
+"""Throughput of a run: images per second, and model FLOPs utilization (MFU)."""
 
 import math
 import os
@@ -12,22 +12,22 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.costs import model_costs, resnet_costs
 
-WINDOW = 5.0  # seconds over which the present speed is measured
+WINDOW = 5.0  # seconds over which the current throughput is measured
 
 
 class Throughput(keras.callbacks.Callback):
-    """Adds `images_per_second` to the logs, which Keras's progress bar then shows.
+    """Callback that adds `images_per_second` to the logs.
 
-    Stand it before all callbacks that shall see the figure: Keras gives one dict to all
-    of them in their order, its own progress bar and history last. Inside an epoch the
+    Put it before all callbacks that use the figure: Keras passes one dict to all of
+    them in their order, its own progress bar and history last. Inside an epoch the
     figure is that of the last seconds, at its end the epoch's. Validation does not
-    count, nor does the first call of the step function, which compiles it; only until
-    there is another one is its speed all that is known.
+    count, nor does the first call of the step function, which compiles it, as soon as
+    there is a second one.
 
     Args:
-        images_per_step: The global batch.
-        first_step: Steps of the whole run that were done before, of which those that
-            Keras passes over in the present epoch do not count.
+        images_per_step: The global batch size.
+        first_step: Steps of the whole run that were done before; those that the trainer
+            skips in the first epoch do not count.
     """
 
     def __init__(self, images_per_step: int, first_step: int = 0):
@@ -36,7 +36,6 @@ class Throughput(keras.callbacks.Callback):
         self.first_step = first_step
         self.step = first_step  # steps of the whole run that are done
         self.images_per_second = math.nan  # in the last seconds
-        self.train_seconds = 0.0  # of all steps here, with the compilation
         # Seconds and images of the steps so far, without the first: of the whole run,
         # when the epoch began, and in the last seconds.
         self.total = (0.0, 0)
@@ -45,19 +44,14 @@ class Throughput(keras.callbacks.Callback):
         self.steps_before = 0
         self.clock = 0.0
 
-    @property
-    def average(self) -> float:
-        """Images per second since the first step."""
-        return self._speed((0.0, 0))
-
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the clock."""
+        """Start the clock."""
         self.steps_before = epoch * self.params["steps"]
         self.epoch_began = self.total
         self.clock = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
-        """Counts the steps of this call, of which `batch` is the last."""
+        """Count the steps of this call, of which `batch` is the last."""
         now, step = time.perf_counter(), self.steps_before + batch + 1
         seconds, images = now - self.clock, (step - self.step) * self.images_per_step
         self.clock = now
@@ -72,11 +66,10 @@ class Throughput(keras.callbacks.Callback):
                 self.recent.popleft()
             self.images_per_second = self._speed(self.recent[0])
         self.step = step
-        self.train_seconds += seconds
         logs["images_per_second"] = self.images_per_second
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds the epoch's figure."""
+        """Add the epoch's figure."""
         logs["images_per_second"] = self._speed(self.epoch_began)
 
     def _speed(self, since: tuple[float, int]) -> float:
@@ -84,11 +77,11 @@ class Throughput(keras.callbacks.Callback):
         return images / seconds if images else self.images_per_second
 
 
-# Peak of dense matrix products, in 1e12 FLOP/s: what the framework computes a float32
-# product in by default (TensorFloat-32 since Ampere, bfloat16 on TPUs), bfloat16 and
-# float16; None where the device has no unit for it. Data sheets of NVIDIA (half of what
-# they give "with sparsity") and docs.cloud.google.com/tpu/docs/v2 to v6e. A device of
-# TPU v2 and v3 is a core, which is half a chip.
+# Peak of dense matrix products, in 1e12 FLOP/s: in the frameworks' default for float32
+# (TensorFloat-32 since Ampere, bfloat16 on TPUs), bfloat16 and float16; None where the
+# device has no unit for it. From NVIDIA's data sheets (half of the figures "with
+# sparsity") and docs.cloud.google.com/tpu/docs/v2 to v6e. A device of TPU v2 and v3 is
+# a core, which is half a chip.
 PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     #                     float32  bfloat16 float16
     "H[12]00 NVL": (417.5, 835.5, 835.5),
@@ -113,14 +106,14 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """The most floating-point operations that a device can do in a second.
+    """Peak FLOP/s of a device.
 
     Args:
-        device_name: As `device_name` gives it: "NVIDIA A100-SXM4-40GB", "TPU v4".
-        precision: The recipe's.
+        device_name: As from `device_name`: "NVIDIA A100-SXM4-40GB", "TPU v4".
+        precision: The recipe's `precision`.
 
     Returns:
-        FLOP/s, or None where they are not known, as of a CPU or a part of a GPU (MIG).
+        FLOP/s, or None where they are unknown, as of a CPU or a part of a GPU (MIG).
     """
     for pattern, peaks in PEAKS.items():
         if re.search(rf"\b(?:{pattern})\b", device_name) and "MIG" not in device_name:
@@ -133,7 +126,7 @@ def training_flops(model: keras.Model) -> int | None:
     """Floating-point operations of a training step for one image.
 
     Three times those of the forward pass: the backward pass has two products for each
-    one. What rematerialisation computes again does not count (appendix B of PaLM,
+    one. Recomputation by rematerialization does not count (appendix B of PaLM,
     arXiv:2204.02311), nor do the layers of an attention-pooling head.
 
     Returns:
@@ -157,21 +150,21 @@ def training_flops(model: keras.Model) -> int | None:
     return 3 * costs.flops
 
 
-def utilisation_factor(
+def utilization_factor(
     model: keras.Model, precision: str, devices: int, device_name: str
 ) -> float | None:
-    """Model FLOPs utilisation (MFU) at one image per second.
+    """Model FLOPs utilization (MFU) at one image per second.
 
     Returns:
-        The share of the peak of all devices, or None where the peak or the model's
-        operations are not known.
+        The share of all devices' peak, or None where the peak or the model's FLOPs are
+        unknown.
     """
     flops, peak = training_flops(model), peak_flops(device_name, precision)
     return None if flops is None or peak is None else flops / (devices * peak)
 
 
 def device_name() -> str:
-    """What the run computes on: the name of the GPU or TPU, or CPU."""
+    """Name of the GPU or TPU that the run uses, or CPU."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -1,1 +1,1 @@
-"""Studies: recipes beside one another and beside other classifiers."""
+"""Studies: comparisons of recipes with each other and with other classifiers."""

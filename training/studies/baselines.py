@@ -1,4 +1,4 @@
-"""scikit-learn's classifiers on a recipe's own images, beside its finished runs."""
+"""`baselines`: scikit-learn's classifiers on a recipe's images, and its runs."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,15 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
-from ..data.pipeline import evaluation_batches, load_splits
-from ..data.splits import Split
+from ..data.labelled_images import Split
+from ..data.pipeline import evaluation_batches
+from ..data.splits import load_splits
 from ..evaluate import BATCH_SIZE
 from ..model import make_preprocessing
 from ..recipe import Recipe, load_recipe
 
-# gamma is the one of scikit-learn's example "Recognizing hand-written digits", whose
-# pixels go from 0 to 16.
+# gamma as in scikit-learn's example "Recognizing hand-written digits", whose pixels
+# range from 0 to 16.
 CLASSIFIERS = {
     "kNN, k = 3": KNeighborsClassifier(3),
     "SVM, RBF kernel, gamma 0.001": SVC(gamma=0.001),
@@ -31,7 +32,7 @@ PIXEL_RANGE = 16
 
 
 def baseline_scores(recipe: Recipe) -> list[tuple[str, float, float]]:
-    """Fits each classifier to the training and validation images of a recipe.
+    """Fit each classifier to a recipe's training and validation images.
 
     Returns:
         Rows of name, accuracy and macro F1 on the test images.
@@ -50,7 +51,7 @@ def baseline_scores(recipe: Recipe) -> list[tuple[str, float, float]]:
 
 
 def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
-    """[n, H * W * C], 0 to 16, in the model's size."""
+    """The images in the model's size as vectors [n, H * W * C] of 0 to 16."""
     preprocessing = make_preprocessing(recipe.model)
     batches = evaluation_batches(split, BATCH_SIZE, preprocessing).as_numpy_iterator()
     images = np.concatenate([images for images, *_ in batches])[: len(split)]
@@ -58,11 +59,11 @@ def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
 
 
 def run_scores(recipe: Recipe, folder: Path) -> list[tuple[str, float, float]]:
-    """The finished runs that were tested on the same images.
+    """Scores of the finished runs with the same data.
 
     Args:
         recipe: Its `data` must be the run's.
-        folder: Where the runs are.
+        folder: The folder of the runs.
 
     Returns:
         Rows of name, accuracy and macro F1, and of their mean where there are several.
@@ -79,7 +80,7 @@ def run_scores(recipe: Recipe, folder: Path) -> list[tuple[str, float, float]]:
 
 
 def print_comparison(recipe: Recipe, runs_folder: Path) -> None:
-    """Prints baselines and runs in one table."""
+    """Print baselines and runs in one table."""
     table = Table(title=f"Test images of {recipe.data.source}")
     table.add_column("model")
     table.add_column("accuracy", justify="right")

@@ -1,4 +1,4 @@
-"""Recipes side by side on the same images, before and after training."""
+"""`compare`: train recipes on the same images, and compare them in one table."""
 
 import csv
 import dataclasses
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import storage
-from ..data.pipeline import load_splits
+from ..data.splits import load_splits
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
 from ..evaluate import evaluate
@@ -32,18 +32,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one recipe came to.
+    """The results of one recipe.
 
     Args:
         name: The recipe's name.
-        parameters: Weights of the model.
-        accuracy_before: On the test images, before training. A new classifier is zero,
-            so that every image gets the same class: the share of the first class.
-        accuracy: The same of the best epoch.
-        macro_f1_before: Mean of the classes' F1, before training.
-        macro_f1: The same of the best epoch.
-        published_accuracy: What the recipe's reference reports, or None.
-        seconds: Of training and validation.
+        parameters: Number of the model's parameters.
+        accuracy_before: Test accuracy before training. A new classifier is all-zero, so
+            every image gets the first class.
+        accuracy: Test accuracy of the best epoch.
+        macro_f1_before: Mean of the classes' F1 before training.
+        macro_f1: Mean of the classes' F1 of the best epoch.
+        published_accuracy: The accuracy in the recipe's reference, or None.
+        seconds: Duration of training and validation.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Row:
     seconds: float
 
     def cells(self) -> list[str]:
-        """As text, in the order of `COLUMNS`."""
+        """The row as text, in the order of `COLUMNS`."""
         published = self.published_accuracy
         return [
             self.name,
@@ -71,27 +71,27 @@ class Row:
 
 
 def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
-    """Evaluates, trains and evaluates the model of each recipe, one after the other.
+    """Evaluate, train and evaluate the model of each recipe, one after the other.
 
-    What is finished in the folder is not done again, and an unfinished run goes on.
+    Finished runs in the folder are reused, and an unfinished one is resumed.
 
     Args:
-        recipes: With the same data, and names of their own.
-        folder: Where each recipe has its run, `folder/NAME`, and where
-            comparison.md, comparison.json and curves.png are written.
+        recipes: Recipes with the same data and distinct names.
+        folder: The folder of the runs, `folder/NAME`, and of comparison.md,
+            comparison.json and curves.png.
 
     Returns:
         One row for each recipe.
 
     Raises:
-        TrainingError: Of a recipe, its data or its weights; or the folder holds a run
-            of another recipe.
+        TrainingError: A recipe, its data or its weights are wrong; or the folder
+            contains a run of another recipe.
     """
-    pyplot()  # a missing extra is told before the training, not after
+    pyplot()  # report a missing extra before the training, not after
     _check_same_data(recipes)
     for recipe in recipes:
         _check_run(recipe, folder / recipe.name)
-    # First, because it finds the mistakes of all recipes before any is trained.
+    # First, as it finds errors in all recipes before any is trained.
     befores = [_before(r, folder / f"{r.name}-before.json") for r in recipes]
     rows = [_row(*pair, folder) for pair in zip(recipes, befores, strict=True)]
     _write_tables(rows, folder)
@@ -106,8 +106,8 @@ def _check_same_data(recipes: Sequence[Recipe]) -> None:
     for other in recipes[1:]:
         if other.data != first.data:
             raise RecipeError(
-                "the recipes must have the same data (--data.source and the like are "
-                f"for all of them). Received: {first.name} with {first.data} and "
+                "the recipes must have the same data (--data.source and other flags "
+                f"apply to all). Received: {first.name} with {first.data} and "
                 f"{other.name} with {other.data}"
             )
     names = [recipe.name for recipe in recipes]
@@ -121,7 +121,7 @@ def _check_run(recipe: Recipe, run: Path) -> None:
     file = run / "recipe.yaml"
     if file.exists() and load_recipe(file) != recipe:
         raise RunError(
-            f"{run}: holds a run of another recipe; choose another --output_dir"
+            f"{run}: contains a run of another recipe; choose another --output_dir"
         )
 
 
@@ -129,7 +129,7 @@ def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Row:
     run = folder / recipe.name
     if not (run / "report.json").exists():
         fit(recipe, run, resume=True)
-        gc.collect()  # two large models at a time need not fit into the memory
+        gc.collect()  # two large models at a time need not fit into memory
     report = json.loads((run / "report.json").read_text("utf-8"))
     return Row(
         recipe.name,
@@ -144,7 +144,7 @@ def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Row:
 
 
 def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
-    """Accuracy and F1 of the untrained model, kept in the file."""
+    """Accuracy and F1 of the untrained model, cached in the file."""
     if file.exists():
         kept = json.loads(file.read_text("utf-8"))
         if kept["recipe"] == recipe.to_yaml():
@@ -166,10 +166,10 @@ def _history(file: Path) -> list[dict[str, float]]:
 
 
 def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Loss and accuracy over the epochs, one line for each recipe.
+    """Draw loss and accuracy over the epochs, one line for each recipe.
 
-    They are of the validation images; where a recipe has none, dashed and of the
-    training images. The legend says which.
+    They are those of the validation images; where a recipe has none, dashed and those
+    of the training images. The legend says which.
     """
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
@@ -203,7 +203,7 @@ def _write_tables(rows: Sequence[Row], folder: Path) -> None:
 
 
 def print_rows(rows: Sequence[Row], title: str) -> None:
-    """Prints the table; F1 is the mean of the classes' F1."""
+    """Print the rows as a table; F1 is the mean of the classes' F1."""
     table = Table(title=title, box=SIMPLE, padding=(0, 0))
     for column in COLUMNS:
         first = column == "recipe"

@@ -1,8 +1,7 @@
-"""The convolutional networks that a Vision Transformer is compared with.
+"""Convolutional baselines: keras.applications' ResNets, and a small CNN.
 
-They are keras.applications' ResNets and a small network for small images; Big
-Transfer's ResNets are in `keras_vit`. All become a `keras_vit.ImageClassifier`, so that
-whatever works on a Vision Transformer's file works on theirs.
+Both become a `keras_vit.ImageClassifier`, so that everything that works with a Vision
+Transformer's file works with theirs. Big Transfer's ResNets are in `keras_vit`.
 """
 
 import contextlib
@@ -31,20 +30,20 @@ CAFFE_MEAN = (123.68, 116.779, 103.939)
 def build_resnet(
     config: ModelConfig, arguments: dict[str, Any], dtype: str
 ) -> ImageClassifier:
-    """A ResNet of keras.applications (version 1, with BatchNormalization).
+    """Build a ResNet of keras.applications (version 1, with BatchNormalization).
 
     Args:
         config: `variant`, `weights`, the size and the resampling are used.
-        arguments: What all models have: preprocessing, classes and their names.
+        arguments: Arguments of all models: preprocessing, classes and their names.
         dtype: A dtype policy.
 
     Returns:
-        The classifier. Its weights expect what keras.applications calls caffe: blue,
-        green, red, each less its mean. The mean is in `preprocessing`, and the first
-        kernel is turned to red, green, blue, which comes to the same.
+        The classifier. Its weights expect keras.applications' "caffe" preprocessing:
+        blue, green, red, each minus its mean. The mean is in `preprocessing`, and the
+        first kernel is flipped to red, green, blue, which is equivalent.
 
     Raises:
-        RecipeError: There is no such ResNet, or its weights cannot be had.
+        RecipeError: There is no such ResNet, or its weights cannot be loaded.
     """
     variant = config.variant
     wanted = f"one of {', '.join(RESNETS)} for resnet"
@@ -77,7 +76,7 @@ def _load_resnet(config: ModelConfig, size: tuple[int, int]) -> keras.Model:
             name="backbone",
         )
     except Exception as error:
-        # keras.utils.get_file raises Exception itself where it cannot download.
+        # keras.utils.get_file raises a plain Exception where it cannot download.
         raise RecipeError(
             f"`model.weights` must be a file that fits {config.variant}, or imagenet "
             f"where it can be downloaded. Received: {weights!r}: "
@@ -97,14 +96,14 @@ def _with_caffe_mean(layer: keras_vit.ImagePreprocessing):
 def build_cnn(
     config: ModelConfig, arguments: dict[str, Any], dtype: str
 ) -> ImageClassifier:
-    """A small convolutional network, the baseline of small images.
+    """Build a small convolutional network, a baseline for small images.
 
-    `depth` stages: a 3x3 convolution, GroupNormalization, ReLU; each but the first
-    halves the map beforehand and doubles the channels, which begin with `width`.
+    It has `depth` stages of a 3x3 convolution, GroupNormalization and ReLU. Each but
+    the first downsamples by 2 and doubles the channels; the first has `width`.
 
     Raises:
-        RecipeError: Width or depth is missing, the image is too small for so many
-            stages, or weights are named, of which none are published.
+        RecipeError: Width or depth is missing, the image is too small for the number of
+            stages, or weights are given, as there are no published ones.
     """
     weights = config.weights
     require(weights is None, "model.weights", "a run's .keras file for cnn", weights)
@@ -133,7 +132,7 @@ def build_cnn(
 
 @contextlib.contextmanager
 def dtype_policy(dtype: str) -> Iterator[None]:
-    """Inside, layers without a dtype of their own have this policy."""
+    """Context in which this policy is the default of layers."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)
     try:

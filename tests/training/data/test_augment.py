@@ -1,4 +1,4 @@
-"""Random changes of an image: distributions, and the same eagerly and in tf.data."""
+"""Augmentation: distributions, and equal results eagerly and in tf.data."""
 
 import dataclasses
 import math
@@ -103,7 +103,7 @@ def test_seeds_differ_for_every_example():
 
 @pytest.fixture(scope="module")
 def windows():
-    """Height, width of 3000 crops of at least 5 % of an image of 375x500 pixels."""
+    """Height and width of 3000 crops of at least 5 % of a 375x500 image."""
     shape = tf.constant([375, 500, 3])
     windows = drawn(lambda seed: crop_window(shape, seed, 0.05), seeds(3000))
     top, left, height, width = windows.T
@@ -115,7 +115,7 @@ def windows():
 
 
 def reference_crops(count):
-    """Inception's crop as published: ratio, then a height that keeps to the areas."""
+    """Inception's published crop: a ratio, then a height within the area's limits."""
     random, crops = np.random.default_rng(0), []
     while len(crops) < count:
         ratio = random.uniform(3 / 4, 4 / 3)
@@ -126,7 +126,7 @@ def reference_crops(count):
     return np.array(crops)
 
 
-def test_the_crops_areas_are_distributed_as_inceptions(windows):
+def test_crop_areas_have_inceptions_distribution(windows):
     heights, widths = windows[:, 2:].T
     areas = heights * widths / (375 * 500)
     expected = reference_crops(20000).prod(axis=1) / (375 * 500)
@@ -136,16 +136,16 @@ def test_the_crops_areas_are_distributed_as_inceptions(windows):
     assert stats.ks_2samp(areas, expected).pvalue > 0.001
 
 
-def test_the_crops_ratios_are_uniform_in_three_quarters_to_four_thirds(windows):
+def test_crop_ratios_are_uniform_in_three_quarters_to_four_thirds(windows):
     ratios = windows[:, 3] / windows[:, 2]
     expected = stats.uniform(3 / 4, 4 / 3 - 3 / 4)
-    # Sides are whole pixels, so that ratios of small crops are a little off.
+    # Sides are whole pixels, so ratios of small crops are slightly off.
     assert ratios.min() > 0.73
     assert ratios.max() < 1.36
     assert stats.kstest(ratios, expected.cdf).pvalue > 0.001
 
 
-def test_the_crops_lie_anywhere(windows):
+def test_crop_positions_cover_the_image(windows):
     top, left, height, width = windows.T
     for begin, room in ((top, 375 - height), (left, 500 - width)):
         places = (begin[room > 40] + 0.5) / (room[room > 40] + 1)
@@ -163,7 +163,7 @@ def test_a_jpeg_is_cropped_while_it_is_decoded(channels):
         window = crop_window(tf.shape(whole), for_purpose(seed, augmentation.CROP), 0.2)
         top, left, height, width = window.numpy()
         expected = whole[top : top + height, left : left + width]
-        inner = np.s_[:, 1:-1]  # beside it, colours are interpolated without the rest
+        inner = np.s_[:, 1:-1]  # at its sides, colors are interpolated without the rest
         np.testing.assert_array_equal(part[inner], expected[inner])
         difference = part.numpy().astype(int) - expected.numpy().astype(int)
         assert np.abs(difference).max() <= 24
@@ -184,7 +184,7 @@ def test_a_shift_moves_whole_pixels_and_repeats_the_border(largest):
     assert shifted == windows
 
 
-def test_half_of_the_images_are_mirrored():
+def test_half_of_the_images_are_flipped():
     image = NOISE.read(tf.constant(0))
     results = [augmentation.random_flip(image, seed).numpy() for seed in seeds(200)]
     mirrored = [np.array_equal(result, image[:, ::-1]) for result in results]
@@ -215,7 +215,7 @@ def test_the_simple_crop_resizes_the_shorter_side():
     ramp = np.repeat(np.linspace(0, 255, 96)[np.newaxis, :, np.newaxis], 48, 0)
     image = tf.constant(np.repeat(ramp, 3, -1), tf.uint8)
     cropped = simple_crop(image, seeds(1)[0], ImagePreprocessing(24)).numpy()
-    # From 48x96 to 24x48: neighbours are two of the original's pixels apart.
+    # From 48x96 to 24x48: neighbors are two of the original's pixels apart.
     steps = np.diff(cropped[:, 5:-5, 0].astype(float), axis=1)
     assert abs(np.abs(steps).mean() - 2 * 255 / 95) < 0.3
 
@@ -227,30 +227,30 @@ def erased():
     return drawn(lambda seed: random_erase(image, seed, 0.5), seeds(1500))
 
 
-def test_the_erased_rectangles_have_the_published_areas_and_ratios(erased):
+def test_erased_rectangles_have_the_published_areas_and_ratios(erased):
     masks = erased.any(axis=-1)
     rows, columns = (masks.any(axis=axis).sum(axis=1) for axis in (2, 1))
     chosen = rows > 0
     assert 0.45 < chosen.mean() < 0.55
     rows, columns = rows[chosen], columns[chosen]
     areas = rows * columns / (40 * 60)
-    assert masks.sum() > 0.99 * (rows * columns).sum()  # filled without gaps
+    assert masks.sum() > 0.99 * (rows * columns).sum()  # without gaps
     assert 0.015 < areas.min() < 0.035
     assert 0.3 < areas.max() < 0.345
     ratios = rows / columns
     assert 0.25 < ratios.min() < 0.4
     assert 2.4 < ratios.max() < 4.0
-    # Tall rectangles do not fit, hence a little more wide ones.
+    # Tall rectangles do not fit, so there are slightly more wide ones.
     assert -0.3 < np.log(ratios).mean() < 0.05
 
 
-def test_what_is_erased_becomes_noise(erased):
+def test_erased_rectangles_are_filled_with_noise(erased):
     values = erased[erased.any(axis=-1)]
     assert stats.kstest((values[:4000, 0] + 0.5) / 256, "uniform").pvalue > 0.001
     assert len(np.unique(erased[erased.any(axis=(1, 2, 3))], axis=0)) > 600
 
 
-def test_the_erased_rectangles_lie_anywhere(erased):
+def test_erased_rectangles_cover_the_image(erased):
     masks = erased.any(axis=(2, 3))  # [n, rows]
     masks = masks[masks.any(axis=1)]
     top = masks.argmax(axis=1)
@@ -260,7 +260,7 @@ def test_the_erased_rectangles_lie_anywhere(erased):
 
 
 def counts(function, names, draws, monkeypatch):
-    """How often each operation is chosen, from images that say which."""
+    """How often each operation is chosen, from images that identify it."""
     operations = {
         name: lambda image, *_, number=number: tf.fill(
             tf.shape(image), tf.cast(number, tf.uint8)
@@ -274,7 +274,7 @@ def counts(function, names, draws, monkeypatch):
     return np.bincount(values, minlength=201)
 
 
-def test_randaugment_chooses_each_operation_with_the_same_chance(monkeypatch):
+def test_randaugment_chooses_operations_uniformly(monkeypatch):
     names = list(augmentation_policies.OPERATIONS)
     found = counts(
         lambda image, seed: augmentation_policies.randaugment(image, seed, 1, 9.0),
@@ -287,7 +287,7 @@ def test_randaugment_chooses_each_operation_with_the_same_chance(monkeypatch):
 
 
 def test_autoaugment_applies_the_pairs_of_the_paper(monkeypatch):
-    """The last operation that is applied, against its chance in Table 9's pairs."""
+    """Frequency of the last applied operation against Table 9's probabilities."""
     official = pytest.importorskip("official.vision.ops.augment")
     names = list(augmentation_policies.OPERATIONS)
     pairs = official.AutoAugment.policy_reduced_imagenet()
@@ -305,7 +305,7 @@ def test_autoaugment_applies_the_pairs_of_the_paper(monkeypatch):
     assert stats.chisquare(found[possible], expected).pvalue > 0.001
 
 
-def test_magnitudes_are_normal_and_signs_even(monkeypatch):
+def test_magnitudes_are_normal_and_signs_uniform(monkeypatch):
     seen = []
 
     def operation(number):
@@ -326,7 +326,7 @@ def test_magnitudes_are_normal_and_signs_even(monkeypatch):
     assert 0.42 < (signs == 1).mean() < 0.58
     for places in (rows, columns):
         assert stats.kstest(places, "uniform").pvalue > 0.001
-    # What one number decides says nothing about the others.
+    # The decisions are independent.
     together = np.corrcoef([numbers, levels, signs, rows, columns])
     assert np.abs(together - np.eye(5)).max() < 0.12
 
@@ -352,7 +352,7 @@ def test_three_augment_is_gray_solarized_or_blurred():
     )
 
 
-def test_color_jitter_is_torchvisions_in_any_order():
+def test_color_jitter_matches_torchvision_in_any_order():
     """Every result is one of the six orders of Pillow's operations."""
     from itertools import permutations
 
@@ -397,8 +397,8 @@ def test_a_random_crop_ignores_the_evaluations_crop():
     np.testing.assert_array_equal(cropped, expected)
 
 
-def test_configs_of_this_file_name_every_kind_of_change():
-    """A new field of the recipe has to be tried here too."""
+def test_every_augmentation_option_is_tested():
+    """A new field of the recipe must be tested here too."""
     changes = {
         field.name
         for field in dataclasses.fields(AugmentationConfig)

@@ -57,7 +57,7 @@ PILLOW = {
 
 @pytest.mark.parametrize("level", [3.0, 10.0, 15.0])
 @pytest.mark.parametrize("name", PILLOW)
-def test_an_operation_equals_pillows(picture, name, level):
+def test_an_operation_matches_pillow(picture, name, level):
     reference, tolerance = PILLOW[name]
     expected = np.asarray(reference(Image.fromarray(picture), level), int)
     result = apply(name, picture, level)
@@ -66,7 +66,7 @@ def test_an_operation_equals_pillows(picture, name, level):
 
 
 def nearest(image, source):
-    """Takes each pixel from a place (row, column), gray where that is outside."""
+    """Move pixels: each comes from (row, column), or is gray where that is outside."""
     rows, columns = np.mgrid[:HEIGHT, :WIDTH].astype("float64")
     rows, columns = source(rows, columns)
     # Half a pixel past the border is still rounded into the image.
@@ -91,7 +91,7 @@ def rotated(angle):
     return source
 
 
-# From the level to where each output pixel comes from.
+# From the level to each output pixel's source.
 GEOMETRIC = {
     "Rotate": lambda level: rotated(math.radians(3 * level)),
     "ShearX": lambda level: lambda y, x: (y, x + 0.03 * level * y),
@@ -104,23 +104,21 @@ GEOMETRIC = {
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("level", [1.3, 4.1, 14.7])
 @pytest.mark.parametrize("name", GEOMETRIC)
-def test_a_geometric_operation_takes_pixels_from_the_right_place(
-    picture, name, level, sign
-):
+def test_a_geometric_operation_moves_pixels_correctly(picture, name, level, sign):
     expected = nearest(picture, GEOMETRIC[name](sign * level))
     result = apply(name, picture, level, sign)
-    # A place between two pixels may be rounded to either.
+    # A source between two pixels may be rounded to either.
     assert (result != expected).any(axis=-1).mean() < 0.02
 
 
-def test_what_comes_in_at_the_border_is_gray(picture):
+def test_pixels_without_a_source_are_gray(picture):
     assert (apply("TranslateX", picture, 2.0)[:, -19:] == GRAY).all()
     assert (apply("TranslateY", picture, 2.0, -1.0)[:19] == GRAY).all()
     assert (apply("Rotate", picture, 15.0)[0, 0] == GRAY).all()
 
 
 @pytest.mark.parametrize("centre", [(0.0, 0.0), (0.5, 0.25), (0.99, 0.99)])
-def test_cutout_is_a_square_cut_off_at_the_border(picture, centre):
+def test_cutout_is_a_square_clipped_at_the_border(picture, centre):
     half = 8  # 4 pixels for each unit of the level
     expected = picture.copy()
     row, column = int(centre[0] * HEIGHT), int(centre[1] * WIDTH)
@@ -142,8 +140,8 @@ def test_solarize_add_brightens_the_dark_half(picture, level):
     ("magnitude", "bits", "threshold"),
     [(0.0, 1, 0), (10.0, 4, 0), (15.0, 6, 128), (20.0, 8, 0)],
 )
-def test_augregs_magnitudes_mean_what_they_meant(picture, magnitude, bits, threshold):
-    """Bits and threshold of the first code, in which a byte holds the threshold."""
+def test_magnitudes_have_augregs_scale(picture, magnitude, bits, threshold):
+    """Bits and threshold of the first published code, whose threshold is a byte."""
     posterized = picture >> (8 - bits) << (8 - bits)
     np.testing.assert_array_equal(apply("Posterize", picture, magnitude), posterized)
     solarized = np.where(picture < threshold, picture, 255 - picture)
@@ -171,7 +169,7 @@ def test_levels_may_be_tensors_in_a_pipeline(picture, name):
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
-def test_blur_equals_a_gaussian_of_scipy(picture, sigma):
+def test_blur_matches_scipys_gaussian(picture, sigma):
     from scipy.ndimage import gaussian_filter
 
     expected = gaussian_filter(
@@ -181,7 +179,7 @@ def test_blur_equals_a_gaussian_of_scipy(picture, sigma):
     assert np.abs(blurred - expected).max() <= 0.51
 
 
-def test_blur_is_nearly_pillows(picture):
+def test_blur_approximates_pillows(picture):
     expected = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(2.0))
     blurred = image_operations.gaussian_blur(tf.constant(picture), 2.0).numpy()
     inner = np.s_[8:-8, 8:-8]  # Pillow repeats the border

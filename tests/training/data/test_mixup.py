@@ -1,4 +1,4 @@
-"""Mixup and cutmix against NumPy in double precision, their ratios against Beta."""
+"""Mixup and CutMix against NumPy in float64, their ratios against Beta."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_mixup_is_the_rounded_weighted_mean():
         assert np.abs(mixed.numpy() - expected).max() <= 0.5001
 
 
-def test_cutmix_puts_a_rectangle_in_and_its_area_is_the_others_share():
+def test_cutmix_pastes_a_rectangle_whose_area_is_its_label_share():
     inside = []
     for seed in tf.unstack(seeds(200)):
         mixed, share = cutmix(tf.constant(IMAGE), tf.constant(OTHER), seed, 1.0)
@@ -56,8 +56,8 @@ def test_cutmix_puts_a_rectangle_in_and_its_area_is_the_others_share():
     assert len({row for row, *_ in inside}) > 10
 
 
-def test_cutmixs_areas_before_the_cut_are_betas():
-    """Of boxes that lie inside the image, the side is sqrt(1 - ratio) of it."""
+def test_cutmix_areas_before_clipping_follow_beta():
+    """Boxes inside the image have sides of sqrt(1 - ratio) of the image's."""
     sides = (200, 200, 1)
     image = tf.zeros(sides, tf.uint8)
     shares = []
@@ -71,7 +71,7 @@ def test_cutmixs_areas_before_the_cut_are_betas():
         if len(rows) and not touches:
             assert len(rows) == len(columns)
             shares.append(float(share))
-    # A box of side s lies inside with the chance (1 - s)^2. With areas uniform, as
+    # A box of side s is inside with probability (1 - s)^2. With areas uniform, as
     # Beta(1, 1) is, sides have the density 2 s, and those inside that of s (1 - s)^2.
     sides = np.sqrt(1 - np.array(shares))
     assert stats.kstest(sides, stats.beta(2, 3).cdf).pvalue > 0.001
@@ -83,7 +83,7 @@ def mixed_pair(config, count=40):
         yield mix_pair(np.stack([IMAGE, OTHER]), labels, pair, config)
 
 
-def test_each_image_of_a_pair_has_a_ratio_of_its_own():
+def test_each_image_of_a_pair_has_its_own_ratio():
     shares = []
     for images, labels in mixed_pair(AugmentationConfig(mixup=0.8)):
         np.testing.assert_allclose(labels.numpy().sum(axis=1), 1, atol=1e-6)
@@ -96,7 +96,7 @@ def test_each_image_of_a_pair_has_a_ratio_of_its_own():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_cutmix_takes_its_share_of_the_images(share):
+def test_cutmix_share_is_the_share_of_images_with_cutmix(share):
     config = AugmentationConfig(mixup=0.8, cutmix=1.0, cutmix_share=share)
     cut = []
     for images, _ in mixed_pair(config, 60):
@@ -130,8 +130,8 @@ def test_mixing_is_the_same_eagerly_and_in_a_pipeline(config):
         np.testing.assert_allclose(share, expected_share, atol=1e-7)
 
 
-def test_neighbours_of_a_batch_are_mixed():
-    """Each image is the mean of its own and its neighbour's, as the labels say."""
+def test_neighbors_in_a_batch_are_mixed():
+    """Each image is the mean of itself and its neighbor, weighted as its label."""
     split = noise_split(size=(9, 7))
     recipe = Recipe(
         data=DataConfig("digits"),

@@ -1,4 +1,4 @@
-"""The order of the images and their pixels: pure functions of (seed, step, place)."""
+"""The input pipeline: order and pixels are functions of (seed, step, position)."""
 
 import dataclasses
 
@@ -13,9 +13,9 @@ from training.data.pipeline import (
     evaluation_batches,
     example_images,
     in_memory,
-    load_splits,
     training_batches,
 )
+from training.data.splits import load_splits
 from training.errors import DataError, RecipeError
 from training.recipe import AugmentationConfig, DataConfig, Recipe
 
@@ -40,7 +40,7 @@ def digits():
 
 
 def batches(dataset):
-    """Lists of (image, number), without what has the weight 0."""
+    """Lists of (image, label), without examples of weight 0."""
     return [
         (image, label.argmax())
         for images, labels, *weights in dataset.as_numpy_iterator()
@@ -73,7 +73,7 @@ def test_pixels_do_not_depend_on_the_number_of_threads(split):
 
 
 @pytest.mark.parametrize("step", [1, 5, 8, 14, 15])
-def test_a_resumed_run_sees_what_the_whole_one_would_have_seen(split, step):
+def test_a_resumed_run_sees_the_batches_of_an_uninterrupted_one(split, step):
     whole = batches(training_batches(split, RECIPE, PREPROCESSING))
     resumed = training_batches(split, RECIPE, PREPROCESSING, first_step=step)
     assert same(whole[4 * step :], batches(resumed))
@@ -108,7 +108,7 @@ def test_an_epoch_has_only_full_batches_and_no_image_twice(split):
     assert set(numbers) == set(range(23))
 
 
-def test_repeated_images_stand_in_one_batch_and_differ(split):
+def test_repeated_images_are_in_one_batch_and_differ(split):
     augmentation = dataclasses.replace(RECIPE.augmentation, repeats=3)
     recipe = dataclasses.replace(RECIPE, batch_size=6, augmentation=augmentation)
     dataset = training_batches(split, recipe, PREPROCESSING)
@@ -133,7 +133,7 @@ def test_evaluation_pads_its_last_batch_with_weight_0(split):
     assert not labels[3].any()
 
 
-def test_evaluation_images_are_what_the_model_would_resize_itself(split):
+def test_evaluation_images_match_the_models_own_resizing(split):
     images, *_ = next(evaluation_batches(split, 23, PREPROCESSING).as_numpy_iterator())
     originals = np.stack([split.read(tf.constant(i)).numpy() for i in range(23)])
     expected = PREPROCESSING(originals).numpy() * 127.5 + 127.5
@@ -141,7 +141,7 @@ def test_evaluation_images_are_what_the_model_would_resize_itself(split):
 
 
 @pytest.mark.parametrize("resize", ["plain", "small"])
-def test_evaluation_images_are_the_pixels_of_the_server(resize):
+def test_evaluation_images_match_the_servers(resize):
     split = jpeg_split()
     preprocessing = ImagePreprocessing(24, crop_fraction=0.8, resize=resize)
     images, *_ = next(evaluation_batches(split, 6, preprocessing).as_numpy_iterator())
@@ -167,7 +167,7 @@ def test_training_on_images_in_memory_is_the_same(split):
     )
 
 
-def test_example_images_are_the_first_of_the_training(split):
+def test_example_images_are_the_first_training_images(split):
     images = example_images(split, RECIPE, PREPROCESSING, 6)
     examples = batches(training_batches(split, RECIPE, PREPROCESSING))
     np.testing.assert_array_equal(images, [image for image, _ in examples[:6]])
@@ -179,7 +179,7 @@ def test_fewer_images_than_a_batch_is_an_error(split):
         training_batches(split, recipe, PREPROCESSING)
 
 
-def test_an_odd_batch_cannot_be_mixed(split):
+def test_an_odd_batch_size_with_mixup_is_an_error(split):
     augmentation = AugmentationConfig(mixup=0.2)
     recipe = dataclasses.replace(RECIPE, batch_size=5, augmentation=augmentation)
     with pytest.raises(RecipeError, match="an even number of images.*Received: 5 for"):
@@ -202,19 +202,19 @@ def test_digits_keep_their_values():
     np.testing.assert_array_equal(values, load_digits().images[numbers])
 
 
-def test_the_parts_of_digits_are_disjoint_and_complete(digits):
+def test_the_splits_of_digits_are_disjoint_and_complete(digits):
     parts = [set(p.names) for p in (digits.train, digits.validation, digits.test)]
     assert [len(part) for part in parts] == [1293, 144, 360]
     assert len(set.union(*parts)) == 1797
 
 
-def test_each_class_has_its_share_of_each_part(digits):
+def test_splits_are_stratified(digits):
     whole = np.bincount(load_digits().target)
     for part, share in ((digits.test, 0.2), (digits.validation, 0.08)):
         assert np.abs(np.bincount(part.labels) - share * whole).max() < 1
 
 
-def test_the_division_does_not_follow_the_seed_of_the_run(digits):
+def test_splits_do_not_depend_on_the_runs_seed(digits):
     again = load_splits(DataConfig("digits", validation=0.1), channels=1)
     other = load_splits(DataConfig("digits", split_seed=1), channels=1)
     assert again.test.names == digits.test.names

@@ -1,4 +1,4 @@
-"""The stages of the input pipeline, and which of them is the slowest."""
+"""`data-speed`: the stages of the input pipeline, and its bottleneck."""
 
 import json
 import time
@@ -49,7 +49,7 @@ def test_every_stage_runs_past_the_end_of_an_epoch():
         assert sum(len(batch) for batch in dataset.take(10)) >= 40
 
 
-def test_the_rate_is_images_over_time():
+def test_throughput_is_images_over_time():
     rate = images_per_second(slow(20), 0.5)
     assert 8 / 0.08 < rate <= 8 / 0.02
 
@@ -74,6 +74,6 @@ def test_the_command_prints_a_table_and_writes_the_figures(capsys, tmp_path):
     assert all(row["images_per_second"] > 0 for row in figures["stages"])
 
 
-def test_no_time_at_all_is_an_error():
+def test_zero_seconds_are_an_error():
     with pytest.raises(RecipeError, match="seconds"):
         cli.main(["data-speed", "--recipe", "digits", "--seconds", "0"])

@@ -1,4 +1,4 @@
-"""Workers and replicas together see what one device would have seen."""
+"""Shards: workers and replicas together see the batches of one device."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def pieces(dataset):
 
 
 def global_batches(workers, replicas, make):
-    """Images and labels of each step, put together from all workers and replicas."""
+    """Images and labels of each step, concatenated from all workers and replicas."""
     shards = [Shard(index, workers, replicas) for index in range(workers)]
     read = [pieces(make(shard)) for shard in shards]
     assert len({len(own) for own in read}) == 1
@@ -70,9 +70,7 @@ def test_the_global_batch_does_not_depend_on_the_shards(split, workers, replicas
 
 
 @pytest.mark.parametrize(("workers", "replicas"), SHARDS)
-def test_no_image_is_in_two_shards_of_an_epoch_and_none_is_lost(
-    split, workers, replicas
-):
+def test_shards_of_an_epoch_are_disjoint_and_complete(split, workers, replicas):
     steps = global_batches(
         workers,
         replicas,
@@ -136,11 +134,11 @@ def test_batches_have_static_shapes(split):
     ]
 
 
-def test_a_batch_that_cannot_be_cut_is_an_error(split):
+def test_a_batch_that_replicas_do_not_divide_is_an_error(split):
     with pytest.raises(RecipeError, match="multiple of the 3 replicas. Received: 8"):
         training_batches(split, PLAIN, PREPROCESSING, shard=Shard(0, 3, 1))
 
 
-def test_mixing_needs_pairs_in_each_replica(split):
+def test_mixup_needs_an_even_batch_on_each_replica(split):
     with pytest.raises(RecipeError, match="even number.*Received: 8 for 8 replicas"):
         training_batches(split, RECIPE, PREPROCESSING, shard=Shard(0, 4, 2))

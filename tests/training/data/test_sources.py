@@ -1,4 +1,4 @@
-"""Folders, TensorFlow Datasets and a user's own, with Pillow as the reference."""
+"""Sources: folders, TensorFlow Datasets, a user's own; Pillow is the reference."""
 
 import sys
 import types
@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from training.data.folder import open_folder
-from training.data.pipeline import load_splits
 from training.data.python_source import open_python
+from training.data.splits import load_splits
 from training.data.tfds import open_tfds
 from training.errors import DataError
 from training.predict import find_images
@@ -40,14 +40,14 @@ def read(split, index):
     return split.read(tf.constant(index, tf.int64)).numpy()
 
 
-def test_classes_are_sorted_and_files_belong_to_theirs(folder):
+def test_classes_are_sorted_and_files_have_their_labels(folder):
     source = open_folder(folder)
     assert source.class_names == ("ant", "bee", "cow")
     for name, label in zip(source.train.names, source.train.labels, strict=True):
         assert f"/{source.class_names[label]}/" in name
 
 
-def test_a_folder_without_a_test_level_is_divided(folder):
+def test_a_folder_without_test_images_is_split(folder):
     splits = load_splits(DataConfig(f"folder:{folder}", validation=0.25, test=0.25), 3)
     parts = [splits.train, splits.validation, splits.test]
     assert [len(part) for part in parts] == [20, 7, 9]
@@ -55,7 +55,7 @@ def test_a_folder_without_a_test_level_is_divided(folder):
     np.testing.assert_array_equal(np.bincount(splits.test.labels), [3, 3, 3])
 
 
-def test_a_folder_is_divided_in_the_same_way_every_time(folder):
+def test_a_folder_is_always_split_in_the_same_way(folder):
     config = DataConfig(f"folder:{folder}")
     assert load_splits(config, 3).test.names == load_splits(config, 3).test.names
 
@@ -71,7 +71,7 @@ def test_train_and_test_folders_are_used_as_they_are(tmp_path, folder):
     assert all("/test/" in name for name in splits.test.names)
 
 
-def test_a_train_folder_alone_gives_its_test_images_too(folder):
+def test_a_train_folder_alone_is_split(folder):
     for name in ("ant", "bee", "cow"):
         (folder / "train").mkdir(exist_ok=True)
         (folder / name).rename(folder / "train" / name)
@@ -79,7 +79,7 @@ def test_a_train_folder_alone_gives_its_test_images_too(folder):
     assert [len(splits.train), len(splits.test)] == [18, 18]
 
 
-def test_other_classes_in_test_than_in_train_are_an_error(folder):
+def test_different_classes_in_train_and_test_are_an_error(folder):
     for level, name in (("train", "ant"), ("train", "bee"), ("test", "ant")):
         (folder / level).mkdir(exist_ok=True)
         (folder / level / name).symlink_to(folder / name)
@@ -88,7 +88,7 @@ def test_other_classes_in_test_than_in_train_are_an_error(folder):
         open_folder(folder)
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         open_folder(tmp_path / "nowhere")
 
@@ -98,13 +98,13 @@ def test_a_folder_without_classes_is_an_error(tmp_path):
         open_folder(tmp_path)
 
 
-def test_an_empty_class_folder_is_named(folder):
+def test_an_empty_class_folder_is_an_error(folder):
     (folder / "dog").mkdir()
     with pytest.raises(DataError, match="no images in class folder dog"):
         open_folder(folder)
 
 
-def test_too_few_images_to_divide_is_one_line(folder):
+def test_too_few_images_to_split_are_a_one_line_error(folder):
     for path in sorted((folder / "ant").iterdir())[1:]:
         path.unlink()
     with pytest.raises(DataError, match="test share of 0.2") as error:
@@ -121,7 +121,7 @@ def damaged(folder):
     return folder, ("ant/03.png", "cow/notes.txt")
 
 
-def test_bad_images_are_counted_and_named(damaged):
+def test_invalid_images_are_counted_and_named(damaged):
     folder, names = damaged
     with pytest.raises(DataError, match="2 of 37 images cannot be read") as error:
         open_folder(folder)
@@ -129,7 +129,7 @@ def test_bad_images_are_counted_and_named(damaged):
     assert "\n" not in str(error.value)
 
 
-def test_bad_images_can_be_left_out(damaged):
+def test_invalid_images_can_be_skipped(damaged):
     folder, names = damaged
     source = open_folder(folder, on_bad_image="skip")
     assert len(source.train) == 35
@@ -139,7 +139,7 @@ def test_bad_images_can_be_left_out(damaged):
         assert not any(name in kept for kept in source.train.names)
 
 
-def test_a_class_of_bad_images_only_is_an_error(damaged):
+def test_a_class_of_only_invalid_images_is_an_error(damaged):
     folder, _ = damaged
     (folder / "dog").mkdir()
     (folder / "dog" / "a.png").write_bytes(b"\x89PNG")
@@ -157,7 +157,7 @@ LITTER_FOLDERS = (
 )
 
 
-def test_what_systems_put_beside_images_is_no_image_and_no_class(folder):
+def test_system_files_are_neither_images_nor_classes(folder):
     before = open_folder(folder)
     for place in (folder, folder / "ant"):
         for name in LITTER_FILES:
@@ -177,7 +177,7 @@ def gray_16(photograph):
     return Image.fromarray(values)
 
 
-# file ending, how the photograph is turned into that kind, largest mean difference
+# suffix, conversion of the photograph to that format, largest mean difference
 KINDS = {
     "png": (lambda image: image, 0),
     "bmp": (lambda image: image, 0),
@@ -191,7 +191,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("ending", KINDS)
-def test_a_file_of_each_kind_reads_as_pillow_reads_it(folder, photograph, ending):
+def test_each_image_format_matches_pillow(folder, photograph, ending):
     convert, tolerance = KINDS[ending]
     path = folder / "bee" / f"zzz.{ending}"
     convert(photograph).save(path)
@@ -206,7 +206,7 @@ def test_a_file_of_each_kind_reads_as_pillow_reads_it(folder, photograph, ending
     assert np.abs(pixels.astype(int) - expected.astype(int)).mean() <= tolerance
 
 
-def test_an_animation_reads_as_its_first_frame(folder, photograph):
+def test_an_animation_is_read_as_its_first_frame(folder, photograph):
     frames = [photograph.quantize(32), photograph.rotate(90).quantize(32)]
     path = folder / "bee" / "zzz.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:])
@@ -224,7 +224,7 @@ def tfds():
     return pytest.importorskip("tensorflow_datasets")
 
 
-def test_tensorflow_datasets_gives_train_and_test_images(tfds):
+def test_tfds_has_train_and_test_images(tfds):
     with tfds.testing.mock_data(num_examples=7):
         source = open_tfds("cifar10", channels=3)
     assert len(source.class_names) == 10
@@ -232,7 +232,7 @@ def test_tensorflow_datasets_gives_train_and_test_images(tfds):
     assert read(source.train, 3).shape == (32, 32, 3)
 
 
-def test_tensorflow_datasets_gives_the_images_of_its_own_reader(tfds):
+def test_tfds_images_match_its_own_reader(tfds):
     with tfds.testing.mock_data(num_examples=5):
         source = open_tfds("mnist", channels=1)
         pairs = list(tfds.load("mnist", split="train", as_supervised=True))
@@ -241,13 +241,13 @@ def test_tensorflow_datasets_gives_the_images_of_its_own_reader(tfds):
         assert source.train.labels[index] == label
 
 
-def test_without_data_it_says_at_once_what_to_do(tfds, tmp_path, monkeypatch):
+def test_missing_tfds_data_error_says_how_to_get_them(tfds, tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     with pytest.raises(DataError, match="--data.download true"):
         open_tfds("mnist")
 
 
-def test_an_unknown_data_set_is_one_line(tfds):
+def test_an_unknown_data_set_is_a_one_line_error(tfds):
     with pytest.raises(DataError, match="Dataset cifer10 not found") as error:
         open_tfds("cifer10")
     assert "\n" not in str(error.value)
@@ -256,7 +256,7 @@ def test_an_unknown_data_set_is_one_line(tfds):
 def test_a_data_set_without_class_labels_is_an_error(tfds):
     with (
         tfds.testing.mock_data(num_examples=2),
-        pytest.raises(DataError, match="no image with a class label"),
+        pytest.raises(DataError, match="must have an image and a class label"),
     ):
         open_tfds("voc/2007")
 
@@ -320,7 +320,7 @@ def prepared(request, tmp_path_factory):
 
 
 def expected_order(name, folder):
-    """Every seventh image in the order in which TFDS itself counts, by slices."""
+    """Every seventh image in TFDS's own order, read by slices."""
     import tensorflow_datasets as tfds
 
     load = tfds.data_source if "array_record" in name else tfds.load
@@ -333,7 +333,7 @@ def expected_order(name, folder):
 
 
 @pytest.mark.parametrize("limit", [2**30, 10])
-def test_slices_of_tensorflow_datasets_are_its_own(prepared, monkeypatch, limit):
+def test_tfds_slices_match_its_own(prepared, monkeypatch, limit):
     name, folder = prepared
     import tensorflow_datasets as tfds
 
@@ -353,12 +353,12 @@ def test_slices_of_tensorflow_datasets_are_its_own(prepared, monkeypatch, limit)
     np.testing.assert_array_equal(train.labels, np.array(order) % 7)
 
 
-def test_an_unknown_part_of_a_data_set_is_one_line(prepared, monkeypatch):
+def test_an_unknown_part_of_a_data_set_is_an_error(prepared, monkeypatch):
     name, folder = prepared
     import tensorflow_datasets as tfds
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
-    message = r"has the parts .*train.*Received: 'valid\[:5\]'"
+    message = r"must be of .*train.*Received: 'valid\[:5\]'"
     with pytest.raises(DataError, match=message):
         load_splits(DataConfig(f"tfds:{name}", validation="valid[:5]"), 3)
 
@@ -371,7 +371,7 @@ def numbered(count, size=(4, 5, 3), label=lambda number: number % 3):
 
 @pytest.fixture
 def user(monkeypatch):
-    """Opens python:own:data, where data returns what is given."""
+    """Opens python:own:data, whose function returns the argument."""
 
     def open_it(returned, channels=3):
         module = types.ModuleType("own")
@@ -382,7 +382,7 @@ def user(monkeypatch):
     return open_it
 
 
-def test_a_users_arrays_are_kept_without_loss(user):
+def test_a_users_arrays_are_encoded_losslessly(user):
     names = ["a", "b", "c"]
     source = user({"train": numbered(9), "test": numbered(4), "class_names": names})
     assert source.class_names == ("a", "b", "c")
@@ -394,7 +394,7 @@ def test_a_users_arrays_are_kept_without_loss(user):
         assert contents.startswith(b"\x89PNG")
 
 
-def test_a_users_files_are_kept_as_they_are(user, folder):
+def test_a_users_files_are_not_reencoded(user, folder):
     paths = sorted(map(str, (folder / "ant").iterdir()))
     files = tf.data.Dataset.from_tensor_slices(paths).map(
         lambda path: (tf.io.read_file(path), tf.constant(1, tf.int32))
@@ -405,7 +405,7 @@ def test_a_users_files_are_kept_as_they_are(user, folder):
         np.testing.assert_array_equal(read(source.train, 2), np.asarray(image))
 
 
-def test_a_users_datasets_are_divided_as_the_recipe_says(user, monkeypatch):
+def test_a_users_datasets_are_split_by_the_recipe(user, monkeypatch):
     user({"train": numbered(30), "validation": numbered(6), "class_names": "abc"})
     splits = load_splits(
         DataConfig("python:own:data", "train[:20]", "validation", "train[20:]"), 1
@@ -458,7 +458,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_a_user_may_not_return_is_one_line(user, case):
+def test_a_wrong_return_value_is_a_one_line_error(user, case):
     returned, message = WRONG[case]
     with pytest.raises(DataError, match=message) as error:
         user(returned)
@@ -473,12 +473,12 @@ def test_what_a_user_may_not_return_is_one_line(user, case):
         ("keras_vit", "python:keras_vit: "),
     ],
 )
-def test_a_users_function_that_is_not_there_is_one_line(name, message):
+def test_a_missing_function_is_an_error(name, message):
     with pytest.raises(DataError, match=message):
         open_python(name)
 
 
-def test_a_users_data_must_fit_into_the_memory(user, monkeypatch):
+def test_a_users_data_must_fit_into_memory(user, monkeypatch):
     monkeypatch.setattr("training.data.python_source.MEMORY_LIMIT", 300)
     with pytest.raises(DataError, match="must be at most 300 bytes.*after"):
         user({"train": numbered(90), "class_names": "abc"})
@@ -487,15 +487,15 @@ def test_a_users_data_must_fit_into_the_memory(user, monkeypatch):
 @pytest.mark.parametrize(
     "levels", [("train", "val"), ("training", "validation"), ("test",)]
 )
-def test_divisions_that_would_be_left_out_are_refused(tmp_path, levels):
+def test_parts_that_would_be_ignored_are_rejected(tmp_path, levels):
     for level in levels:
         for name in ("cat", "dog"):
             (tmp_path / level / name).mkdir(parents=True)
-    with pytest.raises(DataError, match="must hold class folders, or train/"):
+    with pytest.raises(DataError, match="must contain class folders, or train/"):
         open_folder(tmp_path)
 
 
-def test_a_folder_may_lie_in_a_bucket(monkeypatch):
+def test_a_folder_can_be_in_a_bucket(monkeypatch):
     fake_bucket.install(monkeypatch)
     root = epath.Path("gs://bucket/images")
     for name, count in {"cat": 2, "dog": 3}.items():

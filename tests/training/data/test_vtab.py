@@ -1,4 +1,4 @@
-"""VTAB-1k's tasks: the labels that are worked out, what a source is given."""
+"""VTAB-1k's tasks: computed labels, and their use as a source."""
 
 import io
 
@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from training.data import vtab
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.errors import DataError
 from training.recipe import DataConfig
 
@@ -34,7 +34,7 @@ def test_the_distance_of_the_closest_object(distance):
 @pytest.mark.parametrize(
     ("types", "distances"),
     [
-        ([0, 3, 5], [12.0, 3.0, 1.0]),  # a pedestrian and a cyclist are no vehicles
+        ([0, 3, 5], [12.0, 3.0, 1.0]),  # a pedestrian and a cyclist are not vehicles
         ([1, 2], [25.0, 8.0]),
         ([2, 0], [7.9, 30.0]),
         ([0], [20.0]),
@@ -63,7 +63,7 @@ def test_positions_and_angles_are_grouped_in_sixteen():
     assert ours == list(np.floor(angles / (40 / 16)).astype(int))
 
 
-def test_black_and_white_images_use_all_of_the_pixels_range():
+def test_black_and_white_images_use_the_full_pixel_range():
     white = np.array([[0, 1], [1, 1]], "uint8")
     buffer = io.BytesIO()
     Image.fromarray(white).save(buffer, "PNG")
@@ -74,7 +74,7 @@ def test_black_and_white_images_use_all_of_the_pixels_range():
         np.testing.assert_array_equal(np.array(image), white * 255)
 
 
-# The number of classes as VTAB's paper and data sets have it.
+# The number of classes in VTAB's paper and data sets.
 CLASSES = {"caltech101": 102, "pets": 37, "camelyon": 2, "smallnorb_azimuth": 18}
 
 
@@ -93,13 +93,13 @@ def test_a_task_is_a_source(name):
     assert splits.train.read(tf.constant(7, tf.int64)).shape[-1] == 3
 
 
-def test_a_data_set_that_is_not_here_is_told_with_the_command(tmp_path, monkeypatch):
+def test_a_missing_data_set_error_has_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config = DataConfig("python:training.data.vtab:dtd", validation=0.0)
     with pytest.raises(DataError, match="tfds build dtd"):
         load_splits(config, channels=3)
 
 
-def test_an_unknown_task_is_told():
+def test_an_unknown_task_is_an_error():
     with pytest.raises(DataError, match=r"training.data.vtab:cats.*caltech101"):
         load_splits(DataConfig("python:training.data.vtab:cats"), channels=3)

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or left out, kept and deleted, refused where they do not fit."""
+"""Checkpoints: atomicity, pruning, recovery, and rejection of other runs'."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ OWNER = Owner("4f1c", workers=2, replicas=3)
 
 
 def state(step, size=7):
-    """What `Trainer.state_arrays` gives, in small; other numbers for each step."""
+    """A small `Trainer.state_arrays`, different for each step."""
     random = np.random.default_rng(step)
     return {
         "model_0": random.normal(size=(size, 5)).astype("float32"),
@@ -46,7 +46,7 @@ def files_of(*steps):
 
 
 def check_is(loaded, step):
-    """The step's arrays: the same bits, shapes and types."""
+    """Check the step's arrays: bits, shapes and types."""
     expected = state(step)
     assert loaded.step == step
     assert list(loaded.arrays) == list(expected)
@@ -69,7 +69,7 @@ def folder(request, tmp_path):
     return epath.Path("gs://bucket/checkpoints")
 
 
-def test_a_checkpoint_comes_back_bit_by_bit(folder):
+def test_a_checkpoint_round_trip_is_bit_exact(folder):
     assert save(folder, make(120))
     loaded = latest(folder)
     check_is(loaded, 120)
@@ -83,14 +83,14 @@ def test_numpy_alone_reads_the_arrays(tmp_path):
         np.testing.assert_array_equal(arrays["model_0"], state(7)["model_0"])
 
 
-def test_where_there_is_no_checkpoint_there_is_none(folder):
+def test_latest_is_none_without_checkpoints(folder):
     assert latest(folder) is None
     assert checkpoint.last_complete(folder) is None
     assert restore(folder, OWNER, state(0)) is None
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_the_newest_complete_ones_stay(folder, keep):
+def test_the_newest_complete_checkpoints_are_kept(folder, keep):
     for step in (5, 40, 100000000, 200000000):
         save(folder, make(step), keep)
     assert names(folder) == files_of(*[5, 40, 100000000, 200000000][-keep:])
@@ -98,7 +98,7 @@ def test_the_newest_complete_ones_stay(folder, keep):
     check_is(latest(folder), 200000000)
 
 
-# Torn files. Each damage is done to the newest of two checkpoints.
+# Incomplete files. The newest of two checkpoints is damaged.
 
 
 def cut(share):
@@ -135,9 +135,9 @@ SHARES = [tenth / 10 for tenth in range(10)] + [0.9999]
 MARKER, DATA = "00000002.json", "00000002.npz"
 DAMAGES = {
     **{f"cut at {share}": (cut(share), "bytes instead of") for share in SHARES},
-    **{f"bit at {share}": (flip(share), "its bytes are not") for share in SHARES},
+    **{f"bit at {share}": (flip(share), "its checksum differs") for share in SHARES},
     "no marker": (rewrite(MARKER, None), "it has no marker"),
-    "no data": (rewrite(DATA, None), "there is only its marker"),
+    "no data": (rewrite(DATA, None), "only its marker exists"),
     "empty marker": (rewrite(MARKER, ""), "its marker is damaged"),
     "half a marker": (rewrite(MARKER, '{"step": 2, "byt'), "its marker is damaged"),
     "a marker of JSON": (rewrite(MARKER, "[3]"), "its marker is damaged"),
@@ -150,7 +150,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_torn_checkpoint_is_named_and_the_one_before_is_taken(folder, name, capsys):
+def test_an_incomplete_checkpoint_is_reported_and_the_previous_one_used(
+    folder, name, capsys
+):
     damage, reason = DAMAGES[name]
     save(folder, make(1))
     save(folder, make(2))
@@ -162,7 +164,7 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_is_taken(folder, name, ca
     assert reason in warnings[0]
 
 
-def test_a_file_of_a_later_format_is_torn(tmp_path, capsys):
+def test_a_file_of_an_unknown_format_is_skipped(tmp_path, capsys):
     save(tmp_path, make(1))
     save(tmp_path, make(2))
     np.savez(tmp_path / DATA, other=np.zeros(3))
@@ -171,10 +173,12 @@ def test_a_file_of_a_later_format_is_torn(tmp_path, capsys):
     marker = {"step": 2, "bytes": len(data), "sha256": digest}
     (tmp_path / MARKER).write_text(json.dumps(marker))
     check_is(latest(tmp_path), 1)
-    assert "cannot be understood" in capsys.readouterr().err
+    assert "its format is unknown" in capsys.readouterr().err
 
 
-def test_torn_ones_are_deleted_only_after_the_next_is_complete(folder, capsys):
+def test_incomplete_checkpoints_are_deleted_only_after_the_next_is_complete(
+    folder, capsys
+):
     for step in (1, 2, 3):
         save(folder, make(step))
     rewrite("00000002.json", None)(folder)
@@ -185,8 +189,8 @@ def test_torn_ones_are_deleted_only_after_the_next_is_complete(folder, capsys):
     assert names(folder) == files_of(1, 3, 4)
 
 
-def test_a_later_one_that_was_torn_never_displaces_a_good_one(folder):
-    """Its marker and size look right: a bit flipped on the disk."""
+def test_a_later_incomplete_checkpoint_never_displaces_a_good_one(folder):
+    """Its marker and size are right, but a bit was flipped on the disk."""
     save(folder, make(1), keep=1)
     save(folder, make(2), keep=2)
     flip(0.5)(folder)
@@ -197,14 +201,14 @@ def test_a_later_one_that_was_torn_never_displaces_a_good_one(folder):
 
 
 def test_a_good_checkpoint_is_not_written_twice(folder):
-    """Else a kill between its two files would tear what was whole."""
+    """Else a kill between its two files would leave an incomplete one."""
     save(folder, make(3))
     before = (folder / "00000003.npz").read_bytes()
     assert save(folder, make(3, arrays=state(4)))
     assert (folder / "00000003.npz").read_bytes() == before
 
 
-def test_a_torn_one_of_the_same_step_is_written_again(folder):
+def test_an_incomplete_checkpoint_of_the_same_step_is_rewritten(folder):
     save(folder, make(2))
     flip(0.5)(folder)
     assert save(folder, make(2))
@@ -213,7 +217,7 @@ def test_a_torn_one_of_the_same_step_is_written_again(folder):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", ["model_0", "model_1"])
-def test_numbers_that_are_not_finite_are_never_saved(tmp_path, capsys, place, value):
+def test_non_finite_arrays_are_never_saved(tmp_path, capsys, place, value):
     save(tmp_path, make(1))
     arrays = state(2)
     arrays[place].flat[1] = value
@@ -224,7 +228,7 @@ def test_numbers_that_are_not_finite_are_never_saved(tmp_path, capsys, place, va
 
 @pytest.fixture
 def full_disk():
-    """Sets the largest size of a file that the kernel lets this process write."""
+    """Limit the size of files that this process may write."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -233,7 +237,7 @@ def full_disk():
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
-def test_a_full_disk_costs_a_warning_and_no_good_checkpoint(
+def test_a_full_disk_is_a_warning_and_keeps_the_last_checkpoint(
     tmp_path, capsys, full_disk, size
 ):
     save(tmp_path, make(1))
@@ -245,7 +249,7 @@ def test_a_full_disk_costs_a_warning_and_no_good_checkpoint(
     assert names(tmp_path) == files_of(1)
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 1
-    assert "no checkpoint of step 2, the training goes on" in warnings[0]
+    assert "no checkpoint of step 2, the training continues" in warnings[0]
     check_is(latest(tmp_path), 1)
     assert save(tmp_path, make(3), keep=1)
     assert names(tmp_path) == files_of(3)
@@ -253,7 +257,7 @@ def test_a_full_disk_costs_a_warning_and_no_good_checkpoint(
 
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, calls):
-    """The data, then the marker. /dev/full is Linux's disk without room."""
+    """The data, then the marker. /dev/full is always full."""
     save(tmp_path, make(1))
     left = [calls]
 
@@ -269,7 +273,7 @@ def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, c
     assert names(tmp_path) == files_of(1)
 
 
-def test_a_copy_that_tears_leaves_the_last_good_one(bucket, capsys):
+def test_an_interrupted_copy_keeps_the_last_good_checkpoint(bucket, capsys):
     folder = epath.Path("gs://bucket/checkpoints")
     save(folder, make(1))
     bucket.tear_after = 300
@@ -280,8 +284,8 @@ def test_a_copy_that_tears_leaves_the_last_good_one(bucket, capsys):
 
 
 @pytest.mark.parametrize("part", ["gs://", ".npz", ".json"])
-def test_what_is_out_of_reach_stops_a_resume_and_no_training(bucket, capsys, part):
-    """Skipping what could not be read would begin again, and delete it."""
+def test_an_unreachable_bucket_stops_a_resume_but_not_training(bucket, capsys, part):
+    """Skipping an unreadable one would restart the run and delete it."""
     folder = epath.Path("gs://bucket/checkpoints")
     save(folder, make(1))
     bucket.unreachable = part
@@ -293,11 +297,11 @@ def test_what_is_out_of_reach_stops_a_resume_and_no_training(bucket, capsys, par
     check_is(latest(folder), 1)
 
 
-# A kill at every change of the folder. A child process ends itself before the n-th.
+# A kill at every change of the folder. A child process kills itself before the n-th.
 
 
 def killed_before(number, work):
-    """Forks; the child does the work, and dies before the n-th change of the disk."""
+    """Fork; the child does the work, and dies before the n-th change of the disk."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1] != 0
@@ -333,7 +337,7 @@ def _half(savez, left):
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_a_kill_at_any_moment_of_a_save_leaves_one_of_the_two(tmp_path, keep):
+def test_a_kill_during_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path, keep):
     found = []
     for number in range(1, 100):
         folder = tmp_path / str(number)
@@ -352,10 +356,10 @@ def test_a_kill_at_any_moment_of_a_save_leaves_one_of_the_two(tmp_path, keep):
     assert set(found) == {1, 2}
 
 
-# Whose checkpoint it is.
+# Checkpoints of other runs.
 
 
-def test_a_checkpoint_of_another_model_is_refused(folder):
+def test_a_checkpoint_of_another_model_is_rejected(folder):
     save(folder, make(2))
     arrays = {**state(2, size=11), "model_9": np.zeros(2, "float32")}
     del arrays["seed_0"]
@@ -371,14 +375,14 @@ def test_a_checkpoint_of_another_model_is_refused(folder):
     assert "\n" not in str(error.value)
 
 
-def test_the_first_differences_are_enough(tmp_path):
+def test_only_the_first_differences_are_listed(tmp_path):
     save(tmp_path, make(2))
     arrays = {name: np.zeros(1, "int8") for name in state(2)}
     with pytest.raises(RunError, match="; 1 more differ$"):
         restore(tmp_path, OWNER, arrays)
 
 
-def test_a_checkpoint_of_another_type_is_refused(tmp_path):
+def test_a_checkpoint_of_another_dtype_is_rejected(tmp_path):
     save(tmp_path, make(2))
     arrays = {**state(2), "model_1": np.zeros(3, "float32")}
     with pytest.raises(RunError, match=r"model_1 is bfloat16 \(3,\)"):
@@ -393,7 +397,7 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
         (Owner("4f1c", 2, 4), r"2 worker\(s\) with 3 .* has 2 worker\(s\) with 4"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_refused(tmp_path, owner, message):
+def test_a_checkpoint_of_another_run_is_rejected(tmp_path, owner, message):
     save(tmp_path, make(2))
     with pytest.raises(RunError, match=message):
         restore(tmp_path, owner, state(2))

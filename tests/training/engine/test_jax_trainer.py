@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from training.engine.jax_devices import make_jax_strategy
+from training.engine.jax_strategy import make_jax_strategy
 from training.errors import RecipeError
 from training.recipe import DataConfig, Recipe
 

@@ -55,8 +55,8 @@ def stub(tmp_path, monkeypatch):
     log.touch()
     monkeypatch.setenv("STUB_LOG", str(log))
     monkeypatch.setattr(launching, "COMMAND", (sys.executable, str(script)))
-    monkeypatch.setattr(launching, "PATIENCE", 2.0)
-    monkeypatch.setattr(launching, "LAST_CHANCE", 0.5)
+    monkeypatch.setattr(launching, "LOST_TIMEOUT", 2.0)
+    monkeypatch.setattr(launching, "KILL_TIMEOUT", 0.5)
     return lambda: [line.split(maxsplit=2) for line in log.read_text().splitlines()]
 
 
@@ -161,8 +161,8 @@ def test_a_signal_while_the_workers_start_reaches_all(stub, monkeypatch, number)
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_no_worker_outlives_a_second_signal(stub, monkeypatch, number):
-    monkeypatch.setattr(launching, "LAST_CHANCE", 2.0)
-    end = launching._end
+    monkeypatch.setattr(launching, "KILL_TIMEOUT", 2.0)
+    end = launching._stop
 
     def end_and_send(processes):
         timer = threading.Timer(0.5, os.kill, (os.getpid(), number))
@@ -170,7 +170,7 @@ def test_no_worker_outlives_a_second_signal(stub, monkeypatch, number):
         end(processes)
         timer.join()
 
-    monkeypatch.setattr(launching, "_end", end_and_send)
+    monkeypatch.setattr(launching, "_stop", end_and_send)
     assert launch(words("stubborn", "1"), 2) == 1
     assert not alive(stub())
 
@@ -334,7 +334,7 @@ def test_a_killed_worker_ends_the_others_and_a_restart_resumes(tmp_path):
     assert process.returncode == 0, output
     assert "error: another worker has ended" in output
     assert "worker 1 ended with exit status 137" in output
-    assert "all workers start again, with --resume" in output
+    assert "restarting all workers with --resume" in output
     rows = (folder / "history.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == [str(n) for n in range(1, 7)]
 

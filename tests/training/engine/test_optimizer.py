@@ -1,4 +1,4 @@
-"""Rules of single weights, and learning rates, against formulas written out here."""
+"""Optimizers and schedules against formulas written out here."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ from training.engine.schedule import (
     ReciprocalSquareRoot,
     Warmup,
     make_schedule,
-    stated_warmup,
+    requested_warmup,
     warmup_steps,
 )
 from training.errors import RecipeError
@@ -38,7 +38,7 @@ def arrays(weights):
 
 
 def apply(optimizer, model, value):
-    """One step in which every gradient has this value."""
+    """Apply one step in which every gradient has this value."""
     weights = model.trainable_variables
     gradients = [keras.ops.full(weight.shape, value) for weight in weights]
     optimizer.apply(gradients, weights)
@@ -73,7 +73,7 @@ def test_weight_decay_follows_the_layers_learning_rate(model):
     assert seen == set(factors)
 
 
-def test_frozen_weights_stay(model):
+def test_frozen_weights_do_not_change(model):
     config = OptimizerConfig("sgd", frozen=("^embedding/", r"encoder_block_\d+/mlp/"))
     optimizer = make_optimizer(config, 0.1, model)
     before = {
@@ -88,14 +88,16 @@ def test_frozen_weights_stay(model):
 
 @pytest.mark.parametrize(
     ("patterns", "message"),
-    [(("nothing_like_this",), "must find weights"), (("",), "must leave weights")],
+    [(("nothing_like_this",), "must match weights"), (("",), "must leave weights")],
 )
-def test_patterns_without_sense_are_errors(model, patterns, message):
+def test_frozen_patterns_that_match_none_or_all_weights_are_errors(
+    model, patterns, message
+):
     with pytest.raises(RecipeError, match=message):
         make_optimizer(OptimizerConfig(frozen=patterns), 0.1, model)
 
 
-def test_a_pattern_that_is_none_is_an_error():
+def test_an_invalid_regular_expression_is_an_error():
     with pytest.raises(RecipeError, match="regular expressions"):
         OptimizerConfig(frozen=("(",))
 
@@ -130,7 +132,7 @@ def factors_by_path(model, *frozen):
     "frozen",
     ["^embedding/", "encoder_block_0/", "encoder_block_[12]/", "block_", "^head/"],
 )
-def test_what_is_frozen_does_not_change_the_factors_of_the_rest(tiny_vit, frozen):
+def test_frozen_weights_do_not_change_the_factors_of_others(tiny_vit, frozen):
     every = factors_by_path(tiny_vit(depth=3))
     assert len(set(every.values())) == 3 + 3  # embeddings, blocks, last norm, head
     rest = factors_by_path(tiny_vit(depth=3), frozen)
@@ -138,7 +140,7 @@ def test_what_is_frozen_does_not_change_the_factors_of_the_rest(tiny_vit, frozen
     assert rest == {path: every[path] for path in rest}
 
 
-def test_all_of_a_hybrid_below_its_blocks_is_the_lowest_layer():
+def test_everything_below_a_hybrids_blocks_is_layer_0():
     model = keras_vit.VisionTransformer(
         image_size=32, patch_size=1, width=8, depth=2, mlp_dim=8, heads=2, classes=3,
         resnet_blocks=(1, 1), pooling="map", register_tokens=2,
@@ -173,7 +175,7 @@ class FloatAdam:
     ("beta_1", "beta_2"), [(0.9, 0.999), (0.9, 0.95), (0.0, 0.999), (0.5, 0.9)]
 )
 def test_adam_adds_epsilon_after_the_bias_correction(beta_1, beta_2):
-    """With gradients about as large as epsilon, where the other way is far off."""
+    """With gradients about as large as epsilon, where Keras's Adam differs much."""
     random = np.random.default_rng(2)
     model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(11)])
     config = OptimizerConfig(weight_decay=0.3, beta_1=beta_1, beta_2=beta_2)
@@ -192,7 +194,7 @@ def test_adam_adds_epsilon_after_the_bias_correction(beta_1, beta_2):
 JAX_STEPS = """
 import sys, jax, keras, numpy as np
 from test_optimizer import FloatAdam
-from training.optimizer import make_optimizer
+from training.engine.optimizer import make_optimizer
 from training.recipe import OptimizerConfig
 
 model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(11, use_bias=False)])
@@ -218,8 +220,8 @@ np.testing.assert_allclose(slots[place], average, atol=1e-6)
 
 def test_adam_is_the_same_on_jax():
     pytest.importorskip("jax")
-    tests = pathlib.Path(__file__).parents[2]
-    path = os.pathsep.join([str(tests.parent), str(tests)])
+    file = pathlib.Path(__file__)
+    path = os.pathsep.join([str(file.parents[3]), str(file.parent)])
     result = subprocess.run(
         [sys.executable, "-c", JAX_STEPS],
         env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": path},
@@ -250,7 +252,7 @@ def test_the_learning_rate_follows_the_schedule(name):
     np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-9)
 
 
-def test_rsqrt_falls_with_the_root_and_cools_down():
+def test_rsqrt_decays_and_cools_down():
     config = ScheduleConfig("rsqrt", warmup_steps=2, timescale=10, cooldown_steps=5)
     schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 22, 4)
     after = np.arange(20)
@@ -260,7 +262,7 @@ def test_rsqrt_falls_with_the_root_and_cools_down():
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
 
 
-def test_warm_up_in_steps_wins_over_epochs():
+def test_warmup_steps_take_precedence_over_epochs():
     config = ScheduleConfig("constant", warmup_epochs=2.0, warmup_steps=3)
     schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 20, 4)
     assert float(schedule(1)) == pytest.approx(2e-3)
@@ -277,7 +279,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def recipes():
-    """All recipes of the project, those of a file that train alike but once."""
+    """All recipes of the project, one of each group with equal schedules."""
     every = [named_recipe(name) for name in recipe_names()]
     alike = {(r.schedule, r.optimizer, r.epochs, r.steps): r for r in every}
     return list(alike.values())
@@ -290,10 +292,10 @@ def test_a_short_run_of_every_recipe_warms_up_to_the_peak(recipes, changes):
         for per_pass in (1, 3, 45):
             steps = recipe.steps or per_pass
             warmup = warmup_steps(recipe, steps, per_pass)
-            if stated_warmup(recipe, per_pass) >= steps:
+            if requested_warmup(recipe, per_pass) >= steps:
                 assert warmup == steps // 10, name
             else:
-                assert warmup == stated_warmup(recipe, per_pass), name
+                assert warmup == requested_warmup(recipe, per_pass), name
             schedule = make_schedule(recipe, steps, per_pass)
             rates = np.array(schedule(np.arange(steps)))
             peak = pytest.approx(recipe.optimizer.learning_rate)
@@ -311,6 +313,6 @@ def test_a_constant_rate_needs_no_schedule():
     "schedule",
     [Warmup(0.1, 0.5, 4, ReciprocalSquareRoot(0.5, 9, 3, 2))],
 )
-def test_a_schedule_survives_its_config(schedule):
+def test_a_schedule_round_trips_through_its_config(schedule):
     again = type(schedule).from_config(schedule.get_config())
     assert [float(again(s)) for s in (1, 7)] == [float(schedule(s)) for s in (1, 7)]

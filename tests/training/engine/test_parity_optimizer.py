@@ -1,4 +1,4 @@
-"""Updates, clipping, schedules and layer-wise decay against PyTorch and timm.
+"""Parity of optimizers, clipping, schedules and layer decay with PyTorch and timm.
 
 Needs `pip install -e ".[parity]"` (`make parity`); skipped without.
 """
@@ -93,7 +93,7 @@ def recipe():
     )
 
 
-def test_adamw_with_decay_by_layer_and_a_schedule_is_torchs(
+def test_adamw_with_layer_decay_and_a_schedule_matches_torch(
     torch, model, gradients, recipe
 ):
     config = recipe.optimizer
@@ -135,8 +135,8 @@ def tiny_gradients(model):
     ]
 
 
-def test_tiny_gradients_move_adamw_as_torchs(torch, model, tiny_gradients):
-    """Where epsilon is added makes changes of 1e-3 here."""
+def test_adamw_with_tiny_gradients_matches_torch(torch, model, tiny_gradients):
+    """The position of epsilon makes a difference of 1e-3 here."""
     config = OptimizerConfig(weight_decay=0.3)
     start = [weight.numpy() for weight in model.trainable_variables]
     kernels = [w.path.endswith("kernel") for w in model.trainable_variables]
@@ -154,7 +154,7 @@ def test_tiny_gradients_move_adamw_as_torchs(torch, model, tiny_gradients):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-6)
 
 
-def test_tiny_gradients_move_adamw_as_optaxs(model, tiny_gradients):
+def test_adamw_with_tiny_gradients_matches_optax(model, tiny_gradients):
     optax = pytest.importorskip("optax")
     config = OptimizerConfig(weight_decay=0.3)
     start = [weight.numpy() for weight in model.trainable_variables]
@@ -169,7 +169,7 @@ def test_tiny_gradients_move_adamw_as_optaxs(model, tiny_gradients):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-6)
 
 
-def test_sgd_with_momentum_is_torchs(torch, model, gradients):
+def test_sgd_with_momentum_matches_torch(torch, model, gradients):
     config = OptimizerConfig("sgd", learning_rate=0.01, momentum=0.8)
     start = [weight.numpy() for weight in model.trainable_variables]
     expected = theirs(
@@ -184,7 +184,7 @@ def test_sgd_with_momentum_is_torchs(torch, model, gradients):
     )
 
 
-def test_the_moving_average_is_torchs(torch, model, gradients):
+def test_the_moving_average_matches_torch(torch, model, gradients):
     config = OptimizerConfig("sgd", learning_rate=0.01, momentum=0.0, ema=0.9)
     optimizer = make_optimizer(config, 0.01, model)
     start = [weight.numpy() for weight in model.trainable_variables]
@@ -203,7 +203,7 @@ def test_the_moving_average_is_torchs(torch, model, gradients):
 
 
 @pytest.mark.parametrize(("name", "end"), [("cosine", 2e-4), ("linear", 1e-5)])
-def test_schedules_are_torchs(torch, recipe, name, end):
+def test_schedules_match_torch(torch, recipe, name, end):
     config = ScheduleConfig(name, warmup_steps=0, end_learning_rate=end)
     schedule = make_schedule(
         Recipe(
@@ -227,7 +227,7 @@ def test_schedules_are_torchs(torch, recipe, name, end):
         theirs.step()
 
 
-# Without the last LayerNorm, which timm counts to the last block, BEiT and MAE do not.
+# Without the last LayerNorm: timm counts it to the last block, BEiT and MAE do not.
 TIMMS_NAMES = {
     "embedding": "patch_embed",
     "class_token": "cls_token",
@@ -239,7 +239,7 @@ TIMMS_NAMES = {
 
 
 @pytest.mark.parametrize(("part", "name"), TIMMS_NAMES.items())
-def test_layer_wise_decay_is_timms(part, name):
+def test_layer_wise_decay_matches_timm(part, name):
     import timm.optim
 
     theirs = timm.create_model("vit_tiny_patch16_224")
@@ -254,9 +254,11 @@ def test_layer_wise_decay_is_timms(part, name):
     assert ours == pytest.approx(expected.pop())
 
 
-def test_clipping_is_torchs(torch, gradients):
+def test_clipping_matches_torch(torch, gradients):
     for limit in (0.5, 1e6):
-        ours, norm = clip_by_global_norm([tf.constant(g) for g in gradients[0]], limit)
+        constants = [tf.constant(g) for g in gradients[0]]
+        norm = tf.linalg.global_norm(constants)
+        ours = clip_by_global_norm(constants, norm, limit)
         weights = [torch.nn.Parameter(torch.zeros(g.shape)) for g in gradients[0]]
         for weight, gradient in zip(weights, gradients[0], strict=True):
             weight.grad = torch.tensor(gradient)

@@ -27,7 +27,8 @@ from replica_runs import (
     run_all,
 )
 
-from training.data.pipeline import load_splits, training_batches
+from training.data.pipeline import training_batches
+from training.data.splits import load_splits
 from training.engine.launch import environments
 from training.model import build_model
 

@@ -1,4 +1,4 @@
-"""A run's folder, on a disk and in a bucket, and what a kill may leave in it."""
+"""The folder of a run, on a disk and in a bucket, also after a kill."""
 
 import csv
 import json
@@ -38,19 +38,21 @@ def test_a_new_folder_gets_the_recipe(folder):
     assert names(folder) == ["recipe.yaml"]
 
 
-def test_a_run_goes_on_with_its_own_recipe_only(folder):
+def test_a_run_resumes_only_with_its_own_recipe(folder):
     run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
     run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
     with pytest.raises(RunError, match="needs the recipe that the run began with"):
         run_folder.prepare_folder(folder, OTHER, resume=True, overwrite=False)
-    with pytest.raises(RunError, match="holds an unfinished run; --resume goes on"):
+    with pytest.raises(
+        RunError, match="contains an unfinished run; --resume continues"
+    ):
         run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
 
 
-def test_a_finished_run_stays(folder):
+def test_a_finished_run_is_not_resumed(folder):
     run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
     run_folder.write_report(folder / "report.json", {"accuracy": 0.9, "title": "grün"})
-    with pytest.raises(RunError, match="holds a finished run; --overwrite"):
+    with pytest.raises(RunError, match="contains a finished run; --overwrite"):
         run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
     report = json.loads((folder / "report.json").read_text())
     assert report == {"accuracy": 0.9, "title": "grün"}
@@ -75,7 +77,7 @@ def test_overwriting_deletes_the_run_and_its_recipe_last(folder, monkeypatch):
     assert (folder / "recipe.yaml").read_text() == OTHER.to_yaml()
 
 
-def test_overwriting_leaves_what_a_link_leads_to(tmp_path):
+def test_overwriting_does_not_follow_links(tmp_path):
     folder = tmp_path / "run"
     run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
     (tmp_path / "large_disk").mkdir()
@@ -86,7 +88,7 @@ def test_overwriting_leaves_what_a_link_leads_to(tmp_path):
     assert (tmp_path / "large_disk" / "precious").exists()
 
 
-def test_a_folder_that_is_no_run_is_left_alone(folder):
+def test_a_folder_that_is_not_a_run_is_not_touched(folder):
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("")
     for overwrite in (False, True):
@@ -95,21 +97,21 @@ def test_a_folder_that_is_no_run_is_left_alone(folder):
     assert names(folder) == ["thesis.tex"]
 
 
-def test_a_run_killed_while_it_wrote_its_recipe_can_begin(folder):
+def test_a_run_killed_while_writing_its_recipe_can_start_again(folder):
     folder.mkdir(parents=True)
     (folder / "tmp-recipe.yaml").write_text("name: r")
     run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
     assert (folder / "recipe.yaml").read_text() == RECIPE.to_yaml()
 
 
-def test_a_file_in_the_place_of_the_folder_is_one_line(tmp_path):
+def test_a_file_instead_of_the_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(RunError, match="is not a run|cannot be written"):
             run_folder.prepare_folder(path, RECIPE, resume=False, overwrite=False)
 
 
-def test_a_bucket_out_of_reach_is_one_line(bucket):
+def test_an_unreachable_bucket_is_a_one_line_error(bucket):
     bucket.unreachable = "gs://"
     with pytest.raises(RunError, match="cannot be written: the network is down"):
         run_folder.prepare_folder(
@@ -125,7 +127,7 @@ def test_the_history_is_a_table(folder):
     assert table == [{"epoch": "1", "loss": "0.25"}, {"epoch": "2", "loss": "0.125"}]
 
 
-def test_a_model_is_saved_whole(folder, tiny_vit):
+def test_a_model_is_saved_atomically(folder, tiny_vit):
     folder.mkdir(parents=True)
     model = tiny_vit(preprocessing=None)
     run_folder.save_model(model, folder / "best.keras")

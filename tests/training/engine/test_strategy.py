@@ -1,4 +1,4 @@
-"""Where a recipe is computed, and what is said when it cannot be there."""
+"""Distribution strategies, and their errors."""
 
 import json
 
@@ -40,7 +40,7 @@ def alone(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
 
-def test_tf_config_says_which_worker_this_is():
+def test_tf_config_has_the_workers_index():
     assert cluster_task(tf_config()) == (1, 2)
     assert cluster_task(tf_config(["localhost:80"], index=0)) == (0, 1)
 
@@ -83,7 +83,7 @@ def test_tf_config_says_which_worker_this_is():
         tf_config(["10.0.0.1:2222", "10.0.0.1:2222"]),
     ],
 )
-def test_a_malformed_tf_config_is_named(text, monkeypatch):
+def test_a_malformed_tf_config_is_an_error(text, monkeypatch):
     with pytest.raises(RecipeError, match="TF_CONFIG must be JSON such as"):
         cluster_task(text)
     if text is not None:
@@ -107,12 +107,12 @@ def test_one_device_is_the_default_strategy(name):
     assert gather(strategy, 7) == [7]
 
 
-def test_one_device_does_not_look_at_tf_config(monkeypatch):
+def test_one_device_ignores_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", tf_config())
     assert make_strategy(recipe("one_device")).num_replicas_in_sync == 1
 
 
-def test_mirrored_takes_all_devices():
+def test_mirrored_uses_all_devices():
     strategy = make_strategy(recipe("mirrored"))
     assert isinstance(strategy, tf.distribute.MirroredStrategy)
     devices = tf.config.list_logical_devices("CPU")
@@ -120,7 +120,7 @@ def test_mirrored_takes_all_devices():
     assert is_chief(strategy)
 
 
-def test_a_tpu_that_is_not_there_is_named_in_one_line():
+def test_an_unknown_tpu_is_a_one_line_error():
     for name in (None, "local"):
         with pytest.raises(RecipeError, match="`tpu` must be") as error:
             make_strategy(recipe("tpu", tpu=name))
@@ -135,18 +135,18 @@ def test_replicas_and_micro_batches_must_divide_the_batch(batch_size, accumulati
 
 
 def several(monkeypatch, numbers):
-    """Lets `gather` give the numbers of several workers."""
+    """Let `gather` return the numbers of several workers."""
     monkeypatch.setattr(strategies, "gather", lambda strategy, number: numbers)
     return tf.distribute.get_strategy()
 
 
-def test_a_worker_with_another_recipe_is_refused(monkeypatch):
+def test_a_worker_with_another_recipe_is_rejected(monkeypatch):
     check_workers(several(monkeypatch, [5, 5, 5]), "0123456789abcdef")
     with pytest.raises(RecipeError, match="all workers must have the same recipe"):
         check_workers(several(monkeypatch, [5, 5, 6]), "0123456789abcdef")
 
 
-def test_the_name_of_a_recipe_fits_into_the_number_that_is_compared(monkeypatch):
+def test_a_fingerprint_fits_into_the_integer_that_is_compared(monkeypatch):
     sent = []
     monkeypatch.setattr(
         strategies, "gather", lambda strategy, number: sent.append(number) or [number]
@@ -157,7 +157,7 @@ def test_the_name_of_a_recipe_fits_into_the_number_that_is_compared(monkeypatch)
     assert max(sent) < 2**63
 
 
-def test_a_worker_that_sees_another_folder_is_refused(monkeypatch):
+def test_a_worker_with_another_folder_is_rejected(monkeypatch):
     check_same_step(several(monkeypatch, [40, 40]), 40)
     with pytest.raises(RunError, match="steps 40, 0"):
         check_same_step(several(monkeypatch, [40, 0]), 40)
@@ -174,7 +174,7 @@ UNHEALTHY = "Collective ops is aborted by:\n The following tasks are unhealthy"
         tf.errors.InternalError(None, None, UNHEALTHY),
     ],
 )
-def test_the_end_of_another_worker_is_told_in_one_line(monkeypatch, error):
+def test_a_lost_worker_is_a_one_line_error(monkeypatch, error):
     monkeypatch.setenv("TF_CONFIG", tf_config())
     with (
         pytest.raises(WorkerLost, match="another worker has ended") as told,
@@ -185,14 +185,14 @@ def test_the_end_of_another_worker_is_told_in_one_line(monkeypatch, error):
     assert "\n" not in str(told.value)
 
 
-def test_other_errors_stay_as_they_are(monkeypatch):
+def test_other_errors_are_not_converted(monkeypatch):
     mine = tf.errors.InvalidArgumentError(None, None, "a shape")
     monkeypatch.setenv("TF_CONFIG", tf_config())
     with pytest.raises(tf.errors.InvalidArgumentError), lost_workers():
         raise mine
 
 
-def test_without_other_workers_none_can_be_lost():
+def test_a_single_process_cannot_lose_a_worker():
     mine = tf.errors.UnavailableError(None, None, "a bucket")
     with pytest.raises(tf.errors.UnavailableError), lost_workers():
         raise mine

@@ -1,4 +1,4 @@
-"""What a TPU cannot do is found in a program; there is none of it in our steps."""
+"""`tpu-check`: findings in HLO, and their absence in the trainer's steps."""
 
 import configparser
 import dataclasses
@@ -82,7 +82,7 @@ LARGE = {
 
 
 def make_recipe(model, **changes):
-    """Everything at once that a step can have."""
+    """A recipe with all options of a step."""
     return Recipe(
         batch_size=4,
         accumulation=2,
@@ -106,13 +106,13 @@ def found_in(recipe):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_a_tpu_cannot_do_is_found(name):
+def test_operations_unsupported_on_a_tpu_are_found(name):
     function, finding = BAD[name]
     x = tf.TensorSpec([4, 3])
     assert tpu_check.function_findings(function, x) == [finding]
 
 
-def test_nothing_is_found_in_what_a_tpu_can_do():
+def test_supported_operations_have_no_findings():
     def function(x):
         noise = tf.random.stateless_normal(x.shape, [1, 2])
         return tf.nn.softmax(tf.matmul(x, noise, transpose_b=True))
@@ -120,7 +120,7 @@ def test_nothing_is_found_in_what_a_tpu_can_do():
     assert tpu_check.function_findings(function, tf.TensorSpec([4, 3])) == []
 
 
-def test_a_callback_to_the_host_is_found():
+def test_a_host_callback_is_found():
     def function(x):
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), "float32"), x)
 
@@ -156,26 +156,26 @@ def test_each_pattern_is_found(line, finding):
         '%a = f32[4] custom-call(f32[4] %x), custom_call_target="Sharding"',
     ],
 )  # fmt: skip
-def test_harmless_lines_are_left_alone(line):
+def test_harmless_lines_have_no_findings(line):
     assert tpu_check.findings(f"HloModule m\n{line}\n") == []
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_our_steps_have_none_of_it(name):
+def test_the_trainers_steps_have_no_findings(name):
     assert found_in(make_recipe(MODELS[name])) == [[], []]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
-def test_the_steps_of_resnets_have_none_of_it(name):
+def test_the_steps_of_resnets_have_no_findings(name):
     assert found_in(make_recipe(LARGE[name])) == [[], []]
 
 
-def test_the_very_steps_of_the_trainer_are_looked_at():
+def test_the_trainers_own_steps_are_checked():
     recipe = make_recipe(MODELS["cnn"])
     trainer = tpu_check.make_trainer(recipe)
     right = trainer.loss_of
-    trainer.loss_of = lambda labels, logits: tf.cast(
+    trainer.loss_of = trainer.gradients.loss_of = lambda labels, logits: tf.cast(
         tf.cast(right(labels, logits), tf.float64) * 2, tf.float32
     )
     for step in tpu_check.trainer_steps(trainer, 4):
@@ -184,7 +184,7 @@ def test_the_very_steps_of_the_trainer_are_looked_at():
         ]
 
 
-def test_the_command_says_what_is_missing(monkeypatch, capsys):
+def test_the_command_names_the_missing_package(monkeypatch, capsys):
     monkeypatch.setattr(tpu_check.importlib.util, "find_spec", lambda name: None)
     main(["tpu-check", "--recipe", "digits-cnn", "--model.depth", "1"])
     assert capsys.readouterr().out.splitlines() == [
@@ -195,17 +195,17 @@ def test_the_command_says_what_is_missing(monkeypatch, capsys):
     ]
 
 
-def test_the_command_fails_where_something_is_found(monkeypatch, capsys):
+def test_the_command_fails_on_findings(monkeypatch, capsys):
     monkeypatch.setattr(tpu_check.importlib.util, "find_spec", lambda name: None)
     recipe = make_recipe(MODELS["cnn"])
     recipe = dataclasses.replace(recipe, precision="mixed_float16", accumulation=1)
-    with pytest.raises(TrainingError, match="run: the steps are not fit for a TPU"):
+    with pytest.raises(TrainingError, match="run: the steps cannot run on a TPU"):
         tpu_check.tpu_check(recipe, "v5e:2x2")
     assert "train step: float16" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_compiler_of_tpus_takes_the_step(capsys):
+def test_the_tpu_compiler_accepts_the_train_step(capsys):
     pytest.importorskip("libtpu")
     tpu_check.tpu_check(make_recipe(MODELS["cnn"]), "v5e:2x2")
     assert "train step: compiled for a chip of v5e:2x2" in capsys.readouterr().out
@@ -213,14 +213,14 @@ def test_the_compiler_of_tpus_takes_the_step(capsys):
         tpu_check.Target("v5e:7x7")
 
 
-def test_one_process_commands_a_tpu():
+def test_a_tpu_has_one_process():
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
     strategy = types.SimpleNamespace(cluster_resolver=resolver)
     assert worker_count(strategy) == 1
     assert is_chief(strategy)
 
 
-def test_the_requirements_on_a_tpu_are_those_of_the_package():
+def test_tpu_requirements_match_the_package():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]

@@ -1,4 +1,4 @@
-"""report.md and the pictures: what is in them, also where figures are missing."""
+"""report.md and the pictures, also where figures are missing."""
 
 import dataclasses
 import math
@@ -11,10 +11,11 @@ from etils import epath
 from PIL import Image
 
 from keras_vit import ImagePreprocessing
-from training.cli import _fit_parser, _parse
+from training.cli import parse, recipe_of
 from training.evaluate import Evaluation
 from training.recipe import DataConfig, Recipe
 from training.reporting import pictures
+from training.reporting.report import write_markdown
 
 RECIPE = Recipe(
     name="pets_b16",
@@ -27,7 +28,7 @@ ROW = {"epoch": 1, "loss": 2.0, "accuracy": 0.5, "learning_rate": 1e-3, "seconds
 
 
 def evaluation(classes=3, count=60, wrong=6):
-    """Every image is right but the first `wrong`, which pass for the next class."""
+    """All predictions are right except the first `wrong`, which are the next class."""
     labels = np.arange(count) % classes
     predicted = np.where(np.arange(count) < wrong, (labels + 1) % classes, labels)
     probabilities = np.eye(classes, dtype="float32")[predicted]
@@ -50,7 +51,7 @@ def result(scores, **more):
 
 def written(folder, scores=None, recipe=RECIPE, **more):
     figures = result(scores or evaluation(), **more)
-    pictures.write_markdown(folder, figures, recipe, [ROW, {**ROW, "epoch": 2}])
+    write_markdown(folder, figures, recipe, [ROW, {**ROW, "epoch": 2}])
     return (folder / "report.md").read_text("utf-8")
 
 
@@ -64,7 +65,7 @@ def tables(text):
     ]
 
 
-def test_the_figures_are_those_of_the_run(tmp_path):
+def test_the_report_has_the_runs_figures(tmp_path):
     text = written(
         tmp_path,
         devices=4,
@@ -93,7 +94,7 @@ def test_the_figures_are_those_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan])
-def test_what_is_not_known_is_left_out(tmp_path, unknown):
+def test_unknown_figures_are_omitted(tmp_path, unknown):
     best = {**ROW, "val_accuracy": unknown}
     recipe = dataclasses.replace(RECIPE, published_accuracy=None)
     text = written(
@@ -116,7 +117,7 @@ def test_what_is_not_known_is_left_out(tmp_path, unknown):
 def test_every_class_has_its_row(tmp_path):
     scores = evaluation(classes=3, count=60, wrong=1)
     rows = tables(written(tmp_path, scores))[1]
-    # The first image is a 0 that passes for a 1.
+    # The first image is a 0 classified as a 1.
     assert rows[2:] == [
         ["class 0", "1.0000", "0.9500", "0.9744", "20"],
         ["class 1", "0.9524", "1.0000", "0.9756", "20"],
@@ -124,7 +125,7 @@ def test_every_class_has_its_row(tmp_path):
     ]
 
 
-def test_of_many_classes_the_worst_are_shown(tmp_path):
+def test_only_the_worst_of_many_classes_are_listed(tmp_path):
     names = tuple(f"class {number}" for number in range(120))
     labels = np.arange(3 * 119) % 119  # none of the last class
     predictions = np.where(np.arange(3 * 119) == 70, 71, labels)
@@ -132,7 +133,7 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
     rows = tables(text)[1][2:]
     assert len(rows) == 50
     assert [row[0] for row in rows[:2]] == ["class 70", "class 71"]
-    assert rows[2][3] == "1.0000"  # a class without images does not count as bad
+    assert rows[2][3] == "1.0000"  # a class without images is not a bad one
     assert "50 classes of lowest F1, of 120" in text
 
 
@@ -155,15 +156,14 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     command = next(line for line in text.split("\n") if line.startswith("python"))
     words = shlex.split(command)
     assert words[:4] == ["python", "-m", "training", "fit"]
-    options = _parse(_fit_parser(), words[4:])
+    options = parse(words[3:]).fit
     assert options.output_dir != folder
-    fields = [field.name for field in dataclasses.fields(Recipe)]
-    assert Recipe(**{name: options[name] for name in fields}) == RECIPE
+    assert recipe_of(options) == RECIPE
     embedded = text.split("```yaml\n")[1].split("```")[0]
     assert yaml.safe_load(embedded) == yaml.safe_load(RECIPE.to_yaml())
 
 
-def test_pictures_are_shown_where_they_are(tmp_path):
+def test_only_existing_pictures_are_shown(tmp_path):
     assert "![" not in written(tmp_path)
     pictures.draw_curves([ROW], tmp_path / "curves.png")
     pictures.draw_confusion_matrix(evaluation(), tmp_path / "confusion_matrix.png")
@@ -233,19 +233,19 @@ def test_a_confusion_matrix_of_any_size_is_drawn(tmp_path, classes):
     assert Image.open(tmp_path / "matrix.png").width > 500
 
 
-def test_the_confusion_matrix_begins_its_colours_at_zero(tmp_path):
+def test_the_confusion_matrix_colors_start_at_zero(tmp_path):
     labels = np.repeat([0, 0, 1, 1], [50, 40, 45, 48])
     predictions = np.repeat([0, 1, 0, 1], [50, 40, 45, 48])
     scores = Evaluation(("a", "b"), labels, np.eye(2)[predictions])
     pixels = pictures.confusion_matrix_image(scores)
     assert pixels.dtype == np.uint8
-    # The smallest of the four fields is not as light as none would be.
+    # The smallest of the four counts is darker than zero would be.
     lightest = (pixels == [247, 251, 255]).all(axis=-1)
     assert lightest.mean() < 0.02
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_examples_show_the_pixels_as_they_are(tmp_path, channels):
+def test_example_pixels_are_not_rescaled(tmp_path, channels):
     images = np.zeros((2, 16, 16, channels), "uint8")
     images[0] = 100
     images[1, ..., 0] = 250
@@ -265,7 +265,7 @@ def test_long_names_keep_both_ends():
     assert pictures._shorten("daisy") == "daisy"
 
 
-def test_no_misclassified_image_is_a_picture_too(tmp_path):
+def test_a_perfect_model_has_a_picture_too(tmp_path):
     scores = evaluation(wrong=0)
     pictures.draw_misclassified(
         scores, None, ImagePreprocessing(8), tmp_path / "misclassified.png"

@@ -1,4 +1,4 @@
-"""The event files of a run, read back with TensorBoard, against known numbers."""
+"""TensorBoard's event files of a run, read back, against known numbers."""
 
 import pathlib
 
@@ -20,14 +20,14 @@ EVALUATION = Evaluation(("cat", "dog"), np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]
 
 
 class FakeTrainer:
-    """What RunBoard reads of a trainer: the optimizer and its schedule."""
+    """The part of a trainer that RunBoard uses: the optimizer."""
 
     def __init__(self, rate):
         self.optimizer = keras.optimizers.SGD(rate)
 
 
 def run(board, epochs, first=0, trainer=None, steps=3, stop=None):
-    """Calls a callback as Keras does; the loss of step n is 1 / n."""
+    """Call a callback as Keras does; the loss of step n is 1 / n."""
     board.set_params({"steps": steps, "epochs": epochs})
     board.set_model(trainer or FakeTrainer(0.5))
     board.on_train_begin()
@@ -49,8 +49,8 @@ def run(board, epochs, first=0, trainer=None, steps=3, stop=None):
 
 @pytest.fixture
 def board(tmp_path, tiny_vit, monkeypatch):
-    monkeypatch.setattr(tensorboard, "PAUSE", 0)
-    monkeypatch.setattr(tensorboard, "MANY_LINES", float("inf"))
+    monkeypatch.setattr(tensorboard, "WRITE_INTERVAL", 0)
+    monkeypatch.setattr(tensorboard, "MANY_WRITES", float("inf"))
     model = tiny_vit()
 
     def make(**kwargs):
@@ -62,7 +62,7 @@ def board(tmp_path, tiny_vit, monkeypatch):
 
 
 def read(folder):
-    """tag -> {step: value}; every value of a tag has a step of its own."""
+    """Read tag -> {step: value}; the steps of a tag are distinct."""
     events = EventAccumulator(str(folder), {"tensors": 0})
     events.Reload()
     tags = {}
@@ -73,7 +73,7 @@ def read(folder):
     return tags
 
 
-def test_steps_and_epochs_are_written_as_they_come(board):
+def test_steps_and_epochs_are_written(board):
     run(board(), epochs=2)
     steps = read(board.folder / "steps")
     assert set(steps) == {"loss", "gradient_norm", "images_per_second", "learning_rate"}
@@ -100,9 +100,9 @@ def test_the_learning_rate_is_that_of_the_step(board):
     assert epochs == pytest.approx({1: expected[3], 2: expected[6]})
 
 
-def test_a_killed_run_goes_on_in_its_place(board):
+def test_a_resumed_run_replaces_later_events(board):
     run(board(), epochs=5, stop=11)
-    # The checkpoint is after step 7; a part of an event was written last.
+    # The checkpoint is after step 7; the last event is incomplete.
     (path,) = (board.folder / "steps").glob("*tfevents*")
     path.write_bytes(path.read_bytes()[:-5])
     resumed = board(
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_in_its_place(board):
     assert len(read(board.folder / "validation")["epoch_loss"]) == 5
 
 
-def test_utilisation_is_written_where_the_peak_is_known(board):
+def test_utilization_is_written_where_the_peak_is_known(board):
     run(board(devices=2, device_name="Tesla T4"), epochs=1)
     steps = read(board.folder / "steps")
     # 78 tokens of width 15, 2 blocks with an MLP of 23, 77 patches of 12 values.
@@ -128,7 +128,7 @@ def test_utilisation_is_written_where_the_peak_is_known(board):
         assert value == pytest.approx(rate * flops / (2 * 8.1e12))
 
 
-def test_pictures_are_those_of_the_report(board):
+def test_pictures_match_the_report(board):
     images = np.zeros((5, 8, 6, 1), "uint8")
     made = board(example_images=lambda: images, validation=lambda: EVALUATION)
     run(made, epochs=45)
@@ -143,19 +143,19 @@ def test_pictures_are_those_of_the_report(board):
     assert len(matrices) <= tensorboard.MOST_MATRICES
 
 
-def test_the_last_epoch_always_has_a_matrix(board):
+def test_the_last_epoch_always_has_a_confusion_matrix(board):
     run(board(validation=lambda: EVALUATION), epochs=41, first=38, steps=1)
     matrices = read(board.folder / "validation")["confusion matrix"]
     assert list(matrices) == [39, 41]
 
 
 def test_short_steps_are_not_all_written(board, monkeypatch):
-    monkeypatch.setattr(tensorboard, "PAUSE", 1000)
+    monkeypatch.setattr(tensorboard, "WRITE_INTERVAL", 1000)
     run(board(), epochs=1)
     assert list(read(board.folder / "steps")["loss"]) == [1]
 
 
-def test_a_profile_is_taken_between_two_steps(board, monkeypatch):
+def test_steps_are_profiled(board, monkeypatch):
     calls = []
     made = board(profile=(2, 4))
     begin, end = made._start_profile, made._stop_profile

@@ -1,7 +1,6 @@
-"""Images per second against a clock in our hands; peaks against the data sheets."""
+"""Throughput with an injected clock; peaks against the data sheets."""
 
 import io
-import math
 import types
 from contextlib import redirect_stdout
 
@@ -16,7 +15,7 @@ from training.reporting.throughput import (
     device_name,
     peak_flops,
     training_flops,
-    utilisation_factor,
+    utilization_factor,
 )
 
 pytestmark = pytest.mark.backend
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.backend
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only where a test says so."""
+    """A clock that only the test advances."""
     clock = types.SimpleNamespace(now=100.0)
     fake = types.SimpleNamespace(perf_counter=lambda: clock.now)
     monkeypatch.setattr(throughput, "time", fake)
@@ -44,22 +43,19 @@ def step(callback, clock, batch, seconds):
     return logs.get("images_per_second")
 
 
-def test_the_first_call_does_not_count_once_there_is_another(clock):
+def test_the_first_call_counts_only_until_the_second(clock):
     callback = start(Throughput(images_per_step=30), steps=4)
-    assert math.isnan(callback.average)
     assert step(callback, clock, 0, 10.0) == 3.0
     assert step(callback, clock, 1, 0.5) == 60.0
     assert step(callback, clock, 2, 1.5) == 30.0
-    assert callback.average == 30.0
-    assert callback.train_seconds == 12.0
 
 
-def test_the_figure_is_that_of_the_last_seconds(clock):
+def test_throughput_is_that_of_the_last_seconds(clock):
     callback = start(Throughput(images_per_step=7), steps=100)
     for batch in range(20):
         step(callback, clock, batch, 1.0)
     figures = [step(callback, clock, batch, 0.5) for batch in range(20, 40)]
-    # The fewest calls that took five seconds: five slow ones and the quick one.
+    # The fewest calls of at least five seconds: five slow ones and a fast one.
     assert figures[0] == pytest.approx(7 * 6 / 5.5)
     assert figures == sorted(figures)
     assert figures[-1] == 14.0
@@ -79,7 +75,6 @@ def test_validation_does_not_count_and_an_epoch_has_its_own_figure(clock):
     step(callback, clock, 2, 1.0)
     callback.on_epoch_end(1, logs)
     assert logs["images_per_second"] == 15.0
-    assert callback.train_seconds == 5.0
     assert callback.step == 6
 
 
@@ -89,7 +84,6 @@ def test_an_epoch_of_one_call_has_a_figure(clock):
     logs = {}
     callback.on_epoch_end(0, logs)
     assert logs == {"images_per_second": 2.5}
-    assert callback.average == 2.5
 
 
 def test_several_steps_in_a_call_are_counted(clock):
@@ -106,18 +100,17 @@ def test_steps_of_a_stopped_run_do_not_count(clock):
     assert step(callback, clock, 2, 5.0) == 2.0
     assert step(callback, clock, 3, 0.5) == 20.0
     assert callback.step == 14
-    assert callback.train_seconds == 5.5
 
 
 class Late(keras.callbacks.Callback):
-    """Stands after Throughput, as a recorder does."""
+    """A callback after Throughput, like a recorder."""
 
     def on_epoch_end(self, epoch, logs=None):
         self.logs = dict(logs)
 
 
 @pytest.mark.parametrize("verbose", [1, 2])
-def test_keras_prints_the_figure_and_keeps_it(verbose):
+def test_keras_logs_the_throughput(verbose):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     late, output = Late(), io.StringIO()
@@ -137,7 +130,7 @@ def test_keras_prints_the_figure_and_keeps_it(verbose):
 @pytest.mark.parametrize(
     ("device", "precision", "tera"),
     [
-        # The names that TensorFlow and JAX give; NVIDIA's data sheets, dense.
+        # Names from TensorFlow and JAX; NVIDIA's data sheets, dense.
         ("NVIDIA A100-SXM4-40GB", "mixed_bfloat16", 312),
         ("NVIDIA A100 80GB PCIe", "float32", 156),
         ("NVIDIA H100 80GB HBM3", "mixed_bfloat16", 989.4),
@@ -165,7 +158,7 @@ def test_keras_prints_the_figure_and_keeps_it(verbose):
         ("CPU", "float32", None),
     ],
 )
-def test_peaks_are_those_of_the_data_sheets(device, precision, tera):
+def test_peaks_match_the_data_sheets(device, precision, tera):
     peak = peak_flops(device, precision)
     assert peak == (None if tera is None else pytest.approx(tera * 1e12))
 
@@ -176,21 +169,21 @@ def test_training_takes_three_times_the_published_forward_pass():
         assert training_flops(model) == pytest.approx(3 * 2 * giga * 1e9, rel=0.05)
 
 
-def test_a_model_without_a_closed_form_has_no_utilisation():
+def test_a_model_without_a_closed_form_has_no_utilization():
     backbone = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
     model = keras_vit.ImageClassifier(backbone=backbone, classes=3)
     assert training_flops(model) is None
-    assert utilisation_factor(model, "float32", 1, "Tesla T4") is None
+    assert utilization_factor(model, "float32", 1, "Tesla T4") is None
 
 
-def test_utilisation_is_the_share_of_all_devices_peak(tiny_vit):
+def test_utilization_is_relative_to_all_devices(tiny_vit):
     model = tiny_vit(preprocessing=None)
     n, d, m, classes, depth = 1 + 11 * 7, 15, 23, 7, 2
     blocks = depth * (4 * n * d * d + 2 * n * n * d + 2 * n * d * m)
     macs = 77 * (2 * 2 * 3) * d + blocks + d * classes
-    factor = utilisation_factor(model, "mixed_bfloat16", 8, "NVIDIA A100-SXM4-80GB")
+    factor = utilization_factor(model, "mixed_bfloat16", 8, "NVIDIA A100-SXM4-80GB")
     assert factor == pytest.approx(6 * macs / (8 * 312e12), rel=1e-12)
-    assert utilisation_factor(model, "float32", 8, "CPU") is None
+    assert utilization_factor(model, "float32", 8, "CPU") is None
 
 
 def test_the_device_of_this_machine_has_a_name():

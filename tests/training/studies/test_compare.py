@@ -1,4 +1,4 @@
-"""`compare`: the same data, before and after, what is reused, what is written."""
+"""`compare`: scores before and after training, reuse of runs, written files."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.metrics import f1_score
 
 from training.cli import main
-from training.data.pipeline import load_splits
+from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import evaluate
@@ -58,7 +58,7 @@ def test_before_training_every_image_gets_the_first_class(compared):
         assert row.macro_f1_before == pytest.approx(f1)
 
 
-def test_the_rows_are_what_the_runs_best_models_do(compared):
+def test_rows_match_the_best_models(compared):
     folder, rows = compared
     test = load_splits(VIT.data, channels=1).test
     assert [row.name for row in rows] == ["vit", "cnn"]
@@ -83,8 +83,8 @@ def test_a_table_and_a_picture_are_written(compared):
 
 
 @pytest.mark.parametrize("names", [["vit"], ["cnn"], ["vit", "cnn"]])
-def test_each_curve_is_called_after_its_images(compared, monkeypatch, tmp_path, names):
-    """Of the validation, but for the CNN, whose history here has none."""
+def test_each_curve_is_labelled_with_its_images(compared, monkeypatch, tmp_path, names):
+    """Validation images, except for the CNN, whose history here has none."""
     folder, _ = compared
     histories = {name: module._history(folder / name / "history.csv") for name in names}
     images = dict.fromkeys(names, "validation")
@@ -108,14 +108,14 @@ def test_each_curve_is_called_after_its_images(compared, monkeypatch, tmp_path, 
         }
 
 
-def test_what_is_finished_is_not_done_again(compared, monkeypatch):
+def test_finished_runs_are_reused(compared, monkeypatch):
     folder, rows = compared
     monkeypatch.setattr(module, "fit", None)
     monkeypatch.setattr(module, "build_model", None)
     assert compare([VIT, CNN], folder) == rows
 
 
-def test_a_run_that_was_stopped_goes_on(compared, tmp_path):
+def test_an_unfinished_run_is_resumed(compared, tmp_path):
     class Stop(Exception):
         pass
 
@@ -132,9 +132,9 @@ def test_a_run_that_was_stopped_goes_on(compared, tmp_path):
     assert row.accuracy == compared[1][0].accuracy
 
 
-def test_another_recipe_in_the_folder_is_refused(compared):
+def test_another_recipe_in_the_folder_is_rejected(compared):
     other = dataclasses.replace(VIT, batch_size=50)
-    with pytest.raises(RunError, match=r"vit: holds a run of another recipe"):
+    with pytest.raises(RunError, match=r"vit: contains a run of another recipe"):
         compare([CNN, other], compared[0])
 
 
@@ -145,14 +145,14 @@ def test_another_recipe_in_the_folder_is_refused(compared):
         ({"name": "vit"}, ["different names", "vit, vit"]),
     ],
 )
-def test_recipes_that_cannot_be_compared_are_told(tmp_path, changes, words):
+def test_recipes_that_cannot_be_compared_are_errors(tmp_path, changes, words):
     with pytest.raises(RecipeError) as error:
         compare([VIT, dataclasses.replace(CNN, **changes)], tmp_path)
     assert all(word in str(error.value) for word in words)
     assert not list(tmp_path.iterdir())
 
 
-def test_overrides_are_for_all_recipes(tmp_path, monkeypatch):
+def test_flags_apply_to_all_recipes(tmp_path, monkeypatch):
     seen = {}
     monkeypatch.setattr(
         module, "compare", lambda recipes, folder: seen.update({folder: recipes})
@@ -185,7 +185,7 @@ def test_overrides_are_for_all_recipes(tmp_path, monkeypatch):
         ([], ["recipes"]),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(words, told):
+def test_a_command_line_mistake_is_a_one_line_error(words, told):
     with pytest.raises(RecipeError) as error:
         main(["compare", *words])
     assert "\n" not in str(error.value)

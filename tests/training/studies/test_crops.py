@@ -1,4 +1,4 @@
-"""A small ViT learns three photographs from crops, and is tested on other parts."""
+"""A small ViT learns three photographs from crops; other parts are the test."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from training.recipes import named_recipe
 
 
 @pytest.mark.slow
-def test_a_folder_of_real_jpegs_is_learnt_from_scratch(tmp_path):
+def test_learns_real_jpegs_from_scratch(tmp_path):
     make_folder(tmp_path / "crops")
     recipe = named_recipe("folder_small")
     recipe = dataclasses.replace(

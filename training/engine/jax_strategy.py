@@ -1,4 +1,4 @@
-"""The devices that JAX computes on, and what of a recipe JAX cannot do."""
+"""The devices of a recipe on JAX, and the recipe's values that JAX does not support."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ from ..recipe import Recipe
 
 
 class JaxStrategy:
-    """One device, or several with a piece of each batch, where JAX computes.
+    """Data parallelism on JAX: one device, or several that share each batch.
 
-    It has what is asked of a `tf.distribute.Strategy`: one process feeds all devices,
-    and JAX cuts the global batch.
+    It has those methods of a `tf.distribute.Strategy` that training uses. One process
+    feeds all devices, and JAX divides the global batch.
 
     Args:
         distribution: A `keras.distribution.DataParallel`, or None for one device.
@@ -34,24 +34,24 @@ class JaxStrategy:
         return self.distribution.num_model_replicas if self.distribution else 1
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside, variables are made on, and batches sent to, all devices."""
+        """Context in which variables and batches are placed on all devices."""
         if self.distribution is None:
             return contextlib.nullcontext()
         return self.distribution.scope()
 
     def distribute_datasets_from_function(self, pipeline: Callable[..., Any]):
-        """The pipeline of global batches."""
+        """The dataset of global batches."""
         return pipeline(tf.distribute.InputContext())
 
 
 def make_jax_strategy(recipe: Recipe) -> JaxStrategy:
-    """The devices of a recipe.
+    """The strategy of a recipe on JAX.
 
     Args:
-        recipe: `auto` and `mirrored` are all devices of the kind that JAX prefers.
+        recipe: `auto` and `mirrored` use all devices of JAX's default platform.
 
     Raises:
-        RecipeError: The recipe needs something that only TensorFlow does.
+        RecipeError: The recipe needs something that only TensorFlow supports.
     """
     _refuse_tensorflow_only(recipe)
     tf.config.set_visible_devices([], "GPU")  # they are JAX's; tf.data needs none
@@ -61,7 +61,7 @@ def make_jax_strategy(recipe: Recipe) -> JaxStrategy:
 
 
 def _refuse_tensorflow_only(recipe: Recipe) -> None:
-    """Raises RecipeError with the first thing that JAX cannot do."""
+    """Raise RecipeError for the first value that JAX does not support."""
     refused = {
         "strategy": ("multi_worker", "tpu"),
         "precision": ("mixed_float16",),
@@ -71,12 +71,12 @@ def _refuse_tensorflow_only(recipe: Recipe) -> None:
         value = getattr(recipe, name)
         if value in values:
             raise RecipeError(
-                f"`{name}` must be something else with KERAS_BACKEND=jax, which trains "
-                "in one process, on all devices it sees, compiled and without loss "
-                f"scaling. Received: {value!r}"
+                f"`{name}` must have another value with KERAS_BACKEND=jax, which "
+                "trains in one process, on all visible devices, compiled and without "
+                f"loss scaling. Received: {value!r}"
             )
     if recipe.strategy == "auto" and "TF_CONFIG" in os.environ:
         raise RecipeError(
-            "the environment variable TF_CONFIG must be absent with KERAS_BACKEND=jax, "
-            "which trains in one process"
+            "the environment variable TF_CONFIG must not be set with "
+            "KERAS_BACKEND=jax, which trains in one process"
         )

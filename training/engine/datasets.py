@@ -1,4 +1,4 @@
-"""What each worker feeds its replicas: pipelines of its own part of each batch."""
+"""Distributed datasets: each worker's pipeline of its shard of every batch."""
 
 import math
 from collections.abc import Callable
@@ -6,23 +6,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..engine.trainer import Trainer
-from ..evaluate import BATCH_SIZE
-from ..recipe import Recipe
-from .pipeline import (
+from ..data.labelled_images import Split
+from ..data.pipeline import (
     Shard,
     evaluation_batches,
     in_memory,
     resized_once,
     training_batches,
 )
-from .splits import Split
+from ..engine.trainer import Trainer
+from ..evaluate import BATCH_SIZE
+from ..recipe import Recipe
 
 
 def training_data(
     trainer: Trainer, recipe: Recipe, split: Split, first_step: int, total_steps: int
 ):
-    """The training images of the steps from `first_step` on, for `model.fit`."""
+    """The distributed training batches from `first_step` on, for `model.fit`."""
     preprocessing = trainer.model.preprocessing
     images = resized_once(split, recipe, preprocessing)
     return _distributed(
@@ -34,7 +34,7 @@ def training_data(
 
 
 def validation_arguments(trainer: Trainer, split: Split | None) -> dict[str, Any]:
-    """What `model.fit` needs to validate on a split; nothing without one."""
+    """Arguments of `model.fit` to validate on a split; none without one."""
     if split is None:
         return {}
     preprocessing = trainer.model.preprocessing
@@ -52,10 +52,10 @@ def validation_arguments(trainer: Trainer, split: Split | None) -> dict[str, Any
 
 
 def _distributed(strategy: tf.distribute.Strategy, batches: Callable[[Shard], Any]):
-    """Each worker's own pipeline, without end.
+    """Each worker's own pipeline, repeated without end.
 
-    Of a dataset that may end, several workers would have to agree at each step whether
-    there is more, and the size of a batch would not be known beforehand.
+    With a dataset that ends, several workers would have to agree at each step whether
+    there is another batch, and the batch size would not be static.
     """
 
     def pipeline(context: tf.distribute.InputContext):

@@ -1,20 +1,19 @@
-"""Slices of a source in TensorFlow Datasets' grammar, and what they may not be."""
+"""Splits: slices in TensorFlow Datasets' grammar, shares, and their errors."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from image_splits import noise_split
 
-from training.data.pipeline import load_splits
-from training.data.slices import divide
-from training.data.splits import Source
+from training.data.labelled_images import Source
+from training.data.splits import divide, load_splits
 from training.errors import DataError
 from training.recipe import DataConfig
 
 
 @pytest.fixture
 def source():
-    """100 training, 40 validation and 30 test images, in an order to be kept."""
+    """100 training, 40 validation and 30 test images, not sorted."""
     sizes = {"train": 100, "validation": 40, "test": 30}
     return Source(
         tuple("abc"), {name: noise_split(size) for name, size in sizes.items()}, "test"
@@ -29,7 +28,7 @@ def config(**kwargs):
     return DataConfig("python:some:source", **{"validation": 0.0, **kwargs})
 
 
-def test_percentages_and_numbers_are_places_in_the_parts_order(source):
+def test_slices_count_in_the_parts_order(source):
     train, validation, test = divide(
         source,
         config(train="train[:98%]", validation="train[98%:]", test="validation[10:15]"),
@@ -39,7 +38,7 @@ def test_percentages_and_numbers_are_places_in_the_parts_order(source):
     assert ids(test) == [10, 11, 12, 13, 14]
 
 
-def test_a_slice_may_be_a_sum(source):
+def test_slices_can_be_added(source):
     train, validation, test = divide(
         source, config(train="train[:8]+validation[:5]", validation="train[-10:]")
     )
@@ -50,7 +49,7 @@ def test_a_slice_may_be_a_sum(source):
     np.testing.assert_array_equal(train.labels, labels)
 
 
-def test_a_sum_reads_the_images_of_its_parts(source):
+def test_added_slices_read_the_images_of_their_parts(source):
     train, *_ = divide(
         source, config(train="train[90:93]+validation[:5]+test[7:9]", test="test[:2]")
     )
@@ -62,7 +61,7 @@ def test_a_sum_reads_the_images_of_its_parts(source):
         np.testing.assert_array_equal(image, expected)
 
 
-def test_tensorflow_datasets_takes_the_same_numbers(source):
+def test_slices_match_tensorflow_datasets(source):
     tfds = pytest.importorskip("tensorflow_datasets")
     infos = {
         "train": tfds.core.splits.SplitInfo(
@@ -107,7 +106,7 @@ def test_tensorflow_datasets_takes_the_same_numbers(source):
         ({"test": "nothing"}, "`data.test` must be a slice"),
     ],
 )
-def test_a_wrong_slice_is_one_line(source, settings, message):
+def test_a_wrong_slice_is_a_one_line_error(source, settings, message):
     with pytest.raises(DataError, match=message) as error:
         divide(source, config(**settings))
     assert "\n" not in str(error.value)
@@ -128,7 +127,7 @@ def test_digits_are_shuffled_before_they_are_sliced():
     assert np.bincount(parts.train.labels).min() > 60
 
 
-def test_a_share_and_a_slice_go_together():
+def test_a_share_and_a_slice_can_be_combined():
     splits = load_splits(
         DataConfig("digits", train="train[:1000]", validation=0.1, test="train[1000:]"),
         1,

@@ -1,4 +1,4 @@
-"""The trainer on one device: what stock Keras computes there, and what it refuses."""
+"""The TensorFlow trainer on one device, compared with stock Keras."""
 
 import keras
 import numpy as np
@@ -8,8 +8,8 @@ import tensorflow as tf
 from training.engine import loss_scaling
 from training.engine import optimizer as optimizer_module
 from training.engine.optimizer import make_optimizer
-from training.engine.rebatch import batch_dataset, pad
-from training.engine.trainer import Trainer, clip_by_global_norm
+from training.engine.tensorflow_trainer import TensorFlowTrainer
+from training.engine.trainer import clip_by_global_norm
 from training.recipe import OptimizerConfig
 
 CLASSES = 5
@@ -42,14 +42,14 @@ def trained(model, config=SGD, **options):
         for name in ("steps_per_execution", "jit_compile")
         if name in options
     }
-    trainer = Trainer(model, clip_norm=config.clip_norm, **options)
+    trainer = TensorFlowTrainer(model, clip_norm=config.clip_norm, **options)
     optimizer = make_optimizer(config, config.learning_rate, model)
     trainer.compile(optimizer, **compile_options)
     return trainer, trainer.fit(data, epochs=2, verbose=0).history
 
 
 def stock(model, optimizer, data=None):
-    """The same of stock Keras."""
+    """The history of stock Keras after two epochs."""
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     data = batches() if data is None else data
@@ -61,7 +61,7 @@ def assert_equal_weights(ours, theirs):
         np.testing.assert_allclose(mine, other, atol=1e-6)
 
 
-def test_momentum_and_clipping_are_those_of_stock_keras():
+def test_momentum_and_clipping_match_stock_keras():
     ours, theirs = network(), network()
     config = OptimizerConfig("sgd", learning_rate=0.1, clip_norm=0.2)
     _, history = trained(ours, config)
@@ -73,7 +73,7 @@ def test_momentum_and_clipping_are_those_of_stock_keras():
     assert min(history["gradient_norm"]) > 0.2
 
 
-def test_adamw_is_that_of_stock_keras_but_for_epsilon(monkeypatch):
+def test_adamw_matches_stock_keras_except_epsilon(monkeypatch):
     monkeypatch.setattr(optimizer_module, "EPSILON", 0.0)
     ours, theirs = network(), network()
     config = OptimizerConfig("adamw", learning_rate=1e-2, weight_decay=0.1)
@@ -85,8 +85,8 @@ def test_adamw_is_that_of_stock_keras_but_for_epsilon(monkeypatch):
     np.testing.assert_allclose(history["loss"], expected["loss"], atol=1e-6)
 
 
-def test_accumulation_is_that_of_stock_keras():
-    """There, batches of a quarter, and an update after every fourth."""
+def test_accumulation_matches_stock_keras():
+    """Stock Keras gets batches of a quarter, and updates after every fourth."""
     ours, theirs = network(), network()
     trained(ours, accumulation=4)
     optimizer = keras.optimizers.SGD(0.1, 0.9, gradient_accumulation_steps=4)
@@ -104,7 +104,7 @@ def test_losses_of_layers_count_once_for_each_image():
     assert_equal_weights(ours, theirs)
 
 
-def test_numbers_of_classes_are_the_same_as_one_hot_labels():
+def test_integer_labels_match_one_hot_labels():
     ours, theirs = network(), network()
     _, history = trained(ours, data=batches(labels=NUMBERS))
     _, expected = trained(theirs)
@@ -112,7 +112,7 @@ def test_numbers_of_classes_are_the_same_as_one_hot_labels():
     assert history["accuracy"] == expected["accuracy"]
 
 
-def test_bfloat16_computes_in_halves_and_keeps_the_weights_whole():
+def test_bfloat16_computes_in_half_precision_with_float32_weights():
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         ours = network()
@@ -142,7 +142,7 @@ def test_float16_scales_the_loss_and_unscales_the_gradient(monkeypatch, config):
     assert good_steps == 6
 
 
-def test_the_scale_doubles_after_good_steps_and_halves_down_to_1(monkeypatch):
+def test_loss_scale_doubles_after_finite_steps_and_halves_down_to_1(monkeypatch):
     monkeypatch.setattr(loss_scaling, "LOSS_SCALE_GROWTH", 3)
     scaler, scales = loss_scaling.LossScaler(), []
     for finite in [True] * 4 + [False, True, True, False, True]:
@@ -170,9 +170,9 @@ def test_the_scale_doubles_after_good_steps_and_halves_down_to_1(monkeypatch):
     ],
     ids=lambda optimizer: optimizer.name,
 )
-def test_an_optimizer_whose_options_would_be_left_out_is_refused(optimizer):
+def test_unsupported_optimizer_options_are_rejected(optimizer):
     with pytest.raises(ValueError, match="`optimizer` must .*Received: ") as error:
-        Trainer(network()).compile(optimizer)
+        TensorFlowTrainer(network()).compile(optimizer)
     assert "\n" not in str(error.value)
 
 
@@ -181,9 +181,9 @@ def test_an_optimizer_whose_options_would_be_left_out_is_refused(optimizer):
     [keras.optimizers.SGD(), keras.optimizers.Adam(), keras.optimizers.Lion()],
     ids=lambda optimizer: optimizer.name,
 )
-def test_other_optimizers_of_keras_do_what_they_do_there(optimizer):
+def test_other_keras_optimizers_match_stock_keras(optimizer):
     ours, theirs = network(), network()
-    trainer = Trainer(ours)
+    trainer = TensorFlowTrainer(ours)
     trainer.compile(type(optimizer).from_config(optimizer.get_config()))
     trainer.fit(batches(), epochs=2, verbose=0)
     stock(theirs, optimizer)
@@ -199,7 +199,7 @@ class Calls(keras.callbacks.Callback):
         self.steps.append(batch)
 
 
-def test_several_steps_at_once_end_with_the_epoch():
+def test_steps_per_execution_stops_at_the_end_of_the_epoch():
     trainer, _ = trained(network(), data=batches(4), steps_per_execution=5)
     calls = Calls()
     trainer.fit(batches(4), verbose=0, callbacks=[calls])
@@ -207,8 +207,8 @@ def test_several_steps_at_once_end_with_the_epoch():
     assert int(keras.ops.convert_to_numpy(trainer.optimizer.iterations.value)) == 36
 
 
-def test_several_steps_at_once_need_a_known_length():
-    trainer = Trainer(network())
+def test_steps_per_execution_needs_a_known_length():
+    trainer = TensorFlowTrainer(network())
     trainer.compile(keras.optimizers.SGD(), steps_per_execution=2)
     endless = batches().filter(lambda *batch: True)
     with pytest.raises(
@@ -218,15 +218,15 @@ def test_several_steps_at_once_need_a_known_length():
     trainer.fit(endless.repeat(), steps_per_epoch=3, verbose=0)
 
 
-def test_a_request_to_stop_is_noticed_after_the_step():
+def test_a_stop_request_takes_effect_after_the_step():
     class Stop(keras.callbacks.Callback):
         noticed = ()
 
         def on_train_batch_begin(self, batch, logs=None):
-            trainer.stop_requested = batch == 1
+            trainer.progress.stop_requested = batch == 1
 
         def on_train_batch_end(self, batch, logs=None):
-            self.noticed += (trainer.stopping,)
+            self.noticed += (trainer.progress.stopping,)
 
     trainer, _ = trained(network())
     stop = Stop()
@@ -234,7 +234,7 @@ def test_a_request_to_stop_is_noticed_after_the_step():
     assert stop.noticed == (False, True, False)
 
 
-def test_evaluation_uses_the_averages_and_leaves_the_weights():
+def test_evaluation_uses_averaged_weights_and_restores_the_weights():
     config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
     trainer, _ = trained(network(), config)
     before = trainer.model.get_weights()
@@ -249,7 +249,7 @@ def test_evaluation_uses_the_averages_and_leaves_the_weights():
         np.testing.assert_array_equal(now, then)
 
 
-def test_averages_inside_averages_are_the_averages():
+def test_averaged_weights_can_be_nested():
     config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
     trainer, _ = trained(network(), config)
     before = trainer.model.get_weights()
@@ -279,7 +279,7 @@ def stock_loss(model):
     return float(loss(LABELS, logits))
 
 
-def test_an_error_inside_leaves_the_weights_too():
+def test_an_error_inside_averaged_weights_restores_the_weights():
     config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
     trainer, _ = trained(network(), config)
     before = trainer.model.get_weights()
@@ -288,13 +288,13 @@ def test_an_error_inside_leaves_the_weights_too():
     np.testing.assert_array_equal(trainer.model.get_weights()[0], before[0])
 
 
-def test_the_state_is_all_that_the_next_steps_depend_on():
-    """Dropout, momentum and averages go on from it, bit for bit, in a new trainer."""
+def test_training_continues_bit_for_bit_from_the_state():
+    """In a new trainer; dropout, momentum and averages depend on the state."""
 
     def make(seed):
         keras.utils.set_random_seed(seed)
         model = network(keras.layers.Dropout(0.5))
-        trainer = Trainer(model)
+        trainer = TensorFlowTrainer(model)
         config = OptimizerConfig("adamw", weight_decay=0.1, ema=0.9)
         trainer.compile(make_optimizer(config, 1e-2, model))
         return trainer
@@ -313,61 +313,24 @@ def test_the_state_is_all_that_the_next_steps_depend_on():
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
-def test_gradients_below_the_limit_stay():
+def test_clipping_leaves_gradients_below_the_limit():
     gradients = [tf.constant([3.0]), tf.constant([[4.0]])]
     for limit, factor in ((None, 1), (5.0, 1), (6.0, 1), (2.5, 0.5)):
-        clipped, norm = clip_by_global_norm(gradients, limit)
-        assert float(norm) == 5
+        clipped = clip_by_global_norm(gradients, 5.0, limit)
         assert [float(tf.squeeze(g)) for g in clipped] == [3 * factor, 4 * factor]
 
 
-def test_an_incomplete_batch_is_filled_with_copies_without_weight():
-    images, labels = tf.constant([[1.0], [2], [3]]), tf.constant([1, 2, 3])
-    ours = [part.numpy().tolist() for part in pad((images, labels), 8)]
-    assert ours[0] == [[1], [2], [3], [1], [2], [3], [1], [2]]
-    assert ours[1] == [1, 2, 3, 1, 2, 3, 1, 2]
-    assert ours[2] == [1, 1, 1, 0, 0, 0, 0, 0]
-    *_, weights = pad((images, labels, tf.constant([5.0, 0, 7])), 4)
-    assert weights.numpy().tolist() == [5, 0, 7, 0]
-
-
-def test_no_image_of_a_larger_batch_is_left_out_in_silence():
-    growing = batches(4).concatenate(batches(8))  # of a size that is not static
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the largest"):
-        list(batch_dataset((growing,), None, 2, shuffle=False))
-
-
-@pytest.mark.parametrize(
-    ("count", "batch_size", "parts", "size"),
-    [
-        (48, 16, 4, 16),
-        (48, 20, 4, 20),
-        (48, 18, 4, 20),
-        (5, 32, 4, 8),
-        (48, None, 1, 32),
-    ],
-)
-def test_batches_have_one_size_that_can_be_divided(count, batch_size, parts, size):
-    data = (IMAGES[:count], LABELS[:count])
-    ours = batch_dataset(data, batch_size, parts, shuffle=True)
-    total = 0.0
-    for _, labels, weights in ours:
-        assert labels.shape == (size, CLASSES)
-        total += float(tf.reduce_sum(weights))
-    assert total == count
-
-
 @pytest.mark.parametrize("steps", [2, 4])
-def test_validation_counts_each_image_once_in_several_steps(steps):
+def test_validation_counts_each_image_once_with_steps_per_execution(steps):
     def losses(steps_per_execution):
-        trainer = Trainer(network())
+        trainer = TensorFlowTrainer(network())
         trainer.compile(
             keras.optimizers.SGD(0.1), steps_per_execution=steps_per_execution
         )
         data = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS))
         history = trainer.fit(
             data.batch(12),
-            validation_data=data.batch(16).repeat(),  # as `fit` of a recipe gives it
+            validation_data=data.batch(16).repeat(),  # as in `fit` of a recipe
             validation_steps=3,
             epochs=2,
             verbose=0,
@@ -377,8 +340,8 @@ def test_validation_counts_each_image_once_in_several_steps(steps):
     assert losses(steps) == pytest.approx(losses(1), rel=1e-6)
 
 
-def test_a_batch_that_weighs_nothing_changes_nothing():
-    trainer = Trainer(network())
+def test_a_batch_of_weight_0_changes_no_weights():
+    trainer = TensorFlowTrainer(network())
     trainer.compile(keras.optimizers.SGD(0.1))
     before = trainer.model.get_weights()
     trainer.fit(
@@ -388,10 +351,10 @@ def test_a_batch_that_weighs_nothing_changes_nothing():
         np.testing.assert_array_equal(weight, old)
 
 
-def test_frozen_batch_normalisation_stays():
+def test_frozen_batch_normalization_does_not_change():
     model = network(keras.layers.BatchNormalization(name="norm"))
     optimizer = make_optimizer(OptimizerConfig("sgd", frozen=("norm",)), 0.1, model)
-    trainer = Trainer(model)
+    trainer = TensorFlowTrainer(model)
     trainer.compile(optimizer)
     trainer.fit(IMAGES, LABELS, verbose=0)
     norm = model.get_layer("norm")

@@ -1,0 +1,148 @@
+"""Labelled images with random access, and the sources that provide them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import decoding
+
+from ..errors import DataError
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labelled images with random access.
+
+    Args:
+        labels: int64 [n], the class of each image.
+        classes: Number of classes.
+        read: Function from an image's index, a scalar int64 tensor, to the image, uint8
+            [h, w, C]; usable in a `tf.data` pipeline.
+        names: [n], a name for each image.
+        encoded: Function from an image's index to the contents of its file, a scalar
+            string tensor; None where there are only pixels.
+        channels: C, 1 for gray or 3 for RGB.
+        fitted: Whether the images are already resized and cropped to the model's size.
+    """
+
+    labels: np.ndarray[Any, Any]
+    classes: int
+    read: Callable[[tf.Tensor], tf.Tensor]
+    names: Sequence[str]
+    encoded: Callable[[tf.Tensor], tf.Tensor] | None = None
+    channels: int = 3
+    fitted: bool = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read_part(
+        self, index: tf.Tensor, choose_window: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.Tensor:
+        """Read a part of an image; of a JPEG only that part is decoded.
+
+        Args:
+            index: Scalar int64 tensor, the image's index.
+            choose_window: See `keras_vit.decoding.decode_and_crop`.
+
+        Returns:
+            uint8 [height, width, C].
+        """
+        if self.encoded is not None:
+            contents = self.encoded(index)
+            return decoding.decode_and_crop(contents, choose_window, self.channels)
+        image = self.read(index)
+        top, left, height, width = tf.unstack(choose_window(tf.shape(image)))
+        return tf.slice(image, [top, left, 0], [height, width, image.shape[-1]])
+
+    def subset(self, indices: np.ndarray[Any, Any]) -> "Split":
+        """The images of these indices, in this order."""
+        chosen = tf.constant(indices, tf.int64)
+        encoded = self.encoded
+        return dataclasses.replace(
+            self,
+            labels=self.labels[indices],
+            read=lambda index: self.read(chosen[index]),
+            names=[self.names[index] for index in indices],
+            encoded=encoded and (lambda index: encoded(chosen[index])),
+        )
+
+    def with_pixels(self, images: np.ndarray[Any, Any]) -> "Split":
+        """The same examples with images in the model's size: uint8 [n, H, W, C]."""
+        pixels = tf.constant(images)
+        return dataclasses.replace(
+            self, read=lambda index: pixels[index], encoded=None, fitted=True
+        )
+
+
+def encoded_split(
+    origin: str,
+    encoded: Callable[[tf.Tensor], tf.Tensor],
+    labels: np.ndarray[Any, Any],
+    classes: int,
+    names: Sequence[str],
+    channels: int,
+) -> Split:
+    """Make a split of encoded images.
+
+    Args:
+        origin: The split's name in error messages.
+        encoded: Function from an image's index to its file's contents.
+        labels: Integers [n].
+        classes: Number of classes.
+        names: [n], a name for each image.
+        channels: 1 for gray images, 3 for RGB.
+
+    Raises:
+        DataError: There are no images, or a label is out of range.
+    """
+    if not len(labels):
+        raise DataError(f"{origin}: there are no images")
+    if (wrong := (labels < 0) | (labels >= classes)).any():
+        raise DataError(
+            f"{origin}: labels must be from 0 to {classes - 1}, as there are {classes} "
+            f"classes. Received: {labels[wrong][0]} for {names[int(wrong.argmax())]}"
+        )
+    return Split(
+        labels.astype(np.int64),
+        classes,
+        lambda index: decoding.decode_image(encoded(index), channels),
+        names,
+        encoded,
+        channels,
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images and classes of a source.
+
+    Args:
+        class_names: One name for each class.
+        parts: The source's own parts: `train` (all images, where there is no other
+            part), `validation`, `test`.
+        test_part: Name of the part with the test images, or None.
+        bad_images: Name and error of each invalid image that was skipped.
+        ordered: Whether the images are sorted (by class, by writer), so that slices
+            have to be taken of a shuffled order.
+    """
+
+    class_names: tuple[str, ...]
+    parts: Mapping[str, Split]
+    test_part: str | None = None
+    bad_images: tuple[str, ...] = ()
+    ordered: bool = False
+
+    @property
+    def train(self) -> Split:
+        """The training images, or all images."""
+        return self.parts["train"]
+
+    @property
+    def test(self) -> Split | None:
+        """The test images, or None where the source does not divide its images."""
+        return None if self.test_part is None else self.parts[self.test_part]

@@ -1,0 +1,98 @@
+"""Gradients of a replica's images on TensorFlow, accumulated over micro-batches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from .loss_scaling import LossScaler
+
+
+class MicroBatchGradients:
+    """Forward and backward pass of a replica's images, one micro-batch at a time.
+
+    Args:
+        model: The plain model.
+        loss_of: The loss of each example; see `losses.make_loss`.
+        scaler: Scales the loss where the model computes in float16, else None.
+        accumulation: Number of micro-batches.
+        jit_compile: Whether to compile the pass of a micro-batch with XLA.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        loss_of: Callable[..., Any],
+        scaler: LossScaler | None,
+        accumulation: int,
+        jit_compile: bool,
+    ):
+        self.model = model
+        self.loss_of = loss_of
+        self.scaler = scaler
+        self.accumulation = accumulation
+        self.forward_backward: Callable[..., Any] = self._forward_backward
+        if jit_compile:
+            self.forward_backward = tf.function(
+                self._forward_backward, jit_compile=True, autograph=False
+            )
+
+    def __call__(self, images, labels, weights):
+        """Sum over the replica's images.
+
+        Returns:
+            Gradients of the sum of weighted losses and the sum of weights, both divided
+            by the size of a micro-batch; each image's loss [b] and logits [b, classes].
+        """
+        if self.accumulation == 1:
+            return self.forward_backward(images, labels, weights)
+        parts = [self._divide(tensor) for tensor in (images, labels, weights)]
+        gradients, count, losses, logits = self.forward_backward(*(p[0] for p in parts))
+        all_losses = tf.TensorArray(tf.float32, self.accumulation).write(0, losses)
+        all_logits = tf.TensorArray(tf.float32, self.accumulation).write(0, logits)
+
+        def add(index, gradients, count, all_losses, all_logits):
+            part = self.forward_backward(*(p[index] for p in parts))
+            gradients = [a + b for a, b in zip(gradients, part[0], strict=True)]
+            all_losses = all_losses.write(index, part[2])
+            all_logits = all_logits.write(index, part[3])
+            return index + 1, gradients, count + part[1], all_losses, all_logits
+
+        _, gradients, count, all_losses, all_logits = tf.while_loop(
+            lambda index, *_: index < self.accumulation,
+            add,
+            (1, gradients, count, all_losses, all_logits),
+            parallel_iterations=1,  # else all activations are in memory at once
+        )
+        return gradients, count, all_losses.concat(), all_logits.concat()
+
+    def _divide(self, tensor):
+        """[b, ...] -> [accumulation, b / accumulation, ...]."""
+        size = tensor.shape[0] // self.accumulation
+        return tf.reshape(tensor, [self.accumulation, size, *tensor.shape[1:]])
+
+    def _forward_backward(self, images, labels, weights):
+        """`__call__` for a single micro-batch."""
+        with tf.GradientTape() as tape:
+            logits = tf.cast(self.model(images, training=True), tf.float32)
+            losses = self.loss_of(labels, logits)
+            objective = self._objective(losses, weights)
+        gradients = tape.gradient(
+            objective,
+            [v.value for v in self.model.trainable_variables],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return gradients, _mean_weight(weights), losses, logits
+
+    def _objective(self, losses, weights):
+        """The sum of weighted losses divided by the micro-batch's size, scaled."""
+        total = tf.reduce_sum(losses * weights) / weights.shape[0]
+        if self.model.losses:
+            total += tf.add_n(self.model.losses) * _mean_weight(weights)
+        return total if self.scaler is None else total * self.scaler.scale
+
+
+def _mean_weight(weights):
+    # The mean, so that half precision can represent sums of gradients.
+    return tf.reduce_sum(weights) / weights.shape[0]

@@ -1,0 +1,60 @@
+"""The progress of a run: its step, where it resumed, and whether it must stop."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Progress:
+    """Where a run is, shared by the trainer, the recorder and the signal handler.
+
+    The trainer counts steps and epochs, the recorder sets `first_step` from a
+    checkpoint, and the handler of SIGTERM sets `stop_requested`.
+
+    Attributes:
+        epoch: Finished Keras epochs.
+        epoch_step: Finished steps of the current epoch, skipped ones included.
+        steps_per_epoch: Steps of a Keras epoch; None where the dataset does not know
+            its length, which a run that resumes always does.
+        first_step: The step of the checkpoint from which the run resumes. The trainer
+            skips the steps of the first epoch up to it.
+        stop_requested: Whether this process was asked to stop.
+        stopping: Whether all workers have agreed to stop after the current step.
+    """
+
+    epoch: int = 0
+    epoch_step: int = 0
+    steps_per_epoch: int | None = None
+    first_step: int = 0
+    stop_requested: bool = False
+    stopping: bool = False
+
+    @property
+    def step(self) -> int:
+        """Finished steps of the whole run."""
+        return self.epoch * (self.steps_per_epoch or 0) + self.epoch_step
+
+    @property
+    def skipping(self) -> bool:
+        """Whether the steps counted so far were done before the run resumed."""
+        return self.step <= self.first_step
+
+    @property
+    def at_epoch_end(self) -> bool:
+        """Whether the current epoch has no step left."""
+        return self.epoch_step == self.steps_per_epoch
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start counting the steps of an epoch, itself counted from 0."""
+        self.epoch, self.epoch_step = epoch, 0
+
+    def advance(self, steps_per_execution: int) -> int:
+        """Count the steps of one execution; the last one of an epoch may be shorter.
+
+        Returns:
+            The number of steps to execute.
+        """
+        steps = steps_per_execution
+        if self.steps_per_epoch is not None:
+            steps = min(steps, self.steps_per_epoch - self.epoch_step)
+        self.epoch_step += steps
+        return steps

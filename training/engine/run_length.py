@@ -1,0 +1,45 @@
+"""The length of a run: all its steps, and the steps between two evaluations."""
+
+from dataclasses import dataclass
+
+from ..recipe import Recipe, require
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """The length of a run.
+
+    Args:
+        steps: Steps of the whole run.
+        interval: Steps between two evaluations, a Keras epoch.
+        steps_per_pass: Steps in a pass over the images.
+    """
+
+    steps: int
+    interval: int
+    steps_per_pass: int
+
+
+def run_length(recipe: Recipe, steps_per_pass: int) -> RunLength:
+    """The length of a run whose images make `steps_per_pass` batches.
+
+    Where the recipe counts in steps, an interval is the longest that divides them and
+    is no longer than a pass over the images, or than a twentieth of the run.
+
+    Raises:
+        RecipeError: No interval of a reasonable length divides the steps.
+    """
+    if recipe.steps is None:
+        steps = recipe.epochs * steps_per_pass
+        return RunLength(steps, steps_per_pass, steps_per_pass)
+    steps = recipe.steps
+    longest = min(steps, max(steps_per_pass, steps // 20))
+    interval = next(n for n in range(longest, 0, -1) if steps % n == 0)
+    require(
+        interval > longest // 4,
+        "steps",
+        f"a multiple of a number from {longest // 4 + 1} to {longest}, the steps "
+        "between two evaluations",
+        steps,
+    )
+    return RunLength(steps, interval, steps_per_pass)

@@ -1,0 +1,265 @@
+"""Training on TensorFlow: `fit` that is correct under every `tf.distribute` strategy.
+
+Keras 3.15 clips each replica's gradient before the sum over replicas, checks for
+overflow on one replica only, gives every replica the same dropout mask, and raises on
+accumulation, `steps_per_execution` and MultiWorkerMirroredStrategy. Here a step is
+
+    each replica    forward and backward pass of its images, in micro-batches
+    all replicas    one all-reduce: the sums of gradients and of the images' weights
+    each replica    divide, check for overflow, clip at the global norm
+    all replicas    the optimizer's update of each copy of the weights
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from .loss_scaling import LossScaler
+from .micro_batches import MicroBatchGradients
+from .rebatch import batch_dataset, unpack
+from .trainer import Trainer, clip_by_global_norm
+
+ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
+MASK_OFFSET = 7919  # between the dropout seeds of two replicas
+
+
+class TensorFlowTrainer(Trainer):
+    """A `Trainer` for KERAS_BACKEND=tensorflow and any `tf.distribute` strategy."""
+
+    def __init__(self, model: keras.Model, *args, **kwargs):
+        super().__init__(model, *args, **kwargs)
+        self.scaler: LossScaler | None = None
+        if model.dtype_policy.compute_dtype == "float16":
+            self.scaler = LossScaler()
+        self.replica_batch_size: int | None = None
+        self.statistics = [
+            statistic
+            for layer in model._flatten_layers()
+            if isinstance(layer, keras.layers.BatchNormalization)
+            for statistic in (layer.moving_mean, layer.moving_variance)
+        ]
+        self._separate_dropout_masks()
+
+    def compile(
+        self,
+        optimizer,
+        metrics=("accuracy",),
+        steps_per_execution: int = 1,
+        jit_compile: bool = False,
+    ):
+        """See `Trainer.compile`."""
+        super().compile(optimizer, metrics, steps_per_execution)
+        self.gradients = MicroBatchGradients(
+            self.model, self.loss_of, self.scaler, self.accumulation, jit_compile
+        )
+        # In a function, because only there several workers can add up what each has.
+        self._metric_totals = tf.function(
+            lambda: [tf.identity(v.value) for v in self._metric_variables()],
+            autograph=False,
+        )
+
+    def _training_batches(self, data, batch_size, shuffle: bool):
+        dataset = super()._training_batches(data, batch_size, shuffle)
+        # TensorFlow forgets the size of a replica's batch where there are several
+        # workers.
+        size = None
+        if isinstance(dataset, tf.data.Dataset):
+            size = dataset.element_spec[1].shape[0]
+            size //= self.distribute_strategy.num_replicas_in_sync
+        if size != self.replica_batch_size:
+            self.replica_batch_size = size
+            self.train_function = None
+        return dataset
+
+    # One step, on one replica.
+
+    def train_replica(self, batch, stop):
+        """One training step on one replica.
+
+        Args:
+            batch: The replica's images, labels and, if there are any, weights.
+            stop: float32 scalar, above 0 where this worker was asked to stop.
+
+        Returns:
+            The gradient's global norm before clipping; `stop` summed over replicas.
+        """
+        images, labels, weights = unpack(batch)
+        if labels.shape[0] is None:
+            for tensor in (images, labels, weights):
+                tensor.set_shape([self.replica_batch_size, *tensor.shape[1:]])
+        gradients, count, losses, logits = self.gradients(images, labels, weights)
+        self._update_metrics(labels, logits, losses, weights)
+        stop = tf.identity(stop)  # on this replica's device and in this loop's body
+        replica = tf.distribute.get_replica_context()
+        *gradients, count, stop = replica.all_reduce("sum", [*gradients, count, stop])
+        self._average_statistics(replica)
+        if self.scaler is not None:
+            count *= self.scaler.scale
+        # Where all images of a batch weigh 0, so does its gradient.
+        gradients = [tf.math.divide_no_nan(g, count) for g in gradients]
+        norm = tf.linalg.global_norm(gradients)
+        gradients = clip_by_global_norm(gradients, norm, self.clip_norm)
+        replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
+        return norm, stop
+
+    def _average_statistics(self, replica):
+        """Average the moving statistics of batch normalization over the replicas.
+
+        Each replica normalizes by its own images, as in stock Keras and in PyTorch.
+        """
+        if not self.statistics or replica.num_replicas_in_sync == 1:
+            return
+        own = [tf.identity(variable.value) for variable in self.statistics]
+        for variable, mean in zip(
+            self.statistics, replica.all_reduce("mean", own), strict=True
+        ):
+            variable.assign(mean)
+
+    def _apply(self, strategy, gradients, finite):
+        """Update the weights, in cross-replica context."""
+
+        def update():
+            # Not `optimizer.apply`, which would sum over the replicas once more.
+            rate = self.optimizer.learning_rate
+            for variable, gradient in zip(
+                self.model.trainable_variables, gradients, strict=True
+            ):
+                strategy.extended.update(
+                    variable.value,
+                    lambda v, g: self.optimizer.update_step(g, v, rate),
+                    args=(gradient,),
+                    group=False,
+                )
+            self.optimizer.iterations.assign_add(1)
+
+        if self.scaler is None:
+            update()
+        else:
+            finite = strategy.experimental_local_results(finite)[0]
+            tf.cond(finite, update, lambda: None)
+            self.scaler.update(finite)
+
+    def test_replica(self, batch):
+        """Add one batch of an evaluation to the metrics, on one replica."""
+        images, labels, weights = unpack(batch)
+        logits = tf.cast(self.model(images, training=False), tf.float32)
+        losses = self.loss_of(labels, logits)
+        self._update_metrics(labels, logits, losses, weights)
+
+    # Steps, on all replicas.
+
+    def make_train_function(self, force=False):
+        """Create the function that `fit` calls for `steps_per_execution` steps."""
+        if self.train_function is not None and not force:
+            return
+        strategy = self.distribute_strategy
+
+        @tf.autograph.experimental.do_not_convert
+        def step(batch, stop):
+            results = strategy.run(self.train_replica, args=(batch, stop))
+            return [strategy.experimental_local_results(r)[0] for r in results]
+
+        @tf.function(reduce_retracing=True)
+        def execute(iterator, steps, stop):
+            for _ in tf.range(steps - 1):
+                step(next(iterator), stop)
+            norm, stop = step(next(iterator), stop)
+            return {**self.get_metrics_result(), "gradient_norm": norm}, stop
+
+        @tf.function(reduce_retracing=True, autograph=False)
+        def execute_on(batch, stop):
+            norm, stop = step(batch, stop)
+            return {**self.get_metrics_result(), "gradient_norm": norm}, stop
+
+        def train_function(iterator):
+            steps = self.progress.advance(self.steps_per_execution)
+            if self.progress.skipping:
+                return self.get_metrics_result()
+            stop = tf.constant(float(self.progress.stop_requested))
+            if isinstance(iterator, ITERATORS):
+                logs, stop = execute(iterator, tf.constant(steps), stop)
+            else:
+                logs, stop = execute_on(self._next_batch(iterator), stop)
+            self.progress.stopping = bool(stop > 0)
+            return logs
+
+        self.train_function = train_function
+
+    def make_test_function(self, force=False):
+        """Create the function that `evaluate` calls for several batches."""
+        if self.test_function is not None and not force:
+            return
+        strategy = self.distribute_strategy
+
+        @tf.function(reduce_retracing=True, autograph=False)
+        def execute(batch):
+            strategy.run(self.test_replica, args=(batch,))
+
+        def test_function(iterator):
+            for step in range(self._next_test_steps()):
+                try:
+                    batch = self._next_batch(iterator)
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    if step == 0:
+                        raise
+                    break
+                execute(batch)
+            return self.get_metrics_result()
+
+        self.test_function = test_function
+
+    def _next_batch(self, iterator):
+        """A batch for `strategy.run`, also where Keras iterates over arrays."""
+        batch = next(iterator)
+        if isinstance(iterator, ITERATORS):
+            return batch
+        arrays = tuple(array for array in batch if array is not None)
+        batch = (tf.data.Dataset.from_tensors(arrays),)
+        batch = batch_dataset(batch, None, self._parts, shuffle=False)
+        return next(
+            iter(self.distribute_strategy.experimental_distribute_dataset(batch))
+        )
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Do nothing: all is built, and Keras fails on a PerReplica (keras#20585)."""
+
+    # State.
+
+    def _extra_state(self) -> dict[str, list[keras.Variable]]:
+        return {"scaler": [] if self.scaler is None else self.scaler.variables}
+
+    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """See `Trainer.state_arrays`."""
+        state = self.state()
+        totals = iter(self._metric_totals())
+        return {
+            name: keras.ops.convert_to_numpy(
+                next(totals) if name.startswith("metric") else v.value
+            )
+            for name, v in state.items()
+        }
+
+    def set_state(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        """See `Trainer.set_state`."""
+        super().set_state(arrays)
+        self._separate_dropout_masks()
+
+    def _separate_dropout_masks(self):
+        """Give each replica its own seeds, as offsets from the first replica's."""
+        weights = {id(weight) for weight in self.model.weights}
+        seeds = [v.value for v in self.model.variables if id(v) not in weights]
+        if not seeds:
+            return
+
+        def separate(first):
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for seed, value in zip(seeds, first, strict=True):
+                offset = tf.cast(replica * MASK_OFFSET, value.dtype)
+                seed.assign(value + tf.stack([offset, tf.zeros_like(offset)]))
+
+        first = [tf.identity(seed) for seed in seeds]
+        self.distribute_strategy.run(
+            tf.function(separate, autograph=False), args=(first,)
+        )
