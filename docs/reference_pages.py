@@ -1,0 +1,102 @@
+"""The reference pages, which list the public names of each package."""
+
+import inspect
+import types
+
+import keras_vit
+import serving.client
+from markdown_table import table
+
+
+def library() -> str:
+    """`keras_vit`: classes, functions, and the models of published sizes."""
+    members = _members(keras_vit)
+    named = [n for n, m in members.items() if inspect.isfunction(m) and n[0].isupper()]
+    classes = [n for n, m in members.items() if inspect.isclass(m)]
+    functions = [
+        n for n, m in members.items() if inspect.isfunction(m) and n not in named
+    ]
+    sizes = [[f"`{name}`", _first_line(members[name])] for name in named]
+    return "\n\n".join(
+        [
+            "## Classes",
+            *(_directive("autoclass", f"keras_vit.{name}", True) for name in classes),
+            "## Functions",
+            *(_directive("autofunction", f"keras_vit.{name}") for name in functions),
+            "## Models of published sizes",
+            "All take the arguments of `ViTB16`.",
+            table(["constructor", "model"], sizes),
+            _directive("autofunction", "keras_vit.ViTB16"),
+        ]
+    )
+
+
+def layers() -> str:
+    """`keras_vit.layers` and `keras_vit.decoding`."""
+    decoding = _members(keras_vit.decoding)
+    return "\n\n".join(
+        [
+            *(
+                _directive("autoclass", f"keras_vit.layers.{name}")
+                for name in _members(keras_vit.layers)
+            ),
+            "## Image decoding",
+            *(
+                _directive("autofunction", f"keras_vit.decoding.{name}")
+                for name, member in decoding.items()
+                if inspect.isfunction(member)
+            ),
+        ]
+    )
+
+
+def weights() -> str:
+    """What `keras_vit.weights` has beside the names in `keras_vit`."""
+    own = {
+        name: member
+        for name, member in _members(keras_vit.weights).items()
+        if name not in keras_vit.__all__
+    }
+    return "\n\n".join(
+        _directive(
+            "autoclass" if inspect.isclass(member) else "autofunction",
+            f"keras_vit.weights.{name}",
+            inspect.isclass(member),
+        )
+        for name, member in own.items()
+        if inspect.isclass(member) or inspect.isfunction(member)
+    )
+
+
+def client() -> str:
+    """`serving.client`: clients, answers, errors."""
+    members = _members(serving.client)
+    errors = [n for n, m in members.items() if issubclass(m, Exception)]
+    clients = [n for n in members if n.endswith("Client")]
+    answers = [n for n in members if n not in errors + clients]
+    parts = []
+    for title, names in [("Clients", clients), ("Answers", answers)]:
+        parts += [f"## {title}"]
+        parts += [_directive("autoclass", f"serving.client.{n}", True) for n in names]
+    parts += ["## Errors"]
+    parts += [_directive("autoexception", f"serving.client.{name}") for name in errors]
+    return "\n\n".join(parts)
+
+
+def _members(module: types.ModuleType) -> dict[str, object]:
+    return {
+        name: getattr(module, name)
+        for name in module.__all__
+        if not name.startswith("__")
+    }
+
+
+def _first_line(member: object) -> str:
+    return (inspect.getdoc(member) or "").splitlines()[0]
+
+
+def _directive(kind: str, name: str, members: bool = False) -> str:
+    """An autodoc directive; its docstring is reStructuredText inside a Markdown page."""
+    options = ":members:\n:inherited-members: Functional, Model, Layer, Exception\n" if members else ""
+    lines = [f".. {kind}:: {name}", *(f"   {line}" for line in options.splitlines())]
+    return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
