@@ -1,4 +1,4 @@
-"""Refuses Keras's backends other than TensorFlow and JAX, when it is imported."""
+"""Check on import that Keras runs on TensorFlow or JAX."""
 
 import sys
 
@@ -6,7 +6,7 @@ SUPPORTED = ("tensorflow", "jax")
 
 
 def _check() -> None:
-    """ImportError for another backend, also for one whose package is not installed."""
+    """Raise ImportError for another backend, installed or not."""
     failure = None
     try:
         import keras  # noqa: F401

@@ -1,4 +1,4 @@
-"""A classifier around any Keras backbone, in the form of this library's models."""
+"""Image classifier around any Keras backbone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from keras_vit.preprocessing import ImagePreprocessing
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImageClassifier(ImageModel):
-    """Preprocessing, a backbone, and a linear classifier that knows its classes.
+    """Preprocessing, a backbone, and a linear classifier with named classes.
 
     It gives other networks, such as those of `keras.applications`, what the models of
     this library have: raw pixels in, logits out, and a `.keras` file that says how
@@ -37,7 +37,7 @@ class ImageClassifier(ImageModel):
         ValueError: An argument that does not fit.
     """
 
-    _reads_normalised = False  # that is the backbone's affair
+    _reads_normalised = False  # the backbone may normalise by itself
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ImageClassifier(ImageModel):
 
 
 def _check_backbone(backbone) -> None:
-    """ValueError for what does not lead from images of one size to vectors."""
+    """Raise ValueError unless it maps images of one size to vectors."""
     inputs = getattr(backbone, "input_shape", ())
     outputs = getattr(backbone, "output_shape", ())
     if len(inputs) != 4 or None in inputs[1:] or len(outputs) != 2:

@@ -1,4 +1,4 @@
-"""What a model costs, in closed form: parameters, operations, memory."""
+"""Cost of a model in closed form: parameters, FLOPs, memory."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from keras_vit.specs import (
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """The cost of one model on one image.
+    """Cost of one model on one image.
 
     Args:
         tokens: Number N of tokens in the encoder, class token included; 0 in a ResNet.
@@ -46,13 +46,13 @@ def variant_costs(
     classes: int | None = 1000,
     bytes_per_value: int = 4,
 ) -> Costs:
-    """The cost of a model by its name: `"B/16"`, `"R50+B/16"` or `"R50x1"`.
+    """Compute the cost of a model by its name: `"B/16"`, `"R50+B/16"` or `"R50x1"`.
 
     Returns:
         The `Costs`, for one image.
 
     Raises:
-        ValueError: There is no such model, or `image_size` does not fit it.
+        ValueError: An unknown model, or an `image_size` that does not fit it.
     """
     if variant.startswith("R") and "/" not in variant:
         blocks, width = parse_resnet(variant)
@@ -79,7 +79,7 @@ def model_costs(
     class_token: bool = True,
     bytes_per_value: int = 4,
 ) -> Costs:
-    """Counts the cost of a ViT with a class-token or mean-pooling head.
+    """Compute the cost of a ViT with class-token or average pooling.
 
     Args:
         spec: Width, depth, MLP width and heads, and a hybrid's stem.
@@ -94,13 +94,13 @@ def model_costs(
         The `Costs`, for one image.
 
     Raises:
-        ValueError: `image_size` is no multiple of what a patch sees.
+        ValueError: `image_size` is not a multiple of what a patch sees.
     """
     height, width = image_size_pair(image_size)
     pixels = patch_side(patch_size, spec.resnet_blocks)
     if height % pixels or width % pixels:
         hybrid = spec.resnet_blocks is not None
-        step = f" times the stem's step: of {pixels}" if hybrid else ""
+        step = f" times the stem's stride: of {pixels}" if hybrid else ""
         raise ValueError(
             f"`image_size` must be a multiple of `patch_size`{step}. "
             f"Received: image_size={image_size}, patch_size={patch_size}"
@@ -126,7 +126,7 @@ def resnet_costs(
     classes: int | None = 1000,
     bytes_per_value: int = 4,
 ) -> Costs:
-    """Counts the cost of a BiT ResNet.
+    """Compute the cost of a BiT ResNet.
 
     Args:
         blocks: Units in each stage.
@@ -168,7 +168,7 @@ class _Map:
 
 
 class _Sums:
-    """Adds up the costs of a network's parts; activations in values."""
+    """Running sums over the parts of a network; activations in values."""
 
     def __init__(self) -> None:
         self.parameters = 0

@@ -1,7 +1,7 @@
-"""Image files to pixels in TensorFlow operations, for training and for serving.
+"""Decoding and resizing of image files in TensorFlow operations.
 
 The one module of this package that needs TensorFlow, which it imports when a function
-is first called. Every function can stand in a `tf.data` pipeline and in a SavedModel.
+is first called. Every function works in a `tf.data` pipeline and in a SavedModel.
 """
 
 import os
@@ -25,7 +25,7 @@ CHANNELS = (1, 3)
 
 
 def decode_image(image_bytes, channels: int = 3):
-    """Decodes a JPEG, PNG, GIF, BMP or WebP file.
+    """Decode a JPEG, PNG, GIF, BMP or WebP file.
 
     An animation gives its first frame, 16 bits are reduced to 8, transparency is
     dropped, CMYK becomes RGB. Rotation stored as EXIF is not applied.
@@ -51,11 +51,11 @@ def decode_image(image_bytes, channels: int = 3):
 
 
 def decode_and_crop(image_bytes, choose_window, channels: int = 3):
-    """The part of an image file that a function chooses, as `decode_image` reads it.
+    """Decode the part of an image file that a function chooses.
 
     Of a JPEG only that part is decoded, which costs less. Where its colours have half
-    the resolution, the outermost columns may differ by a few levels, as they are
-    interpolated without the pixels outside.
+    the resolution, the outermost columns may differ from `decode_image` by a few
+    levels, as they are interpolated without the pixels outside.
 
     Args:
         image_bytes: Scalar string tensor: the file's contents.
@@ -82,7 +82,7 @@ def decode_and_crop(image_bytes, choose_window, channels: int = 3):
 
 
 def _with_channels(image, channels: int):
-    """RGB [h, w, 3] to [h, w, channels], with a shape that says so."""
+    """RGB [h, w, 3] to [h, w, channels], with a static shape."""
     import tensorflow as tf
 
     image = tf.ensure_shape(image, [None, None, 3])
@@ -90,7 +90,7 @@ def _with_channels(image, channels: int):
 
 
 def resize_image(image, preprocessing: "ImagePreprocessing"):
-    """Resizes and crops one image by the model's own policy.
+    """Resize and crop one image by the model's preprocessing policy.
 
     Args:
         image: Tensor [h, w, C], 0 to 255.
@@ -114,7 +114,7 @@ def resize_image(image, preprocessing: "ImagePreprocessing"):
 
 
 def to_bytes(image, preprocessing: "ImagePreprocessing"):
-    """Rounds a resized image to uint8, and states its size: [H, W, C].
+    """Round a resized image to uint8 with the static shape [H, W, C].
 
     Args:
         image: float32 tensor, resized with the layer's interpolation.
@@ -130,7 +130,7 @@ def to_bytes(image, preprocessing: "ImagePreprocessing"):
 
 
 def decode_and_resize(image_bytes, preprocessing: "ImagePreprocessing", channels=3):
-    """`decode_image`, then `resize_image`: a file to the model's input.
+    """Decode an image file and resize it to the model's input.
 
     Args:
         image_bytes: Scalar string tensor: the file's contents.
@@ -144,7 +144,7 @@ def decode_and_resize(image_bytes, preprocessing: "ImagePreprocessing", channels
 
 
 def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[Any, Any]:
-    """Reads one image file.
+    """Read one image file.
 
     Args:
         path: The file.

@@ -292,7 +292,7 @@ class MLP(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StochasticDepth(keras.layers.Layer):
-    """Drops a residual branch for whole examples while training (arXiv:1603.09382).
+    """Drop a residual branch for whole examples while training (arXiv:1603.09382).
 
     Args:
         rate: Probability in [0, 1) that an example skips the branch. The branches
@@ -334,7 +334,7 @@ class StochasticDepth(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerScale(keras.layers.Layer):
-    """Multiplies a residual branch by a learned vector (arXiv:2103.17239, section 2).
+    """Multiply a residual branch by a learned vector (arXiv:2103.17239, section 2).
 
     Args:
         initial_value: Of each element: 0.1 up to 18 blocks, 1e-5 up to 24 and 1e-6
@@ -491,7 +491,7 @@ class EncoderBlock(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialEncoderBlock(keras.layers.Layer):
-    """Attention within the rows, then within the columns (appendix D.6).
+    """Axial attention: within the rows, then within the columns (appendix D.6).
 
     Two `EncoderBlock`s with weights of their own, `rows` and `columns`: each patch
     attends to its row, passes an MLP, attends to its column, passes another.
@@ -540,7 +540,7 @@ class AxialEncoderBlock(keras.layers.Layer):
 
 
 def _prepend(tokens, patches):
-    """[1, R, D] in front of every image's [B, N, D]."""
+    """Concatenate [1, R, D] and every image's [B, N, D]."""
     shape = (ops.shape(patches)[0], *tokens.shape[1:])
     tokens = ops.broadcast_to(ops.cast(tokens, patches.dtype), shape)
     return ops.concatenate([tokens, patches], axis=1)
@@ -548,7 +548,7 @@ def _prepend(tokens, patches):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(keras.layers.Layer):
-    """Prepends one learned token, initialised to zero (section 3.1, equation 1).
+    """Prepend one learned token, initialised to zero (section 3.1, equation 1).
 
     Call arguments:
         patches: Tensor [B, N, D].
@@ -576,7 +576,7 @@ class ClassToken(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(keras.layers.Layer):
-    """Prepends learned tokens that no pooling reads (arXiv:2309.16588, section 2.2).
+    """Prepend learned tokens that no pooling reads (arXiv:2309.16588, section 2.2).
 
     Args:
         count: Number R of register tokens.
@@ -612,18 +612,18 @@ class RegisterTokens(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchDropout(keras.layers.Layer):
-    """Leaves out random patches of each image while training (arXiv:2212.00794).
+    """Drop random patches of each image in training (arXiv:2212.00794).
 
-    What is left is a shorter sequence, which trains faster; its order stays.
+    The shorter sequence, in its order, trains faster.
 
     Args:
-        rate: Part of the patches in [0, 1) to leave out; at least one patch stays.
+        rate: Fraction of the patches in [0, 1) to drop; at least one patch stays.
         prefix_tokens: Leading tokens that always stay.
         seed: Integer or `keras.random.SeedGenerator`.
 
     Call arguments:
         tokens: Tensor [B, prefix + N, D], the number of tokens static.
-        training: Nothing is left out unless true.
+        training: Nothing is dropped unless true.
 
     Returns:
         Tensor [B, prefix + max(1, floor(N (1 - rate))), D] while training, the
@@ -670,7 +670,7 @@ class PatchDropout(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionPooling(keras.layers.Layer):
-    """A learned query attends to all tokens: the MAP head (arXiv:2106.04560, 3.3).
+    """Attention pooling by a learned query, the MAP head (arXiv:2106.04560, 3.3).
 
     Args:
         mlp_dim: Width M of the MLP that follows the attention.

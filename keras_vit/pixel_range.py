@@ -1,24 +1,24 @@
-"""Notices images in another range of values than a model reads."""
+"""Detection of images in another pixel range than a model reads."""
 
 import keras
 import numpy as np
 
-LOOKED_AT = 32  # images, of those that are given at once
-# ImageNet's statistics take no image beyond 2.7, one's own rarely beyond this.
+CHECKED = 32  # images at most, of an array
+# ImageNet's statistics map no pixel beyond 2.7, a user's own rarely beyond this.
 NORMALISED = 10.0
 
 
 def problem(images, raw: bool) -> str | None:
-    """What the range of values says against images; it is read, nothing is computed.
+    """Say why images do not fit a model, judged from their range of values.
 
     Args:
         images: What a model is called with, fitted to, and so on: an array, a tensor, a
-            `tf.data.Dataset` (of which only the type is looked at), or anything else.
+            `tf.data.Dataset` (of which only the dtype is checked), or anything else.
         raw: Whether the model reads pixels from 0 to 255, or normalised ones.
 
     Returns:
-        A sentence; `""` for images in order; `None` where that cannot be told, as of
-        black or constant images, symbolic tensors and generators.
+        A sentence; `""` for images that fit; `None` where the range does not tell, as
+        of black or constant images, symbolic tensors and generators.
     """
     if hasattr(images, "element_spec"):
         return None if raw or not _of_bytes(images.element_spec) else _raw("of uint8")
@@ -57,14 +57,14 @@ def _of_bytes(spec) -> bool:
 
 
 def _values(images) -> np.ndarray | None:
-    """Some images as an array; None for what holds none, or none yet."""
+    """Some of the images as an array, or None for symbolic tensors and the like."""
     if isinstance(images, np.ndarray):
-        images = images[:LOOKED_AT]
+        images = images[:CHECKED]
     elif not keras.ops.is_tensor(images):
         return None
     try:
         # A slice of a symbolic tensor would be a part of the graph.
-        values = np.asarray(images)[:LOOKED_AT].astype("float32")
+        values = np.asarray(images)[:CHECKED].astype("float32")
     except Exception:  # symbolic, or spread over machines: each backend has its own
         return None
     return values if values.size else None

@@ -12,12 +12,12 @@ TEMPERATURE = 10_000.0
 
 
 def normal(stddev):
-    """The initialiser of all learned positions."""
+    """Initialiser of all learned positions."""
     return keras.initializers.RandomNormal(stddev=stddev)
 
 
 def _add_to_last(tokens, embedding):
-    """Adds [1, n, D] to the last n of the tokens."""
+    """Add [1, n, D] to the last n of the tokens."""
     embedding = ops.cast(embedding, tokens.dtype)
     skipped = tokens.shape[1] - embedding.shape[1]
     if skipped:
@@ -27,7 +27,7 @@ def _add_to_last(tokens, embedding):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PositionEmbedding(keras.layers.Layer):
-    """Adds a learned vector to each token (section 3.1; "1-D" in Table 8).
+    """Add a learned vector to each token (section 3.1; "1-D" in Table 8).
 
     It is one plain weight, not an Embedding layer: the sparse gradients of a lookup
     cannot be all-reduced efficiently.
@@ -74,7 +74,7 @@ class PositionEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PositionEmbedding2D(keras.layers.Layer):
-    """Adds a learned vector of the column and one of the row ("2-D" in Table 8).
+    """Add a learned vector of the column and one of the row ("2-D" in Table 8).
 
     Each has D / 2 elements: a patch gets [its column's, its row's]. Tokens before the
     patches get vectors of their own, as wide as a token.
@@ -135,7 +135,7 @@ class PositionEmbedding2D(keras.layers.Layer):
 
 
 def sincos_2d(grid, width: int, last_frequency: bool = True) -> np.ndarray:
-    """Fixed positions [h * w, D]: sin x, cos x, sin y, cos y, D / 4 waves each.
+    """Fixed positions [h * w, D]: sin x, cos x, sin y, cos y, D / 4 frequencies each.
 
     Args:
         grid: (h, w), rows and columns of patches.
@@ -156,7 +156,7 @@ def sincos_2d(grid, width: int, last_frequency: bool = True) -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SinCosPositionEmbedding(keras.layers.Layer):
-    """Adds fixed waves of the column and the row to each patch; nothing is learned.
+    """Add fixed sines and cosines of the column and the row to each patch.
 
     Args:
         grid: (h, w), rows and columns of patches.
@@ -200,14 +200,14 @@ class SinCosPositionEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RelativePosition(keras.layers.Layer):
-    """One table of relative embeddings for the attention of all blocks.
+    """Relative position embeddings shared by the attention of all blocks.
 
     Args:
         heads: Number of attention heads A; the heads share the table.
         stddev: Standard deviation of the initial values.
 
     Call arguments:
-        tokens: Tensor [B, N, D], N static; only its shape counts.
+        tokens: Tensor [B, N, D], N static; only its shape is used.
 
     Returns:
         Tensor [2 N - 1, K], for `relative_scores`.
@@ -241,12 +241,12 @@ class RelativePosition(keras.layers.Layer):
 
 
 def relative_scores(query, embedding):
-    """Scores by the offset between query and key ("Rel." in Table 8, appendix D.4).
+    """Relative attention scores ("Rel." in Table 8, appendix D.4).
 
     Args:
         query: Tensor [B, A, N, K], scaled.
-        embedding: Tensor [2 N - 1, K]; row N - 1 + k - q is the key that query q sees
-            at key k (arXiv:1803.02155, equation 4, without clipping).
+        embedding: Tensor [2 N - 1, K]; row N - 1 + k - q embeds the offset of key k
+            from query q (arXiv:1803.02155, equation 4, without clipping).
 
     Returns:
         Tensor [B, A, N, N].

@@ -1,4 +1,4 @@
-"""From pixels to what a model reads, and from its scores to names: one truth.
+"""Image preprocessing, and class names for predictions.
 
 Training and serving both take the policy (size, resampling, crop, normalisation) from
 the one `ImagePreprocessing` layer that travels inside the saved model.
@@ -27,7 +27,7 @@ MEAN, STD = 127.5, 127.5
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImagePreprocessing(keras.layers.Layer):
-    """Resizes, crops and normalises a batch of images: (pixels - mean) / std.
+    """Resize, crop and normalise a batch of images: (pixels - mean) / std.
 
     It computes in float32 whatever the dtype policy is, and costs one subtraction
     and one multiplication when the images have the right size already.
@@ -40,10 +40,10 @@ class ImagePreprocessing(keras.layers.Layer):
         interpolation: `"nearest"`, `"bilinear"`, `"bicubic"`, `"lanczos3"` or
             `"lanczos5"`. Google's models were evaluated with `"bilinear"`.
         antialias: Whether to filter before shrinking. Google's code did not.
-        crop_fraction: The share of each side that is kept by a centre crop: 1 resizes
+        crop_fraction: Fraction of each side that a centre crop keeps: 1 resizes
             to `image_size` as it is, 0.875 resizes to 1 / 0.875 of it and crops.
-        resize: `"plain"` resizes both sides, so that the ratio changes; `"small"` keeps
-            the ratio and resizes to the smallest image that the crop fits into, which
+        resize: `"plain"` resizes both sides and changes the aspect ratio; `"small"`
+            keeps it and resizes to the smallest image that the crop fits into, which
             is the shorter side where `image_size` is square (big_vision's
             `resize_small(s)|central_crop(c)`, where `crop_fraction` is c / s).
 
@@ -102,8 +102,8 @@ class ImagePreprocessing(keras.layers.Layer):
             width: Of the image.
             maximum: The larger of two numbers, for tensors.
         """
-        # Rounded down, as timm does: 224 / 0.9 gives 248. What is whole but for a
-        # floating-point error stays.
+        # Rounded down, as timm does: 224 / 0.9 gives 248. The term keeps a
+        # quotient that is whole but for a floating-point error.
         rows, columns = (
             int(side / self.crop_fraction + 1e-6) for side in self.image_size
         )
@@ -116,7 +116,7 @@ class ImagePreprocessing(keras.layers.Layer):
         )
 
     def centre(self, image, size):
-        """The part of `image` [..., h, w, C] that the crop keeps: [..., H, W, C].
+        """Centre crop [..., H, W, C] of `image` [..., h, w, C].
 
         Args:
             image: A resized image or a batch of them.
@@ -242,7 +242,7 @@ def imagenet_labels() -> tuple[tuple[str, str], ...]:
 
 
 def decode_predictions(preds, top=5, class_names: Sequence[str] | None = None):
-    """Names the best classes of each row, as in `keras.applications`.
+    """Name the best classes of each row, as in `keras.applications`.
 
     Args:
         preds: Array or tensor [B, classes]: scores, probabilities or logits.

@@ -40,7 +40,7 @@ def group_norm(name, convention, dtype=None, gamma="ones"):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
-    """Convolution by standardised kernels, without bias (arXiv:1903.10520).
+    """Convolution with standardised kernels, without bias (arXiv:1903.10520).
 
     The weight is the raw kernel, as in the published files. It is standardised for
     each output channel at every call, in float32 whatever the policy computes in.
@@ -48,7 +48,7 @@ class StdConv2D(keras.layers.Layer):
     Args:
         filters: Number F of output channels.
         kernel_size: Side of the kernel, odd.
-        strides: Step of the convolution in both directions.
+        strides: Stride in both directions.
         convention: `"vit"` divides by (deviation + 1e-5) and pads as TensorFlow's
             SAME; `"bit"` divides by sqrt(variance + 1e-10) and puts half a kernel of
             zeros on each side.
@@ -88,7 +88,7 @@ class StdConv2D(keras.layers.Layer):
 
     def call(self, images):
         padding = "same"
-        # With a step of 1 the two ways to pad are one.
+        # With a stride of 1 the two ways to pad are the same.
         if self.convention == "bit" and self.strides > 1:
             border = self.kernel_size // 2
             images = ops.pad(
@@ -117,15 +117,15 @@ class StdConv2D(keras.layers.Layer):
 
 
 def _strided(shape, strides, channels):
-    """The shape [B, H, W, C] after a padded step."""
+    """Shape [B, H, W, C] after a padded, strided convolution."""
     sides = [None if side is None else -(-side // strides) for side in shape[1:3]]
     return (shape[0], *sides, channels)
 
 
 class _Bottleneck(keras.layers.Layer):
-    """What the two units share: 1x1, 3x3 and 1x1 convolutions beside a shortcut.
+    """Bottleneck of 1x1, 3x3 and 1x1 convolutions beside a shortcut.
 
-    The 3x3 convolution makes the step. The shortcut is projected where its shape is
+    The 3x3 convolution has the stride. The shortcut is projected where its shape is
     not that of the output.
     """
 
@@ -175,13 +175,13 @@ class _Bottleneck(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ResidualUnit(_Bottleneck):
-    """The unit of ResNet V1 in the hybrids' stem: normalisation after convolution.
+    """Residual unit of the hybrids' stem (ResNet V1): normalisation after convolution.
 
     The last normalisation starts with gamma zero: the unit begins as its shortcut.
 
     Args:
         filters: Channels F inside; the output has 4 F. A multiple of 32.
-        strides: Step of the 3x3 convolution.
+        strides: Stride of the 3x3 convolution.
 
     Call arguments:
         images: Tensor [B, H, W, C].
@@ -211,11 +211,11 @@ class ResidualUnit(_Bottleneck):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PreActivationUnit(_Bottleneck):
-    """The unit of ResNet V2 in BiT: normalisation before convolution.
+    """Residual unit of BiT (ResNet V2): normalisation before convolution.
 
     Args:
         filters: Channels F inside; the output has 4 F. A multiple of 32.
-        strides: Step of the 3x3 convolution.
+        strides: Stride of the 3x3 convolution.
 
     Call arguments:
         images: Tensor [B, H, W, C], C a multiple of 32.
@@ -264,11 +264,11 @@ def _connect_units(x, unit_class, blocks, width_factor, policy):
 
 
 def connect_stem(x, blocks: Sequence[int], width_factor: int, policy):
-    """The hybrids' stem: a ResNet V1 without its classifier (section 3.1, "Hybrid").
+    """Connect the hybrids' stem, a ResNet V1 without classifier (section 3.1).
 
     Args:
         x: Images [B, H, W, C].
-        blocks: Units in each stage; without any only the root is there.
+        blocks: Units in each stage; `()` for the root alone.
         width_factor: Of the channels; 1 in all published hybrids.
         policy: A dtype policy.
 

@@ -1,4 +1,4 @@
-"""The sizes of the models: one row each, to be compared with the papers' tables."""
+"""Published model sizes, one row each as in the papers' tables, and their names."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class ViTSpec:
-    """The size of a Vision Transformer, without its patch size.
+    """Size of a Vision Transformer, without its patch size.
 
     Args:
         width: Width D of every token.
@@ -59,7 +59,7 @@ RESNET_DEPTHS: dict[int, tuple[int, ...]] = {
 
 
 def parse_variant(variant: str) -> tuple[ViTSpec, int]:
-    """Splits a name such as `"B/16"` or `"R50+B/16"` into its size and patch size.
+    """Split a name such as `"B/16"` or `"R50+B/16"` into its size and patch size.
 
     In a hybrid's name the number after the slash is the down-sampling of stem and
     patches together (section 4.1): with 32 the ResNet has its four stages, with 16 the
@@ -76,7 +76,7 @@ def parse_variant(variant: str) -> tuple[ViTSpec, int]:
         The `ViTSpec` and the patch size, a hybrid's in pixels of its feature map.
 
     Raises:
-        ValueError: The name is not of this form, or there is no such size.
+        ValueError: The name is not of this form, or the size is unknown.
     """
     match = re.fullmatch(r"(?:R(\d*)\+)?([\w-]+)/([1-9]\d*)", variant)
     if match is None or match[2] not in SPECS:
@@ -93,7 +93,7 @@ def parse_variant(variant: str) -> tuple[ViTSpec, int]:
 
 
 def _hybrid(depth: str, total: int, variant: str) -> tuple[tuple[int, ...], int]:
-    """The units of the stem and the patch size on its feature map."""
+    """Units of the stem, and the patch size on its feature map."""
     if not depth:
         if total % 2:
             raise ValueError(
@@ -113,10 +113,10 @@ def _hybrid(depth: str, total: int, variant: str) -> tuple[tuple[int, ...], int]
 
 
 def parse_resnet(variant: str) -> tuple[tuple[int, ...], int]:
-    """Splits a name such as `"R50x1"` into units per stage and width factor.
+    """Split a name such as `"R50x1"` into units per stage and width factor.
 
     Raises:
-        ValueError: The name is not of this form, or there is no such depth.
+        ValueError: The name is not of this form, or the depth is unknown.
     """
     match = re.fullmatch(r"R(\d+)x([1-9]\d*)", variant)
     if match is None:
@@ -152,7 +152,7 @@ def resnet_blocks_tuple(name: str, blocks: Sequence[int]) -> tuple[int, ...]:
 
 
 def stem_scale(blocks: Sequence[int] | None) -> int:
-    """How many pixels of the image make one of the stem's map, along each side.
+    """Down-sampling of a hybrid's stem along each side.
 
     The root scales by 4, each stage after the first by 2; without a stem it is 1.
     """
@@ -178,4 +178,4 @@ def image_size_pair(image_size: int | tuple[int, int]) -> tuple[int, int]:
             "`image_size` must be a positive integer or a pair (height, width). "
             f"Received: image_size={image_size}"
         )
-    return int(sides[0]), int(sides[1])  # NumPy's integers are no JSON
+    return int(sides[0]), int(sides[1])  # NumPy's integers cannot be written as JSON

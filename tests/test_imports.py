@@ -1,6 +1,7 @@
-"""The arrows between the rooms of the house, read from the syntax trees."""
+"""Dependencies between packages and modules, read from the syntax trees."""
 
 import ast
+import graphlib
 import importlib.util
 import json
 import os
@@ -11,13 +12,13 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-ROOMS = ("keras_vit", "training", "serving", "benchmarks")
-# Which of the project's rooms each room may import absolutely.
+PACKAGES = ("keras_vit", "training", "serving", "benchmarks")
+# Which of the project's packages each one may import absolutely.
 ALLOWED = {
     "keras_vit": {"keras_vit"},
     "training": {"keras_vit"},
     "serving": {"keras_vit"},
-    "benchmarks": set(ROOMS),
+    "benchmarks": set(PACKAGES),
 }
 
 
@@ -37,13 +38,58 @@ def files(*parts):
     return sorted((ROOT.joinpath(*parts)).rglob("*.py"))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_along_the_arrows(room):
-    for path in files(room):
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_it_may(package):
+    for path in files(package):
         for module, relative, _ in imports(path):
             first = module.split(".")[0]
-            if not relative and first in ROOMS:
-                assert first in ALLOWED[room], f"{path} imports {module}"
+            if not relative and first in PACKAGES:
+                assert first in ALLOWED[package], f"{path} imports {module}"
+
+
+def modules():
+    """Every module of the packages by its dotted name, with its file."""
+    for package in PACKAGES:
+        for path in files(package):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported_modules(name, path, known):
+    """The modules that a module imports, wherever in the file it does."""
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+    tree = ast.parse(path.read_text("utf-8"))
+    types_only = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in types_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1]
+            parts = (base if node.level else []) + [node.module or ""]
+            source = ".".join(part for part in parts if part)
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                yield full if full in known else source
+
+
+def test_no_module_imports_itself_through_others():
+    """Late imports count, too: they only hide a circle."""
+    known = dict(modules())
+    graph = {
+        name: {m for m in imported_modules(name, path, known) if m in known} - {name}
+        for name, path in known.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 def test_the_library_needs_tensorflow_only_in_decoding():

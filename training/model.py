@@ -1,7 +1,6 @@
 """The model that a recipe describes, and the trainer around it."""
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -129,37 +128,51 @@ BASELINES = {"resnet": build_resnet, "cnn": build_cnn}
 
 
 def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
-    given = ("pooling", "dropout", "stochastic_depth", "representation_size")
-    arguments = common | {name: getattr(config, name) for name in given}
+    arguments = common | {name: getattr(config, name) for name in OF_THE_RUN}
     if config.weights is None:
-        arguments |= {name: getattr(config, name) for name in STRUCTURE}
-        arguments["position_stddev"] = config.position_stddev
-    sizes = {name: getattr(config, name) for name in SIZES}
-    arguments |= {name: size for name, size in sizes.items() if size is not None}
+        names = (*STRUCTURE, "position_stddev")
+        arguments |= {name: getattr(config, name) for name in names}
+    sizes = {name: getattr(config, name) for name in (*SIZES, *OPTIONAL)}
+    arguments |= {k: size for k, size in sizes.items() if size != _default(k)}
     model = _build(keras_vit.VisionTransformer, config, arguments)
-    if not _is_own(config):
-        _check_structure(config, model, STRUCTURE)
+    if config.weights is not None:
+        _check_structure(config, model)
     if config.rematerialize:
         rematerialize_blocks(model)
     return model
 
 
-STRUCTURE = ("class_token", "gelu", "position_embedding", "layer_scale")
+# What the recipe decides, whatever weights the model begins with.
+OF_THE_RUN = ("pooling", "dropout", "stochastic_depth", "representation_size")
+# What the weights decide where the recipe leaves it at its default.
+OPTIONAL = ("attention_dropout", "patch_dropout", "resnet_blocks")
+# What weights have, and cannot be changed.
+STRUCTURE = (
+    *("class_token", "register_tokens", "gelu", "layer_scale", "attention", "qk_norm"),
+    *("fc_norm", "norm_epsilon", "position_embedding", "position_placement"),
+    *("prefix_positions", "resnet_width_factor"),
+)
 
 
-def _check_structure(config: ModelConfig, model, names: Iterable[str]) -> None:
-    """Raises RecipeError where the weights belong to another structure."""
-    for name in names:
+def _default(name: str) -> Any:
+    return getattr(ModelConfig, name)
+
+
+def _check_structure(config: ModelConfig, model) -> None:
+    """Raises RecipeError where the recipe asks for another structure than the weights'.
+
+    What it leaves at its default is as the weights have it.
+    """
+    for name in STRUCTURE:
         wanted, value = getattr(model, name), getattr(config, name)
-        if name == "layer_scale":  # its value is only the first one
-            fits = (wanted is None) == (value is None)
-        else:
-            fits = wanted == value
-        if not fits:
-            raise RecipeError(
-                f"`model.{name}` must be {wanted!r}, as the weights {config.weights!r} "
-                f"have it. Received: {value!r}"
-            )
+        if value == _default(name) or value == wanted:
+            continue
+        if name == "layer_scale" and wanted is not None:
+            continue  # its value is only the initial one
+        raise RecipeError(
+            f"`model.{name}` must be {wanted!r}, as the weights {config.weights!r} "
+            f"have it. Received: {value!r}"
+        )
 
 
 def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
@@ -182,8 +195,7 @@ def _is_own(config: ModelConfig) -> bool:
 def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
     """A new model that begins with the weights of a run's `.keras` file.
 
-    The file knows its structure, of which the recipe can say but a part: what a recipe
-    leaves at its default is as the file has it.
+    What the recipe leaves at its default is as the file has it.
     """
     own = _own_model(config, model_class)
     # The loss reads logits; the data are pixels from 0 to 255.
@@ -193,11 +205,6 @@ def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, 
     }
     if config.variant is not None:
         stated |= model_class.variant_arguments(config.variant)
-    for name in STRUCTURE:
-        if (value := getattr(config, name)) != getattr(ModelConfig, name):
-            stated[name] = value
-    if getattr(own, "layer_scale", None) is not None:
-        stated.pop("layer_scale", None)  # its value is only the first one
     model = rebuild(own, **stated | arguments)
     for layer in model.layers:  # what is frozen the recipe says, not the file
         layer.trainable = True

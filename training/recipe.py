@@ -4,7 +4,10 @@ A recipe is a tree of frozen dataclasses, written as YAML. Those of this project
 names; see `recipe_files`.
 """
 
+import ast
 import dataclasses
+import importlib.util
+import inspect
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,53 +26,58 @@ def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
 
 
+def _with_model_arguments(cls):
+    """Document the fields that are `VisionTransformer`'s arguments in its own words.
+
+    They are read from the source: importing the library would import Keras, which
+    `--help` has no time for.
+    """
+    library = importlib.util.find_spec("keras_vit")
+    if library is None or library.origin is None:
+        raise ModuleNotFoundError("keras_vit must be installed", name="keras_vit")
+    tree = ast.parse(Path(library.origin).with_name("vit.py").read_text("utf-8"))
+    [model] = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    documented = re.findall(
+        r"^    (\w+): (.+(?:\n {8}.+)*)", ast.get_docstring(model) or "", re.MULTILINE
+    )
+    names = [field.name for field in dataclasses.fields(cls)]
+    cls.__doc__ = inspect.cleandoc(cls.__doc__) + "".join(
+        f"\n    {name}: {text}" for name, text in documented if name in names
+    )
+    return cls
+
+
+@_with_model_arguments
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network; see `keras_vit.VisionTransformer`.
+    """The network.
+
+    Fields without a line here are the arguments of `keras_vit.VisionTransformer`. With
+    `weights`, those that are left at their default are as the weights have them, but
+    for `pooling`, `representation_size`, `dropout` and `stochastic_depth`.
 
     Args:
         architecture: vit (a Vision Transformer or a hybrid), bit (keras_vit.ResNet, the
             paper's "ResNet (BiT)"), resnet (keras.applications) or cnn (a small
             convolutional network, the baseline of small images).
         variant: A published size: B/16 or R50+B/16 of vit, R50x1 of bit, ResNet50 of
-            resnet. Null for a vit where the next five are given; where both are, these
-            win. Null also where `weights` is a file, which has a size.
+            resnet. Null for a vit where patch_size, width, depth, mlp_dim and heads are
+            given; where both are, these win. Null also where `weights` is a file, which
+            has a size.
         weights: Published or own weights to begin with: a name that
             `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
-            Null for random ones. A run's .keras file says how the model is built: of
-            class_token, gelu, position_embedding and layer_scale what is left at its
-            default here is as the file has it.
-        patch_size: Side of a patch, in pixels.
-        width: Width of the tokens.
-        depth: Number of encoder blocks.
-        mlp_dim: Width of the hidden layer in each block's MLP.
-        heads: Number of attention heads.
-        image_size: Side of the input in pixels, or [height, width].
-        channels: 1 (gray) or 3 (RGB).
-        pooling: token (the class token), avg (mean of the patches) or map (attention
-            pooling).
-        class_token: Whether there is a class token.
-        representation_size: Width of the head's hidden layer, or null for none.
-        head_bias_init: First bias of the classifier; -10 for a sigmoid loss over many
-            classes.
-        dropout: Dropout rate of the paper's appendix B.1.
-        stochastic_depth: Drop rate of the last block's residual branches.
-        layer_scale: First value of each residual branch's scale, or null for none.
-        gelu: tanh (the approximation that Google's code computes) or exact.
+            Null for random ones.
         rematerialize: Whether to compute the activations of each encoder block again
             in the backward pass, instead of keeping them.
-        position_embedding: learned_1d, or sincos2d, which is fixed.
-        position_stddev: Standard deviation of the initial position embeddings; the
-            paper's is 0.02.
         pixel_mean: Subtracted from the pixels inside the model, these scaled to 0..1:
             one number, or one for each channel, such as ImageNet's [0.485, 0.456,
             0.406].
         pixel_std: What they are then divided by; ImageNet's is [0.229, 0.224, 0.225].
         interpolation: How images of another size are resized.
         antialias: Whether to filter before shrinking.
-        crop_fraction: Share of each side that evaluation keeps, by a centre crop.
-        resize: How evaluation comes to the size before the crop: plain (both sides, the
-            ratio changes) or small (the shorter side, the ratio stays).
+        crop_fraction: Fraction of each side that evaluation keeps, by a centre crop.
+        resize: How evaluation resizes before the crop: plain (both sides, the aspect
+            ratio changes) or small (the shorter side, the aspect ratio stays).
     """
 
     architecture: Literal["vit", "bit", "resnet", "cnn"] = "vit"
@@ -80,19 +88,32 @@ class ModelConfig:
     depth: int | None = None
     mlp_dim: int | None = None
     heads: int | None = None
+    resnet_blocks: tuple[int, ...] | None = None
+    resnet_width_factor: int = 1
     image_size: int | tuple[int, int] = 224
     channels: Literal[1, 3] = 3
     pooling: Literal["token", "avg", "map"] = "token"
     class_token: bool = True
+    register_tokens: int = 0
     representation_size: int | None = None
     head_bias_init: float = 0.0
     dropout: float = 0.0
+    attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
+    patch_dropout: float = 0.0
     layer_scale: float | None = None
     gelu: Literal["tanh", "exact"] = "tanh"
-    rematerialize: bool = False
-    position_embedding: Literal["learned_1d", "sincos2d"] = "learned_1d"
+    attention: Literal["full", "axial"] = "full"
+    qk_norm: bool = False
+    fc_norm: bool = False
+    norm_epsilon: float = 1e-6
+    position_embedding: Literal[
+        "learned_1d", "learned_2d", "relative", "sincos2d", "sincos2d_mae", "none"
+    ] = "learned_1d"
+    position_placement: Literal["stem", "every_layer", "shared"] | None = None
+    prefix_positions: bool = True
     position_stddev: float = 0.02
+    rematerialize: bool = False
     pixel_mean: float | tuple[float, ...] = 0.5
     pixel_std: float | tuple[float, ...] = 0.5
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"] = (
@@ -117,7 +138,12 @@ class ModelConfig:
         for name in given:
             value = getattr(self, name)
             require(value >= 1, f"model.{name}", "at least 1", value)
-        for name in ("dropout", "stochastic_depth"):
+        for name in (
+            "dropout",
+            "attention_dropout",
+            "stochastic_depth",
+            "patch_dropout",
+        ):
             value = getattr(self, name)
             require(0 <= value < 1, f"model.{name}", "in [0, 1)", value)
         require(

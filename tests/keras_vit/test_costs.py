@@ -128,7 +128,7 @@ def test_info_knows_hybrids_and_resnets(capsys):
         (["B/15"], "must be a multiple of `patch_size`"),
         (["Q/16"], "must be one of the sizes"),
         (["R50x"], "such as 'R50x1'"),
-        (["R50+B/16", "--image-size", "200"], "times the stem's step: of 16"),
+        (["R50+B/16", "--image-size", "200"], "times the stem's stride: of 16"),
         (["B/16", "--image-size", "10x10x10"], "such as 384 or 384x256"),
         (["B/16", "--classes", "-1"], "must be at least 0"),
     ],

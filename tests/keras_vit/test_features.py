@@ -118,7 +118,7 @@ def test_a_reloaded_model_gives_the_same(tiny_vit, images, tmp_path):
     model = tiny_vit(position_embedding="relative", position_placement="shared")
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
-    for method in ("features", "attention_weights"):
+    for method in ("features_model", "attention_weights_model"):
         ours = getattr(model, method)(1).predict(images(), verbose=0)
         theirs = getattr(loaded, method)(1).predict(images(), verbose=0)
         np.testing.assert_array_equal(theirs, ours)
@@ -136,14 +136,12 @@ def test_models_of_features_and_attention_can_be_saved(tiny_vit, images, tmp_pat
 
 def test_half_precision_gives_features_in_it_and_attention_in_float32(tiny_vit, images):
     model = tiny_vit(dtype="mixed_bfloat16")
-    features, weights = (
-        model.features_model()(images()),
-        model.attention_weights_model(1)(images()),
-    )
+    features = model.features_model()(images())
+    weights = model.attention_weights_model(1)(images())
     assert keras.backend.standardize_dtype(features.dtype) == "bfloat16"
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     np.testing.assert_allclose(numpy(weights).sum(-1), 1, rtol=0, atol=1e-5)
-    expected = tiny_vit().attention_weights(1)(images())
+    expected = tiny_vit().attention_weights_model(1)(images())
     np.testing.assert_allclose(numpy(weights), numpy(expected), rtol=0, atol=0.02)
 
 

@@ -199,7 +199,7 @@ def test_an_axial_block_has_two_blocks_of_weights():
 def test_grid_and_prefix_tokens_say_what_the_tokens_are(kwargs, grid, prefix_tokens):
     model = small(**{"pooling": None, **kwargs})
     assert (model.grid, model.prefix_tokens) == (grid, prefix_tokens)
-    if model.head == "none":
+    if model.pooling is None:
         assert model.output_shape[1] == prefix_tokens + grid[0] * grid[1]
 
 
@@ -256,14 +256,14 @@ def test_2d_positions_start_as_small_as_others():
         ),
         ({"position_embedding": "learned_2d"}, "even width.*width=15"),
         ({"position_embedding": "sincos2d"}, "multiple of 4.*width=15"),
-        ({"pooling": None, "fc_norm": True}, "`fc_norm` stands after the pooling"),
+        ({"pooling": None, "fc_norm": True}, "`fc_norm` follows the pooling"),
         ({"attention": "axial"}, "class_token=False.*class_token=True"),
         ({**AXIAL, "register_tokens": 2}, "register_tokens=0.*register_tokens=2"),
         ({**AXIAL, "position_embedding": "relative"}, "no relative positions"),
         ({**AXIAL, "patch_dropout": 0.5}, "leaves no grid.*attention='axial'"),
         ({"patch_dropout": 0.5, "position_placement": "shared"}, "leaves no grid"),
         ({"patch_dropout": 0.5, "position_embedding": "relative"}, "leaves no grid"),
-        ({"resnet_blocks": (1, 2)}, r"step: of 16.*\(22, 14\).*blocks=\(1, 2\)"),
+        ({"resnet_blocks": (1, 2)}, r"stride: of 16.*\(22, 14\).*blocks=\(1, 2\)"),
         ({"resnet_blocks": (0,)}, "`resnet_blocks` must be a sequence of positive"),
         ({"resnet_width_factor": 0}, "`resnet_width_factor`.*at least 1"),
     ],

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.backend
 
 
 @pytest.mark.parametrize("gelu", ["tanh", "exact"])
-@pytest.mark.parametrize("head", ["token", "gap", "map", "none"])
-def test_every_head_and_gelu_equals_the_equations(tiny_vit, images, head, gelu):
-    model = tiny_vit(head=head, gelu=gelu)
+@pytest.mark.parametrize("pooling", ["token", "avg", "map", None])
+def test_every_pooling_and_gelu_equals_the_equations(tiny_vit, images, pooling, gelu):
+    model = tiny_vit(pooling=pooling, gelu=gelu)
     output = keras.ops.convert_to_numpy(model(images()))
     expected = numpy_vit.forward(model, images())
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)

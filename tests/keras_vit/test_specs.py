@@ -151,9 +151,9 @@ def test_a_resolution_has_the_published_parameters(variant, image_size):
 @pytest.mark.parametrize("variant", ["Ti/16", "R+Ti/16", "R26+S/32"])
 def test_the_closed_form_counts_the_parameters_of_the_model(variant, kwargs):
     spec, patch_size = keras_vit.parse_variant(variant)
-    head = "token" if kwargs.get("class_token", True) else "gap"
+    pooling = "token" if kwargs.get("class_token", True) else "avg"
     costs = model_costs(spec, patch_size, **kwargs)
-    assert costs.parameters == count(variant, head=head, **kwargs)
+    assert costs.parameters == count(variant, pooling=pooling, **kwargs)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"classes": None}, {"channels": 5}])

@@ -70,7 +70,7 @@ def keras_hub(model, folder):
     write_hdf5(folder / "task.weights.h5", head)
     config = {"num_heads": model.heads, "image_shape": [*model.image_size, 3]}
     (folder / "config.json").write_text(json.dumps({"config": config}))
-    task = {"config": {"pooling": {"token": "token", "gap": "gap"}[model.head]}}
+    task = {"config": {"pooling": {"token": "token", "avg": "gap"}[model.pooling]}}
     (folder / "task.json").write_text(json.dumps(task))
     return folder
 

@@ -178,7 +178,7 @@ def forward(model, images):
     z = encoder(model, images)[-1][1]
     if not model.fc_norm:
         z = layer_norm(z, w, "encoder_norm", model.norm_epsilon)
-    if model.head == "none":
+    if model.pooling is None:
         return z
     y = pool(z, w, model)  # (4)
     if model.fc_norm:
@@ -189,12 +189,12 @@ def forward(model, images):
 
 
 def pool(z, w, model):
-    """One vector for each image, by the model's head; registers take no part."""
+    """One vector for each image, by the model's pooling; registers take no part."""
     class_token = z[:, : int(model.class_token)]
     patch_tokens = z[:, model.prefix_tokens :]
-    if model.head == "token":
+    if model.pooling == "token":
         return class_token[:, 0]
-    if model.head == "gap":
+    if model.pooling == "avg":
         return patch_tokens.mean(1)
     z = np.concatenate([class_token, patch_tokens], 1)
     probe = np.broadcast_to(w["attention_pooling/probe"], (len(z), 1, z.shape[-1]))

@@ -288,7 +288,7 @@ RESNET = {"image_size": 32, "blocks": (1, 1), "classes": 3, "class_names": NAMES
 RESNET_OPTIONS = {
     "image_size": [{"image_size": (32, 64)}],
     "blocks": [{"blocks": (2,)}],
-    "width": [{"width": 2}],
+    "width_factor": [{"width_factor": 2}],
     **{
         name: VIT_OPTIONS[name]
         for name in (
@@ -327,6 +327,25 @@ def test_every_option_of_the_models_is_tried(model_class):
         default = inspect.signature(model_class).parameters[name].default
         always_given = name in ("preprocessing", "class_names")  # see `own_model`
         assert always_given or all(case[name] != default for case in cases), name
+
+
+IN_A_RECIPE = [
+    case
+    for name, cases in VIT_OPTIONS.items()
+    if name in {field.name for field in dataclasses.fields(ModelConfig)}
+    for case in cases
+    if case.get("pooling", "token") is not None
+]
+
+
+@pytest.mark.parametrize("case", IN_A_RECIPE, ids=str)
+def test_a_recipe_reaches_every_option(case):
+    without = ("classes", "class_names")
+    arguments = {k: v for k, v in {**VIT, **case}.items() if k not in without}
+    model = build_model(ModelConfig(variant=None, **arguments), NAMES)
+    for name, value in arguments.items():
+        pair = name == "image_size" and isinstance(value, int)
+        assert getattr(model, name) == ((value, value) if pair else value), name
 
 
 def own_model(model_class, arguments, path):
@@ -501,10 +520,16 @@ def test_a_baseline_can_be_gone_on_from(built, tmp_path, name):
         ({"depth": 3}, ["`depth`", "1", "3"]),
         ({"heads": 4}, ["`heads`", "3", "4"]),
         ({"variant": "Ti/16"}, ["`width`", "12", "192"]),
-        ({"gelu": "exact"}, ["`gelu`", "tanh", "exact"]),
-        ({"layer_scale": 0.1}, ["`layer_scale`", "None", "0.1"]),
-        ({"position_embedding": "sincos2d"}, ["`position_embedding`", "learned_1d"]),
-        ({"class_token": False, "pooling": "avg"}, ["`class_token`", "True", "False"]),
+        ({"gelu": "exact"}, ["model.gelu", "tanh", "exact"]),
+        ({"layer_scale": 0.1}, ["model.layer_scale", "None", "0.1"]),
+        (
+            {"position_embedding": "sincos2d"},
+            ["model.position_embedding", "learned_1d"],
+        ),
+        (
+            {"class_token": False, "pooling": "avg"},
+            ["model.class_token", "True", "False"],
+        ),
         ({"image_size": 30}, ["image_size", "multiple of `patch_size`", "30"]),
         ({"architecture": "bit"}, ["model.weights", "ResNet", "VisionTransformer"]),
         ({"weights": __file__ + ".keras"}, ["model.weights", "no such file"]),

@@ -1,16 +1,21 @@
 """Recipes: every file is right, every mistake is one line that names it."""
 
 import dataclasses
+import inspect
 import pathlib
 import subprocess
 import sys
+import typing
 
 import pytest
 import yaml
 
+import keras_vit
+from keras_vit import checks, layers
 from training.cli import main
 from training.errors import RecipeError
 from training.recipe import (
+    SIZES,
     AugmentationConfig,
     DataConfig,
     ModelConfig,
@@ -24,6 +29,40 @@ from training.recipes import named_recipe, recipe_files, recipe_names
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = DataConfig("digits")
+
+
+# What the run decides: its images' classes, its precision, logits from raw pixels.
+OF_THE_RUN = {
+    *("classes", "class_names", "classifier_activation", "dtype", "name"),
+    *("preprocessing", "include_preprocessing"),
+}
+
+
+def test_the_model_section_has_every_argument_of_the_model():
+    parameters = inspect.signature(keras_vit.VisionTransformer).parameters
+    fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+    assert parameters.keys() - fields.keys() == OF_THE_RUN
+    for name in parameters.keys() & fields.keys() - set(SIZES):
+        assert fields[name] == parameters[name].default, name
+    for name in fields:
+        assert f"{name}: " in ModelConfig.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("pooling", checks.POOLINGS),
+        ("attention", checks.ATTENTIONS),
+        ("position_embedding", checks.POSITION_EMBEDDINGS),
+        ("position_placement", checks.POSITION_PLACEMENTS),
+        ("gelu", tuple(layers.GELUS)),
+    ],
+)
+def test_the_model_section_has_the_choices_of_the_model(name, choices):
+    kinds = typing.get_args(typing.get_type_hints(ModelConfig)[name])
+    nested = (typing.get_args(kind) or (kind,) for kind in kinds)
+    ours = {choice for group in nested for choice in group} - {type(None)}
+    assert ours == set(choices) - {None}
 
 
 @pytest.fixture(autouse=True)

@@ -276,7 +276,7 @@ def test_big_vision_without_an_array_of_positions_has_waves(tmp_path):
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:
         model = build(keras_vit.VisionTransformer, checkpoint)
         check_all_used(model, checkpoint, arrays)
-    assert (model.position_embedding, model.head) == ("sincos2d", "gap")
+    assert (model.position_embedding, model.pooling) == ("sincos2d", "avg")
     assert model.count_params() == 22_049_896 - 196 * 384
 
 
