@@ -18,7 +18,8 @@ def page() -> str:
 
 def _section(path: pathlib.Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.with_suffix(".py").read_text("utf-8")))
-    assert docstring, f"{path.stem}.py has no docstring"
+    if not docstring:
+        raise ValueError(f"benchmarks/{path.stem}.py must have a docstring")
     first, _, rest = docstring.partition("\n")
     usage = re.search(r"^    python .*(?:\n    .*)*", rest, re.MULTILINE)
     about = rest.replace(usage[0], "") if usage else rest
@@ -41,8 +42,10 @@ def _tables(title: str, value: Any) -> list[str]:
     if inner and all(isinstance(each, dict) for each in inner):
         records = [{"case": key, **row} for key, row in value.items()]
         return _tables(title, records)
-    if inner and all(isinstance(each, list) for each in inner) and not any(
-        isinstance(row, dict) for each in inner for row in each
+    if (
+        inner
+        and all(isinstance(each, list) for each in inner)
+        and not any(isinstance(row, dict) for each in inner for row in each)
     ):
         rows = [[key, *map(_figure, each)] for key, each in value.items()]
         header = ["case", "per second", "per CPU second"]

@@ -111,7 +111,9 @@ def _arrow(places, source: str, target: str) -> str:
     bulge = side + (-1 if left else 1) * (12 + 0.14 * abs(y1 - y0))
     side += 11 if left else -11
     y0, y1 = (y0 + 7, y1 - 7) if y0 < y1 else (y0 - 7, y1 + 7)
-    return f'<path class="arrow" d="M{side} {y0} C{bulge} {y0} {bulge} {y1} {side} {y1}"/>'
+    return (
+        f'<path class="arrow" d="M{side} {y0} C{bulge} {y0} {bulge} {y1} {side} {y1}"/>'
+    )
 
 
 def _edges() -> set[tuple[str, str]]:

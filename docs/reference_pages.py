@@ -1,11 +1,13 @@
 """The reference pages, which list the public names of each package."""
 
 import inspect
+import sys
 import types
+
+from markdown_table import table
 
 import keras_vit
 import serving.client
-from markdown_table import table
 
 
 def library() -> str:
@@ -96,7 +98,27 @@ def _first_line(member: object) -> str:
 
 
 def _directive(kind: str, name: str, members: bool = False) -> str:
-    """An autodoc directive; its docstring is reStructuredText inside a Markdown page."""
-    options = ":members:\n:inherited-members: Functional, Model, Layer, Exception\n" if members else ""
-    lines = [f".. {kind}:: {name}", *(f"   {line}" for line in options.splitlines())]
+    """An autodoc directive, which is reStructuredText inside a Markdown page."""
+    lines = [f".. {kind}:: {name}"]
+    if members:
+        module, _, attribute = name.rpartition(".")
+        own = _own_members(getattr(sys.modules[module], attribute))
+        lines += [f"   :members: {', '.join(own)}", "   :inherited-members:"]
+        lines = lines if own else lines[:1]
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
+
+
+def _own_members(cls: type) -> list[str]:
+    """Public names that no base class outside this project has."""
+    packages = ("keras_vit", "serving", "training")
+    ours = [c for c in cls.__mro__ if c.__module__.split(".")[0] in packages]
+    others = [c for c in cls.__mro__ if c not in ours]
+    names = dict.fromkeys(name for c in reversed(ours) for name in vars(c))
+    return [
+        name
+        for name in names
+        if not name.startswith("_")
+        and not any(hasattr(other, name) for other in others)
+        and inspect.getdoc(getattr(cls, name, None))
+        and (callable(getattr(cls, name)) or isinstance(getattr(cls, name), property))
+    ]

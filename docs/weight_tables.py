@@ -2,8 +2,9 @@
 
 import itertools
 
-from keras_vit.weights import list_weights
 from markdown_table import table
+
+from keras_vit.weights import list_weights
 
 HEADER = ["name", "classes", "pixels", "parameters", "size", "top-1 %", "source"]
 
