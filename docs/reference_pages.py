@@ -9,6 +9,9 @@ from markdown_table import table
 import keras_vit
 import serving.client
 
+# Methods that the models call on each other.
+INTERNAL = {"keep_arguments"}
+
 
 def library() -> str:
     """`keras_vit`: classes, functions, and the models of published sizes."""
@@ -102,14 +105,16 @@ def _directive(kind: str, name: str, members: bool = False) -> str:
     lines = [f".. {kind}:: {name}"]
     if members:
         module, _, attribute = name.rpartition(".")
-        own = _own_members(getattr(sys.modules[module], attribute))
-        lines += [f"   :members: {', '.join(own)}", "   :inherited-members:"]
-        lines = lines if own else lines[:1]
+        cls = getattr(sys.modules[module], attribute)
+        for member in _own_members(cls):
+            a_property = isinstance(inspect.getattr_static(cls, member), property)
+            role = "autoproperty" if a_property else "automethod"
+            lines += ["", f"   .. {role}:: {name}.{member}"]
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 
 def _own_members(cls: type) -> list[str]:
-    """Public names that no base class outside this project has."""
+    """Methods and properties that no base class outside this project has."""
     packages = ("keras_vit", "serving", "training")
     ours = [c for c in cls.__mro__ if c.__module__.split(".")[0] in packages]
     others = [c for c in cls.__mro__ if c not in ours]
@@ -118,7 +123,10 @@ def _own_members(cls: type) -> list[str]:
         name
         for name in names
         if not name.startswith("_")
+        and name not in INTERNAL
         and not any(hasattr(other, name) for other in others)
-        and inspect.getdoc(getattr(cls, name, None))
-        and (callable(getattr(cls, name)) or isinstance(getattr(cls, name), property))
+        and (
+            callable(getattr(cls, name, None))
+            or isinstance(inspect.getattr_static(cls, name), property)
+        )
     ]
