@@ -39,7 +39,7 @@ def _tables(title: str, value: Any) -> list[str]:
         rows = [[_figure(row.get(key)) for key in header] for row in value]
         return [*caption, table([_words(key) for key in header], rows)]
     inner = list(value.values())
-    if inner and all(isinstance(each, dict) for each in inner):
+    if inner and all(isinstance(each, dict) and _flat(each) for each in inner):
         records = [{"case": key, **row} for key, row in value.items()]
         return _tables(title, records)
     if (
@@ -48,7 +48,8 @@ def _tables(title: str, value: Any) -> list[str]:
         and not any(isinstance(row, dict) for each in inner for row in each)
     ):
         rows = [[key, *map(_figure, each)] for key, each in value.items()]
-        header = ["case", "per second", "per CPU second"]
+        # benchmarks.data: wall time first, then CPU time.
+        header = ["case", "by wall time", "by CPU time"]
         return [*caption, table(header[: len(rows[0])], rows)]
     single = {k: v for k, v in value.items() if not isinstance(v, dict | list)}
     parts = caption
@@ -58,6 +59,10 @@ def _tables(title: str, value: Any) -> list[str]:
         if isinstance(each, dict | list):
             parts += _tables("" if key == "rows" else key, each)
     return parts
+
+
+def _flat(record: dict[str, Any]) -> bool:
+    return not any(isinstance(value, dict | list) for value in record.values())
 
 
 def _words(key: str) -> str:

@@ -20,6 +20,7 @@ import package_drawing  # noqa: E402
 import recipe_tables  # noqa: E402
 import reference_pages  # noqa: E402
 import weight_tables  # noqa: E402
+from sphinx.util import inspect  # noqa: E402
 
 import keras_vit  # noqa: E402
 
@@ -74,6 +75,16 @@ def write_generated_pages(app) -> None:
             path.write_text(text, "utf-8")
 
 
+def constructor_signature(app, what, name, obj, options, signature, returns):
+    """Show the arguments of `__init__` where Keras wraps it in `(*args, **kwargs)`."""
+    if what == "class" and signature == "(*args, **kwargs)":
+        found = inspect.signature(obj.__init__, bound_method=True)
+        text = inspect.stringify_signature(found, unqualified_typehints=True)
+        return text.partition(" -> ")[0], returns
+    return None
+
+
 def setup(app) -> None:
-    """Register the generated pages with Sphinx."""
+    """Register the generated pages and the signatures with Sphinx."""
     app.connect("builder-inited", write_generated_pages)
+    app.connect("autodoc-process-signature", constructor_signature)
