@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo test test-all lint parity docker-check constraints clean
+.PHONY: demo docs test test-all lint parity docker-check constraints clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python demo.py
@@ -37,6 +37,11 @@ parity: $(VENV)/.test
 	$(PIP_INSTALL) -e ".[parity]"
 	$(PYTEST) --dist worksteal -m parity
 
+# The site of docs/, in docs/_build/html; warnings are errors.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 # docker/: install the tools that CONTRIBUTING.md names; tests without theirs are skipped.
 docker-check: $(VENV)/.test
 	$(BIN)/python -m pytest -rs tests/docker/test_docker.py tests/docker/test_docker_running.py \
@@ -59,12 +64,17 @@ $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 	$(PIP_INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]"
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
+	@echo "Installing into $(VENV): about two minutes, once."
+	$(PIP_INSTALL) -e ".[train,serve,docs]"
+	@touch $@
+
 # Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
 constraints:
 	$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/pip install -q uv
 	$(VENV)-uv/bin/uv pip compile -q setup.cfg --universal --python-version 3.11 \
-		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra parity \
+		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra docs --extra parity \
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:
-	rm -rf $(VENV) $(VENV)-uv build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-uv build dist *.egg-info docs/_build docs/generated

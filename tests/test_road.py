@@ -110,8 +110,8 @@ def curl_lines(document):
     return [line.strip() for line in whole.splitlines() if "curl -" in line]
 
 
-@pytest.mark.parametrize("document", ["README.md", "serving/README.md"])
-def test_every_curl_line_of_a_readme_gives_the_live_scores(
+@pytest.mark.parametrize("document", ["docs/getting_started.md"])
+def test_every_curl_line_of_a_page_gives_the_live_scores(
     server, expected, tmp_path, document
 ):
     if shutil.which("curl") is None:

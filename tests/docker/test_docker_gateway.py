@@ -13,6 +13,7 @@ import grpc
 import httpx2
 import pytest
 from docker_files import (
+    DEPLOYMENT_PAGE,
     DOCKER,
     PHOTO,
     compose,
@@ -63,11 +64,9 @@ class Gateway:
         self.config.write_text(config)
 
     def _make_secrets(self):
-        """By the README's own commands."""
-        readme = (DOCKER / "README.md").read_text()
-        [block] = re.findall(
-            r"```sh\n(mkdir -p docker/secrets.*?)```", readme, re.DOTALL
-        )
+        """By the commands of docs/deployment.md."""
+        page = DEPLOYMENT_PAGE.read_text("utf-8")
+        [block] = re.findall(r"```sh\n(mkdir -p docker/secrets.*?)```", page, re.DOTALL)
         told = succeeds("bash", "-ec", f"{block}\necho $TOKEN", cwd=self.folder)
         return told.split()[-1]
 
