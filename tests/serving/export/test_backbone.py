@@ -1,4 +1,4 @@
-"""The network of a SavedModel: precision, fused layers, run in a session."""
+"""The backbone of a SavedModel: equations, precision, fused layers."""
 
 import collections
 
@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 import keras_vit
-from serving.export.network import Backbone, in_precision, make_backbone
+from serving.export.backbone import Backbone, in_precision, make_backbone
 from serving.export.options import ExportOptions
 from serving.export.signatures import save
 
@@ -42,7 +42,7 @@ ON_ONEDNN = pytest.mark.skipif(
 
 
 def randomised(model):
-    """The model with random weights in every place, and images for it."""
+    """Randomise all weights of a model, and create images for it."""
     random = np.random.default_rng(7)
     for weight in model.weights:
         noise = random.normal(scale=0.3, size=weight.shape)
@@ -52,7 +52,7 @@ def randomised(model):
 
 
 def convolutional():
-    """A network of what Keras has: nested, with BatchNorm and an operation."""
+    """A network of Keras layers: nested, with BatchNorm and an operation."""
     images = keras.Input((10, 14, 3))
     x = keras.layers.Conv2D(8, 3, name="conv")(images)
     x = keras.layers.BatchNormalization()(keras.ops.relu(x))
@@ -67,7 +67,7 @@ def around(backbone, **kwargs):
 
 @pytest.fixture
 def answer(tmp_path):
-    """Writes a SavedModel, and runs it in a session as TensorFlow Serving does."""
+    """Write a SavedModel, and run it in a session as TensorFlow Serving does."""
 
     def run(backbone, images, call=None, batched=False):
         spec = tf.TensorSpec([None, *images.shape[1:]], tf.float32, "pixel_values")
@@ -129,7 +129,7 @@ def test_a_vision_transformer_answers_by_the_equations(tiny_vit, answer, form):
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
 
 
-def test_a_resnet_answers_by_the_equations_and_stays_as_it_is(answer):
+def test_a_resnet_answers_by_the_equations_and_is_not_changed(answer):
     model, images = randomised(keras_vit.ResNet(**BIT))
     before = model.get_weights()
     values, _ = answer(make_backbone(model), images)
@@ -142,7 +142,7 @@ def test_a_resnet_answers_by_the_equations_and_stays_as_it_is(answer):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("inner", ["net", "vit"])
-def test_any_network_of_keras_answers_as_it_does(tiny_vit, answer, inner, precision):
+def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precision):
     backbone = convolutional() if inner == "net" else tiny_vit(classes=None)
     model, images = randomised(around(backbone, classifier_activation="softmax"))
     values, _ = answer(make_backbone(model, precision), images)
@@ -161,7 +161,7 @@ def test_preprocessing_is_left_to_the_caller(tiny_vit, answer):
 
 
 @pytest.mark.parametrize("form", ["token", "gap", "map"])
-def test_bfloat16_is_near_and_answers_in_float32(tiny_vit, answer, form):
+def test_bfloat16_is_close_and_returns_float32(tiny_vit, answer, form):
     model, images = randomised(tiny_vit(**FORMS[form]))
     values, _ = answer(make_backbone(model, "bfloat16"), images)
     expected = numpy_vit.forward(model, images)
@@ -170,9 +170,7 @@ def test_bfloat16_is_near_and_answers_in_float32(tiny_vit, answer, form):
     assert {value.dtype.name for value in values.values()} == {"float32"}
 
 
-def test_bfloat16_weights_are_kept_so_and_take_half_the_bytes(
-    tiny_vit, answer, tmp_path
-):
+def test_bfloat16_weights_take_half_the_bytes(tiny_vit, answer, tmp_path):
     model, images = randomised(tiny_vit(width=60, depth=4))
     sizes = {}
     for precision in ("float32", "bfloat16"):
@@ -184,21 +182,8 @@ def test_bfloat16_weights_are_kept_so_and_take_half_the_bytes(
     assert sizes["bfloat16"] < 0.55 * sizes["float32"]
 
 
-def test_each_variable_is_kept_once_and_nothing_is_left_to_xla(
-    tiny_vit, answer, tmp_path
-):
-    model, images = randomised(tiny_vit(dropout=0.1))
-    answer(make_backbone(model), images)
-    stored = tf.train.list_variables(f"{tmp_path}/variables/variables")
-    assert len(stored) == len(model.weights) + 1  # and the graph of objects
-    graph = (tmp_path / "saved_model.pb").read_bytes()
-    assert b"_XlaMustCompile" not in graph
-    loaded = tf.saved_model.load(str(tmp_path))
-    assert len(loaded.variables_) == len(model.weights)
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_convolutions_hold_standardised_kernels(answer, precision):
+def test_standardised_kernels_are_precomputed(answer, precision):
     model, images = randomised(keras_vit.ResNet(**BIT))
     backbone = make_backbone(model, precision)
     raw = model.weights[0].numpy().astype("float64")
@@ -217,7 +202,7 @@ def test_convolutions_hold_standardised_kernels(answer, precision):
     "precision", ["float32", pytest.param("bfloat16", marks=BFLOAT16_KERNELS)]
 )
 @pytest.mark.parametrize("batched", [False, True])
-def test_layers_are_fused_where_a_batching_op_calls_them(
+def test_layers_are_fused_inside_a_batching_operation(
     tiny_vit, answer, batched, precision
 ):
     """Blocks of 6 dense layers, and the head."""
@@ -238,10 +223,10 @@ AROUND |= {"PartitionedCall", "StatefulPartitionedCall", "NoOp", "_Arg", "_Retva
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("batching", ["graph", "server", "none"])
-def test_an_export_computes_what_the_bare_network_does_and_no_more(
+def test_an_export_runs_no_more_operations_than_the_backbone(
     tiny_vit, answer, tmp_path, batching, precision
 ):
-    """Else the served model is slower than what `benchmarks.forward` measures."""
+    """Otherwise the served model is slower than `benchmarks.forward` measures."""
     model, images = randomised(tiny_vit(depth=3))
     _, bare = answer(make_backbone(model, precision), images)
     save(model, tmp_path / "1", ExportOptions(batching=batching, precision=precision))
@@ -265,7 +250,7 @@ def test_a_quantised_model_is_refused(tiny_vit):
         make_backbone(model)
 
 
-def test_a_network_that_cannot_be_made_again_is_refused():
+def test_a_network_that_cannot_be_cloned_is_refused():
     class Stubborn(keras.layers.Layer):
         def __init__(self, must):
             super().__init__()

@@ -1,4 +1,4 @@
-"""A classifier's network as bare TensorFlow, in a precision."""
+"""A classifier's backbone as a TensorFlow module, in float32 or bfloat16."""
 
 from typing import Any
 
@@ -12,16 +12,15 @@ from keras_vit.resnet import StdConv2D
 
 from .options import PRECISIONS
 
-# TensorFlow optimises no function that a batching op calls, with whatever is inlined
-# into it: without oneDNN's fused kernels. It does optimise one that is called in there.
+# TensorFlow does not optimise the function of a batching operation, nor functions that
+# are inlined into it: they lack oneDNN's fused kernels. It does optimise their calls.
 NOT_INLINED = {"_noinline": True}
 
 
 class Backbone(tf.Module):
     """A classifier from normalised pixels to logits and embedding, in graph code.
 
-    Its variables are those that a SavedModel keeps, each once. Keras's own are not
-    tracked: they would be kept a second time.
+    A SavedModel keeps its variables once; tracking Keras's own would save them twice.
 
     Args:
         model: A `keras_vit` classifier that `in_precision` made.
@@ -63,21 +62,21 @@ class Backbone(tf.Module):
 
 
 def make_backbone(model: Any, precision: str = "float32") -> Backbone:
-    """The part of a classifier that is batched, ready for a SavedModel.
+    """Build the batched part of a classifier, ready for a SavedModel.
 
-    Weight-standardised convolutions keep their finished kernels: R26+S/32 answers 1.2
-    times as fast for a single image as with kernels made at each call.
+    The kernels of weight-standardised convolutions are precomputed, which makes
+    R26+S/32 1.2 times as fast for a single image.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
-        precision: What it computes in, `"float32"` or `"bfloat16"`, whatever `model`
-            does; the outputs are float32 in both.
+        precision: `"float32"` or `"bfloat16"`, independent of the model's; outputs are
+            always float32.
 
     Returns:
         The backbone.
 
     Raises:
-        ValueError: An argument that does not fit.
+        ValueError: An unknown precision, or an unsuitable model.
     """
     network = in_precision(model, precision)
     for layer in network._flatten_layers():
@@ -87,26 +86,25 @@ def make_backbone(model: Any, precision: str = "float32") -> Backbone:
 
 
 def _keep_standardized(layer: StdConv2D) -> None:
-    """Has a convolution that is not trained again hold its standardised kernel."""
+    """Replace a convolution's kernel by the standardised one."""
     kernel = layer.kernel
     kernel.assign(keras.ops.cast(layer.standardized_kernel(), kernel.dtype))
     layer.standardized_kernel = lambda: kernel  # type: ignore[method-assign]
 
 
 def in_precision(model: Any, precision: str) -> Any:
-    """The same classifier from normalised pixels to logits, in a precision.
+    """Rebuild a classifier from normalised pixels to logits in a precision.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
-        precision: `"float32"` or `"bfloat16"`: what weights are kept in and layers
-            compute in. LayerNorm, softmax and the classifier compute in float32.
+        precision: `"float32"` or `"bfloat16"` for weights and computation. LayerNorm,
+            softmax and the classifier always compute in float32.
 
     Returns:
-        A model of the same class without preprocessing and activation, with weights of
-        its own.
+        A new model of the same class without preprocessing and activation.
 
     Raises:
-        ValueError: Another precision, or a model that cannot be built in it.
+        ValueError: An unknown precision, or a model that cannot be rebuilt in it.
     """
     check_choice("precision", precision, PRECISIONS)
     policy = keras.dtype_policies.DTypePolicy(precision)
@@ -128,20 +126,20 @@ def _rebuilt(model, policy, changes):
 
 
 def _with_policy(backbone, policy):
-    """Any functional Keras model again, each of its layers with the dtype policy."""
+    """Clone a functional Keras model, each of its layers with the dtype policy."""
     if isinstance(backbone, ImageModel):
         return _rebuilt(backbone, policy, {})
 
     def again(layer):
         if not isinstance(layer, keras.Layer):
-            return layer  # an operation such as keras.ops.relu, which holds nothing
+            return layer  # an operation such as keras.ops.relu
         return type(layer).from_config({**layer.get_config(), "dtype": policy})
 
     try:
         return keras.models.clone_model(backbone, clone_function=again, recursive=True)
-    except Exception as error:  # whatever a layer of the user's raises
+    except Exception as error:  # a user's layer may raise anything
         raise ValueError(
-            "`backbone` must be a functional model whose layers are made again from "
+            "`backbone` must be a functional model whose layers can be rebuilt from "
             f"their configs with another `dtype`. Received: {backbone.name!r}: {error}"
         ) from error
 
@@ -149,8 +147,8 @@ def _with_policy(backbone, policy):
 def _copy_weights(model, network):
     if [w.shape for w in network.weights] != [w.shape for w in model.weights]:
         raise ValueError(
-            "`model` must have the weights that its config describes, and none that "
-            f"were quantised or adapted since. Received: {model.name!r}"
+            "`model` must have the weights that its config describes, not quantised or "
+            f"adapted ones. Received: {model.name!r}"
         )
     for target, source in zip(network.weights, model.weights, strict=True):
         target.assign(keras.ops.cast(source, target.dtype))

@@ -1,4 +1,4 @@
-"""One answer by Keras, the SavedModel, REST and gRPC, for every kind of file."""
+"""Keras, the SavedModel, REST and gRPC agree on every kind of image file."""
 
 import concurrent.futures
 
@@ -15,7 +15,7 @@ from serving.export.options import ExportOptions
 from serving.export.signatures import save
 from serving.local import LocalServer
 
-SIDE_BY_SIDE = 32
+CONCURRENT = 32
 CLASSES = 7
 
 
@@ -29,7 +29,7 @@ def scene(seed=0):
 
 
 def write_files(folder):
-    """The seven kinds of the issue; gives their paths."""
+    """Write seven kinds of image files; returns their paths."""
     image = Image.fromarray(scene())
     rotated = Image.Exif()
     rotated[0x0112] = 6  # turn it by 90 degrees
@@ -86,7 +86,7 @@ def by_class(answer, row=0):
         "deep.png",
     ],
 )
-def test_all_four_give_the_same_scores(everywhere, name):
+def test_keras_savedmodel_rest_and_grpc_agree(everywhere, name):
     model, served, rest, grpc, files = everywhere
     [path] = [path for path in files if path.name == name]
     data = path.read_bytes()
@@ -102,7 +102,7 @@ def test_all_four_give_the_same_scores(everywhere, name):
     assert np.ptp(expected) > 1e-3
 
 
-def test_the_files_are_not_all_alike_to_the_model(everywhere):
+def test_the_model_distinguishes_the_files(everywhere):
     model, *_, files = everywhere
     assert len(files) == 7
     plain = [path for path in files if path.name != "rotated.jpg"]  # as picture.jpg
@@ -118,11 +118,11 @@ def test_one_bad_image_in_32_concurrent_requests_fails_alone(
 ):
     model, _, rest, grpc, files = everywhere
     client = rest if transport == "REST" else grpc
-    requests = [files[index % len(files)] for index in range(SIDE_BY_SIDE)]
+    requests = [files[index % len(files)] for index in range(CONCURRENT)]
     contents = [path.read_bytes() for path in requests]
     bad = 17
     contents[bad] = b"no image" if damage == "no image" else contents[bad][:200]
-    with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+    with concurrent.futures.ThreadPoolExecutor(CONCURRENT) as threads:
         answers = [
             threads.submit(client.predict, {"image_bytes": [data]}) for data in contents
         ]
@@ -135,7 +135,7 @@ def test_one_bad_image_in_32_concurrent_requests_fails_alone(
 
 
 @pytest.mark.parametrize("transport", ["REST", "gRPC"])
-def test_what_the_graph_refuses_reaches_the_client_in_its_words(everywhere, transport):
+def test_errors_of_the_graph_reach_the_client(everywhere, transport):
     _, _, rest, grpc, files = everywhere
     client = rest if transport == "REST" else grpc
     for count in (0, 65):

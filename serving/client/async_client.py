@@ -1,4 +1,4 @@
-"""Clients for asyncio: every call is awaited, and many run side by side in one loop."""
+"""Asyncio clients: every call is awaited, and many run concurrently in one loop."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, Self, TypeVar
 
-from .base import Operations
+from .base_client import BaseClient
 from .errors import ServingError
 from .steps import (
     Await,
@@ -25,13 +25,13 @@ from .steps import (
 Result = TypeVar("Result")
 
 
-class AsyncClient(Operations):
-    """Awaits the steps of an operation in turn, and those of a flow in tasks."""
+class AsyncClient(BaseClient):
+    """Base of the asyncio clients: operations are coroutines, flows run in tasks."""
 
     async def close(self) -> None:
-        """Closes the connections, those of an injected transport too."""
+        """Close the connections, those of an injected transport too."""
         self._closed = True
-        await self._hang_up()
+        await self._disconnect()
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class AsyncClient(Operations):
     async def _perform(self, step: Step) -> Any:
         match step:
             case Send(request, timeout):
-                return await self._carry(request, timeout)
+                return await self._transmit(request, timeout)
             case Pause(seconds):
                 return await asyncio.sleep(seconds)
             case Work(function):
@@ -82,9 +82,9 @@ class AsyncClient(Operations):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     @abstractmethod
-    async def _carry(self, request: Any, timeout: float) -> Any:
-        """The reply to a request; `ServingError` when none came."""
+    async def _transmit(self, request: Any, timeout: float) -> Any:
+        """Send a request and wait for its reply; `ServingError` without one."""
 
     @abstractmethod
-    async def _hang_up(self) -> None:
-        """Closes the connections."""
+    async def _disconnect(self) -> None:
+        """Close the connections."""

@@ -1,8 +1,8 @@
-"""The methods of every client, written once as operations: see `serving.client.steps`.
+"""The base class of all clients, whose methods `serving.client.steps` explains.
 
-A request is sent again until its deadline, but only after an error whose class says
-that this is `worth_retrying`: nothing was reached, or the server has no room at the
-moment. Every other answer would be the same the second time.
+A request is retried until its deadline, but only after an error whose class is
+`worth_retrying`: the server was not reached, or is overloaded. Every other answer would
+be the same the second time.
 """
 
 import functools
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .concurrent_images import in_order
 from .errors import DeadlineExceeded, NotFound, ServingError, Unavailable
+from .image_encoding import Image, images_bytes
 from .image_signatures import ATTENTION, CLASSIFY, EMBED, Exported
-from .images import Image, images_bytes
-from .protocol import Protocol, Question
+from .protocol import Call, Protocol
 from .responses import Attention, Metadata, Prediction, Signature, VersionStatus
 from .retries import jittered, pauses, seconds_left
 from .steps import Flow, Pause, Send, Steps, Work, operation, stream
@@ -23,7 +23,7 @@ from .steps import Flow, Pause, Send, Steps, Work, operation, stream
 if TYPE_CHECKING:
     import numpy as np
 
-# Mean pause between two looks at a server that is starting, in seconds.
+# Readiness polling interval, in seconds.
 READY_PAUSE = 0.25
 
 Result = TypeVar("Result")
@@ -31,15 +31,15 @@ Result = TypeVar("Result")
 _UNKNOWN = Signature(inputs={}, outputs={})
 
 
-class Operations:
-    """The methods of a client of one model of one server.
+class BaseClient:
+    """The methods of a client for one model on one server.
 
-    On a client for asyncio, the methods return coroutines and the streams asynchronous
+    On an asyncio client, the methods return coroutines and the streams asynchronous
     iterators.
 
     Args:
-        protocol: how to ask.
-        timeout: seconds for each call, its retries included.
+        protocol: Builds the requests and reads the replies.
+        timeout: Seconds for each call, its retries included.
     """
 
     def __init__(self, protocol: Protocol, timeout: float):
@@ -49,7 +49,7 @@ class Operations:
                 f"Received: timeout={timeout}"
             )
         self.timeout = timeout
-        self._protocol = protocol
+        self.protocol = protocol
         self._signatures: Mapping[str, Signature] = {}
         self._closed = False
 
@@ -57,21 +57,21 @@ class Operations:
     def classify(
         self, images: Iterable[Image], top_k: int | None = None
     ) -> Steps[list[Prediction]]:
-        """The best classes of each image, by the signature `serving_default`.
+        """Classify images by the signature `serving_default`.
 
-        All images travel in one request, so one bad image fails it.
+        All images are sent in one request, so one bad image fails it.
 
         Args:
-            images: paths, bytes, PIL images or uint8 arrays [H, W, C], or one array
+            images: Paths, bytes, PIL images or uint8 arrays [H, W, C], or one array
                 [N, H, W, C].
-            top_k: keep so many of the K classes that the model answers; None keeps all.
+            top_k: Classes to keep of the K that the model returns; None keeps all.
 
         Returns:
             One prediction for each image, in order.
 
         Raises:
-            ServingError: one of its branches, see `serving.client.errors`.
-            OSError, TypeError, ValueError: an image or `top_k` that cannot be used.
+            ServingError: One of its subclasses, see `serving.client.errors`.
+            OSError, TypeError, ValueError: An image or `top_k` that cannot be used.
         """
         _check_top_k(top_k)
         contents = yield from _read_all(images)
@@ -79,10 +79,10 @@ class Operations:
 
     @operation
     def embed(self, images: Iterable[Image]) -> Steps["np.ndarray"]:
-        """What the classifier reads of each image, by the signature `embed`.
+        """Compute the classifier's input for each image, by the signature `embed`.
 
         Args:
-            images: as for `classify`.
+            images: As for `classify`.
 
         Returns:
             float32 [N, D]; [0, 0] for no images.
@@ -91,24 +91,24 @@ class Operations:
             ServingError, OSError, TypeError, ValueError: as `classify`.
         """
         contents = yield from _read_all(images)
-        return (yield from self._about(contents, EMBED))
+        return (yield from self._call_exported(contents, EMBED))
 
     @operation
     def attention(self, images: Iterable[Image]) -> Steps[list[Attention]]:
-        """Where the model looked in each image, by the signature `attention`.
+        """Compute the attention rollout of each image, by the signature `attention`.
 
         Args:
-            images: as for `classify`.
+            images: As for `classify`.
 
         Returns:
             One map for each image, in order.
 
         Raises:
-            ServingError, OSError, TypeError, ValueError: as `classify`. Models without
+            ServingError, OSError, TypeError, ValueError: As `classify`. Models without
                 full attention have no such signature: `FailedPrecondition`.
         """
         contents = yield from _read_all(images)
-        return (yield from self._about(contents, ATTENTION))
+        return (yield from self._call_exported(contents, ATTENTION))
 
     @stream
     def classify_many(
@@ -119,22 +119,23 @@ class Operations:
         batch_size: int = 1,
         concurrency: int = 8,
     ) -> Flow[Prediction]:
-        """Classifies any number of images, several requests at a time.
+        """Classify any number of images by concurrent requests.
 
-        A bad image fails alone; where it made others fail, they are asked again, each
-        in a request of its own.
+        A bad image fails alone: the others of its request are sent again, each in a
+        request of its own.
 
         Args:
-            images: an iterable of images as for `classify`, read only as far as needed.
-            top_k: as for `classify`.
-            batch_size: images in one request.
-            concurrency: requests at once; so many times `batch_size` images are held.
+            images: An iterable of images as for `classify`, read lazily.
+            top_k: As for `classify`.
+            batch_size: Images in one request.
+            concurrency: Concurrent requests; `batch_size` times as many images are held
+                in memory.
 
         Yields:
             (index, prediction), or (index, `ServingError`), in the order of the images.
 
         Raises:
-            TypeError, ValueError: an argument that cannot be used.
+            TypeError, ValueError: An argument that cannot be used.
         """
         _check_top_k(top_k)
         ask = functools.partial(self._classify, top_k=top_k)
@@ -144,8 +145,8 @@ class Operations:
     def embed_many(
         self, images: Iterable[Image], *, batch_size: int = 1, concurrency: int = 8
     ) -> Flow["np.ndarray"]:
-        """Embeds any number of images: (index, float32 [D]), as `classify_many`."""
-        ask = functools.partial(self._about, exported=EMBED)
+        """Embed any number of images: (index, float32 [D]), as `classify_many`."""
+        ask = functools.partial(self._call_exported, exported=EMBED)
         return in_order(ask, images, batch_size, concurrency)
 
     @stream
@@ -153,30 +154,30 @@ class Operations:
         self, images: Iterable[Image], *, batch_size: int = 1, concurrency: int = 8
     ) -> Flow[Attention]:
         """Attention of any number of images: (index, map), as `classify_many`."""
-        ask = functools.partial(self._about, exported=ATTENTION)
+        ask = functools.partial(self._call_exported, exported=ATTENTION)
         return in_order(ask, images, batch_size, concurrency)
 
     @operation
     def predict(
         self, inputs: Mapping[str, Any], signature_name: str = "serving_default"
     ) -> Steps[dict[str, "np.ndarray"]]:
-        """The outputs of any signature.
+        """Compute the outputs of any signature.
 
-        The signatures are read from the server on the first call and kept until a call
-        fails: the server may have got another version of the model.
+        The signatures are read from the server on the first call and cached until a
+        call fails: the server may have loaded another version of the model.
 
         Args:
-            inputs: by name; lists, numbers, text, bytes or arrays. They are converted
+            inputs: By name; lists, numbers, text, bytes or arrays. They are converted
                 to the types of the signature.
-            signature_name: which signature of the model.
+            signature_name: Of the model.
 
         Returns:
             Arrays by name, in the types of the signature; strings as bytes in arrays
             of objects.
 
         Raises:
-            ServingError: one of its branches; `InvalidArgument` also for an input that
-                does not fit its type.
+            ServingError: One of its subclasses; `InvalidArgument` also for an input
+                that does not fit its type.
         """
         from .tensors import input_array  # NumPy: as long to import as httpx2
 
@@ -187,48 +188,49 @@ class Operations:
                 name: input_array(name, value, signature.inputs.get(name))
                 for name, value in inputs.items()
             }
-            question = self._protocol.predict(signature_name, arrays, signature.outputs)
-            return (yield from self._ask(question, deadline))
+            call = self.protocol.predict(signature_name, arrays, signature.outputs)
+            return (yield from self._ask(call, deadline))
         except ServingError:
             self._signatures = {}
             raise
 
     @operation
     def status(self) -> Steps[list[VersionStatus]]:
-        """The versions that the server knows and their states, newest first.
+        """List the versions that the server knows and their states, newest first.
 
         Raises:
-            ServingError: one of its branches.
+            ServingError: One of its subclasses.
         """
-        return (yield from self._ask(self._protocol.status(), self._deadline()))
+        return (yield from self._ask(self.protocol.status(), self._deadline()))
 
     @operation
     def metadata(self) -> Steps[Metadata]:
-        """The version that answers, and its signatures.
+        """Read the version that answers, and its signatures.
 
         Raises:
-            ServingError: one of its branches.
+            ServingError: One of its subclasses.
         """
-        return (yield from self._ask(self._protocol.metadata(), self._deadline()))
+        return (yield from self._ask(self.protocol.metadata(), self._deadline()))
 
     @operation
     def wait_ready(self, timeout: float = 60.0) -> Steps[None]:
-        """Returns as soon as the model can be asked.
+        """Wait until the model answers.
 
         Args:
-            timeout: how long to wait at most, in seconds.
+            timeout: In seconds.
 
         Raises:
-            DeadlineExceeded: it was not ready in time; the text ends with the reason.
-            ServingError: waiting does not help, as with an unknown label.
+            DeadlineExceeded: It was not ready in time; the message ends with the
+                reason.
+            ServingError: Waiting does not help, as with an unknown label.
         """
         # Metadata, not status: the status of a model that is still loading is a 200.
-        question = self._protocol.metadata()
+        call = self.protocol.metadata()
         deadline = time.monotonic() + timeout
         while True:
             try:
                 wait = min(self.timeout, seconds_left(deadline))
-                yield from self._send(question, wait)
+                yield from self._send(call, wait)
                 return
             except (Unavailable, NotFound, DeadlineExceeded) as error:
                 pause = jittered(READY_PAUSE)
@@ -238,35 +240,49 @@ class Operations:
                     ) from error
             yield Pause(pause)
 
+    @operation
+    def ask_once(self, call: Call) -> Steps[Any]:
+        """Send a prepared call without retries, as a load generator does.
+
+        Args:
+            call: Built by `protocol`.
+
+        Raises:
+            ServingError: One of its subclasses.
+        """
+        return (yield from self._send(call, self.timeout))
+
     def _classify(
         self, images: list[bytes], top_k: int | None
     ) -> Steps[list[Prediction]]:
-        predictions = yield from self._about(images, CLASSIFY)
+        predictions = yield from self._call_exported(images, CLASSIFY)
         return [prediction.best(top_k) for prediction in predictions]
 
-    def _about(self, images: list[bytes], exported: Exported[Result]) -> Steps[Result]:
+    def _call_exported(
+        self, images: list[bytes], exported: Exported[Result]
+    ) -> Steps[Result]:
         if not images:
             from .tensors import empty_arrays
 
             return exported.read(empty_arrays(exported.outputs), 0)
-        question = self._protocol.predict(
+        call = self.protocol.predict(
             exported.signature_name, {"image_bytes": images}, exported.outputs
         ).then(lambda outputs: exported.read(outputs, len(images)))
-        return (yield from self._ask(question, self._deadline()))
+        return (yield from self._ask(call, self._deadline()))
 
     def _signature(self, name: str, deadline: float) -> Steps[Signature]:
-        """An unknown name is no error here: the server refuses it in its own words."""
+        """An unknown name is left to the server, which refuses it in its own words."""
         if name not in self._signatures:
-            metadata = yield from self._ask(self._protocol.metadata(), deadline)
+            metadata = yield from self._ask(self.protocol.metadata(), deadline)
             self._signatures = metadata.signatures
         return self._signatures.get(name, _UNKNOWN)
 
-    def _ask(self, question: Question, deadline: float) -> Steps[Any]:
+    def _ask(self, call: Call, deadline: float) -> Steps[Any]:
         further = pauses(deadline)
         refused: ServingError | None = None
         while True:
             try:
-                return (yield from self._send(question, seconds_left(deadline)))
+                return (yield from self._send(call, seconds_left(deadline)))
             except DeadlineExceeded as error:
                 if refused is None:
                     raise
@@ -280,14 +296,14 @@ class Operations:
                 refused = error
             yield Pause(pause)
 
-    def _send(self, question: Question, timeout: float) -> Steps[Any]:
+    def _send(self, call: Call, timeout: float) -> Steps[Any]:
         try:
-            reply = yield Send(question.request, timeout)
+            reply = yield Send(call.request, timeout)
         except Exception as error:
             if self._closed:
                 raise ServingError("the client is closed") from error
             raise
-        return question.read(reply)
+        return call.read(reply)
 
     def _deadline(self) -> float:
         return time.monotonic() + self.timeout

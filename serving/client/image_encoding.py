@@ -1,8 +1,8 @@
-"""Images as callers have them -> the bytes that go over the wire.
+"""Encoding of images for a request.
 
-Files and bytes are sent as they are: the server decodes them by the same code as
-training did. Arrays and PIL images become PNG, which loses nothing. Arrays of floats
-are refused: whether white is 1 or 255 cannot be told from the numbers.
+Files and bytes are sent unchanged: the server decodes them as training did. Arrays and
+PIL images become PNG, which is lossless. Arrays of floats are refused, since white may
+be 1 or 255.
 """
 
 import io
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 Image: TypeAlias = Union[str, os.PathLike[str], bytes, "np.ndarray", "PILImage"]
 
-# What a PNG can hold; other modes (CMYK, HSV, ...) become RGB.
+# Modes of PNG; others (CMYK, HSV, ...) become RGB.
 _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
-# 32 bits per pixel, in a range that the image does not tell.
+# 32 bits per pixel, of an unknown range.
 _RANGELESS_MODES = {"I", "F"}
 _FLOATS_HINT = (
-    "; floats have no agreed range: of 0 to 1, send (255 * pixels).round()"
+    "; floats have no agreed range: for 0 to 1, send (255 * pixels).round()"
     '.astype("uint8"), normalised ones go to `predict` with "serve_pixels"'
 )
 
 
 def image_bytes(image: Image) -> bytes:
-    """The encoded bytes of one image.
+    """Encode one image.
 
     Args:
-        image: path of an image file; its bytes; a PIL image; or pixels, uint8
+        image: Path of an image file; its bytes; a PIL image; or pixels, uint8
             [H, W], [H, W, 1], [H, W, 3] or [H, W, 4].
 
     Raises:
-        OSError: the file cannot be read.
-        TypeError, ValueError: the argument is none of these.
-        ModuleNotFoundError: pixels or a PIL image without Pillow.
+        OSError: The file cannot be read.
+        TypeError, ValueError: An unsupported image.
+        ModuleNotFoundError: Pixels or a PIL image, but no Pillow.
     """
     if isinstance(image, bytes):
         return image
@@ -54,13 +54,13 @@ def image_bytes(image: Image) -> bytes:
 
 
 def images_bytes(images: Iterable[Image]) -> list[bytes]:
-    """The encoded bytes of several images.
+    """Encode several images.
 
     Args:
-        images: a list or another iterable of images, or pixels [N, H, W, C].
+        images: A list or another iterable of images, or pixels [N, H, W, C].
 
     Raises:
-        OSError, TypeError, ValueError, ModuleNotFoundError: as `image_bytes`; a
+        OSError, TypeError, ValueError, ModuleNotFoundError: As `image_bytes`; a
             single image is a TypeError too.
     """
     check_images(images)
@@ -68,10 +68,10 @@ def images_bytes(images: Iterable[Image]) -> list[bytes]:
 
 
 def check_images(images: Iterable[Image]) -> None:
-    """Refuses what is not several images, before any of them is read.
+    """Check that there are several images, before any of them is read.
 
     Raises:
-        TypeError: it is one image, or nothing that holds images.
+        TypeError: It is a single image, or not an iterable.
     """
     if not _holds_images(images):
         raise TypeError(
@@ -81,7 +81,7 @@ def check_images(images: Iterable[Image]) -> None:
 
 
 def _is_array(value: Any) -> TypeGuard["np.ndarray"]:
-    """Whether it is NumPy's, without importing NumPy."""
+    """Whether it is a NumPy array, without importing NumPy."""
     return hasattr(value, "dtype") and hasattr(value, "ndim")
 
 
@@ -91,7 +91,7 @@ def _is_pil_image(value: Any) -> TypeGuard["PILImage"]:
 
 def _holds_images(images: Any) -> bool:
     if _is_array(images):
-        # Iterating over a single [H, W, C] would send its rows, one by one.
+        # Iterating over a single [H, W, C] would send its rows.
         return images.ndim == 4
     return isinstance(images, Iterable) and not isinstance(images, str | bytes)
 

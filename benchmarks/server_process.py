@@ -1,4 +1,4 @@
-"""The local server as a process of its own, on free ports, its log in a file."""
+"""The local server in a process of its own, on free ports, with its log in a file."""
 
 import contextlib
 import re
@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# What the server prints once it answers.
+# Printed by the server when it is ready.
 _READY = re.compile(r"REST (http://\S+)/v1/models, gRPC (\S+)")
-# In which it answers what it accepted.
+# For requests in flight.
 STOP_SECONDS = 30
 
 
 class ServerProcess(NamedTuple):
-    """A server that answers.
+    """A server that is ready.
 
     Attributes:
         rest: URL of the REST interface.
         grpc: `host:port` of the gRPC interface.
-        process: to watch and to measure.
+        process: The process.
     """
 
     rest: str
@@ -30,19 +30,19 @@ class ServerProcess(NamedTuple):
 
 
 class ServerFailed(Exception):
-    """The server did not start; the text is the end of its log."""
+    """The server did not start; the message is the end of its log."""
 
 
 @contextlib.contextmanager
 def server_process(log: Path, *flags: str) -> Iterator[ServerProcess]:
-    """Runs `python -m serving serve` for the length of a block.
+    """Run `python -m serving serve` for the duration of a block.
 
     Args:
-        log: file for what the server prints.
-        flags: beside those for the ports.
+        log: File for the output of the server.
+        flags: In addition to those for the ports.
 
     Raises:
-        ServerFailed: it ended before it answered.
+        ServerFailed: It terminated before it was ready.
     """
     command = [sys.executable, "-m", "serving", "serve", "--port=0"]
     with open(log, "wb") as output:
@@ -63,7 +63,7 @@ def server_process(log: Path, *flags: str) -> Iterator[ServerProcess]:
 
 
 def _wait_ready(process: subprocess.Popen, log: Path) -> tuple[str, str]:
-    """The addresses; a model may take minutes to load, so only an end is a failure."""
+    """The addresses; only termination is a failure, as loading may take minutes."""
     while True:
         ended = process.poll() is not None
         text = log.read_text("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Images for the clients: every form becomes the bytes of an image file."""
+"""Encoding of images: paths, bytes, arrays and PIL images."""
 
 import io
 
@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from serving.client.images import image_bytes, images_bytes
+from serving.client.image_encoding import image_bytes, images_bytes
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def decoded(content):
     return np.asarray(PIL.Image.open(io.BytesIO(content)))
 
 
-def test_files_and_bytes_are_sent_as_they_are(tmp_path):
+def test_files_and_bytes_are_unchanged(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(b"not decoded here")
     assert images_bytes([path, str(path), b"raw"]) == [
@@ -65,7 +65,7 @@ def test_pil_images_without_a_range_are_refused(mode):
         image_bytes(PIL.Image.new(mode, (5, 7)))
 
 
-def test_floats_are_refused_with_the_way_to_send_them():
+def test_floats_are_refused_with_advice():
     pixels = np.full((7, 5, 3), 0.5, "float32")
     with pytest.raises(ValueError, match="no agreed range") as caught:
         image_bytes(pixels)
@@ -76,7 +76,7 @@ def test_floats_are_refused_with_the_way_to_send_them():
 @pytest.mark.parametrize(
     "array", [np.zeros((7, 5, 3)), np.zeros((7, 5, 2), "uint8"), np.zeros(7, "uint8")]
 )
-def test_arrays_that_are_no_image_are_refused(array):
+def test_arrays_of_other_shapes_and_types_are_refused(array):
     with pytest.raises(ValueError, match=r"must be uint8 .* Received: "):
         image_bytes(array)
 

@@ -10,13 +10,14 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from serving.__main__ import main
 from serving.client import RestClient, ServingError
-from serving.errors import ExportError
+from serving.commandline import CommandError
 from serving.local import LocalServer
 from serving.local.config import config_of
 from serving.local.flags import parse_flags
-from serving.rollout import label_moves, labels, manifest, model_config, server_status
-from serving.rollout.served_model import Target
+from serving.rollout import label_moves, manifest, model_config, server_status
+from serving.rollout.served_model import ServedModel
 from serving.rollout.versions import staged_version, versions
 
 OTHER = """
@@ -29,11 +30,11 @@ model_config_list {
 @pytest.fixture
 def target(tmp_path):
     (tmp_path / "m").mkdir()
-    return Target(tmp_path / "m", tmp_path / "models.config", "m", None)
+    return ServedModel(tmp_path / "m", tmp_path / "models.config", "m", None)
 
 
 def put(target):
-    """Publishes a version that answers its own number."""
+    """Publish a version that returns its own number."""
     with staged_version(target.folder) as (folder, number):
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
@@ -48,14 +49,14 @@ def put(target):
 
 
 def make(target, count):
-    """Versions that are folders with a name only."""
+    """Publish versions that cannot be loaded."""
     for _ in range(count):
         with staged_version(target.folder) as (folder, _):
             (folder / "saved_model.pb").write_text("")
 
 
 def entry(target):
-    """The entry as TensorFlow Serving's own message has it, labels and versions."""
+    """Labels and versions of the entry, read through TensorFlow Serving's message."""
     text = target.config.read_text("utf-8")
     config = text_format.Parse(text, ModelServerConfig())
     [model] = [m for m in config.model_config_list.config if m.name == target.name]
@@ -64,13 +65,14 @@ def entry(target):
 
 
 def run(command, target, *arguments):
-    return getattr(labels, command)(
-        [str(target.folder), "--config", str(target.config), *map(str, arguments)]
+    return main(
+        [command, str(target.folder), "--config", str(target.config)]
+        + [str(argument) for argument in arguments]
     )
 
 
-def test_a_folder_without_versions_is_said_to_be_one(target, capsys):
-    assert labels.show([str(target.folder)]) == 0
+def test_list_of_a_folder_without_versions(target, capsys):
+    assert main(["list", str(target.folder)]) == 0
     assert capsys.readouterr().out == f"no versions in {target.folder}\n"
 
 
@@ -84,7 +86,7 @@ def test_a_model_without_labels_is_served_by_its_newest_version(target):
     )
 
 
-def test_a_canary_is_tried_promoted_and_taken_back(target, capsys):
+def test_promote_and_roll_back_a_canary(target, capsys):
     make(target, 2)
     label_moves.add(target, 1, "stable", None)
     label_moves.add(target, 2, "canary", None)
@@ -111,7 +113,7 @@ def test_without_a_server_a_label_moves_once_its_version_is_loaded(target, capsy
     assert entry(target) == ({"stable": 1, "canary": 2}, [1, 2, 3]), "first it loads"
     second = capsys.readouterr().out.splitlines()[-1].split()
     assert second[:4] == ["python", "-m", "serving", "promote"]
-    assert labels.promote(second[4:]) == 0
+    assert main(second[3:]) == 0
     assert entry(target) == ({"stable": 1, "canary": 3}, [1, 3])
 
 
@@ -123,7 +125,7 @@ def test_a_version_of_no_label_is_not_served(target, capsys):
     assert "not served until it gets a label" in capsys.readouterr().out
 
 
-def test_what_others_wrote_stays(target):
+def test_other_entries_comments_and_permissions_are_kept(target):
     head = "# who owns this file\n\n# and why\n"
     target.config.write_text(head + OTHER)
     target.config.chmod(0o640)
@@ -142,7 +144,7 @@ def test_what_others_wrote_stays(target):
     }
 
 
-def test_a_link_to_the_config_file_stays_one(target):
+def test_a_symlink_to_the_config_file_is_kept(target):
     real = target.config.with_name("real.config")
     target.config.symlink_to(real)
     make(target, 1)
@@ -154,43 +156,43 @@ def test_a_link_to_the_config_file_stays_one(target):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model_config_lost {}", "no model config file"),
-        ("model_config_list {", "no model config file"),
+        ("model_config_lost {}", "not a model config file"),
+        ("model_config_list {", "not a model config file"),
         ("model_config_list {\n # why\n}", "comments between its fields"),
         (OTHER + "# the end", "comments between its fields"),
-        ("custom_model_config {}", "no model_config_list"),
+        ("custom_model_config {}", "must have a model_config_list"),
     ],
 )
-def test_a_config_file_that_cannot_be_kept_is_left_as_it_is(target, text, message):
+def test_an_unsupported_config_file_is_not_changed(target, text, message):
     target.config.write_text(text)
     make(target, 1)
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(CommandError, match=message):
         label_moves.add(target, 1, "stable", None)
     assert target.config.read_text() == text
 
 
-def test_a_number_sign_in_a_name_is_no_comment(target):
+def test_a_number_sign_in_quotes_is_not_a_comment(target):
     target.config.write_text(OTHER.replace("other", "oth#er"))
     make(target, 1)
     label_moves.add(target, 1, "stable", None)
     assert "oth#er" in target.config.read_text()
 
 
-def test_a_config_file_is_replaced_whole_or_not_at_all(target, monkeypatch):
+def test_a_failed_write_keeps_the_config_file(target, monkeypatch):
     make(target, 1)
     target.config.write_text(OTHER)
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(model_config, "flush", fail)
-    with pytest.raises(ExportError, match="No space left"):
+    monkeypatch.setattr("serving.atomic_write.fsync", fail)
+    with pytest.raises(CommandError, match="No space left"):
         label_moves.add(target, 1, "stable", None)
     assert target.config.read_text() == OTHER
     assert not list(target.config.parent.glob(".models.config*"))
 
 
-def test_a_server_that_reads_the_config_file_meanwhile_reads_all_of_it(target):
+def test_a_reader_of_the_config_file_is_not_disturbed(target):
     make(target, 1)
     target.config.write_text(OTHER)
     with target.config.open() as opened:
@@ -198,7 +200,7 @@ def test_a_server_that_reads_the_config_file_meanwhile_reads_all_of_it(target):
         assert opened.read() == OTHER
 
 
-def test_changes_at_once_are_all_kept(target):
+def test_concurrent_changes_are_all_kept(target):
     def add(name):
         with model_config.changing(target.config) as config:
             model_config.add_entry(config, name, f"/models/{name}")
@@ -217,17 +219,17 @@ def test_changes_at_once_are_all_kept(target):
     [
         (["promote", "--version", 9], "no version 9. There are: 1, 2"),
         (["promote", "--label", "none"], "no label none. There are: stable"),
-        (["promote", "--version", 1, "--to", "previous"], "rollback goes back to"),
-        (["promote", "--version", 1, "--to", "a/b"], "a label has no /"),
+        (["promote", "--version", 1, "--to", "previous"], "reserved for rollback"),
+        (["promote", "--version", 1, "--to", "a/b"], "a label must not contain /"),
         (
-            ["promote", "--version", 1, "--served-from", "m"],
+            ["promote", "--version", 1, "--served_from", "m"],
             "begin with",
         ),
-        (["promote", "--version", 1, "--served-from", "/n"], "is served from"),
+        (["promote", "--version", 1, "--served_from", "/n"], "is served from"),
         (["prune", "--name", "nobody"], "has no model nobody"),
     ],
 )
-def test_mistakes_are_told_and_change_nothing(target, arguments, message, capsys):
+def test_errors_are_reported_and_change_nothing(target, arguments, message, capsys):
     make(target, 2)
     label_moves.add(target, 1, "stable", None)
     before = target.config.read_text()
@@ -237,16 +239,16 @@ def test_mistakes_are_told_and_change_nothing(target, arguments, message, capsys
     assert target.config.read_text() == before
 
 
-@pytest.mark.parametrize("command", ["show", "promote", "prune", "rollback"])
-def test_a_config_file_that_is_not_there_is_told(target, command, capsys):
+@pytest.mark.parametrize("command", ["list", "promote", "prune", "rollback"])
+def test_a_missing_config_file_is_reported(target, command, capsys):
     make(target, 2)
     assert run(command, target) == 1
-    told = capsys.readouterr().err
-    assert told.endswith(f"--config {target.config}: no such file\n")
+    error = capsys.readouterr().err
+    assert error.endswith(f"--config {target.config}: no such file\n")
     assert not target.config.exists()
 
 
-def test_a_new_config_file_is_said_to_be_new(target, capsys):
+def test_a_new_config_file_is_reported(target, capsys):
     make(target, 2)
     label_moves.add(target, 1, "stable", None)
     assert f"{target.config}: a new file" in capsys.readouterr().out
@@ -254,40 +256,38 @@ def test_a_new_config_file_is_said_to_be_new(target, capsys):
     assert "new file" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["show", "prune", "rollback"])
-def test_a_folder_that_is_not_there_is_told(tmp_path, command, capsys):
-    arguments = [] if command == "show" else ["--without-config"]
-    assert getattr(labels, command)([str(tmp_path / "none"), *arguments]) == 1
+@pytest.mark.parametrize("command", ["list", "prune", "rollback"])
+def test_a_missing_folder_is_reported(tmp_path, command, capsys):
+    arguments = [] if command == "list" else ["--without_config"]
+    assert main([command, str(tmp_path / "none"), *arguments]) == 1
     assert "none: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["prune", "rollback"])
-def test_what_removes_versions_must_know_whether_there_are_labels(tmp_path, command):
-    with pytest.raises(SystemExit):
-        getattr(labels, command)([str(tmp_path)])
-    with pytest.raises(SystemExit):
-        getattr(labels, command)([str(tmp_path), "--without-config", "--config", "c"])
+def test_commands_that_remove_versions_need_a_config_file_or_its_absence(
+    tmp_path, command
+):
+    folder = str(tmp_path)
+    assert main([command, folder]) == 2
+    assert main([command, folder, "--without_config", "--config", "c"]) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prune", "m", "--without-config", "--keep", "0"], "must be at least 1"),
+        (["prune", "m", "--without_config", "--keep", "0"], "must be at least 1"),
         (["promote", "m"], "are required: --config"),
         (["rollback"], "are required: FOLDER"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message, capsys):
-    command, *rest = arguments
-    with pytest.raises(SystemExit) as ended:
-        getattr(labels, command)(rest)
-    assert ended.value.code == 2
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_prune_keeps_what_is_needed(target, capsys):
+def test_prune_keeps_labelled_and_newest_versions(target, capsys):
     make(target, 7)
     label_moves.add(target, 2, "stable", None)
     label_moves.add(target, 4, "canary", None)
@@ -300,8 +300,7 @@ def test_prune_keeps_what_is_needed(target, capsys):
     assert names == {"2", "4", "6", "7", ".lock"}
 
 
-def test_prune_keeps_what_a_policy_of_others_needs(target):
-    """A file that nobody wrote with these commands."""
+def test_prune_keeps_versions_of_a_foreign_policy(target):
     make(target, 5)
     target.config.write_text(
         'model_config_list { config { name: "m" base_path: "/models/m" '
@@ -312,7 +311,7 @@ def test_prune_keeps_what_a_policy_of_others_needs(target):
     assert versions(target.folder) == [1, 4, 5]
 
 
-def test_prune_keeps_what_another_model_of_the_folder_needs(target):
+def test_prune_keeps_versions_of_other_models_of_the_folder(target):
     make(target, 3)
     label_moves.add(target, 3, "stable", None)
     label_moves.add(target._replace(name="twin"), 1, "stable", None)
@@ -320,21 +319,21 @@ def test_prune_keeps_what_another_model_of_the_folder_needs(target):
     assert versions(target.folder) == [1, 3]
 
 
-def test_without_a_config_file_rollback_takes_the_newest_away(target, capsys):
+def test_rollback_without_a_config_file_hides_the_newest_version(target, capsys):
     make(target, 2)
-    arguments = [str(target.folder), "--without-config"]
-    assert labels.rollback(arguments) == 0
+    rollback = ["rollback", str(target.folder), "--without_config"]
+    assert main(rollback) == 0
     assert versions(target.folder) == [1]
-    assert labels.rollback(arguments) == 1
+    assert main(rollback) == 1
     assert "no version to go back to" in capsys.readouterr().err
     make(target, 1)
     assert versions(target.folder) == [1, 3], "2 is not used again"
 
 
-def test_list_cuts_nothing_off_for_a_program_that_reads_it(target, capsys):
+def test_list_does_not_truncate_in_a_pipe(target, capsys):
     put(target)
     label_moves.add(target, 1, "x" * 100, None)
-    assert run("show", target) == 0
+    assert run("list", target) == 0
     assert "x" * 100 in capsys.readouterr().out
 
 
@@ -344,21 +343,21 @@ def test_list_shows_labels_and_damage(target, capsys):
     label_moves.add(target, 1, "stable", None)
     label_moves.add(target, 2, "canary", None)
     capsys.readouterr()
-    assert run("show", target) == 0
+    assert run("list", target) == 0
     first, second = capsys.readouterr().out.splitlines()[1:]
     assert first.split()[:3] == ["1", "stable", "-"]
     assert second.split()[:4] == ["2", "canary", "2026-01-02", "03:04"]
     (target.folder / "1" / "saved_model.pb").unlink()
     with (target.folder / "2" / "saved_model.pb").open("ab") as file:
         file.write(b"!")
-    assert run("show", target, "--verify") == 1
-    told = capsys.readouterr().out
-    assert "m/2/saved_model.pb: changed" in told
-    assert "m/1: has no assets.extra/manifest.json" in told
+    assert run("list", target, "--verify") == 1
+    shown = capsys.readouterr().out
+    assert "m/2/saved_model.pb: changed" in shown
+    assert "m/1/assets.extra/manifest.json: missing or not readable" in shown
 
 
 class Requests(threading.Thread):
-    """Asks `stable` and no label at all in its block; keeps what failed."""
+    """Requests of the label `stable`, and without a label, during its block."""
 
     def __init__(self, url):
         super().__init__(daemon=True)
@@ -389,7 +388,7 @@ def ask(client):
 
 @pytest.fixture
 def server(target):
-    """A server that reads the config file each second, with version 1 stable."""
+    """A server that polls the config file every second, with version 1 stable."""
     put(target)
     label_moves.add(target, 1, "stable", None)
     config = model_config.read(target.config)
@@ -403,8 +402,8 @@ def server(target):
         yield running
 
 
-def test_labels_move_on_a_server_without_a_lost_request(target, server):
-    """Export, canary, promote, rollback; all the while somebody asks."""
+def test_labels_move_on_a_server_without_losing_a_request(target, server):
+    """Export, canary, promote, rollback, under constant requests."""
     url = server.rest_url
     target = target._replace(rest=url)
 
@@ -434,10 +433,10 @@ def test_labels_move_on_a_server_without_a_lost_request(target, server):
     )
 
 
-def test_a_version_that_the_server_cannot_load_gets_no_label(target, server, capsys):
+def test_a_version_that_cannot_be_loaded_gets_no_label(target, server, capsys):
     target = target._replace(rest=server.rest_url)
     make(target, 1)  # its saved_model.pb is empty
-    with pytest.raises(ExportError, match="cannot load version 2 of m"):
+    with pytest.raises(CommandError, match="cannot load version 2 of m"):
         label_moves.add(target, 2, "stable", None)
     assert entry(target) == ({"stable": 1}, [1])
 
@@ -458,7 +457,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize("command", ["promote", "rollback"])
-def test_a_server_that_is_not_there_is_told(served_from_labels, command, capsys):
+def test_an_unreachable_server_is_reported(served_from_labels, command, capsys):
     before = served_from_labels.config.read_text()
     assert run(command, served_from_labels, "--rest", NOWHERE) == 1
     assert NOWHERE in capsys.readouterr().err
@@ -466,18 +465,18 @@ def test_a_server_that_is_not_there_is_told(served_from_labels, command, capsys)
 
 
 @pytest.mark.parametrize("text", [None, OTHER])
-def test_a_first_label_needs_the_server_and_the_file_that_it_reads(target, text):
+def test_a_first_label_needs_the_server_and_its_config_file(target, text):
     make(target, 1)
     if text:
         target.config.write_text(text)
     message = NOWHERE if text else "models.config: no such file: the server at"
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(CommandError, match=message):
         label_moves.add(target._replace(rest=NOWHERE), 1, "stable", None)
     assert target.config.exists() == bool(text)
     assert not text or target.config.read_text() == text
 
 
-@pytest.mark.parametrize("error", [ExportError("gave up"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [CommandError("gave up"), KeyboardInterrupt()])
 @pytest.mark.parametrize("last", ["wait_available", "wait_points"])
 @pytest.mark.parametrize(
     "change",
@@ -488,7 +487,7 @@ def test_a_first_label_needs_the_server_and_the_file_that_it_reads(target, text)
         label_moves.roll_back,
     ],
 )
-def test_what_fails_on_the_way_leaves_the_config_file_as_it_was(
+def test_a_failed_move_restores_the_config_file(
     served_from_labels, change, last, error, monkeypatch
 ):
     def fail(*_):
@@ -507,12 +506,12 @@ def test_what_fails_on_the_way_leaves_the_config_file_as_it_was(
 
 
 @pytest.mark.parametrize("label", [None, "stable", "canary"])
-def test_the_command_that_is_told_serves_what_is_in_the_file(target, label, capsys):
+def test_the_printed_serve_command_works(target, label, capsys):
     put(target)
     label_moves.add(target, 1, label, None)
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert told.startswith("to serve it: python -m serving serve --")
-    flags = parse_flags(shlex.split(told)[7:])
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("to serve it: python -m serving serve --")
+    flags = parse_flags(shlex.split(line)[7:])
     config = config_of(flags)
     options = dataclasses.asdict(flags) | {"rest_port": 0, "grpc_port": 0}
     for name in ("port", "rest_api_port"):
@@ -524,7 +523,7 @@ def test_the_command_that_is_told_serves_what_is_in_the_file(target, label, caps
         assert ask(client) == 1
 
 
-def test_it_is_told_once_and_only_of_a_folder_of_this_machine(target, capsys):
+def test_the_serve_command_is_printed_once_and_for_local_folders_only(target, capsys):
     make(target, 2)
     label_moves.add(target, 1, None, None)
     assert "to serve it" in capsys.readouterr().out

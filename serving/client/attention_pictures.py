@@ -1,6 +1,9 @@
 """Pictures of attention: the image as the model saw it beside its heat map."""
 
 import io
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -9,28 +12,28 @@ from .responses import Attention
 
 # Small images are enlarged up to this side, in pixels.
 SIDE = 448
-# Height of the line of text, and size of its letters where they fit, in pixels.
-LINE = 28
-LETTERS = 18
+# In pixels; the font is smaller where the title would not fit.
+TITLE_HEIGHT = 28
+FONT_SIZE = 18
 # Black, purple, red, orange, pale yellow: each lighter than the one before.
 _COLOURS = [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)]
 
 
 def draw_attention(attention: Attention, title: str) -> bytes:
-    """A picture of the image as seen, and beside it where the model looked.
+    """Draw the image as the model saw it, and beside it the attention map.
 
-    The map is scaled so that its smallest value is dark and its largest bright, made as
-    large as the image, and laid over it.
+    The map is scaled from its smallest value (dark) to its largest (bright), resized to
+    the image, and laid over it.
 
     Args:
-        attention: of one image.
-        title: written below.
+        attention: Of one image.
+        title: Written below.
 
     Returns:
         PNG.
 
     Raises:
-        OSError: what the model saw is no image.
+        OSError: `attention.seen` is not an image.
     """
     seen = Image.open(io.BytesIO(attention.seen)).convert("RGB")
     # By a whole number: the pixels that the model got stay visible as such.
@@ -40,7 +43,7 @@ def draw_attention(attention: Attention, title: str) -> bytes:
     )
     width, height = seen.size
     heat = _heat(attention.rollout, seen.size)
-    picture = Image.new("RGB", (2 * width, height + LINE), "white")
+    picture = Image.new("RGB", (2 * width, height + TITLE_HEIGHT), "white")
     picture.paste(seen, (0, 0))
     picture.paste(Image.blend(seen.convert("L").convert("RGB"), heat, 0.6), (width, 0))
     draw = ImageDraw.Draw(picture)
@@ -50,9 +53,23 @@ def draw_attention(attention: Attention, title: str) -> bytes:
     return buffer.getvalue()
 
 
+def picture_names(paths: Iterable[str]) -> list[str]:
+    """Names of pictures made of images: "a/cat.jpg" -> "cat.attention.png".
+
+    Images of the same name in different folders get a number.
+    """
+    names: dict[str, None] = {}
+    for path in paths:
+        stem = Path(path).stem
+        ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        tries = (f"{stem}{end}.attention.png" for end in ends)
+        names[next(name for name in tries if name not in names)] = None
+    return list(names)
+
+
 def _font(text: str, width: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    length = ImageFont.load_default(LETTERS).getlength(text)
-    return ImageFont.load_default(LETTERS * min(1.0, width / length))
+    length = ImageFont.load_default(FONT_SIZE).getlength(text)
+    return ImageFont.load_default(FONT_SIZE * min(1.0, width / length))
 
 
 def _heat(rollout: np.ndarray, size: tuple[int, int]) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Clients that block: a call returns when the answer is there; safe between threads."""
+"""Blocking clients: a call returns its result; they are thread-safe."""
 
 import contextlib
 import time
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
-from .base import Operations
+from .base_client import BaseClient
 from .errors import ServingError
 from .steps import (
     Await,
@@ -26,13 +26,13 @@ from .steps import (
 Result = TypeVar("Result")
 
 
-class BlockingClient(Operations):
-    """Carries out the steps of an operation in turn, and those of a flow in threads."""
+class BlockingClient(BaseClient):
+    """Base of the blocking clients: operations run in the caller, flows in threads."""
 
     def close(self) -> None:
-        """Closes the connections, those of an injected transport too."""
+        """Close the connections, those of an injected transport too."""
         self._closed = True
-        self._hang_up()
+        self._disconnect()
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class BlockingClient(Operations):
     def _perform(self, step: Step) -> Any:
         match step:
             case Send(request, timeout):
-                return self._carry(request, timeout)
+                return self._transmit(request, timeout)
             case Pause(seconds):
                 return time.sleep(seconds)
             case Work(function):
@@ -78,9 +78,9 @@ class BlockingClient(Operations):
                         outcome = yield item
 
     @abstractmethod
-    def _carry(self, request: Any, timeout: float) -> Any:
-        """The reply to a request; `ServingError` when none came."""
+    def _transmit(self, request: Any, timeout: float) -> Any:
+        """Send a request and wait for its reply; `ServingError` without one."""
 
     @abstractmethod
-    def _hang_up(self) -> None:
-        """Closes the connections."""
+    def _disconnect(self) -> None:
+        """Close the connections."""

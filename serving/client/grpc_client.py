@@ -1,54 +1,48 @@
-"""The clients over gRPC, on grpcio: channels, deadlines, and what can go wrong."""
+"""Clients over gRPC, on grpcio: channels, deadlines, errors."""
 
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-try:
-    import grpc
-    from google.protobuf.message import Message
-    from tensorflow_serving.apis import (
-        model_service_pb2_grpc,
-        prediction_service_pb2_grpc,
-    )
-    from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'GrpcClient needs {error.name}: pip install "keras-vit-serving[serve]"',
-        name=error.name,
-    ) from error
+import grpc
+from google.protobuf.message import Message
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from .aio import AsyncClient
-from .base import Operations
-from .blocking import BlockingClient
+from .async_client import AsyncClient
+from .base_client import BaseClient
+from .blocking_client import BlockingClient
 from .errors import ServingError, from_code, too_late
 from .grpc_protocol import GrpcProtocol, GrpcRequest
 from .protocol import Target, checked_headers
 from .steps import Steps, operation
 
 _OPTIONS = {
-    # gRPC's own limit of 4 MiB is less than an answer with attention of many images.
+    # gRPC's default of 4 MiB is less than the attention maps of many images.
     "grpc.max_receive_message_length": 64 * 1024 * 1024,
-    # Its own back-off of up to two minutes is longer than a server needs to start.
+    # The default back-off of up to two minutes is longer than a server needs to start.
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1000,
     # All addresses of a headless service, not the first one alone.
     "grpc.lb_policy_name": "round_robin",
-    # Servers hang up on clients that ping more often than each five minutes.
+    # Servers disconnect clients that ping more often than every five minutes.
     "grpc.keepalive_time_ms": 300_000,
     "grpc.keepalive_timeout_ms": 20_000,
 }
 
 
-class Grpc(Operations):
-    """What both clients over gRPC share.
+class Grpc(BaseClient):
+    """Base of both clients over gRPC.
 
     Attributes:
-        address: of the server.
+        address: Of the server.
     """
 
-    _protocol: GrpcProtocol
+    protocol: GrpcProtocol
     _insecure: ClassVar[Callable[..., Any]]
     _secure: ClassVar[Callable[..., Any]]
 
@@ -80,20 +74,20 @@ class Grpc(Operations):
 
     @operation
     def reload_config(self, config: ModelServerConfig | str) -> Steps[None]:
-        """Gives the server another list of models, and returns when they are loaded.
+        """Replace the server's model config, and wait until its models are loaded.
 
-        The server waits for ever for a model that has no version; the client gives up
-        after its `timeout`, while the server goes on.
+        The server waits indefinitely for a model that has no version; the client gives
+        up after its `timeout`, while the server continues.
 
         Args:
-            config: the whole list, as a message or in its text form.
+            config: The whole config, as a message or in text form.
 
         Raises:
-            ServingError: one of its branches; the server keeps the models it has.
-            ValueError: the text is no ModelServerConfig.
+            ServingError: One of its subclasses; the server keeps its models.
+            ValueError: The text is not a ModelServerConfig.
         """
-        question = self._protocol.reload_config(config)
-        return (yield from self._ask(question, self._deadline()))
+        call = self.protocol.reload_config(config)
+        return (yield from self._ask(call, self._deadline()))
 
     def _connect(
         self, credentials: grpc.ChannelCredentials | None, options: Mapping[str, Any]
@@ -109,9 +103,9 @@ class Grpc(Operations):
         )
 
     def _error(self, error: Any, timeout: float) -> ServingError:
-        """gRPC's error as one of the clients'."""
+        """Convert an error of gRPC."""
         details = error.details() or ""
-        # gRPC's own words for a deadline that passed on this side.
+        # gRPC's message for a deadline that passed on this side.
         if details == "Deadline Exceeded":
             return too_late(self.address, timeout)
         if "Trying to connect an http1.x server" in details:
@@ -122,51 +116,51 @@ class Grpc(Operations):
 
 
 class GrpcClient(Grpc, BlockingClient):
-    """Asks TensorFlow Serving, or the local server, over gRPC.
+    """A client of TensorFlow Serving, or of the local server, over gRPC.
 
     Args:
-        address: of the server, such as "127.0.0.1:8500". Where a name stands for
-            several servers, the requests go to them in turn.
-        model: name of the model.
-        version: number of a version; default: the newest one available.
-        label: label of a version, in place of its number.
-        timeout: seconds for each call, its retries included.
-        metadata: sent with each request, such as {"authorization": "Bearer ..."}.
-        credentials: for TLS, as from `grpc.ssl_channel_credentials`.
-        options: of the channel, by gRPC's names.
-        channel: of grpcio, in place of an own one to `address`.
+        address: Of the server, such as "127.0.0.1:8500". Where a name resolves to
+            several servers, requests are distributed round-robin.
+        model: Name of the model.
+        version: Number of a version; default: the newest one available.
+        label: Label of a version, in place of its number.
+        timeout: Seconds for each call, its retries included.
+        metadata: Sent with each request, such as {"authorization": "Bearer ..."}.
+        credentials: For TLS, as from `grpc.ssl_channel_credentials`.
+        options: Of the channel, by gRPC's names.
+        channel: Of grpcio, in place of a new one to `address`.
 
     Raises:
-        ValueError: an argument that cannot be used.
+        ValueError: An argument that cannot be used.
     """
 
     _insecure = staticmethod(grpc.insecure_channel)
     _secure = staticmethod(grpc.secure_channel)
 
-    def _carry(self, request: GrpcRequest, timeout: float) -> Message:
+    def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
         try:
             return self._call(request, timeout)
         except grpc.RpcError as error:
             raise self._error(error, timeout) from error
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._channel.close()
 
 
 class AsyncGrpcClient(Grpc, AsyncClient):
-    """`GrpcClient` for asyncio: the same arguments; the methods are awaited.
+    """`GrpcClient` for asyncio: the same arguments; its methods are awaited.
 
-    It is made where an event loop runs, and belongs to that loop.
+    It must be created in a running event loop, and belongs to that loop.
     """
 
     _insecure = staticmethod(grpc.aio.insecure_channel)
     _secure = staticmethod(grpc.aio.secure_channel)
 
     def _connect(self, *args: Any) -> Any:
-        asyncio.get_running_loop()  # or gRPC takes one that nobody will run
+        asyncio.get_running_loop()  # or gRPC picks a loop that never runs
         return super()._connect(*args)
 
-    async def _carry(self, request: GrpcRequest, timeout: float) -> Message:
+    async def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
         try:
             return await self._call(request, timeout)
         except grpc.RpcError as error:
@@ -174,10 +168,10 @@ class AsyncGrpcClient(Grpc, AsyncClient):
         except asyncio.CancelledError as error:
             if not self._closed:
                 raise
-            # Closing the channel cancels the calls under way, not their tasks.
+            # Closing the channel cancels the calls in flight, not their tasks.
             raise ServingError("cancelled") from error
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         await self._channel.close()
 
 

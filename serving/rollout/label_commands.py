@@ -1,4 +1,4 @@
-"""`python -m serving list | promote | rollback | prune`: which version answers."""
+"""`python -m serving list | promote | rollback | prune`: labels and versions."""
 
 import argparse
 import pathlib
@@ -7,28 +7,27 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from ..commandline import Parser, complain, positive_integer
-from ..errors import ExportError
+from ..commandline import CommandError, Parser, positive_integer
 from . import label_moves, manifest, model_config
 from .served_model import (
     add_arguments,
     add_rest,
     add_served_from,
     local_folder,
-    target_of,
+    served_model_of,
 )
 from .versions import one_writer, sweep, version_folders, versions, withdraw
 
 Command = Callable[[argparse.Namespace], int]
 
-TOLD = ("created", "precision", "MB", "difference", "top 1")
+MANIFEST_COLUMNS = ("created", "precision", "MB", "difference", "top 1")
 UNKNOWN = "-"
-WAIT = "to wait until it has followed"
+WAIT = "to wait until it follows"
 
 
 def show(argv: list[str]) -> int:
-    """Runs `python -m serving list`; 1 if `--verify` finds damage."""
-    parser = _parser("list", "Lists the versions of a model's folder.")
+    """Run `python -m serving list`; 1 if `--verify` finds damage."""
+    parser = _parser("list", "List the versions of a model's folder.")
     add_arguments(parser)
     add_rest(parser, "to show the states of the versions")
     parser.add_argument(
@@ -40,8 +39,8 @@ def show(argv: list[str]) -> int:
 
 
 def promote(argv: list[str]) -> int:
-    """Runs `python -m serving promote`."""
-    parser = _parser("promote", "Gives a label the version that another label has.")
+    """Run `python -m serving promote`."""
+    parser = _parser("promote", "Give a label the version of another label.")
     add_arguments(parser, required=True)
     add_rest(parser, WAIT)
     add_served_from(parser)
@@ -55,11 +54,11 @@ def promote(argv: list[str]) -> int:
 
 
 def rollback(argv: list[str]) -> int:
-    """Runs `python -m serving rollback`."""
+    """Run `python -m serving rollback`."""
     parser = _parser(
         "rollback",
-        "Goes back to the version that was stable before, with every label of the "
-        "stable one; without labels, takes the newest version away from the servers.",
+        "Return to the version that was stable before, with every label of the stable "
+        "one; without labels, remove the newest version from the servers.",
     )
     _add_where_served(parser)
     add_rest(parser, WAIT)
@@ -67,11 +66,11 @@ def rollback(argv: list[str]) -> int:
 
 
 def prune(argv: list[str]) -> int:
-    """Runs `python -m serving prune`."""
+    """Run `python -m serving prune`."""
     parser = _parser(
         "prune",
-        "Removes old versions; never the newest, one that a label points to, or one "
-        "that the config file has a server load.",
+        "Remove old versions; never the newest, one that a label points to, or one "
+        "that the config file makes a server load.",
     )
     _add_where_served(parser)
     parser.add_argument(
@@ -79,10 +78,10 @@ def prune(argv: list[str]) -> int:
         type=positive_integer,
         default=3,
         metavar="N",
-        help="the newest versions to keep at least; default 3",
+        help="how many of the newest versions to keep; default 3",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="remove them; otherwise only say which"
+        "--yes", action="store_true", help="remove them; otherwise only list them"
     )
     return _run(parser, argv, _prune)
 
@@ -101,7 +100,7 @@ def _parser(name: str, about: str) -> argparse.ArgumentParser:
 def _add_where_served(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser)
     parser.add_argument(
-        "--without-config",
+        "--without_config",
         action="store_true",
         help="there is no config file: servers have the folder as --model_base_path, "
         "and serve the newest version",
@@ -110,30 +109,24 @@ def _add_where_served(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
     arguments = parser.parse_args(argv)
-    command_name = parser.prog.split()[-1]
     has_config = arguments.config is not None
     if getattr(arguments, "without_config", not has_config) == has_config:
-        parser.error("give either --config FILE or --without-config")
-    try:
-        if not arguments.folder.is_dir():
-            raise ExportError(f"{arguments.folder}: no such folder")
-        if has_config and not arguments.config.is_file():
-            raise ExportError(f"--config {arguments.config}: no such file")
-        return command(arguments)
-    except ExportError as error:
-        return complain(command_name, error)
-    except OSError as error:
-        return complain(command_name, f"{arguments.folder}: cannot be changed: {error}")
+        parser.error("give either --config FILE or --without_config")
+    if not arguments.folder.is_dir():
+        raise CommandError(f"{arguments.folder}: no such folder")
+    if has_config and not arguments.config.is_file():
+        raise CommandError(f"--config {arguments.config}: no such file")
+    return command(arguments)
 
 
 def _promote(arguments: argparse.Namespace) -> int:
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     version = arguments.version
     if version is None:
         labels = label_moves.labels_of(target)
         if arguments.label not in labels:
             there = ", ".join(sorted(labels)) or "none"
-            raise ExportError(
+            raise CommandError(
                 f"{target.config}: {target.name} has no label {arguments.label}. "
                 f"There are: {there}"
             )
@@ -144,13 +137,13 @@ def _promote(arguments: argparse.Namespace) -> int:
 
 def _roll_back(arguments: argparse.Namespace) -> int:
     if arguments.config is not None:
-        label_moves.roll_back(target_of(arguments, arguments.folder))
+        label_moves.roll_back(served_model_of(arguments, arguments.folder))
         return 0
     folder = arguments.folder
     with one_writer(folder):
         there = versions(folder)
         if len(there) < 2:
-            raise ExportError(f"{folder}: has no version to go back to")
+            raise CommandError(f"{folder}: has no version to go back to")
         hidden = withdraw(folder, there[-1])
     print(f"{folder}: version {there[-2]} is the newest; {there[-1]} is now {hidden}")
     return 0
@@ -174,14 +167,14 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _needed(arguments: argparse.Namespace, there: list[int]) -> set[int]:
-    """The versions that the config file has a server load, or gives a label."""
+    """The versions that the config file loads or labels."""
     if arguments.config is None:
         return set()
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     config = model_config.read(target.config)
     named = model_config.entry(config, target.name)
     if named is None:
-        raise ExportError(f"{target.config}: has no model {target.name}")
+        raise CommandError(f"{target.config}: has no model {target.name}")
     return {
         number
         for model in config.model_config_list.config
@@ -207,7 +200,10 @@ def _show(arguments: argparse.Namespace) -> int:
         columns["state"] = _states(arguments, folders)
     damage: dict[pathlib.Path, list[str]] = {}
     if arguments.verify:
-        damage = {folder: _damage(folder) for folder in folders.values()}
+        damage = {
+            folder: [f"{folder}/{line}" for line in manifest.damage(folder)]
+            for folder in folders.values()
+        }
         columns["files"] = ["not intact" if d else "intact" for d in damage.values()]
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for row in zip(*columns.values(), strict=True):
@@ -222,7 +218,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _labels(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     labels = label_moves.labels_of(target) if target.config else {}
     return [
         ", ".join(sorted(name for name in labels if labels[name] == number))
@@ -231,40 +227,29 @@ def _labels(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
 
 
 def _states(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
-    from . import server_status  # the client is needed by those who name a server only
+    from . import server_status  # needs the client, other commands do not
 
-    target = target_of(arguments, arguments.folder)
+    target = served_model_of(arguments, arguments.folder)
     states = server_status.states(arguments.rest, target.name)
     return [states[n].state if n in states else UNKNOWN for n in numbers]
 
 
 def _manifest_columns(folders: Iterable[pathlib.Path]) -> dict[str, list[str]]:
-    """What the manifests tell; versions of other tools have none."""
-    rows = []
-    for folder in folders:
-        try:
-            told = manifest.read(folder)
-        except ExportError:
-            told = None
-        rows.append(_told(told) if told else (UNKNOWN,) * len(TOLD))
-    return {name: [row[i] for row in rows] for i, name in enumerate(TOLD)}
+    """Columns from the manifests, which versions of other tools do not have."""
+    manifests = [manifest.read_if_valid(folder) for folder in folders]
+    unknown = (UNKNOWN,) * len(MANIFEST_COLUMNS)
+    rows = [_manifest_row(found) if found else unknown for found in manifests]
+    return {name: [row[i] for row in rows] for i, name in enumerate(MANIFEST_COLUMNS)}
 
 
-def _told(told: manifest.Manifest) -> tuple[str, ...]:
-    size = sum(file["bytes"] for file in told["files"].values())
-    agreement = told["agreement"]
-    options = told.get("options", {"precision": told["export_format"]})
+def _manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
+    size = sum(file["bytes"] for file in found["files"].values())
+    agreement = found["agreement"]
+    options = found.get("options", {"precision": found["export_format"]})
     return (
-        told["created"][:16].replace("T", " "),
+        found["created"][:16].replace("T", " "),
         options["precision"],
         f"{size / 1e6:.1f}",
         f"{agreement['max_difference']:.0e}",
         f"{agreement['top1']:.1%}",
     )
-
-
-def _damage(folder: pathlib.Path) -> list[str]:
-    try:
-        return [f"{folder}/{found}" for found in manifest.damage(folder)]
-    except ExportError as error:
-        return [str(error)]

@@ -1,4 +1,4 @@
-"""The clients over REST, on httpx2: connections, deadlines, and what can go wrong."""
+"""Clients over REST, on httpx2: connections, deadlines, errors."""
 
 import contextlib
 import time
@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from .base import Operations
-from .blocking import BlockingClient
+from .base_client import BaseClient
+from .blocking_client import BlockingClient
 from .errors import ServingError, Unavailable, too_late
 from .protocol import Target, checked_headers
 from .rest_protocol import RestProtocol, RestReply, RestRequest
@@ -23,15 +23,15 @@ from .retries import seconds_left
 if TYPE_CHECKING:
     import ssl
 
-# As many connections as there are calls at once; those that rest are bounded.
+# A connection for each concurrent call; only idle ones are bounded.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 
-class Rest(Operations):
-    """What both clients over REST share.
+class Rest(BaseClient):
+    """Base of both clients over REST.
 
     Attributes:
-        url: of the server, without a password.
+        url: Of the server, without a password.
     """
 
     _open: ClassVar[Callable[..., Any]]
@@ -70,7 +70,7 @@ class Rest(Operations):
 
     @contextlib.contextmanager
     def _errors(self, timeout: float) -> Iterator[None]:
-        """Those of httpx2 and asyncio as those of the clients."""
+        """Convert errors of httpx2 and asyncio to those of the clients."""
         try:
             yield
         except (httpx2.TimeoutException, TimeoutError) as error:
@@ -86,27 +86,26 @@ class Rest(Operations):
 
 
 class RestClient(Rest, BlockingClient):
-    """Asks TensorFlow Serving, or the local server, over REST.
+    """A client of TensorFlow Serving, or of the local server, over REST.
 
     Args:
-        url: of the server, such as "http://127.0.0.1:8501"; may have a path, a user
+        url: Of the server, such as "http://127.0.0.1:8501"; may have a path, a user
             and a password.
-        model: name of the model.
-        version: number of a version; default: the newest one available.
-        label: label of a version, in place of its number.
-        timeout: seconds for each call, its retries included.
-        headers: sent with each request, such as {"Authorization": "Bearer ..."}.
-        verify: for https, whom to trust: an SSLContext; default: the system's
-            authorities.
-        transport: of httpx2, in place of the network.
+        model: Name of the model.
+        version: Number of a version; default: the newest one available.
+        label: Label of a version, in place of its number.
+        timeout: Seconds for each call, its retries included.
+        headers: Sent with each request, such as {"Authorization": "Bearer ..."}.
+        verify: For https, an SSLContext; default: the system's authorities.
+        transport: Of httpx2, in place of the network, for tests.
 
     Raises:
-        ValueError: an argument that cannot be used.
+        ValueError: An argument that cannot be used.
     """
 
     _open = httpx2.Client
 
-    def _carry(self, request: RestRequest, timeout: float) -> RestReply:
+    def _transmit(self, request: RestRequest, timeout: float) -> RestReply:
         sent = self._http_request(request, timeout)
         with self._errors(timeout):
             response = self._http.send(sent, stream=True)
@@ -114,18 +113,18 @@ class RestClient(Rest, BlockingClient):
                 content = _body(response, sent.extensions["timeout"])
             return reply_of(response, content)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._http.close()
 
 
 def reply_of(response: httpx2.Response, content: bytes) -> RestReply:
-    """What the protocol reads of a response."""
+    """The part of a response that the protocol reads."""
     location = response.headers.get("Location")
     return RestReply(response.status_code, content, location)
 
 
 class _TimeLeft(dict):
-    """httpx2's time limits: each phase of a request has what is left of all."""
+    """httpx2's timeouts: each phase of a request gets the time that is left."""
 
     def __init__(self, deadline: float):
         self.deadline = deadline
@@ -148,10 +147,10 @@ def _checked_url(url: str) -> httpx2.URL:
 
 
 def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
-    """The whole body; httpx2's own limit begins anew with every piece of it."""
-    pieces = []
-    for piece in response.iter_bytes():
-        pieces.append(piece)
+    """The whole body; httpx2's own timeout restarts with every chunk."""
+    chunks = []
+    for chunk in response.iter_bytes():
+        chunks.append(chunk)
         if time.monotonic() > time_left.deadline:
             raise httpx2.ReadTimeout("the body did not end in time")
-    return b"".join(pieces)
+    return b"".join(chunks)

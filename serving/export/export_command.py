@@ -1,24 +1,22 @@
-"""`python -m serving export`: a trained `.keras` file becomes the next version."""
+"""`python -m serving export`: write a trained `.keras` file as the next version."""
 
 import argparse
 import dataclasses
 import pathlib
 import re
-import sys
 from typing import Any
 
 from rich.console import Console
 
-from ..commandline import Parser, by_flags
-from ..errors import ExportError
+from ..commandline import CommandError, Parser, usage_errors
 from ..rollout import label_moves
 from ..rollout.served_model import (
-    Target,
+    ServedModel,
     add_arguments,
     add_rest,
     add_served_from,
     local_folder,
-    target_of,
+    served_model_of,
 )
 from . import formats
 from .options import ExportOptions
@@ -26,32 +24,28 @@ from .publish import Published, publish
 
 
 def main(argv: list[str]) -> int:
-    """Runs `python -m serving export`.
+    """Run `python -m serving export`.
 
     Args:
         argv: The arguments after `export`.
 
     Returns:
-        The exit status: 0, or 1 when nothing was published.
+        The exit status, 0.
+
+    Raises:
+        CommandError: Nothing was published, or the label was not moved.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    try:
+    arguments = _parser().parse_args(argv)
+    with usage_errors():
         options = ExportOptions(
             **{name: getattr(arguments, name) for name in _descriptions()}
         )
-    except ValueError as error:
-        parser.error(by_flags(error))
-    try:
-        target = _target(arguments)
-        path = model_file(arguments.model)
-        published = _publish(path, arguments, options)
-        _tell(published, path)
-        if target:
-            _add(target, published.version, arguments)
-    except (ExportError, ValueError) as error:
-        print(f"serving export: {error}", file=sys.stderr)
-        return 1
+    target = _target(arguments)
+    path = model_file(arguments.model)
+    published = _publish(path, arguments, options)
+    _report(published, path)
+    if target:
+        _add(target, published.version, arguments)
     return 0
 
 
@@ -71,7 +65,7 @@ def _publish(
         )
 
 
-def _tell(published: Published, path: pathlib.Path) -> None:
+def _report(published: Published, path: pathlib.Path) -> None:
     agreement = published.manifest["agreement"]
     print(
         f"{published.path}: published; agrees with {path} to "
@@ -81,33 +75,33 @@ def _tell(published: Published, path: pathlib.Path) -> None:
     if form is not None:
         print(f"{form.file} reads {published.manifest['model']['inputs']}")
     for name in published.manifest.get("left_out", ()):
-        print(f"the signature {name} is left out: this model has no attention to show")
+        print(f"the signature {name} is omitted: this model has no attention weights")
 
 
-def _add(target: Target, version: int, arguments: argparse.Namespace) -> None:
-    """Has the version served; it stays published where that fails."""
+def _add(target: ServedModel, version: int, arguments: argparse.Namespace) -> None:
+    """Add the version to the server's config; if that fails, it stays published."""
     try:
         label_moves.add(target, version, arguments.label, arguments.served_from)
-    except ExportError as error:
+    except CommandError as error:
         if arguments.label is None:
             raise
         again = target.command(version, arguments.label)
-        raise ExportError(
-            f"{error}. Version {version} is published, but {arguments.label} is where "
-            f"it was; later: {again}"
+        raise CommandError(
+            f"{error}. Version {version} is published, but the label {arguments.label} "
+            f"was not moved; to retry: {again}"
         ) from None
 
 
-def _target(arguments: argparse.Namespace) -> Target | None:
+def _target(arguments: argparse.Namespace) -> ServedModel | None:
     if arguments.config is None:
         for flag in ("label", "name", "served_from", "rest"):
             if getattr(arguments, flag) is not None:
-                raise ExportError(
-                    f"--{flag.replace('_', '-')} needs --config, the server's model "
-                    "config file, which says where a label points"
+                raise CommandError(
+                    f"--{flag} needs --config, the server's model config file, which "
+                    "says where a label points"
                 )
         return None
-    target = target_of(arguments, arguments.to)
+    target = served_model_of(arguments, arguments.to)
     label_moves.check(target, arguments.label, arguments.served_from)
     return target
 
@@ -115,7 +109,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m serving export",
-        description="Writes a trained model as the next version of a served model.",
+        description="Write a trained model as the next version of a served model.",
     )
     path = pathlib.Path
     parser.add_argument("model", type=path, help="a .keras file, or a run's folder")
@@ -133,32 +127,32 @@ def _parser() -> argparse.ArgumentParser:
         "--format",
         choices=list(formats.MARKS),
         default=formats.SAVED_MODEL,
-        help="default savedmodel; the others hold the bare network, which reads what "
-        "the Keras model reads: pixels from 0 to 255 if it has `preprocessing`",
+        help="default savedmodel; the others hold the bare network with the inputs of "
+        "the Keras model: pixels from 0 to 255 if it has `preprocessing`",
     )
     parser.add_argument(
-        "--check-images",
+        "--check_images",
         nargs="+",
         type=path,
         default=[],
         metavar="IMAGE",
-        help="images to compare the written model with the Keras model on, beside "
-        "patterns that are always tried",
+        help="images to compare the written model with the Keras model on, in addition "
+        "to generated ones",
     )
     _add_labels(parser.add_argument_group("where it is served"))
-    _add_options(parser.add_argument_group("what the served model is like"))
+    _add_options(parser.add_argument_group("options of the served model"))
     return parser
 
 
 def _add_labels(group: Any) -> None:
     add_arguments(group)
-    add_rest(group, "to wait until it has followed")
+    add_rest(group, "to wait until it follows")
     group.add_argument("--label", help="a label to give the version, such as canary")
     add_served_from(group)
 
 
 def _add_options(group: Any) -> None:
-    """A flag for each field of ExportOptions, with the help of its docstring."""
+    """Add a flag for each field of ExportOptions, with help from its docstring."""
     descriptions = _descriptions()
     for field in dataclasses.fields(ExportOptions):
         about = f"{descriptions[field.name]} Default: {field.default}."
@@ -166,7 +160,7 @@ def _add_options(group: Any) -> None:
         if field.type is bool:
             kind = {"action": argparse.BooleanOptionalAction}
         group.add_argument(
-            f"--{field.name.replace('_', '-')}",
+            f"--{field.name}",
             default=field.default,
             help=about.replace("%", "%%"),
             **kind,
@@ -174,7 +168,7 @@ def _add_options(group: Any) -> None:
 
 
 def _descriptions() -> dict[str, str]:
-    """What the docstring of ExportOptions says about each field."""
+    """The docstring of each field of ExportOptions."""
     text = str(ExportOptions.__doc__).partition("Args:")[2].partition("Raises:")[0]
     entries = re.findall(r"^ {8}(\w+): (.+?)(?=^ {8}\w|\Z)", text, re.M | re.S)
     return {name: " ".join(about.split()) for name, about in entries}
@@ -193,20 +187,20 @@ def _version(text: str) -> int:
 
 
 def model_file(path: pathlib.Path) -> pathlib.Path:
-    """The `.keras` file that is meant: itself, or `best.keras` of a run's folder.
+    """Find the `.keras` file: the path itself, or `best.keras` of a run's folder.
 
     Raises:
-        ExportError: There is no such file.
+        CommandError: There is no such file.
     """
     if path.is_dir():
         path = path / "best.keras"
     if not path.is_file():
-        raise ExportError(f"{path}: no such file")
+        raise CommandError(f"{path}: no such file")
     return path
 
 
 def load(path: pathlib.Path) -> Any:
-    """Loads a trained classifier.
+    """Load a trained classifier.
 
     Args:
         path: A `.keras` file.
@@ -215,13 +209,14 @@ def load(path: pathlib.Path) -> Any:
         The `keras_vit.ImageModel`: a VisionTransformer, ResNet or ImageClassifier.
 
     Raises:
-        ExportError: No such format, another kind of model, or another backend.
+        CommandError: The file is not readable, holds another kind of model, or the
+            backend is not TensorFlow.
     """
     from keras_vit.base import ImageModel  # isort: skip  it checks Keras's backend
     import keras
 
     if keras.backend.backend() != "tensorflow":
-        raise ExportError(
+        raise CommandError(
             "needs KERAS_BACKEND=tensorflow; a .keras file of another backend opens "
             f"there. Received: KERAS_BACKEND={keras.backend.backend()}"
         )
@@ -229,9 +224,9 @@ def load(path: pathlib.Path) -> Any:
         model = keras.models.load_model(path, compile=False)
     except Exception as error:  # Keras raises many kinds for a damaged file.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExportError(f"{path}: not a readable .keras file: {reason}") from None
+        raise CommandError(f"{path}: not a readable .keras file: {reason}") from None
     if not isinstance(model, ImageModel) or not model.classes:
-        raise ExportError(
+        raise CommandError(
             f"{path}: must hold a model of keras_vit with classes. "
             f"Received: {type(model).__name__} {model.name!r}"
         )
