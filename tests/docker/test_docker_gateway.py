@@ -35,6 +35,8 @@ from serving.client import (
     Unavailable,
 )
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

@@ -26,6 +26,8 @@ from docker_files import (
 
 from serving.client import GrpcClient, RestClient
 
+pytestmark = pytest.mark.slow
+
 SERVER = compose()["services"]["tfserving-cpu"]
 
 

@@ -251,6 +251,7 @@ def server(tiny_vit, tmp_path_factory):
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe"])
 def test_a_pod_is_ready_while_its_model_is_loaded(server, probe):
     asked = CONTAINER[probe]["httpGet"]
@@ -260,6 +261,7 @@ def test_a_pod_is_ready_while_its_model_is_loaded(server, probe):
     assert httpx2.get(url + asked["path"].replace("vit", "other")).status_code == 404
 
 
+@pytest.mark.slow
 def test_a_pod_lives_while_its_grpc_port_answers(server):
     probe = CONTAINER["livenessProbe"]["grpc"]
     assert probe["port"] == PORTS["grpc"]
@@ -269,6 +271,7 @@ def test_a_pod_lives_while_its_grpc_port_answers(server):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.mark.slow
 def test_the_canary_is_another_version_of_the_same_model(tiny_vit, tmp_path_factory):
     canary = KUBERNETES / "overlays" / "canary"
     data = built("canary")["ConfigMap", "tfserving-config"]["data"]

@@ -118,6 +118,7 @@ def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
     assert printed.count("\n") == 3
 
 
+@pytest.mark.slow
 def test_a_run_shorter_than_its_warmup_shortens_the_warmup(tmp_path, capsys):
     schedule = ScheduleConfig("cosine", warmup_epochs=8)
     fit(dataclasses.replace(RECIPE, epochs=1, schedule=schedule), tmp_path / "short")
@@ -135,6 +136,7 @@ def equal(ours, theirs):
     return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(run, tmp_path):
     fit(RECIPE, tmp_path / "again")
     assert equal(weights(tmp_path / "again"), weights(run))
@@ -144,7 +146,7 @@ class Stop(Exception):
     """Raised to stop a run in the middle of a step."""
 
 
-@pytest.mark.parametrize("stop_in_epoch", [0, 1])
+@pytest.mark.parametrize("stop_in_epoch", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_resumed_run_ends_with_the_same_weights(
     run, tmp_path, monkeypatch, stop_in_epoch
 ):
