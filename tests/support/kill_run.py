@@ -9,6 +9,7 @@ therefore calls no TensorFlow function itself.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -37,6 +38,7 @@ import keras
 import matplotlib.pyplot
 import numpy as np
 import tensorflow as tf
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training import evaluate, fit  # noqa: F401
 from training.engine import checkpoint
@@ -44,7 +46,6 @@ from training.errors import Preempted
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
@@ -64,24 +65,14 @@ def make_recipe(strategy: str) -> Recipe:
     RandAugment is off: its operations depend on (seed, epoch, index) alone, as the
     shifts and mixup here do, and take longer to trace than all the rest.
     """
-    return Recipe(
+    return dataclasses.replace(
+        TINY_RECIPE,
         seed=3,
         strategy=strategy,
         epochs=4,
         batch_size=128,
         label_smoothing=0.1,
-        model=ModelConfig(
-            variant=None,
-            patch_size=4,
-            width=12,
-            depth=1,
-            mlp_dim=16,
-            heads=3,
-            image_size=8,
-            channels=1,
-            dropout=0.2,
-            stochastic_depth=0.2,
-        ),
+        model=dataclasses.replace(TINY_MODEL, dropout=0.2, stochastic_depth=0.2),
         data=DataConfig("digits", validation=0.1),
         augmentation=AugmentationConfig(shift=1, mixup=0.2),
         optimizer=OptimizerConfig(

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import keras
 import numpy as np
 import tensorflow as tf
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments
@@ -29,7 +30,6 @@ from training.model import build_model, compile_trainer
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
@@ -89,21 +89,12 @@ CASES = {
     ),
 }
 
-VIT = Recipe(
+VIT = dataclasses.replace(
+    TINY_RECIPE,
     seed=3,
     epochs=EPOCHS,
     batch_size=32,
-    model=ModelConfig(
-        variant=None,
-        patch_size=4,
-        width=12,
-        depth=1,
-        mlp_dim=16,
-        heads=3,
-        image_size=8,
-        channels=1,
-        head_bias_init=0.1,
-    ),
+    model=dataclasses.replace(TINY_MODEL, head_bias_init=0.1),
     data=DataConfig(
         "digits",
         train="train[:160]",

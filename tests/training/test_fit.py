@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
@@ -25,31 +26,19 @@ from training.model import build_model, compiles
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
-    Recipe,
     ScheduleConfig,
 )
 from training.reporting.progress_line import EpochLines
 
 # Everything that draws random numbers is on.
-RECIPE = Recipe(
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
     seed=3,
     epochs=2,
     batch_size=100,
     label_smoothing=0.1,
-    model=ModelConfig(
-        variant=None,
-        patch_size=4,
-        width=12,
-        depth=2,
-        mlp_dim=16,
-        heads=3,
-        image_size=8,
-        channels=1,
-        dropout=0.2,
-        stochastic_depth=0.2,
-    ),
+    model=dataclasses.replace(TINY_MODEL, depth=2, dropout=0.2, stochastic_depth=0.2),
     data=DataConfig("digits", validation=0.1),
     augmentation=AugmentationConfig(shift=1, flip=True),
     optimizer=OptimizerConfig(learning_rate=3e-3, weight_decay=0.01),

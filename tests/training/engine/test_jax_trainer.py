@@ -1,6 +1,7 @@
 """Training on JAX: TensorFlow's numbers, one device and two, resuming."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -9,29 +10,37 @@ import sys
 
 import numpy as np
 import pytest
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.engine.jax_strategy import make_jax_strategy
 from training.errors import RecipeError
-from training.recipe import DataConfig, Recipe
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
 
 ROOT = pathlib.Path(__file__).parents[3]
 
 # Everything at once but dropout, whose random numbers differ between the backends. The
 # 144 validation images do not fill a batch.
-RECIPE = """
-epochs: 2
-batch_size: 240
-accumulation: 2
-steps_per_execution: 2
-label_smoothing: 0.1
-model: {{variant: null, patch_size: 4, width: 12, depth: 2, mlp_dim: 16, heads: 3,
-  image_size: 8, channels: 1, dropout: {dropout}, weights: {weights}}}
-data: {{source: digits, validation: 0.1}}
-augmentation: {{mixup: 0.2}}
-optimizer: {{learning_rate: 0.003, weight_decay: 0.1, clip_norm: 0.1, ema: 0.9,
-  layer_decay: 0.8}}
-schedule: {{warmup_epochs: 1}}
-"""
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    epochs=2,
+    batch_size=240,
+    accumulation=2,
+    steps_per_execution=2,
+    label_smoothing=0.1,
+    model=dataclasses.replace(TINY_MODEL, depth=2),
+    data=DataConfig("digits", validation=0.1),
+    augmentation=AugmentationConfig(mixup=0.2),
+    optimizer=OptimizerConfig(
+        learning_rate=0.003, weight_decay=0.1, clip_norm=0.1, ema=0.9, layer_decay=0.8
+    ),
+    schedule=ScheduleConfig(warmup_epochs=1),
+)
 
 COMPARED = (
     *("loss", "accuracy", "val_loss", "val_accuracy"),
@@ -77,6 +86,12 @@ fit(recipe, folder / "straight")
 """
 
 
+def recipe_text(**model):
+    """The recipe as YAML, with other options of the model."""
+    changed = dataclasses.replace(RECIPE.model, **model)
+    return dataclasses.replace(RECIPE, model=changed).to_yaml()
+
+
 def start(backend, *arguments, devices=1):
     """Start a process: Keras chooses its backend once, at import."""
     environment = os.environ | {
@@ -120,9 +135,8 @@ def runs(tmp_path_factory):
     """The folder of the runs of one recipe from the same initial weights."""
     folder = tmp_path_factory.mktemp("jax")
     recipe = folder / "recipe.yaml"
-    recipe.write_text(RECIPE.format(dropout=0.0, weights=folder / "start.keras"))
-    first = RECIPE.format(dropout=0.0, weights="null")
-    output(start("tensorflow", "-c", START, folder, first))
+    recipe.write_text(recipe_text(weights=str(folder / "start.keras")))
+    output(start("tensorflow", "-c", START, folder, recipe_text()))
     words = ("-m", "training", "fit", "--config", recipe, "--output_dir")
     processes = [
         start("jax", *words, folder / name, devices=devices)
@@ -160,8 +174,7 @@ def test_a_checkpoint_records_the_number_of_devices(runs):
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path):
-    recipe = RECIPE.format(dropout=0.1, weights="null")
-    (tmp_path / "dropout.yaml").write_text(recipe)
+    (tmp_path / "dropout.yaml").write_text(recipe_text(dropout=0.1))
     out = output(start("jax", "-c", RESUME, tmp_path, devices=2))
     assert "'00000007.npz']" in out  # the newest one
     resumed, straight = state(tmp_path / "resumed"), state(tmp_path / "straight")
