@@ -305,8 +305,8 @@ def test_the_training_image_installs_from_what_it_copied_first(tmp_path):
     copy(layers[installed + 1 :], tmp_path)
     command = json.loads(instruction(DOCKER / "train.Dockerfile", "ENTRYPOINT"))
     arguments = json.loads(instruction(DOCKER / "train.Dockerfile", "CMD"))
-    told = succeeds(sys.executable, *command[1:], *arguments, cwd=tmp_path)
-    assert "fit" in told
+    output = succeeds(sys.executable, *command[1:], *arguments, cwd=tmp_path)
+    assert "fit" in output
 
 
 def copy(layers, folder):
