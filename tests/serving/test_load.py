@@ -1,4 +1,4 @@
-"""`python -m serving load`: measurements beside queueing theory, and the command."""
+"""`python -m serving load`: comparison with queueing theory, and the command."""
 
 import asyncio
 import contextlib

@@ -134,7 +134,7 @@ SWAPS = 300.0 * (np.arange(1800) % 60 < 8)  # a second version beside the first
         (500 + NOISE + 150.0 * (np.arange(1800) > 1300), False),
     ],
 )
-def test_memory_growth_is_told_from_warming_up_and_swapping(sizes, flat):
+def test_memory_growth_is_distinguished_from_warm_up_and_swaps(sizes, flat):
     memory = samples(sizes)
     assert growth(memory).flat == flat
     assert bool(Record(memory=memory).complaints()) != flat

@@ -1,4 +1,4 @@
-"""`python -m serving`: the dispatcher, and the commands that ask a server."""
+"""`python -m serving classify`, `embed`, `attention` and `status`."""
 
 import base64
 import functools
@@ -57,45 +57,6 @@ def paths(tmp_path):
     for file in files:
         file.write_bytes(b"the fake server does not look")
     return [str(file) for file in files]
-
-
-def test_without_a_command_the_commands_are_listed(capsys):
-    assert main([]) == 2
-    assert main(["--help"]) == 0
-    assert capsys.readouterr().out.count("export ") == 2
-
-
-def test_an_unknown_command_is_one_line(capsys):
-    assert main(["clasify"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "'clasify'" in error
-    assert "classify" in error
-
-
-def test_commands_get_their_arguments_unchanged(monkeypatch):
-    seen = []
-    module = type(sys)("serving.local")
-    module.main = lambda argv: seen.append(argv) or 3
-    monkeypatch.setitem(sys.modules, "serving.local", module)
-    assert main(["serve", "--port=1", "--help"]) == 3
-    assert seen == [["--port=1", "--help"]]
-
-
-def test_a_missing_package_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    for name in ("commands", "arguments", "rest_client"):
-        monkeypatch.delitem(sys.modules, f"serving.client.{name}", raising=False)
-    assert main(["status", *REST]) == 1
-    wanted = 'serving: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
-    assert capsys.readouterr().err == wanted
-
-
-def test_help_imports_no_tensorflow():
-    code = "import sys; from serving.__main__ import main; main(['--help']); "
-    code += "print(set(sys.modules) & {'tensorflow', 'httpx2', 'numpy'})"
-    output = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert output.endswith("set()\n")
 
 
 def test_classify_prints_score_and_label(fake, paths, capsys):
@@ -250,7 +211,7 @@ ONE_ROW = Outputs('{"outputs": [[0.5, 0.25]]}', {})
 
 @pytest.fixture
 def with_signatures(fake):
-    """The fake server tells of the signatures that an exported model has."""
+    """A fake server with the signatures of an exported model."""
     images = {"image_bytes": info("DT_STRING", -1)}
     names = ("serving_default", "embed", "attention")
     signatures = {name: signature(images, {}) for name in names}
