@@ -1,22 +1,29 @@
-# Two commands on a fresh machine: `make demo`, `make test`. Needs Python 3.11 to 3.13.
+# On a fresh machine: `make demo`, `make test`, `make test-all`. Needs Python 3.11 to 3.13.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := PIP_CONSTRAINT=$(CURDIR)/build-constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
 	-q -c constraints.txt
+# Four processes at most: each imports TensorFlow.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 # Quiet: TensorFlow's start-up lines say nothing about this project.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo test lint parity docker-check constraints clean
+.PHONY: demo docs test test-all lint parity docker-check constraints clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python demo.py
 
-# Whole files side by side; four at most, for each brings a TensorFlow of its own.
+# Every behaviour once, within minutes.
 test: lint
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile \
-		--no-loadscope-reorder
+	$(PYTEST) --dist worksteal -m "not slow and not parity"
+
+# The long tests too: kills, replicas, launch, JAX, soak, the other libraries. Whole
+# files side by side, because setting up their fixtures takes most of the time.
+test-all: test
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow and not parity"
+	$(MAKE) parity
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -28,7 +35,12 @@ parity: $(VENV)/.test
 	@$(BIN)/python -c "import torch" 2>/dev/null || echo "Installing PyTorch and others \
 	into $(VENV), once: on Linux a download of 2.7 GB, 4.5 GB on disk."
 	$(PIP_INSTALL) -e ".[parity]"
-	$(BIN)/python -m pytest -m parity
+	$(PYTEST) --dist worksteal -m parity
+
+# The site of docs/, in docs/_build/html; warnings are errors.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 # docker/: install the tools that CONTRIBUTING.md names; tests without theirs are skipped.
 docker-check: $(VENV)/.test
@@ -52,12 +64,17 @@ $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 	$(PIP_INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]"
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
+	@echo "Installing into $(VENV): about two minutes, once."
+	$(PIP_INSTALL) -e ".[train,serve,docs]"
+	@touch $@
+
 # Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
 constraints:
 	$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/pip install -q uv
 	$(VENV)-uv/bin/uv pip compile -q setup.cfg --universal --python-version 3.11 \
-		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra parity \
+		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra docs --extra parity \
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:
-	rm -rf $(VENV) $(VENV)-uv build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-uv build dist *.egg-info docs/_build docs/generated

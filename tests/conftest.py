@@ -1,5 +1,6 @@
-"""What tests share: a tiny model whose sizes all differ, no determinism left behind."""
+"""Fixtures of all tests: a tiny model whose sizes all differ, TensorFlow's settings."""
 
+import gc
 import os
 import sys
 
@@ -22,9 +23,15 @@ TINY = {
 }
 
 
+def pytest_collection_finish():
+    """Leave what is imported out of each garbage collection: a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
+
+
 @pytest.fixture(autouse=True)
 def without_determinism():
-    """Training makes TensorFlow deterministic in its process, which tests share."""
+    """Undo `fit`'s deterministic operations: tests share a process."""
     yield
     if "tensorflow" in sys.modules:
         from tensorflow.python.framework import config
@@ -34,7 +41,7 @@ def without_determinism():
 
 @pytest.fixture(scope="session")
 def tiny_vit():
-    """Builds a tiny model with random weights in every place, biases included."""
+    """A function that builds a tiny model with random weights, biases included."""
     import keras
 
     import keras_vit

@@ -69,7 +69,7 @@ def texts(folder):
             yield path.relative_to(folder), path.read_text("utf-8")
 
 
-def test_what_users_are_told_to_install_is_this_project(source):
+def test_install_commands_name_this_project(source):
     """Another project owns the name `keras_vit` has on the package index."""
     for path, text in texts(source):
         for name in INSTALLED.findall(text) + [name for name, _ in NAMED.findall(text)]:
@@ -91,8 +91,9 @@ def test_every_extra_that_is_named_exists(source):
 def test_the_wheel_holds_the_library_alone(distributions):
     wheel, _ = distributions
     names = zipfile.ZipFile(wheel).namelist()
-    rooms = {name.split("/")[0] for name in names}
-    assert {r for r in rooms if not r.endswith(".dist-info")} == {"keras_vit"}
+    packages = {name.split("/")[0] for name in names}
+    folders = {name for name in packages if not name.endswith(".dist-info")}
+    assert folders == {"keras_vit"}
     assert "keras_vit/imagenet2012_labels.tsv" in names
     assert "keras_vit/weights/published.tsv" in names
     assert "keras_vit/py.typed" in names

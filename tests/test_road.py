@@ -1,4 +1,4 @@
-"""The whole road gives one answer: live, reloaded, exported, over REST, over gRPC."""
+"""File, export, REST and gRPC give the scores of the model in memory."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 
 
 @pytest.fixture(scope="module")
-def live(tiny_vit):
+def model(tiny_vit):
     return tiny_vit(
         preprocessing=keras_vit.ImagePreprocessing((22, 14), crop_fraction=0.8),
         class_names=NAMES,
@@ -35,19 +35,19 @@ def live(tiny_vit):
 
 
 @pytest.fixture(scope="module")
-def expected(live):
-    """The live model's probabilities [2, 7] for the photographs' bytes."""
+def expected(model):
+    """The in-memory model's probabilities [2, 7] for the photographs' bytes."""
     images = [
-        decoding.decode_and_resize(tf.constant(path.read_bytes()), live.preprocessing)
+        decoding.decode_and_resize(tf.constant(path.read_bytes()), model.preprocessing)
         for path in PHOTOGRAPHS
     ]
-    return tf.nn.softmax(live.predict(np.stack(images), verbose=0)).numpy()
+    return tf.nn.softmax(model.predict(np.stack(images), verbose=0)).numpy()
 
 
 @pytest.fixture(scope="module")
-def folder(live, tmp_path_factory):
+def folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("road")
-    live.save(folder / "best.keras")
+    model.save(folder / "best.keras")
     reloaded = keras.models.load_model(folder / "best.keras")
     options = ExportOptions(top_k=7)
     publish(reloaded, folder / "insects", options, check_images=PHOTOGRAPHS)
@@ -69,7 +69,7 @@ def by_class(class_ids, scores):
     return ordered
 
 
-def test_the_reloaded_file_gives_the_live_scores(folder, expected):
+def test_the_reloaded_file_gives_the_same_scores(folder, expected):
     model = keras.models.load_model(folder / "best.keras")
     images = [
         decoding.decode_and_resize(tf.constant(path.read_bytes()), model.preprocessing)
@@ -79,7 +79,7 @@ def test_the_reloaded_file_gives_the_live_scores(folder, expected):
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
 
 
-def test_the_saved_model_gives_the_live_scores(folder, expected):
+def test_the_saved_model_gives_the_same_scores(folder, expected):
     signature = tf.saved_model.load(str(folder / "insects" / "1")).signatures
     answer = signature["serving_default"](
         image_bytes=tf.constant([path.read_bytes() for path in PHOTOGRAPHS])
@@ -89,7 +89,7 @@ def test_the_saved_model_gives_the_live_scores(folder, expected):
 
 
 @pytest.mark.parametrize("transport", ["REST", "gRPC"])
-def test_the_server_gives_the_live_scores(server, expected, transport):
+def test_the_server_gives_the_same_scores(server, expected, transport):
     client = (
         RestClient(server.rest_url, "insects")
         if transport == "REST"
@@ -110,8 +110,8 @@ def curl_lines(document):
     return [line.strip() for line in whole.splitlines() if "curl -" in line]
 
 
-@pytest.mark.parametrize("document", ["README.md", "serving/README.md"])
-def test_every_curl_line_of_a_readme_gives_the_live_scores(
+@pytest.mark.parametrize("document", ["docs/getting_started.md"])
+def test_every_curl_line_of_a_page_gives_the_same_scores(
     server, expected, tmp_path, document
 ):
     if shutil.which("curl") is None:

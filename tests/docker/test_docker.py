@@ -8,10 +8,11 @@ import sys
 import pytest
 import yaml
 from docker_files import (
+    DEPLOYMENT_PAGE,
     DOCKER,
     ROOT,
     compose,
-    readme_commands,
+    page_commands,
     server_command,
     succeeds,
     tool,
@@ -235,9 +236,9 @@ def test_every_flag_in_this_folder_is_one_of_tensorflow_servings():
             assert found <= known, f"{path}: {found - known}"
 
 
-def test_every_curl_in_the_readme_is_among_those_that_are_run():
-    run = [*readme_commands("8501"), *readme_commands("8443")]
-    written = re.findall(r"\bcurl (?:-|http)", (DOCKER / "README.md").read_text())
+def test_every_curl_in_the_page_is_among_those_that_are_run():
+    run = [*page_commands("8501"), *page_commands("8443")]
+    written = re.findall(r"\bcurl (?:-|http)", DEPLOYMENT_PAGE.read_text("utf-8"))
     assert len(written) == len(run) == 6
 
 
@@ -304,8 +305,8 @@ def test_the_training_image_installs_from_what_it_copied_first(tmp_path):
     copy(layers[installed + 1 :], tmp_path)
     command = json.loads(instruction(DOCKER / "train.Dockerfile", "ENTRYPOINT"))
     arguments = json.loads(instruction(DOCKER / "train.Dockerfile", "CMD"))
-    told = succeeds(sys.executable, *command[1:], *arguments, cwd=tmp_path)
-    assert "fit" in told
+    output = succeeds(sys.executable, *command[1:], *arguments, cwd=tmp_path)
+    assert "fit" in output
 
 
 def copy(layers, folder):

@@ -13,6 +13,7 @@ import grpc
 import httpx2
 import pytest
 from docker_files import (
+    DEPLOYMENT_PAGE,
     DOCKER,
     PHOTO,
     compose,
@@ -33,6 +34,8 @@ from serving.client import (
     Unauthenticated,
     Unavailable,
 )
+
+pytestmark = pytest.mark.slow
 
 MIB = 2**20
 
@@ -63,13 +66,11 @@ class Gateway:
         self.config.write_text(config)
 
     def _make_secrets(self):
-        """By the README's own commands."""
-        readme = (DOCKER / "README.md").read_text()
-        [block] = re.findall(
-            r"```sh\n(mkdir -p docker/secrets.*?)```", readme, re.DOTALL
-        )
-        told = succeeds("bash", "-ec", f"{block}\necho $TOKEN", cwd=self.folder)
-        return told.split()[-1]
+        """By the commands of docs/deployment.md."""
+        page = DEPLOYMENT_PAGE.read_text("utf-8")
+        [block] = re.findall(r"```sh\n(mkdir -p docker/secrets.*?)```", page, re.DOTALL)
+        output = succeeds("bash", "-ec", f"{block}\necho $TOKEN", cwd=self.folder)
+        return output.split()[-1]
 
     def http(self, token=None):
         """An HTTP client of the gateway, with its certificate and a token."""
@@ -134,7 +135,7 @@ def gateway(server, tmp_path_factory):
         yield gateway
 
 
-def test_the_readmes_questions_go_through_the_gateway(gateway, tmp_path):
+def test_the_documented_requests_pass_the_gateway(gateway, tmp_path):
     folder = gateway.folder
     status, predictions = run_readme("8443", gateway.port, folder, TOKEN=gateway.token)
     assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
@@ -149,20 +150,20 @@ def test_both_clients_go_through_the_gateway(gateway):
 
 @pytest.mark.parametrize("path", ["/v1/models/vit", "/v1/models/vit:predict", "/"])
 @pytest.mark.parametrize("token", ["wrong", "Bearer", '" ; default x;'])
-def test_a_client_without_a_known_token_gets_nothing(gateway, path, token):
+def test_an_unknown_token_is_refused(gateway, path, token):
     with gateway.http(token) as client:
         for answer in (client.get(path), client.post(path, content=b"{}")):
             assert answer.status_code == 401
             assert "token" in answer.json()["error"]
 
 
-def test_both_clients_are_told_that_their_token_is_wrong(gateway):
+def test_both_clients_report_a_wrong_token(gateway):
     for client in gateway.clients("wrong"):
         with pytest.raises(Unauthenticated):
             client.classify([PHOTO])
 
 
-def test_plain_http_gets_nothing(gateway):
+def test_plain_http_is_refused(gateway):
     assert (
         httpx2.get(f"http://localhost:{gateway.port}/v1/models/vit").status_code == 400
     )
@@ -176,7 +177,7 @@ def test_a_large_request_is_413(gateway):
         assert client.post("/v1/models/vit:predict", content=chunks).status_code == 413
 
 
-def test_both_clients_are_told_that_their_request_is_too_large(gateway):
+def test_both_clients_report_a_request_that_is_too_large(gateway):
     for client in gateway.clients():
         with pytest.raises(MessageTooLarge):
             client.predict({"image_bytes": [bytes(25 * MIB)]})
@@ -204,7 +205,7 @@ def test_deep_json_never_reaches_the_server(gateway, body):
 @pytest.mark.parametrize(
     "text", ["[" * 99, '\\"' + "[" * 99, "{" * 99 + '\\\\\\"' + "[" * 99]
 )
-def test_brackets_in_a_string_are_not_levels(gateway, text):
+def test_brackets_in_a_string_do_not_count_as_nesting(gateway, text):
     body = f'{{"signature_name": "{text}", "instances": [[1]]}}'
     with gateway.http() as client:
         answer = client.post("/v1/models/vit:predict", content=body)
@@ -212,7 +213,7 @@ def test_brackets_in_a_string_are_not_levels(gateway, text):
     assert answer.json()["error"].startswith("Serving signature name:")
 
 
-def test_a_wide_request_is_not_a_deep_one(gateway):
+def test_a_wide_request_passes(gateway):
     body = f'{{"signature_name": "none", "instances": [{"[{}]," * 99}[1]]}}'
     with gateway.http() as client:
         answer = client.post("/v1/models/vit:predict", content=body)
@@ -232,7 +233,7 @@ def test_a_request_in_chunks_is_guarded_and_answered(gateway):
     assert (deep.status_code, "deeper" in deep.text) == (400, True)
 
 
-def test_compressed_json_whose_levels_cannot_be_counted_is_refused(gateway):
+def test_compressed_json_is_refused(gateway):
     headers = {"Content-Encoding": "gzip"}
     with gateway.http() as client:
         answer = client.post("/v1/models/vit:predict", content=b"x", headers=headers)
@@ -251,12 +252,12 @@ def test_compressed_json_whose_levels_cannot_be_counted_is_refused(gateway):
         ("GET", "/v1/models/vit/metadata", 200),
     ],
 )
-def test_only_questions_go_through(gateway, method, path, status):
+def test_only_inference_requests_pass(gateway, method, path, status):
     with gateway.http() as client:
         assert client.request(method, path).status_code == status
 
 
-def test_nobody_reloads_the_configuration_through_the_gateway(gateway):
+def test_the_gateway_refuses_configuration_reloads(gateway):
     trust = grpc.ssl_channel_credentials(gateway.certificate.read_bytes())
     token = grpc.access_token_call_credentials(gateway.token)
     credentials = grpc.composite_channel_credentials(trust, token)
@@ -268,7 +269,7 @@ def test_nobody_reloads_the_configuration_through_the_gateway(gateway):
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_client_cannot_take_all_connections(gateway):
+def test_connections_per_client_are_limited(gateway):
     waiting = []
     for _ in range(32):
         connection = http.client.HTTPSConnection(
@@ -286,7 +287,7 @@ def test_a_client_cannot_take_all_connections(gateway):
         wait_for(lambda: client.get("/v1/models/vit").status_code == 200)
 
 
-def test_the_log_has_the_clients_name_and_never_its_token(gateway):
+def test_the_log_names_the_client_and_omits_its_token(gateway):
     with gateway.http() as client:
         client.get("/v1/models/named")
     wait_for(lambda: "/v1/models/named" in gateway.log.read_text())
@@ -295,7 +296,7 @@ def test_the_log_has_the_clients_name_and_never_its_token(gateway):
     assert gateway.token not in log
 
 
-def test_a_server_that_is_gone_is_unavailable(server, tmp_path):
+def test_a_stopped_server_is_unavailable(server, tmp_path):
     nothing = str(free_port())
     gone = server._replace(rest_port=nothing, grpc_port=nothing)
     with Gateway(tmp_path, gone).running() as gateway:

@@ -38,11 +38,11 @@ def promtool():
     return tool("promtool", "apt-get install prometheus")
 
 
-def test_prometheus_takes_its_configuration():
+def test_the_prometheus_configuration_is_valid():
     succeeds(promtool(), "check", "config", PROMETHEUS / "prometheus.yml")
 
 
-def test_alerts_fire_when_they_should_and_only_then():
+def test_alerts_fire_as_specified():
     succeeds(promtool(), "test", "rules", PROMETHEUS / "alerts_test.yml")
 
 
@@ -75,8 +75,8 @@ def test_every_query_of_the_dashboard_is_promql(tmp_path):
     ]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": rules}]}))
-    told = succeeds(promtool(), "check", "rules", file)
-    assert f"{len(TARGETS)} rules found" in told
+    output = succeeds(promtool(), "check", "rules", file)
+    assert f"{len(TARGETS)} rules found" in output
 
 
 def plain(query):
@@ -85,7 +85,7 @@ def plain(query):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_queries_name_metrics_and_labels_that_are_there(target):
+def test_queries_name_existing_metrics_and_labels(target):
     names = re.findall(r"(?<![\w:])(:tensorflow[\w:]+|up\b)", target["expr"])
     metrics = {
         re.sub(r"_(bucket|sum|count)$", "", n) for n in names if n not in METRICS
@@ -120,7 +120,7 @@ def test_grafana_finds_the_dashboard():
     assert home == f"{folder}/serving.json"
 
 
-def test_panels_do_not_lie_on_each_other():
+def test_panels_do_not_overlap():
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({panel["title"] for panel in panels}) == len(panels)

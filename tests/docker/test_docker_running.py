@@ -26,6 +26,8 @@ from docker_files import (
 
 from serving.client import GrpcClient, RestClient
 
+pytestmark = pytest.mark.slow
+
 SERVER = compose()["services"]["tfserving-cpu"]
 
 
@@ -38,14 +40,14 @@ def server(tmp_path_factory, tiny_vit):
 # --- the server
 
 
-def test_the_health_check_is_good_while_the_model_is_loaded(server):
+def test_the_health_check_passes_while_the_model_is_loaded(server):
     check = SERVER["healthcheck"]
     assert exit_status(check, server.rest_port, MODEL_NAME="vit") == 0
     assert exit_status(check, server.rest_port, MODEL_NAME="other") != 0
     assert exit_status(check, free_port(), MODEL_NAME="vit") != 0
 
 
-def test_the_server_answers_alike_over_both_interfaces(server):
+def test_rest_and_grpc_give_the_same_answer(server):
     rest = RestClient(f"http://127.0.0.1:{server.rest_port}", "vit")
     [by_rest] = rest.classify([PHOTO])
     [by_grpc] = GrpcClient(f"127.0.0.1:{server.grpc_port}", "vit").classify([PHOTO])
@@ -53,7 +55,7 @@ def test_the_server_answers_alike_over_both_interfaces(server):
     assert by_rest.scores == pytest.approx(by_grpc.scores, abs=1e-6)
 
 
-def test_the_readmes_questions_are_answered(server, tmp_path):
+def test_the_documented_requests_are_answered(server, tmp_path):
     tool("curl", "apt-get install curl")
     status, metadata, predictions, metrics = run_readme(
         "8501", server.rest_port, tmp_path
@@ -64,14 +66,14 @@ def test_the_readmes_questions_are_answered(server, tmp_path):
     assert "# TYPE :tensorflow:serving:request_count counter" in metrics
 
 
-def test_labels_are_moved_without_a_restart(server, tiny_vit, tmp_path_factory):
+def test_labels_move_without_a_restart(server, tiny_vit, tmp_path_factory):
     models = published(tiny_vit, tmp_path_factory) / "vit"
     url = f"http://127.0.0.1:{server.rest_port}"
     config = server.config / "models.config"
     head = config.read_text().split("model_config_list")[0]
     command = [sys.executable, "-m", "serving", "promote", str(models)]
-    told = ("--config", str(config), "--rest", url, "--version", "1")
-    succeeds(*command, *told, cwd=ROOT)
+    flags = ("--config", str(config), "--rest", url, "--version", "1")
+    succeeds(*command, *flags, cwd=ROOT)
     assert config.read_text().startswith(head)
     labelled = httpx2.get(f"{url}/v1/models/vit/labels/stable/metadata")
     assert labelled.json()["model_spec"]["version"] == "1"
@@ -137,7 +139,7 @@ def ask(url, query):
         return [float(series["value"][1]) for series in answer["data"]["result"]]
 
 
-def test_prometheus_takes_the_servers_page(prometheus):
+def test_prometheus_scrapes_the_server(prometheus):
     assert ask(prometheus, 'up{job="tfserving"}') == [1]
 
 
@@ -157,7 +159,7 @@ def test_every_query_of_the_dashboard_has_data(prometheus):
     assert asked >= 15
 
 
-def test_clients_mistakes_and_server_errors_are_told_apart(prometheus):
+def test_client_and_server_errors_are_counted_separately(prometheus):
     dashboard = json.loads(
         (DOCKER / "grafana" / "dashboards" / "serving.json").read_text()
     )

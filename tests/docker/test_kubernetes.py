@@ -53,7 +53,7 @@ def built(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_document_follows_the_schema_of_kubernetes(overlay):
+def test_every_manifest_follows_the_kubernetes_schema(overlay):
     validate = pytest.importorskip("kubernetes_validate")
     version = validate.latest_version()
     for (kind, _), document in built(overlay).items():
@@ -62,7 +62,7 @@ def test_every_document_follows_the_schema_of_kubernetes(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_overlay_holds_everything(overlay):
+def test_an_overlay_has_every_resource(overlay):
     kinds = {kind for kind, _ in built(overlay)}
     assert kinds == {
         "ConfigMap",
@@ -77,7 +77,7 @@ def test_an_overlay_holds_everything(overlay):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_selectors_find_the_pods_and_clients_need_no_label_of_theirs(overlay):
+def test_selectors_match_the_pods(overlay):
     documents = built(overlay)
     deployment = documents["Deployment", "tfserving"]["spec"]
     labels = deployment["template"]["metadata"]["labels"].items()
@@ -116,7 +116,7 @@ def test_every_volume_of_a_pod_is_declared(overlay):
 @pytest.mark.parametrize(
     ("overlay", "tag"), [("cpu", "2.20.0"), ("gpu", "2.20.0-gpu"), ("canary", "2.20.0")]
 )
-def test_the_image_has_a_tag_and_a_place_for_the_digest(overlay, tag):
+def test_the_image_has_a_tag_and_a_digest_placeholder(overlay, tag):
     pod = built(overlay)["Deployment", "tfserving"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == f"tensorflow/serving:{tag}"
     if overlay != "canary":
@@ -124,7 +124,7 @@ def test_the_image_has_a_tag_and_a_place_for_the_digest(overlay, tag):
         assert "# digest: sha256:..." in text
 
 
-def test_a_gpu_is_asked_for_on_gpus_alone():
+def test_only_the_gpu_overlay_requests_a_gpu():
     wanted = {}
     for overlay in OVERLAYS:
         pod = built(overlay)["Deployment", "tfserving"]["spec"]["template"]["spec"]
@@ -133,7 +133,7 @@ def test_a_gpu_is_asked_for_on_gpus_alone():
     assert wanted == {"cpu": None, "canary": None, "gpu": "1"}
 
 
-def test_the_configuration_is_that_of_docker():
+def test_the_configuration_equals_that_of_docker():
     data = built("cpu")["ConfigMap", "tfserving-config"]["data"]
     for name, text in data.items():
         assert text == (DOCKER / "tfserving" / name).read_text()
@@ -142,7 +142,7 @@ def test_the_configuration_is_that_of_docker():
 # --- what the Deployment promises
 
 
-def test_a_rollout_never_takes_a_pod_away_before_the_next_is_ready():
+def test_a_rollout_keeps_a_pod_until_the_next_is_ready():
     strategy = DEPLOYMENT["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     [waiting] = re.findall(r"\d+", str(CONTAINER["lifecycle"]["preStop"]["exec"]))
@@ -152,7 +152,7 @@ def test_a_rollout_never_takes_a_pod_away_before_the_next_is_ready():
     assert "replicas" not in DEPLOYMENT["spec"]  # the autoscaler's
 
 
-def test_a_pod_can_do_no_more_than_it_must():
+def test_a_pod_has_the_least_privileges():
     assert POD["automountServiceAccountToken"] is False
     assert POD["securityContext"]["runAsNonRoot"] is True
     assert POD["securityContext"]["runAsUser"] == 10001
@@ -167,7 +167,7 @@ def test_a_pod_can_do_no_more_than_it_must():
     assert mounts["config"]["readOnly"] is True
 
 
-def test_the_server_is_started_as_in_compose_but_for_long_connections():
+def test_the_command_is_that_of_compose_with_limited_connection_age():
     long = "--grpc_channel_arguments=grpc.max_connection_age_ms=60000"
     assert CONTAINER["args"] == [*server_command(), long]
     assert CONTAINER["command"] == ["/usr/bin/tensorflow_model_server"]
@@ -175,7 +175,7 @@ def test_the_server_is_started_as_in_compose_but_for_long_connections():
     assert {"/models", "/config"} <= mounts
 
 
-def test_services_and_probes_go_to_ports_that_are_open():
+def test_services_and_probes_use_open_ports():
     for service in BASE["Service"]:
         for port in service["spec"]["ports"]:
             assert PORTS[port["targetPort"]] == port["port"]
@@ -207,7 +207,7 @@ def test_prometheus_operator_scrapes_one_service_as_prometheus_does():
     assert labels[monitor["spec"]["jobLabel"]] == server["job_name"]
 
 
-def test_kserve_is_given_the_same_server():
+def test_kserve_runs_the_same_server():
     path = KUBERNETES / "kserve" / "inferenceservice.yaml"
     config, service = yaml.safe_load_all(path.read_text())
     session = text_format.Parse(
@@ -251,6 +251,7 @@ def server(tiny_vit, tmp_path_factory):
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe"])
 def test_a_pod_is_ready_while_its_model_is_loaded(server, probe):
     asked = CONTAINER[probe]["httpGet"]
@@ -260,7 +261,8 @@ def test_a_pod_is_ready_while_its_model_is_loaded(server, probe):
     assert httpx2.get(url + asked["path"].replace("vit", "other")).status_code == 404
 
 
-def test_a_pod_lives_while_its_grpc_port_answers(server):
+@pytest.mark.slow
+def test_a_pod_is_alive_while_its_grpc_port_answers(server):
     probe = CONTAINER["livenessProbe"]["grpc"]
     assert probe["port"] == PORTS["grpc"]
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
@@ -269,6 +271,7 @@ def test_a_pod_lives_while_its_grpc_port_answers(server):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@pytest.mark.slow
 def test_the_canary_is_another_version_of_the_same_model(tiny_vit, tmp_path_factory):
     canary = KUBERNETES / "overlays" / "canary"
     data = built("canary")["ConfigMap", "tfserving-config"]["data"]

@@ -18,6 +18,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
+DEPLOYMENT_PAGE = ROOT / "docs" / "deployment.md"
 PHOTO = pathlib.Path(sklearn.datasets.__file__).parent / "images" / "china.jpg"
 VIRTUAL_ENVIRONMENT = pathlib.Path(sys.executable).parent
 
@@ -74,10 +75,10 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def readme_commands(port: str) -> list[str]:
-    """The commands in docker/README.md that ask a port with curl, each whole."""
-    readme = (DOCKER / "README.md").read_text()
-    blocks = "".join(re.findall(r"```sh\n(.*?)```", readme, re.DOTALL))
+def page_commands(port: str) -> list[str]:
+    """The commands in docs/deployment.md that ask a port with curl, each whole."""
+    page = DEPLOYMENT_PAGE.read_text("utf-8")
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
     whole = re.sub(r"\\\n\s*|(?<=\|)\n\s*", " ", blocks)
     return [x for x in whole.splitlines() if "curl " in x and f":{port}/" in x]
 
@@ -150,7 +151,7 @@ def exit_status(health_check, port, **environment):
 
 
 def run_readme(port, other_port, folder, **environment):
-    """What each of the README's commands for a port prints, with another port."""
+    """What each of the page's commands for a port prints, with another port."""
     (folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")
     (folder / "photo.jpg").write_bytes(PHOTO.read_bytes())
     environment = {**os.environ, "CURL_HOME": str(folder), **environment}
@@ -161,7 +162,7 @@ def run_readme(port, other_port, folder, **environment):
             cwd=folder,
             env=environment,
         )
-        for line in readme_commands(port)
+        for line in page_commands(port)
     ]
 
 

@@ -1,14 +1,15 @@
-"""Kills a run again and again, resumes it, and compares it with one left in peace.
+"""Kill a run, resume it, and compare its final state with an uninterrupted run.
 
-    python tests/support/kill_run.py --strategy one_device --kills 20 --seed 1
+    python tests/support/kill_run.py --kills writing training preempted --seed 1
 
-Two of five kills come while a checkpoint is written, between two changes of the disk or
-with half of a file written; one in a step of the training; one at any moment of a run;
-the fifth is a SIGTERM. TensorFlow is imported once: each run is a fork of this process,
-which therefore calls no TensorFlow function itself.
+`writing` is a SIGKILL while a checkpoint is written, with half of a file on the disk or
+between two changes of its folder; `training` a SIGKILL in a training step; `preempted`
+a SIGTERM in one. TensorFlow is imported once: each run is a fork of this process, which
+therefore calls no TensorFlow function itself.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import threading
 import time
 import traceback
 import zipfile
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +38,7 @@ import keras
 import matplotlib.pyplot
 import numpy as np
 import tensorflow as tf
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training import evaluate, fit  # noqa: F401
 from training.engine import checkpoint
@@ -44,49 +46,35 @@ from training.errors import Preempted
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
 )
 from training.reporting import pictures  # noqa: F401
 
-try:
-    # Before the forks, because it takes long; it comes with the extra [models].
-    from official.vision.ops import augment  # noqa: F401
-
-    POLICY = "randaugment"
-except ImportError:
-    POLICY = "none"
-
 # strategy: workers, replicas in each
 WORLDS = {"one_device": (1, 1), "mirrored": (1, 2), "multi_worker": (2, 1)}
-# Seconds in which the other workers must end by themselves.
+KINDS = ("writing", "training", "preempted")
+# Seconds in which the other workers must end after the first one has.
 PATIENCE = 60
 
 
 def make_recipe(strategy: str) -> Recipe:
-    """Everything that draws random numbers or has a state is on."""
-    return Recipe(
+    """A tiny recipe with all that has a state or draws random numbers.
+
+    RandAugment is off: its operations depend on (seed, epoch, index) alone, as the
+    shifts and mixup here do, and take longer to trace than all the rest.
+    """
+    return dataclasses.replace(
+        TINY_RECIPE,
         seed=3,
         strategy=strategy,
-        epochs=12,
+        epochs=4,
         batch_size=128,
         label_smoothing=0.1,
-        model=ModelConfig(
-            variant=None,
-            patch_size=4,
-            width=12,
-            depth=1,
-            mlp_dim=16,
-            heads=3,
-            image_size=8,
-            channels=1,
-            dropout=0.2,
-            stochastic_depth=0.2,
-        ),
+        model=dataclasses.replace(TINY_MODEL, dropout=0.2, stochastic_depth=0.2),
         data=DataConfig("digits", validation=0.1),
-        augmentation=AugmentationConfig(shift=1, policy=POLICY, mixup=0.2),
+        augmentation=AugmentationConfig(shift=1, mixup=0.2),
         optimizer=OptimizerConfig(
             learning_rate=3e-3, weight_decay=0.01, clip_norm=1.0, ema=0.9
         ),
@@ -96,15 +84,14 @@ def make_recipe(strategy: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Kill:
-    """Whom, and when.
+    """A signal to one worker at one moment.
 
     Args:
-        kind: Name for the counts.
-        worker: The victim.
+        kind: One of `KINDS`.
+        worker: The one that is killed.
         change: Before which change of the checkpoints' folder, counted from 1.
-        step: In which step from its start on, after `seconds`.
-        seconds: After its start, or after that of the step.
-        signal: SIGKILL, or SIGTERM for a preemption.
+        step: In which step from its start on, where `change` is 0.
+        seconds: After the start of the step.
     """
 
     kind: str
@@ -112,39 +99,36 @@ class Kill:
     change: int = 0
     step: int = 0
     seconds: float = 0.0
-    signal: int = signal.SIGKILL
+
+    @property
+    def signal(self) -> int:
+        """SIGTERM for a preemption, else SIGKILL."""
+        return signal.SIGTERM if self.kind == "preempted" else signal.SIGKILL
 
 
-def draw_kill(rng: random.Random, workers: int, seconds: float, number: int) -> Kill:
-    """The kinds take turns; only the chief, worker 0, writes."""
-    kind = ["writing", "training", "writing", "any time", "preempted"][number % 5]
+def draw_kill(rng: random.Random, kind: str, workers: int) -> Kill:
+    """Draw the moment of a kill, and the worker; only worker 0, the chief, writes."""
     if kind == "writing":
         # The first change is the one with half of a file written.
         return Kill(kind, change=rng.choice([1, rng.randint(2, 20)]))
-    worker = rng.randrange(workers)
-    if kind == "any time":
-        return Kill(kind, worker, seconds=rng.uniform(0, seconds))
-    delay = rng.uniform(0, 0.1)
-    number = signal.SIGTERM if kind == "preempted" else signal.SIGKILL
-    return Kill(kind, worker, step=rng.randint(1, 20), seconds=delay, signal=number)
+    worker, step = rng.randrange(workers), rng.randint(1, 12)
+    return Kill(kind, worker, step=step, seconds=rng.uniform(0, 0.1))
 
 
-def ended_as_planned(kill: Kill | None, codes: list[int]) -> bool:
-    """Whether the exit codes are those that the kill must lead to."""
-    if kill is None:
-        return False
+def ended_as_planned(kill: Kill, codes: list[int]) -> bool:
+    """Whether these are the exit codes that the kill must lead to."""
     if kill.signal == signal.SIGTERM:
         return all(code == Preempted.exit_status for code in codes)
     return codes[kill.worker] == -signal.SIGKILL
 
 
-# In the forks.
+# In the forked workers.
 
 
 def start(
     strategy: str, folder: Path, kill: Kill | None, ports: list[int]
 ) -> list[int]:
-    """Forks the workers; returns their process ids."""
+    """Fork the workers, and return their process ids."""
     pids = []
     for worker in range(WORLDS[strategy][0]):
         pid = os.fork()
@@ -155,7 +139,7 @@ def start(
 
 
 def _work(strategy, folder, kill, ports, worker) -> None:
-    """One worker's life; never returns."""
+    """Train as one worker; never returns."""
     status = 1
     try:
         log = os.open(f"{folder}-{worker}.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -187,24 +171,15 @@ def _set_world(strategy, ports, worker) -> None:
 
 
 def die_as_planned(kill: Kill) -> None:
-    """Prepares this process to kill itself."""
+    """Prepare this process to kill itself."""
     if kill.change:
         die_while_writing(kill.change)
-    elif kill.step:
-        die_while_training(kill)
     else:
-        die_after(kill)
-
-
-def die_after(kill: Kill) -> None:
-    """In a thread, so that the work goes on until then."""
-    timer = threading.Timer(kill.seconds, os.kill, [os.getpid(), kill.signal])
-    timer.daemon = True
-    timer.start()
+        die_while_training(kill)
 
 
 def die_while_training(kill: Kill) -> None:
-    """Starts the clock when the step begins."""
+    """Start a timer when the step begins, so that the work goes on until it rings."""
     left = kill.step
     begin = keras.callbacks.CallbackList.on_train_batch_begin
 
@@ -212,14 +187,16 @@ def die_while_training(kill: Kill) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            die_after(kill)
+            timer = threading.Timer(kill.seconds, os.kill, [os.getpid(), kill.signal])
+            timer.daemon = True
+            timer.start()
         begin(self, batch, logs)
 
     keras.callbacks.CallbackList.on_train_batch_begin = counted
 
 
 def die_while_writing(change: int) -> None:
-    """Replaces the functions that change the disk by ones that count and kill."""
+    """Replace the functions that change the disk by ones that count and kill."""
     left = change
 
     def reached(path) -> bool:
@@ -246,11 +223,11 @@ def die_while_writing(change: int) -> None:
         setattr(os, name, counted(getattr(os, name)))
 
 
-# In the process that watches.
+# In the parent process.
 
 
 def attempt(strategy: str, folder: Path, kill: Kill | None) -> list[int]:
-    """Runs all workers once, and kills as planned.
+    """Run all workers once, with at most one kill.
 
     Returns:
         Their exit codes, negative for a signal.
@@ -268,7 +245,7 @@ def attempt(strategy: str, folder: Path, kill: Kill | None) -> list[int]:
 
 
 def _wait(pids: list[int], codes: dict[int, int], seconds: float) -> bool:
-    """Collects exit codes until all are there or the time is over."""
+    """Collect exit codes until all are there or the time is over."""
     end = time.monotonic() + seconds
     while len(codes) < len(pids) and time.monotonic() < end:
         for pid in set(pids) - set(codes):
@@ -280,7 +257,7 @@ def _wait(pids: list[int], codes: dict[int, int], seconds: float) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
+    """Free TCP ports of 127.0.0.1."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -289,7 +266,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def final_state(folder: Path) -> dict[str, np.ndarray]:
-    """All that the run's last checkpoint holds, its losses, and the saved weights."""
+    """The arrays and history of the last checkpoint, and the saved weights."""
     last = checkpoint.latest(folder / "checkpoints")
     state = dict(last.arrays)
     state["step"] = np.array(last.step)
@@ -309,10 +286,10 @@ def _weights_file(folder: Path, name: str) -> bytes:
 def differences(
     ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]
 ) -> list[str]:
-    """Names of arrays that are not the same bits.
+    """Names of the arrays whose bits differ.
 
-    The history may differ in its last digits: several replicas add up an epoch's losses
-    each for itself, and a checkpoint holds only their sum.
+    The history may differ in its last digits: each of several replicas adds up an
+    epoch's losses, and a checkpoint holds only their sum.
     """
     return [
         name
@@ -327,43 +304,29 @@ def differences(
     ]
 
 
-def run(strategy: str, kills: int, seed: int, folder: Path) -> Counter[str]:
-    """Kills and resumes until there were enough kills.
-
-    Returns:
-        How many kills there were of each kind, and how many runs were finished.
+def run(strategy: str, kinds: Sequence[str], seed: int, folder: Path) -> None:
+    """Kill and resume one run, once for each kind, and compare it with the reference.
 
     Raises:
-        SystemExit: A run ended otherwise than by its kill, or with other weights.
+        SystemExit: An attempt did not end by its kill, or the resumed run ended in
+            another state than the uninterrupted one.
     """
     rng = random.Random(seed)
-    began = time.monotonic()
     if any(attempt(strategy, folder / "reference", None)):
-        _fail("the reference did not end well", folder)
-    seconds = time.monotonic() - began
+        _fail("the uninterrupted run failed", folder)
+    killed = folder / "killed"
+    for kind in kinds:
+        kill = draw_kill(rng, kind, WORLDS[strategy][0])
+        codes = attempt(strategy, killed, kill)
+        print(kill, codes, _progress(killed), flush=True)
+        if not ended_as_planned(kill, codes):
+            _fail(f"exit codes {codes}", folder)
+    if any(attempt(strategy, killed, None)):
+        _fail("the resumed run failed", folder)
     reference = final_state(folder / "reference")
-    done: Counter[str] = Counter()
-    while done.total() - done["runs"] < kills:
-        killed = folder / f"killed{done['runs']}"
-        codes = [1]
-        while any(codes):
-            number = done.total() - done["runs"]
-            kill = None
-            if number < kills:
-                kill = draw_kill(rng, WORLDS[strategy][0], seconds, number)
-            codes = attempt(strategy, killed, kill)
-            print(kill, codes, _progress(killed), flush=True)
-            if ended_as_planned(kill, codes):
-                done[kill.kind] += 1
-            elif any(codes):
-                _fail(f"exit codes {codes}", folder)
-        different = differences(final_state(killed), reference)
-        if different:
-            _fail(f"{killed}: not the same bits: {', '.join(different)}", folder)
-        done["runs"] += 1
-        if done["runs"] > kills:
-            _fail("the runs ended before they could be killed", folder)
-    return done
+    different = differences(final_state(killed), reference)
+    if different:
+        _fail(f"{killed}: not the same bits: {', '.join(different)}", folder)
 
 
 def _progress(folder: Path) -> str:
@@ -376,16 +339,16 @@ def _fail(reason: str, folder: Path) -> NoReturn:
 
 
 def main() -> None:
-    """Prints one line for each attempt, and at the end the counts as JSON."""
+    """Print one line for each kill."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--strategy", choices=WORLDS, default="one_device")
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", choices=KINDS, nargs="+", default=KINDS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
-    print(json.dumps(run(options.strategy, options.kills, options.seed, folder)))
+    run(options.strategy, options.kills, options.seed, folder)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Trains the same cases in one world: so many replicas, or one of several workers.
+"""Train the same cases on N replicas, or as one of several workers.
 
-    python tests/support/replica_runs.py 2 result.npz      two logical devices
-    TF_CONFIG=... python tests/support/replica_runs.py 1 result.npz
+    python tests/support/replica_runs.py "two replicas" result.npz
+    TF_CONFIG=... python tests/support/replica_runs.py "two workers" result.npz
 
-A process of its own for each world, because logical devices are made before TensorFlow
-starts, and because one that has used two replicas cannot use four.
+Each number of replicas needs a process of its own: logical devices are made before
+TensorFlow starts, and one that has used two replicas cannot use four.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import keras
 import numpy as np
 import tensorflow as tf
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments
@@ -29,7 +30,6 @@ from training.model import build_model, compile_trainer
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
@@ -42,18 +42,18 @@ ADAMW = OptimizerConfig("adamw", learning_rate=1e-2, weight_decay=0.1)
 
 @dataclass(frozen=True)
 class Case:
-    """A training of the small network on `IMAGES`.
+    """One configuration in which the small network is trained on `IMAGES`.
 
     Args:
         optimizer: Its options.
         accumulation: Micro-batches.
         steps_per_execution: As in Keras.
-        jit_compile: Whether by XLA.
-        loss: Its name.
+        jit_compile: Whether XLA compiles the step.
+        loss: "softmax" or "sigmoid".
         smoothing: Label smoothing.
-        examples: How many of the images.
-        weighted: Whether each image has a weight.
-        sparse: Whether labels are numbers.
+        examples: Number of images.
+        weighted: Whether each image has a sample weight.
+        sparse: Whether labels are class indices, not one-hot.
     """
 
     optimizer: OptimizerConfig = SGD
@@ -84,26 +84,17 @@ CASES = {
         accumulation=4,
         steps_per_execution=3,
         jit_compile=True,
-        examples=61,
+        examples=49,
         weighted=True,
     ),
 }
 
-VIT = Recipe(
+VIT = dataclasses.replace(
+    TINY_RECIPE,
     seed=3,
     epochs=EPOCHS,
     batch_size=32,
-    model=ModelConfig(
-        variant=None,
-        patch_size=4,
-        width=12,
-        depth=1,
-        mlp_dim=16,
-        heads=3,
-        image_size=8,
-        channels=1,
-        head_bias_init=0.1,
-    ),
+    model=dataclasses.replace(TINY_MODEL, head_bias_init=0.1),
     data=DataConfig(
         "digits",
         train="train[:160]",
@@ -133,6 +124,16 @@ RECIPES = {
     ),
 }
 
+# Four replicas and two workers: what each option does is seen on two replicas.
+COMBINED = ("together", "ViT together, AdamW")
+# by name: the number of replicas, and the names of the cases and recipes
+WORLDS = {
+    "one device": (1, (*CASES, *RECIPES)),
+    "two replicas": (2, (*CASES, *RECIPES)),
+    "four replicas": (4, COMBINED),
+    "two workers": (2, COMBINED),
+}
+
 random = np.random.default_rng(0)
 IMAGES = random.uniform(-1, 1, (64, 4, 3, 1)).astype("float32")
 LABELS = random.integers(0, CLASSES, 64)
@@ -144,7 +145,7 @@ FIRST = [  # of the small network
 
 
 def small_network(*between):
-    """Two dense layers, with `FIRST` as weights."""
+    """Two dense layers that begin with the weights `FIRST`."""
     layers = [keras.layers.Dense(HIDDEN, "tanh"), *between, keras.layers.Dense(CLASSES)]
     flat = keras.layers.Flatten()
     network = keras.Sequential([keras.Input((4, 3, 1)), flat, *layers])
@@ -154,7 +155,7 @@ def small_network(*between):
 
 
 def dataset(case: Case, examples: int) -> tf.data.Dataset:
-    """Global batches, the last one as it comes."""
+    """Global batches; the last one may be smaller."""
     labels = LABELS if case.sparse else np.eye(CLASSES, dtype="float32")[LABELS]
     arrays = (IMAGES, labels, *([WEIGHTS] if case.weighted else []))
     arrays = tuple(array[:examples] for array in arrays)
@@ -162,7 +163,7 @@ def dataset(case: Case, examples: int) -> tf.data.Dataset:
 
 
 class Steps(keras.callbacks.Callback):
-    """Notes what each call of the step function reports."""
+    """Records the losses and gradient norms that Keras reports to callbacks."""
 
     def __init__(self):
         super().__init__()
@@ -174,7 +175,7 @@ class Steps(keras.callbacks.Callback):
 
 
 class Small:
-    """Trains cases; those that compile alike share a trainer."""
+    """Trains cases of the small network; those that compile alike share a trainer."""
 
     def __init__(self, strategy):
         self.strategy = strategy
@@ -204,7 +205,7 @@ class Small:
         return trainer
 
     def run(self, case: Case):
-        """What `result` gives for a case."""
+        """Train a case, and return its `result`."""
         trainer, steps = self.trainer(case), Steps()
         history = trainer.fit(
             dataset(case, case.examples),
@@ -217,7 +218,7 @@ class Small:
 
 
 def run_recipe(recipe: Recipe, strategy):
-    """What `result` gives for a recipe, trained through the real input pipeline."""
+    """Train a recipe through the real input pipeline, and return its `result`."""
     keras.utils.set_random_seed(recipe.seed)
     splits = load_splits(recipe.data, recipe.model.channels)
     per_epoch = len(splits.train) // recipe.batch_size
@@ -238,7 +239,7 @@ def run_recipe(recipe: Recipe, strategy):
 
 
 def result(trainer, steps: Steps, history):
-    """Everything that must be equal in all worlds, by name."""
+    """All that must not depend on the number of replicas, by name."""
     arrays = {
         "losses": np.array(steps.losses),
         "norms": np.array(steps.norms),
@@ -252,11 +253,15 @@ def result(trainer, steps: Steps, history):
     return arrays
 
 
-def run_all(strategy) -> dict[str, np.ndarray]:
-    """Every case and every recipe."""
+def run_all(strategy, world: str) -> dict[str, np.ndarray]:
+    """The results of a world's cases and recipes, by "name|quantity"."""
     small = Small(strategy)
-    results = {name: small.run(case) for name, case in CASES.items()}
-    results |= {name: run_recipe(r, strategy) for name, r in RECIPES.items()}
+    results = {
+        name: small.run(CASES[name])
+        if name in CASES
+        else run_recipe(RECIPES[name], strategy)
+        for name in WORLDS[world][1]
+    }
     return {
         f"{name}|{quantity}": array
         for name, arrays in results.items()
@@ -265,7 +270,7 @@ def run_all(strategy) -> dict[str, np.ndarray]:
 
 
 def make_replicas(replicas: int):
-    """A strategy of so many logical devices, or of the workers of `TF_CONFIG`."""
+    """A strategy of N logical devices, or of the workers of `TF_CONFIG`."""
     if "TF_CONFIG" in os.environ:
         return tf.distribute.MultiWorkerMirroredStrategy()
     device = tf.config.list_physical_devices("CPU")[0]
@@ -275,11 +280,12 @@ def make_replicas(replicas: int):
 
 
 def main() -> None:
-    """Writes all results into a file."""
-    strategy = make_replicas(int(sys.argv[1]))
-    arrays = run_all(strategy)
+    """Write all results of a world into a file."""
+    world, path = sys.argv[1:]
+    strategy = make_replicas(WORLDS[world][0])
+    arrays = run_all(strategy, world)
     arrays["replicas"] = np.array(strategy.num_replicas_in_sync)
-    np.savez(sys.argv[2], **arrays)
+    np.savez(path, **arrays)
 
 
 if __name__ == "__main__":

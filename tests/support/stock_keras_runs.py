@@ -1,4 +1,4 @@
-"""Stock Keras and the trainer side by side on two logical devices; prints JSON.
+"""Train with stock Keras and with the trainer on two logical devices; print JSON.
 
     python tests/support/stock_keras_runs.py
 
@@ -28,7 +28,7 @@ RATE = 0.5
 
 
 def one_weight():
-    """The network with one weight."""
+    """A network with one weight."""
     network = keras.Sequential([keras.Input((1,))])
     network.add(keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"))
     return network
@@ -40,7 +40,7 @@ def weight_of(network) -> float:
 
 
 def batches(images=IMAGES, steps=1):
-    """Batches of two images: one for each replica."""
+    """Batches of two images, one for each replica."""
     return tf.data.Dataset.from_tensors((images, LABELS)).repeat(steps)
 
 
@@ -111,7 +111,7 @@ def on_each(strategy, variable) -> list:
 
 
 def masks(strategy, trained=False, restored=False) -> list[list[float]]:
-    """What dropout leaves of ones, on each replica, in two calls."""
+    """The output of dropout for ones, on each replica, in two calls."""
     with strategy.scope():
         network = keras.Sequential([keras.Input((32,)), keras.layers.Dropout(0.5)])
         if trained:
@@ -129,7 +129,7 @@ def masks(strategy, trained=False, restored=False) -> list[list[float]]:
 
 
 def normalised(strategy, accumulation: int) -> list[list[float]]:
-    """The moving mean and variance on each replica, after a step."""
+    """The moving mean and variance on each replica after a step."""
     with strategy.scope():
         network = keras.Sequential(
             [
@@ -148,7 +148,7 @@ def normalised(strategy, accumulation: int) -> list[list[float]]:
 
 
 def on_arrays(strategy) -> dict:
-    """What the trainer's methods give for arrays of 5 images."""
+    """The results of the trainer's methods for arrays of 5 images."""
     images = np.linspace(-1, 1, 5).astype("float32")[:, None]
     labels = (images > 0.1).astype("float32")
     weights = np.array([1, 4, 9, 16, 25], "float32")

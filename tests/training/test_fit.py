@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
@@ -25,31 +26,19 @@ from training.model import build_model, compiles
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
-    Recipe,
     ScheduleConfig,
 )
 from training.reporting.progress_line import EpochLines
 
 # Everything that draws random numbers is on.
-RECIPE = Recipe(
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
     seed=3,
     epochs=2,
     batch_size=100,
     label_smoothing=0.1,
-    model=ModelConfig(
-        variant=None,
-        patch_size=4,
-        width=12,
-        depth=2,
-        mlp_dim=16,
-        heads=3,
-        image_size=8,
-        channels=1,
-        dropout=0.2,
-        stochastic_depth=0.2,
-    ),
+    model=dataclasses.replace(TINY_MODEL, depth=2, dropout=0.2, stochastic_depth=0.2),
     data=DataConfig("digits", validation=0.1),
     augmentation=AugmentationConfig(shift=1, flip=True),
     optimizer=OptimizerConfig(learning_rate=3e-3, weight_decay=0.01),
@@ -118,6 +107,7 @@ def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
     assert printed.count("\n") == 3
 
 
+@pytest.mark.slow
 def test_a_run_shorter_than_its_warmup_shortens_the_warmup(tmp_path, capsys):
     schedule = ScheduleConfig("cosine", warmup_epochs=8)
     fit(dataclasses.replace(RECIPE, epochs=1, schedule=schedule), tmp_path / "short")
@@ -135,6 +125,7 @@ def equal(ours, theirs):
     return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(run, tmp_path):
     fit(RECIPE, tmp_path / "again")
     assert equal(weights(tmp_path / "again"), weights(run))
@@ -144,7 +135,7 @@ class Stop(Exception):
     """Raised to stop a run in the middle of a step."""
 
 
-@pytest.mark.parametrize("stop_in_epoch", [0, 1])
+@pytest.mark.parametrize("stop_in_epoch", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_resumed_run_ends_with_the_same_weights(
     run, tmp_path, monkeypatch, stop_in_epoch
 ):

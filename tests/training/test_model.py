@@ -63,6 +63,7 @@ def built():
     return {name: randomise(build_model(CONFIGS[name], NAMES)) for name in CONFIGS}
 
 
+@pytest.mark.slow
 def test_the_files_open_where_only_the_library_is_imported(built, tmp_path):
     for name, model in built.items():
         model.save(tmp_path / f"{name}.keras")
@@ -494,7 +495,9 @@ def test_a_frozen_layer_of_a_runs_file_trains_again(tmp_path):
     assert len(model.trainable_weights) == len(model.weights)
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet"])
+@pytest.mark.parametrize(
+    "name", ["cnn", pytest.param("resnet", marks=pytest.mark.slow)]
+)
 def test_a_baseline_can_be_gone_on_from(built, tmp_path, name):
     own, path = built[name], tmp_path / "best.keras"
     own.save(path)
@@ -655,7 +658,9 @@ def gradient_function(config, dtype="float32", jit_compile=False):
     return model, step
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_rematerialised_gradients_are_the_same_with_dropout(jit_compile):
     _, ours = gradient_function(REMATERIALISED, jit_compile=jit_compile)
     plain = dataclasses.replace(REMATERIALISED, rematerialize=False)
@@ -708,6 +713,7 @@ for a, b in zip(gradients + seeds, ours + our_seeds, strict=True):
 """
 
 
+@pytest.mark.slow
 def test_rematerialised_gradients_are_the_same_on_jax():
     pytest.importorskip("jax")
     result = subprocess.run(

@@ -1,12 +1,14 @@
-"""Every recipe is built and takes two steps on made-up images.
+"""Recipes take two training steps on synthetic images.
 
 Only sizes are reduced: width, depth, pixels and batch of the model, a stem or ResNet to
 the smallest one, the number of images. Weights are not downloaded. Loss, optimizer,
-schedule, augmentation, head, splits and source are the recipe's own. Recipes that
-become equal in small are tried once.
+schedule, augmentation, pooling, splits and source are the recipe's own. The recipes
+that are trained cover every pair of options that any two share; `make test` trains
+those that cover every option. test_recipes_published.py compares the values of all.
 """
 
 import dataclasses
+import itertools
 import math
 
 import keras
@@ -22,8 +24,39 @@ from training.model import build_model, compile_trainer
 from training.recipes import named_recipe, recipe_names
 
 SMALL = {"width": 12, "depth": 2, "mlp_dim": 16, "heads": 3}
-LONG = 100_000  # steps of a training that is said in epochs
+LONG = 100_000  # steps of a training whose length is given in epochs
 IN_WORDS = ("name", "description", "reference", "published_accuracy")
+
+# Together these recipes have every option, and with the second list every pair of two.
+COVER = (
+    "augreg_imagenet-light1",
+    "augreg_imagenet-none",
+    "deit-Ti16",
+    "deit3-H14",
+    "digits-cnn",
+    "finetune_cifar10-B32",
+    "folder_small",
+    "plain_vit-90ep",
+    "pretrain_jft-R50+B16",
+    "pretrain_jft-R50x1",
+    "study-ResNet50",
+    "vtab-caltech101",
+)
+PAIRWISE_COVER = (
+    "augreg_imagenet21k-light1",
+    "augreg_imagenet21k-light2",
+    "deit3-S16",
+    "digits",
+    "finetune_cifar10-H14",
+    "mnist",
+    "pretrain_imagenet-B32",
+    "pretrain_imagenet21k-B16",
+    "pretrain_imagenet21k-B32",
+    "pretrain_jft-H14",
+    "study-BiTR50x1",
+    "vtab-clevr_count",
+    "vtab-dsprites_location",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +74,7 @@ def folder(tmp_path_factory):
 
 
 def small_model(model):
-    """The same in small: what a recipe says of the structure stays."""
+    """The same model with small sizes; its structure stays."""
     if model.architecture == "cnn":
         return model
     if model.architecture != "vit":
@@ -60,7 +93,7 @@ def small_model(model):
 
 
 def small_recipe(recipe, folder):
-    """With a small model and batch; the schedule is as long as it was."""
+    """The recipe with a small model and batch, and its own schedule."""
     data = recipe.data
     if data.source.startswith("folder:"):
         shares = {"test": 0.2, "validation": 0.2 if data.validation else 0.0}
@@ -75,7 +108,7 @@ def small_recipe(recipe, folder):
 
 
 def objects(builder, *args, **kwargs):
-    """Examples of clevr and kitti, whose sequences must be equally long."""
+    """Synthetic examples of clevr and kitti, whose sequences have one length."""
     random = np.random.default_rng(1)
     encoded = tf.io.encode_png(np.zeros((20, 30, 3), "uint8")).numpy()
     examples = [
@@ -104,16 +137,16 @@ def objects(builder, *args, **kwargs):
 
 @pytest.fixture
 def eagerly():
-    """A graph of the step would take seconds for each recipe."""
+    """Run functions eagerly: a graph of the step takes seconds for each recipe."""
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
 
 
 def loss_of_a_zero_classifier(recipe, classes):
-    """Worked out by hand: the logits are `head_bias_init`, whatever the image is.
+    """The loss in closed form: for every image the logits are `head_bias_init`.
 
-    The labels of an image sum to 1, mixed and smoothed or not.
+    An image's labels sum to 1, mixed and smoothed or not.
     """
     bias = recipe.model.head_bias_init
     if recipe.loss == "softmax":
@@ -121,17 +154,50 @@ def loss_of_a_zero_classifier(recipe, classes):
     return classes * math.log1p(math.exp(bias)) - bias
 
 
-def different_recipes():
-    """One name for each recipe that is different in small."""
-    names = {}
-    for name in recipe_names():
-        small = dataclasses.asdict(small_recipe(named_recipe(name), "images"))
-        kept = {key: value for key, value in small.items() if key not in IN_WORDS}
-        names.setdefault(str(kept), name)
-    return list(names.values())
+def options(recipe):
+    """Pairs of a field's name and its value; of a number only whether it is 0."""
+    fields = dataclasses.asdict(small_recipe(recipe, "images"))
+    kept = [(name, value) for name, value in fields.items() if name not in IN_WORDS]
+    while kept:
+        name, value = kept.pop()
+        if isinstance(value, dict):
+            kept += [(f"{name}.{inner}", each) for inner, each in value.items()]
+        elif name.startswith("data.") and name != "data.source":
+            continue  # test_slices.py and test_vtab.py
+        elif isinstance(value, str):
+            yield name, value.partition(":")[0]
+        else:
+            yield name, None if value is None else bool(value)
 
 
-@pytest.mark.parametrize("name", different_recipes())
+@pytest.fixture(scope="module")
+def recipes():
+    """The options of each recipe, by its name, without those that all have."""
+    every = {name: set(options(named_recipe(name))) for name in recipe_names()}
+    shared = set.intersection(*every.values())
+    return {name: own - shared for name, own in every.items()}
+
+
+def combinations(size, recipes):
+    """All combinations of `size` options of one recipe."""
+    return {
+        each
+        for recipe in recipes
+        for each in itertools.combinations(sorted(recipe, key=str), size)
+    }
+
+
+@pytest.mark.parametrize(("names", "size"), [(COVER, 1), (COVER + PAIRWISE_COVER, 2)])
+def test_the_trained_recipes_cover_all_options(recipes, names, size):
+    trained = combinations(size, [recipes[name] for name in names])
+    missing = combinations(size, recipes.values()) - trained
+    assert not missing, f"train one more recipe with {sorted(missing, key=str)[0]}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*COVER, *(pytest.param(name, marks=pytest.mark.slow) for name in PAIRWISE_COVER)],
+)
 def test_a_recipe_takes_two_steps(name, folder, eagerly):
     recipe = small_recipe(named_recipe(name), folder)
     own = any(word in name for word in ("clevr", "kitti"))

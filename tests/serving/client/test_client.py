@@ -398,7 +398,14 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.words)
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        pytest.param(each, marks=() if each is REFUSALS[0] else pytest.mark.slow)
+        for each in REFUSALS
+    ],
+    ids=lambda refusal: refusal.words,
+)
 def test_no_image_fails_if_half_of_the_requests_are_refused(connect, fake, refusal):
     """Every second call, of sixteen at once."""
     fake.answers = [answer for _ in range(1000) for answer in (refusal, ONE)]

@@ -295,6 +295,7 @@ def test_closing_ends_the_tasks_in_flight(kind, where):
     asyncio.run(close_early())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rest-asyncio", "grpc-asyncio"])
 def test_a_cancelled_task_leaves_the_client_usable(kind, where):
     async def cancel():

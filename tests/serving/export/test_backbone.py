@@ -221,8 +221,20 @@ AROUND |= {"StridedSlice", "Softmax", "_MklSoftmax", "BatchFunction", "Const"}
 AROUND |= {"PartitionedCall", "StatefulPartitionedCall", "NoOp", "_Arg", "_Retval"}
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("batching", ["graph", "server", "none"])
+@pytest.mark.parametrize(
+    ("batching", "precision"),
+    [
+        ("graph", "float32"),
+        *(
+            pytest.param(batching, precision, marks=pytest.mark.slow)
+            for batching, precision in (
+                ("graph", "bfloat16"),
+                ("server", "float32"),
+                ("none", "bfloat16"),
+            )
+        ),
+    ],
+)
 def test_an_export_runs_no_more_operations_than_the_backbone(
     tiny_vit, answer, tmp_path, batching, precision
 ):

@@ -231,6 +231,7 @@ def test_batched_answers_equal_those_of_single_requests(tiny_vit, tmp_path):
     np.testing.assert_allclose(whole, np.concatenate(alone), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_exports_in_one_process_are_independent(tiny_vit, tmp_path):
     models = [tiny_vit(seed=seed) for seed in (1, 2)]
     options = ExportOptions(max_batch_size=2, batch_timeout_micros=100_000)

@@ -132,6 +132,7 @@ def test_the_tolerance_depends_on_the_precision(model, options, allowed):
     assert publish.tolerance_of(model, ExportOptions(**options)) == allowed
 
 
+@pytest.mark.slow
 def test_bfloat16_is_published_with_its_difference(model, tmp_path):
     options = dataclasses.replace(OPTIONS, precision="bfloat16", batching="none")
     told = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
@@ -160,6 +161,7 @@ def classifier():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build_model", [resnet, classifier])
 def test_every_kind_of_model_is_published(build_model, tmp_path):
     with_random_weights(build_model()).save(tmp_path / "model.keras")
@@ -225,8 +227,12 @@ def test_golden_answers_are_those_of_the_model_alone(golden, model):
     ("broken", "message"),
     [
         ("labels", "gives (wrong classes|other scores)"),
-        ("guard", "must refuse NaN"),
-        ("limit", "must refuse more than `max_image_pixels`"),
+        pytest.param("guard", "must refuse NaN", marks=pytest.mark.slow),
+        pytest.param(
+            "limit",
+            "must refuse more than `max_image_pixels`",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_wrong_export_is_not_published(model, tmp_path, monkeypatch, broken, message):
@@ -248,6 +254,7 @@ def test_a_wrong_export_is_not_published(model, tmp_path, monkeypatch, broken, m
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
+@pytest.mark.slow
 def test_a_model_with_nan_weights_is_not_published(tiny_vit, tmp_path, capsys):
     model = build(tiny_vit)
     model.get_layer("head").bias.assign(np.full(7, np.nan))
@@ -363,6 +370,7 @@ def test_an_unsuitable_target_folder_is_refused(model, published, tmp_path):
         publish.publish(model, published.path.parent, version=1)
 
 
+@pytest.mark.slow
 def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
     def limit_file_size():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

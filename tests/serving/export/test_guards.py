@@ -20,7 +20,14 @@ OF_FILES = ["serving_default", "embed", "attention", "classify"]
 LIMITS = {"max_images": 6, "max_image_bytes": 3000, "max_image_pixels": 7000}
 
 
-@pytest.fixture(scope="module", params=["graph", "server", "none"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "graph",
+        pytest.param("server", marks=pytest.mark.slow),
+        pytest.param("none", marks=pytest.mark.slow),
+    ],
+)
 def served(request, tiny_vit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("version") / "1"
     options = ExportOptions(batching=request.param, max_batch_size=4, **LIMITS)
@@ -167,7 +174,9 @@ def test_examples_need_the_image_feature(served):
     assert "parse" in refusal(served, "classify", strings([b"no example"]))
 
 
-@pytest.mark.parametrize("batching", ["graph", "none"])
+@pytest.mark.parametrize(
+    "batching", ["graph", pytest.param("none", marks=pytest.mark.slow)]
+)
 def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, batching):
     model = tiny_vit()
     model.get_layer("encoder_block_0").attention.query.bias.assign(np.full(15, np.nan))
@@ -263,6 +272,7 @@ def bombs():
     }
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_allocates_no_memory(tiny_vit, tmp_path):
     """49 million pixels: 147 MB decoded."""
     save(tiny_vit(), tmp_path / "1", ExportOptions())

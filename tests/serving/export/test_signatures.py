@@ -70,6 +70,8 @@ BUILDERS = {
     "resnet": build_resnet,
     "classifier": build_classifier,
 }
+# One with its own preprocessing, and one without any.
+FAST = ("vit", "classifier")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,13 @@ def exported(tiny_vit, tmp_path_factory):
     return export
 
 
-@pytest.fixture(scope="module", params=BUILDERS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+        for name in BUILDERS
+    ],
+)
 def pair(request, tiny_vit, exported):
     """A model, and its export in a session."""
     model = BUILDERS[request.param](tiny_vit)
@@ -210,7 +218,12 @@ def test_pre_logits_are_in_the_embedding(tiny_vit, exported):
     [
         ({}, {}, 1e-6),
         ({"pooling": "avg", "class_token": False}, {}, 1e-6),
-        ({"pooling": "map", "register_tokens": 3}, {"precision": "bfloat16"}, 5e-3),
+        pytest.param(
+            {"pooling": "map", "register_tokens": 3},
+            {"precision": "bfloat16"},
+            5e-3,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_attention_is_the_model_s_rollout(
@@ -248,6 +261,7 @@ def test_probabilities_use_the_model_s_activation(tiny_vit, exported, activation
     np.testing.assert_allclose(scores, -np.sort(-expected), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_large_top_k_gives_all_classes(tiny_vit, exported):
     served = SavedModel(exported(tiny_vit(), top_k=1000))
     answer = served.run("serve_images", pictures(3))
@@ -278,6 +292,7 @@ def test_every_variable_is_stored_once(pair, exported):
         assert data.stat().st_size < 4 * model.count_params() + 60_000
 
 
+@pytest.mark.slow
 def test_an_export_needs_neither_keras_nor_keras_vit(tiny_vit, exported, tmp_path):
     model = tiny_vit()
     images = pictures(3)

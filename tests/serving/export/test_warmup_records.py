@@ -77,7 +77,10 @@ def test_full_is_every_signature_with_every_batch_size(tmp_path):
     assert set(records) == {(name, size) for name in SPECS for size in (1, 2, 4, 6)}
 
 
-@pytest.mark.parametrize(("kind", "count"), [("largest", 5), ("full", 5 * 3)])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [pytest.param("largest", 5, marks=pytest.mark.slow), ("full", 5 * 3)],
+)
 def test_a_published_version_has_the_requested_records(
     tiny_vit, tmp_path, monkeypatch, kind, count
 ):

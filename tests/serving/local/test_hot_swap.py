@@ -140,6 +140,7 @@ class Load:
                 self.answered[number] += 1
 
 
+@pytest.mark.slow
 def test_twenty_swaps_under_load_lose_nothing(place):
     place.publish(1)
     server = LocalServer(place.config(), rest_port=0, grpc_port=0)
@@ -152,6 +153,7 @@ def test_twenty_swaps_under_load_lose_nothing(place):
     assert len(load.answered) > SWAPS / 2
 
 
+@pytest.mark.slow
 def test_labels_move_under_load_and_lose_nothing(place):
     policy = "latest { num_versions: 2 }"
     place.publish(1)

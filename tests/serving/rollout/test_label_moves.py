@@ -402,6 +402,7 @@ def server(target):
         yield running
 
 
+@pytest.mark.slow
 def test_labels_move_on_a_server_without_losing_a_request(target, server):
     """Export, canary, promote, rollback, under constant requests."""
     url = server.rest_url

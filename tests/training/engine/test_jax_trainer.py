@@ -1,6 +1,7 @@
-"""The same recipe on JAX: TensorFlow's numbers, on one device and two, and resuming."""
+"""Training on JAX: TensorFlow's numbers, one device and two, resuming."""
 
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -9,36 +10,44 @@ import sys
 
 import numpy as np
 import pytest
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.engine.jax_strategy import make_jax_strategy
 from training.errors import RecipeError
-from training.recipe import DataConfig, Recipe
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    OptimizerConfig,
+    Recipe,
+    ScheduleConfig,
+)
 
 ROOT = pathlib.Path(__file__).parents[3]
 
 # Everything at once but dropout, whose random numbers differ between the backends. The
-# 144 images of the validation do not fill its batch.
-RECIPE = """
-epochs: 2
-batch_size: 240
-accumulation: 2
-steps_per_execution: 2
-label_smoothing: 0.1
-model: {{variant: null, patch_size: 4, width: 12, depth: 2, mlp_dim: 16, heads: 3,
-  image_size: 8, channels: 1, dropout: {dropout}, weights: {weights}}}
-data: {{source: digits, validation: 0.1}}
-augmentation: {{mixup: 0.2}}
-optimizer: {{learning_rate: 0.003, weight_decay: 0.1, clip_norm: 0.1, ema: 0.9,
-  layer_decay: 0.8}}
-schedule: {{warmup_epochs: 1}}
-"""
+# 144 validation images do not fill a batch.
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    epochs=2,
+    batch_size=240,
+    accumulation=2,
+    steps_per_execution=2,
+    label_smoothing=0.1,
+    model=dataclasses.replace(TINY_MODEL, depth=2),
+    data=DataConfig("digits", validation=0.1),
+    augmentation=AugmentationConfig(mixup=0.2),
+    optimizer=OptimizerConfig(
+        learning_rate=0.003, weight_decay=0.1, clip_norm=0.1, ema=0.9, layer_decay=0.8
+    ),
+    schedule=ScheduleConfig(warmup_epochs=1),
+)
 
 COMPARED = (
     *("loss", "accuracy", "val_loss", "val_accuracy"),
     *("gradient_norm", "learning_rate"),
 )
 
-# The first weights, and TensorFlow's run.
+# Writes the initial weights, and trains on TensorFlow.
 START = """
 import pathlib, sys
 from training.fit import fit
@@ -51,8 +60,8 @@ model.save(folder / "start.keras")
 fit(load_recipe(folder / "recipe.yaml"), folder / "tensorflow")
 """
 
-# A run that ends after its ninth step of ten, is resumed from the seventh, in the
-# middle of the second epoch, and one that never ends.
+# One run is interrupted after its ninth step of ten and resumed from the seventh, in
+# the middle of the second epoch; the other is not interrupted.
 RESUME = """
 import keras, pathlib, sys
 from training.fit import fit
@@ -77,8 +86,14 @@ fit(recipe, folder / "straight")
 """
 
 
+def recipe_text(**model):
+    """The recipe as YAML, with other options of the model."""
+    changed = dataclasses.replace(RECIPE.model, **model)
+    return dataclasses.replace(RECIPE, model=changed).to_yaml()
+
+
 def start(backend, *arguments, devices=1):
-    """A process of its own: the backend is chosen once, at the import of Keras."""
+    """Start a process: Keras chooses its backend once, at import."""
     environment = os.environ | {
         "KERAS_BACKEND": backend,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
@@ -100,7 +115,7 @@ def output(process):
 
 
 def history(folder):
-    """Losses and the like of each epoch: a list of dictionaries of numbers."""
+    """The metrics of each epoch, without its times."""
     with (folder / "history.csv").open() as file:
         rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
     left_out = ("seconds", "images_per_second")
@@ -108,7 +123,7 @@ def history(folder):
 
 
 def state(folder):
-    """The arrays of a run's last checkpoint."""
+    """The arrays of the last checkpoint."""
     newest = sorted((folder / "checkpoints").glob("*.npz"))[-1]
     arrays = dict(np.load(newest))
     del arrays["__meta__"]
@@ -117,15 +132,18 @@ def state(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder of the runs of one recipe, begun with the same weights."""
+    """The folder of the runs of one recipe from the same initial weights."""
     folder = tmp_path_factory.mktemp("jax")
     recipe = folder / "recipe.yaml"
-    recipe.write_text(RECIPE.format(dropout=0.0, weights=folder / "start.keras"))
-    first = RECIPE.format(dropout=0.0, weights="null")
-    output(start("tensorflow", "-c", START, folder, first))
+    recipe.write_text(recipe_text(weights=str(folder / "start.keras")))
+    output(start("tensorflow", "-c", START, folder, recipe_text()))
     words = ("-m", "training", "fit", "--config", recipe, "--output_dir")
-    output(start("jax", *words, folder / "one"))
-    output(start("jax", *words, folder / "two", devices=2))
+    processes = [
+        start("jax", *words, folder / name, devices=devices)
+        for name, devices in (("one", 1), ("two", 2))
+    ]
+    for process in processes:
+        output(process)
     return folder
 
 
@@ -148,7 +166,7 @@ def test_two_devices_compute_what_one_computes(runs):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_knows_how_many_devices_there_were(runs):
+def test_a_checkpoint_records_the_number_of_devices(runs):
     newest = sorted((runs / "two" / "checkpoints").glob("*.npz"))[-1]
     owner = json.loads(str(np.load(newest)["__meta__"]))["owner"]
     assert (owner["workers"], owner["replicas"]) == (1, 2)
@@ -156,8 +174,7 @@ def test_a_checkpoint_knows_how_many_devices_there_were(runs):
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path):
-    recipe = RECIPE.format(dropout=0.1, weights="null")
-    (tmp_path / "dropout.yaml").write_text(recipe)
+    (tmp_path / "dropout.yaml").write_text(recipe_text(dropout=0.1))
     out = output(start("jax", "-c", RESUME, tmp_path, devices=2))
     assert "'00000007.npz']" in out  # the newest one
     resumed, straight = state(tmp_path / "resumed"), state(tmp_path / "straight")
@@ -176,7 +193,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path):
         {"jit_compile": "off"},
     ],
 )
-def test_what_only_tensorflow_does_is_refused(change):
+def test_options_that_only_tensorflow_has_are_refused(change):
     recipe = Recipe(data=DataConfig("digits"), **change)
     (name, value) = next(iter(change.items()))
     with pytest.raises(RecipeError, match=f"`{name}` .*jax.* Received: '{value}'"):

@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
+from tiny_recipe import TINY_MODEL
 
 from training.errors import Diverged
 from training.fit import fit
 from training.recipe import (
     DataConfig,
-    ModelConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
@@ -21,16 +21,7 @@ def test_non_finite_weights_after_the_last_update_are_a_divergence(tmp_path):
     recipe = dataclasses.replace(
         RECIPE,
         steps=1,
-        model=ModelConfig(
-            variant=None,
-            patch_size=4,
-            width=12,
-            depth=1,
-            mlp_dim=16,
-            heads=3,
-            image_size=8,
-            channels=1,
-        ),
+        model=TINY_MODEL,
         optimizer=OptimizerConfig(learning_rate=3e38, weight_decay=10.0),
         schedule=ScheduleConfig("constant"),
     )

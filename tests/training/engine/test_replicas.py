@@ -1,7 +1,7 @@
-"""Two and four replicas, and two workers, compute what the equations say.
+"""Training on two and four replicas, and with two workers, follows the equations.
 
-The small network is compared with its gradients written out in NumPy, float64; the
-Vision Transformer with one device's automatic gradient and the same NumPy optimizer.
+The small network is compared with its gradients in NumPy float64; the Vision
+Transformer with the automatic gradient of one device and the same NumPy optimizer.
 """
 
 import os
@@ -23,6 +23,7 @@ from replica_runs import (
     LABELS,
     RECIPES,
     WEIGHTS,
+    WORLDS,
     run_all,
 )
 
@@ -34,11 +35,10 @@ from training.model import build_model
 pytestmark = pytest.mark.slow
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "replica_runs.py"
-WORLDS = {"one device": 1, "two replicas": 2, "four replicas": 4, "two workers": 2}
 
 
 class Descent:
-    """SGD with momentum or AdamW, clipping and averaging, on float64 arrays."""
+    """SGD with momentum or AdamW, with clipping and weight averages, in float64."""
 
     def __init__(self, config, weights, factors, kernels):
         self.config, self.factors, self.kernels = config, factors, kernels
@@ -85,7 +85,7 @@ class Descent:
 
 
 def each_loss(case, weights, images, targets):
-    """The loss of each image, and its derivative by the logits; the hidden layer."""
+    """Each image's loss, its derivative by the logits, and the hidden layer."""
     kernel, bias, head, head_bias = weights
     hidden = np.tanh(images @ kernel + bias)
     logits = hidden @ head + head_bias
@@ -99,7 +99,7 @@ def each_loss(case, weights, images, targets):
 
 
 def small_reference(case):
-    """What the equations give for a case of the small network."""
+    """The descent, losses and validation losses of a case of the small network."""
     images = IMAGES.reshape(len(IMAGES), -1).astype("float64")
     targets = np.eye(CLASSES)[LABELS] * (1 - case.smoothing) + case.smoothing / CLASSES
     scales = WEIGHTS if case.weighted else np.ones(len(IMAGES))
@@ -124,7 +124,7 @@ def small_reference(case):
 
 
 def recipe_reference(recipe):
-    """What one device's gradient and the NumPy optimizer give for a recipe."""
+    """The same of a recipe, by one device's gradient and the NumPy optimizer."""
     keras.utils.set_random_seed(recipe.seed)
     splits = load_splits(recipe.data, 1)
     model = build_model(recipe.model, splits.class_names)
@@ -177,14 +177,14 @@ def recipe_reference(recipe):
 
 @pytest.fixture(scope="module")
 def references():
-    """By name: the optimizer at the end, the losses, the losses of validation."""
+    """By name: the descent, the losses, the validation losses."""
     small = {name: small_reference(case) for name, case in CASES.items()}
     return small | {name: recipe_reference(recipe) for name, recipe in RECIPES.items()}
 
 
-def start(folder, name, replicas, variables):
+def start(world, path, variables):
     return subprocess.Popen(
-        [sys.executable, SCRIPT, str(replicas), folder / f"{name}.npz"],
+        [sys.executable, SCRIPT, world, path],
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -192,57 +192,52 @@ def start(folder, name, replicas, variables):
     )
 
 
-def finish(process, seconds=1800):
-    output, _ = process.communicate(timeout=seconds)
-    assert process.returncode == 0, output
-
-
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory):
-    """The results of each world, by its name."""
+def results(tmp_path_factory):
+    """The results of each world, by its name, and of the second of two workers."""
     folder = tmp_path_factory.mktemp("worlds")
-    replicas = [
-        start(folder, name, WORLDS[name], {})
-        for name in ("two replicas", "four replicas")
-    ]
-    alone = run_all(tf.distribute.get_strategy()) | {"replicas": np.array(1)}
-    for process in replicas:
-        finish(process)
-    workers = [
-        start(folder, f"worker {index}", 1, variables)
-        for index, variables in enumerate(environments(2))
-    ]
-    for worker in workers:
-        finish(worker)
-    results = {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")}
-    results["two workers"] = results["worker 0"]
-    results["one device"] = alone
-    return results
+    first, second = environments(2)
+    processes = {
+        name: start(world, folder / f"{name}.npz", variables)
+        for name, world, variables in (
+            ("two replicas", "two replicas", {}),
+            ("four replicas", "four replicas", {}),
+            ("two workers", "two workers", first),
+            ("second worker", "two workers", second),
+        )
+    }
+    alone = run_all(tf.distribute.get_strategy(), "one device")
+    for process in processes.values():
+        output, _ = process.communicate(timeout=1800)
+        assert process.returncode == 0, output
+    loaded = {name: dict(np.load(folder / f"{name}.npz")) for name in processes}
+    return loaded | {"one device": alone | {"replicas": np.array(1)}}
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_world_has_its_replicas(worlds, world):
-    assert worlds[world]["replicas"] == WORLDS[world]
+def test_each_world_has_its_number_of_replicas(results, world):
+    assert results[world]["replicas"] == WORLDS[world][0]
 
 
-def test_all_workers_end_with_the_same_numbers(worlds):
-    ours, theirs = worlds["worker 0"], worlds["worker 1"]
+def test_all_workers_end_with_the_same_numbers(results):
+    ours, theirs = results["two workers"], results["second worker"]
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
 
 
-@pytest.mark.parametrize("name", [*CASES, *RECIPES])
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_world_computes_the_equations(worlds, references, world, name):
+@pytest.mark.parametrize(
+    ("world", "name"), [(world, name) for world in WORLDS for name in WORLDS[world][1]]
+)
+def test_training_follows_the_equations(results, references, world, name):
     descent, losses, validation = references[name]
     ours = {
         key.removeprefix(f"{name}|"): array
-        for key, array in worlds[world].items()
+        for key, array in results[world].items()
         if key.startswith(f"{name}|")
     }
     every = 1
-    if name in ("steps per execution", "together") or "together" in name:
+    if name == "steps per execution" or "together" in name:
         every = 3
     steps = reported_steps(len(losses) // EPOCHS, every)
     np.testing.assert_allclose(ours["losses"], np.array(losses)[steps], atol=1e-5)
@@ -258,16 +253,16 @@ def test_a_world_computes_the_equations(worlds, references, world, name):
 
 
 @pytest.mark.parametrize("world", [name for name in WORLDS if name != "one device"])
-def test_accuracies_count_each_image_once_as_on_one_device(worlds, world):
-    names = [name for name in worlds[world] if name.endswith("|accuracies")]
-    assert len(names) == len(CASES) + len(RECIPES)
+def test_accuracies_count_each_image_once_as_on_one_device(results, world):
+    names = [name for name in results[world] if name.endswith("|accuracies")]
+    assert len(names) == len(WORLDS[world][1])
     for name in names:
-        ours, theirs = worlds[world][name], worlds["one device"][name]
+        ours, theirs = results[world][name], results["one device"][name]
         np.testing.assert_allclose(ours, theirs, atol=1e-6, err_msg=name)
 
 
 def reported_steps(per_epoch, every):
-    """The steps after which Keras's callbacks are called, from 0."""
+    """The steps, from 0, after which Keras calls the callbacks."""
     ends = [min(n + every, per_epoch) - 1 for n in range(0, per_epoch, every)]
     return [epoch * per_epoch + end for epoch in range(EPOCHS) for end in ends]
 
@@ -278,7 +273,7 @@ def close(ours, kind, theirs):
         np.testing.assert_allclose(ours[f"{kind} {place}"], array, atol=1e-5)
 
 
-def test_clipping_was_at_work(references):
+def test_most_gradients_were_clipped(references):
     clipped = [r for r in references.values() if r[0].config.clip_norm is not None]
     assert len(clipped) == 4
     for descent, *_ in clipped:

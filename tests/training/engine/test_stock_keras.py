@@ -1,7 +1,7 @@
-"""What stock Keras gets wrong under two replicas, and the trainer gets right.
+"""Training under two replicas: what stock Keras gets wrong and the trainer does not.
 
-Each test that begins with `test_stock_keras_still` fails when Keras has changed: then
-the trainer's way round it may go.
+A test that begins with `test_stock_keras_still` fails when Keras has changed: then the
+trainer's workaround may go.
 """
 
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*workers):
-    """What the script prints, once for each worker's environment."""
+    """The JSON that the script prints, once for each worker's environment."""
     processes = [
         subprocess.Popen(
             [sys.executable, SCRIPT],
@@ -46,7 +46,7 @@ def results():
 
 
 def test_stock_keras_still_clips_each_replica_by_itself(results):
-    """The gradients 10 and -9.8 become 1 and -1, and the weight stays where it is."""
+    """The gradients 10 and -9.8 become 1 and -1, and the weight does not change."""
     assert results["clipping"]["stock"] == 0
 
 
@@ -61,7 +61,7 @@ def test_stock_keras_still_sees_an_overflow_on_the_first_replica_only(results):
 
 
 @pytest.mark.parametrize("replica", [0, 1])
-def test_an_overflow_on_any_replica_is_left_out_and_halves_the_scale(results, replica):
+def test_an_overflow_on_any_replica_skips_a_step_and_halves_the_scale(results, replica):
     ours = results[f"overflow on replica {replica}"]["ours"]
     assert ours == [2**14, [0], [0]]  # the scale, the weight on each replica
 
@@ -70,11 +70,11 @@ def test_stock_keras_still_cannot_accumulate(results):
     assert "`merge_call` called while" in results["accumulation"]["stock"]
 
 
-def test_stock_keras_still_cannot_take_several_steps_at_once(results):
+def test_stock_keras_still_cannot_run_several_steps_per_execution(results):
     assert "feed a value for placeholder" in results["steps per execution"]["stock"]
 
 
-def test_several_steps_at_once_are_taken(results):
+def test_several_steps_per_execution_are_taken(results):
     weight = 0.0
     for _ in range(4):
         gradients = [(1 / (1 + math.exp(-weight * x)) - y) * x for x, y in IMAGES]
@@ -113,8 +113,8 @@ def test_stock_keras_still_cannot_train_with_several_workers():
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_moving_averages_of_batch_normalisation_are_means_over_replicas(results, parts):
-    """Each replica normalises its own images, one micro-batch after the other."""
+def test_batch_normalization_averages_its_statistics_over_replicas(results, parts):
+    """Each replica normalizes its own images, one micro-batch after the other."""
     images = np.array([1, 2, 4, 7, 11, 16, 22, 29.0])
     mean, variance = np.zeros(2), np.ones(2)
     for part in np.split(images.reshape(2, 4), parts, axis=1):
@@ -143,7 +143,7 @@ class Arithmetic:
         return weight - 0.5 * np.average(slopes, weights=self.weights)
 
 
-def test_arrays_are_divided_among_the_replicas_and_weigh_what_they_should(results):
+def test_arrays_and_sample_weights_are_divided_among_the_replicas(results):
     ours, right = results["arrays"], Arithmetic()
     once = right.step(0.3)
     loss, _norm = ours["train on batch"]
@@ -159,7 +159,7 @@ def test_arrays_are_divided_among_the_replicas_and_weigh_what_they_should(result
         assert ours[name] == pytest.approx(expected, abs=1e-6), name
 
 
-def test_keras_still_has_the_private_methods_that_the_trainer_builds_on():
+def test_keras_still_has_the_private_methods_that_the_trainer_uses():
     assert callable(keras.Model._maybe_symbolic_build)
     assert callable(keras.Model._flatten_layers)
     assert callable(keras.optimizers.Optimizer._backend_update_step)

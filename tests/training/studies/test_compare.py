@@ -7,32 +7,23 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.metrics import f1_score
+from tiny_recipe import TINY_RECIPE
 
 from training.cli import main
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import evaluate
-from training.recipe import DataConfig, ModelConfig, Recipe
+from training.recipe import DataConfig, ModelConfig
 from training.studies import compare as module
 from training.studies.compare import compare
 
-VIT = Recipe(
+VIT = dataclasses.replace(
+    TINY_RECIPE,
     name="vit",
     epochs=2,
     batch_size=100,
     published_accuracy=0.75,
-    model=ModelConfig(
-        variant=None,
-        patch_size=4,
-        width=12,
-        depth=1,
-        mlp_dim=16,
-        heads=3,
-        image_size=8,
-        channels=1,
-    ),
-    data=DataConfig("digits"),
 )
 CNN = dataclasses.replace(
     VIT,
@@ -115,6 +106,7 @@ def test_finished_runs_are_reused(compared, monkeypatch):
     assert compare([VIT, CNN], folder) == rows
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_resumed(compared, tmp_path):
     class Stop(Exception):
         pass

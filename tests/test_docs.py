@@ -1,0 +1,233 @@
+"""The Python blocks and commands of README.md and docs/ run as they are written.
+
+A comment before a block, `<!-- not run: REASON -->`, excepts it: its flags are checked
+all the same. `<!-- run: parity -->` and `<!-- run: tests/docker -->` name the tests
+that run it instead.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+APPLICATIONS = ("keras_vit", "training", "serving")
+# Flags that make a command short, and sizes that make a block short.
+SHORTER = {
+    "python -m training fit": "--epochs 1",
+    "python -m training compare": "--epochs 1",
+    "python -m serving load": "--clients 2 --duration 1 --warmup 0.1",
+}
+SMALLER = {
+    "(160, 224)": "(32, 48)",
+    "(320, 448)": "(64, 96)",
+    "epochs=10": "epochs=1",
+}
+
+
+class Block(NamedTuple):
+    """One fenced block, the page it is on, and the comment before it."""
+
+    page: pathlib.Path
+    language: str
+    marker: str
+    code: str
+
+
+def blocks(language, marker=None):
+    """All blocks of a language, or those with a marker ("" for none)."""
+    fence = (
+        r"(?:<!-- (?P<marker>[^\n]*) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```"
+    )
+    return [
+        Block(page, match["language"], match["marker"] or "", match["code"])
+        for page in PAGES
+        for match in re.finditer(fence, page.read_text("utf-8"), re.M | re.S)
+        if match["language"] == language
+        and (marker is None or (match["marker"] or "") == marker)
+    ]
+
+
+def commands(marker=None):
+    """Every command line, once, with its continuation lines joined."""
+    lines = []
+    for block in blocks("sh", marker):
+        whole = re.sub(r"\\\n\s*|(?<=\|)\n\s*", " ", block.code)
+        lines += [line.strip() for line in whole.splitlines()]
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+def application_commands(marker=None):
+    """(application, subcommand, whole line) of each `python -m`."""
+    for line in commands(marker):
+        match = re.match(r"(?:\w+=\S+ )?python -m (\w+) ([\w-]+)", line)
+        if match and match[1] in APPLICATIONS:
+            yield match[1], match[2], line
+
+
+@pytest.fixture(scope="module")
+def help_text():
+    """The `--help` of a subcommand, from memory the second time."""
+    texts = {}
+
+    def text(application, subcommand):
+        if (application, subcommand) not in texts:
+            name = {"training": "training.cli"}.get(
+                application, f"{application}.__main__"
+            )
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
+                importlib.import_module(name).main([subcommand, "--help"])
+            texts[application, subcommand] = output.getvalue()
+        return texts[application, subcommand]
+
+    return text
+
+
+def test_pages_have_commands_of_every_application():
+    assert {each[0] for each in application_commands()} == set(APPLICATIONS)
+    assert len(list(application_commands())) > 30
+
+
+@pytest.mark.parametrize(
+    ("application", "subcommand", "line"),
+    list(application_commands()),
+    ids=lambda value: value if " " not in value else "",
+)
+def test_flags_in_the_documentation_exist(application, subcommand, line, help_text):
+    own = line.split(" -- ")[0]
+    for flag in re.findall(r"(?<=\s)--([\w.]+(?:-[\w.]+)*)", own):
+        assert re.search(
+            rf"--{re.escape(flag)}\b", help_text(application, subcommand)
+        ), f"{line}: no flag --{flag}"
+
+
+def test_make_targets_in_the_documentation_exist():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = {m for line in commands() for m in re.findall(r"^make ([\w-]+)", line)}
+    assert "demo" in targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_the_readme_is_short():
+    assert (ROOT / "README.md").stat().st_size <= 8192
+
+
+def test_links_between_pages_lead_to_files():
+    for page in [*PAGES, *(ROOT / "docs" / "reference").glob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+            generated = "generated/" in link
+            assert generated or (page.parent / link).exists(), f"{page}: {link}"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder with what `make demo` leaves, trained for one epoch, and its server."""
+    from serving.local import LocalServer
+
+    folder = tmp_path_factory.mktemp("docs")
+    shell(folder, "python -m training fit --recipe digits --name demo --epochs 1")
+    shell(folder, "python -c 'import demo; demo.digit_png()'")
+    shell(folder, "python -m serving export runs/demo/best.keras --to models/digits")
+    model = {"digits": str(folder / "models" / "digits")}
+    with LocalServer(model, rest_port=0, grpc_port=0) as server:
+        yield folder, server
+
+
+def shell(folder, line):
+    """Run a command of a page as a user would, in another folder."""
+    line = re.sub(r"\bpython(?= -)", sys.executable, line)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, f"{line}\n{result.stdout}\n{result.stderr}"
+
+
+def at_server(text, server):
+    text = text.replace("http://127.0.0.1:8501", server.rest_url)
+    return text.replace("127.0.0.1:8500", server.grpc_address)
+
+
+# What installs or serves is run by `make` and by the tests of the server.
+RUNNABLE = [
+    line
+    for line in commands(marker="")
+    if not re.match(r"make |source |pip |python -m serving serve ", line)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", RUNNABLE)
+def test_commands_of_the_documentation_run(line, demo):
+    folder, server = demo
+    for start, flags in SHORTER.items():
+        if line.startswith(start):
+            line = f"{line} {flags}"
+    if line.startswith("python -m training fit") and "--overwrite" not in line:
+        line += " --overwrite"
+    shell(folder, at_server(line, server))
+
+
+PYTHON_PAGES = list(dict.fromkeys(b.page for b in blocks("python", marker="")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
+def test_python_of_the_documentation_runs(page, demo, monkeypatch):
+    """One page after the other; a model warns of pixels in the wrong range."""
+    folder, server = demo
+    monkeypatch.chdir(folder)
+    random = np.random.default_rng(0)
+    names = {
+        "images": random.integers(0, 256, (4, 32, 48, 3), "uint8"),
+        "labels": np.array([3, 1, 0, 4]),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for block in blocks("python", marker=""):
+            if block.page == page:
+                code = at_server(block.code, server)
+                for large, small in SMALLER.items():
+                    code = code.replace(large, small)
+                exec(code, names)
+
+
+needs_timm = pytest.mark.skipif(
+    importlib.util.find_spec("timm") is None, reason="timm is not installed"
+)
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@needs_timm
+def test_the_weights_example_ends_with_the_same_logits_in_timm(tmp_path):
+    text = (ROOT / "docs" / "weights.md").read_text("utf-8")
+    example = re.findall(r"<!-- run: parity -->\n```(\w+)\n(.*?)```", text, re.DOTALL)
+    assert [language for language, _ in example] == ["sh", "python", "sh", "python"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for language, code in example:
+        if language == "sh":
+            shell(tmp_path, code.strip())
+            continue
+        # As the tests of parity do, for a torchvision that lacks its operators.
+        code = "from benchmarks import torch_libraries\n" + code
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True
+        )
