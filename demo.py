@@ -1,4 +1,4 @@
-"""The whole road in one command: train, export, serve, ask over REST and gRPC, stop.
+"""`make demo`: train, export, serve, classify over REST and gRPC, stop.
 
 Every step is a command that a user would type; it is printed before it runs.
 """
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 
 RUN = pathlib.Path("runs/demo")
 MODELS = pathlib.Path("models/digits")
-# Anything slower than this has hung.
+# A server that is slower than this hangs.
 SERVER_START_SECONDS = 600
 
 
 def main() -> int:
-    """Runs the steps.
+    """Run the steps.
 
     Returns:
         The exit status: 0 when every step succeeded.
@@ -44,18 +44,18 @@ def main() -> int:
 
 
 def command(*arguments: str) -> list[str]:
-    """Prints and returns `python -m ...` for this interpreter."""
+    """Print and return `python -m ...` for this interpreter."""
     print(f"\n$ python -m {shlex.join(arguments)}", flush=True)
     return [sys.executable, "-m", *arguments]
 
 
 def step(*arguments: str) -> None:
-    """Runs one command to its end; raises CalledProcessError when it fails."""
+    """Run one command; raises CalledProcessError when it fails."""
     subprocess.run(command(*arguments), check=True)
 
 
 def digit_png() -> pathlib.Path:
-    """Writes the first digit of the test set, which no training saw, as a PNG."""
+    """Write the first digit of the test set as a PNG."""
     from PIL import Image
 
     from training.data.pipeline import load_splits
@@ -69,7 +69,7 @@ def digit_png() -> pathlib.Path:
 
 @contextlib.contextmanager
 def served() -> Iterator[tuple[str, str]]:
-    """The local server with the exported model; yields its REST and gRPC addresses."""
+    """Run the local server with the exported model; yields its addresses."""
     rest_port, grpc_port = free_ports(2)
     server = subprocess.Popen(
         command(
@@ -96,7 +96,7 @@ def served() -> Iterator[tuple[str, str]]:
 
 
 def wait_ready(server: subprocess.Popen, rest: str) -> None:
-    """Returns once the server answers; raises CalledProcessError if it does not."""
+    """Wait until the server answers; raises CalledProcessError if it does not."""
     from serving.client import DeadlineExceeded, RestClient
 
     until = time.monotonic() + SERVER_START_SECONDS
@@ -109,7 +109,7 @@ def wait_ready(server: subprocess.Popen, rest: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Port numbers that nothing listens on at this moment."""
+    """Find port numbers that are free at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

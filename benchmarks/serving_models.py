@@ -1,4 +1,4 @@
-"""The models and images that benchmarks/serving.py serves, made on the spot."""
+"""The models and images of benchmarks/serving.py, created on the fly."""
 
 import io
 from pathlib import Path
@@ -11,7 +11,7 @@ SIDE = 224
 
 
 def half_plus_two(folder: Path) -> None:
-    """Writes TensorFlow Serving's smallest model, y = 0.5 x + 2, as version 1."""
+    """Write TensorFlow Serving's smallest model, y = 0.5 x + 2, as version 1."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -44,7 +44,7 @@ def vit():
 
 
 def export(model, folder: Path, batching: str) -> None:
-    """Writes a model as version 1."""
+    """Write a model as version 1."""
     from serving.export.options import ExportOptions
     from serving.export.signatures import save
 
@@ -52,7 +52,7 @@ def export(model, folder: Path, batching: str) -> None:
 
 
 def write_jpegs(folder: Path) -> list[Path]:
-    """Writes crops of photographs as JPEG, 320 pixels wide and 20 to 50 kB large."""
+    """Write crops of photographs as JPEG, 320 pixels wide and 20 to 50 kB large."""
     paths = []
     for name, picture in photographs().items():
         image = Image.fromarray(picture)

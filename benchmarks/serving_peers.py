@@ -1,13 +1,13 @@
-"""What the local server is measured beside; each in a process of its own.
+"""The contestants of benchmarks.serving, each in a process of its own.
 
     python -m benchmarks.serving_peers echo
     python -m benchmarks.serving_peers keras
     python -m benchmarks.serving_peers direct function|session SAVED-MODEL IMAGE...
 
-`echo` is a bare Starlette route that reads JSON and writes it back: the floor of what
-the same HTTP server costs. `keras` is what people write today: decode with Pillow,
-`model.predict`, JSON. `direct` calls the SavedModel from threads; it runs a round for
-each line "CLIENTS SECONDS" on its stdin and prints the result as JSON.
+`echo` is a bare Starlette route that returns its JSON: the minimum cost of the same
+HTTP server. `keras` is a usual web service: decode with Pillow, `model.predict`, JSON.
+`direct` calls the SavedModel from threads; it runs a round for each line "CLIENTS
+SECONDS" on its stdin and prints the result as JSON.
 """
 
 import base64
@@ -27,7 +27,7 @@ SIDE = 224
 
 
 def echo() -> None:
-    """Serves POST /echo."""
+    """Serve POST /echo."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse
@@ -40,7 +40,7 @@ def echo() -> None:
 
 
 def keras() -> None:
-    """Serves POST /predict with the body of TensorFlow Serving's predict."""
+    """Serve POST /predict with the body of TensorFlow Serving's predict."""
     import numpy as np
     from PIL import Image
     from starlette.applications import Starlette
@@ -57,7 +57,7 @@ def keras() -> None:
         resized = image.convert("RGB").resize((SIDE, SIDE))
         return np.asarray(resized, "float32") / 127.5 - 1
 
-    # Not a coroutine: Starlette runs it in a thread, so that others are not blocked.
+    # Not a coroutine: runs in a thread, so that other requests are not blocked.
     def predict(body: bytes) -> list:
         images = json.loads(body)["inputs"]["image_bytes"]
         batch = np.stack([pixels(value) for value in images])
@@ -72,7 +72,7 @@ def keras() -> None:
 
 
 def _serve(app) -> None:
-    """Serves as the local server does, on a free port whose number is printed."""
+    """Serve as the local server does, on a free port, which is printed."""
     import socket
 
     import uvicorn
@@ -94,7 +94,7 @@ def _serve(app) -> None:
 
 
 def direct(way: str, saved_model: str, *images: str) -> None:
-    """Calls `serving_default` in a loop from threads, as a server's threads do."""
+    """Call `serving_default` in a loop from threads."""
     call = _function(saved_model) if way == "function" else _session(saved_model)
     contents = [Path(image).read_bytes() for image in images]
 
@@ -117,13 +117,13 @@ def direct(way: str, saved_model: str, *images: str) -> None:
                 for number in range(clients)
             ]
             latencies = [value for future in futures for value in future.result()]
-        # To the end of the last call, since all calls are counted.
+        # Until the end of the last call, since all calls are counted.
         elapsed = time.perf_counter() - begin
         print(json.dumps({"seconds": elapsed, "latencies": latencies}), flush=True)
 
 
 def _function(saved_model: str) -> Callable[[bytes], Any]:
-    """As `tf.saved_model.load` gives it."""
+    """Load with `tf.saved_model.load`."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(saved_model)
@@ -137,7 +137,7 @@ def _function(saved_model: str) -> Callable[[bytes], Any]:
 
 
 def _session(saved_model: str) -> Callable[[bytes], Any]:
-    """As TensorFlow Serving has it."""
+    """Load into a session, as TensorFlow Serving does."""
     import numpy as np
     import tensorflow as tf
 

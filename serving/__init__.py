@@ -1,1 +1,1 @@
-"""Export, local server and clients; nothing is imported before it is needed."""
+"""Serving: export, rollout, clients, load generator and the local server."""

@@ -1,13 +1,15 @@
-"""`python -m serving`: finds the command; each one is imported when it is asked for."""
+"""`python -m serving`: runs a command, and reports its errors in one line."""
 
 import importlib
 import os
 import sys
 from typing import NamedTuple
 
+from .commandline import CommandError, complain
+
 
 class Command(NamedTuple):
-    """Where a command lives, and what it does."""
+    """Where a command is implemented, and what it does."""
 
     module: str
     function: str
@@ -16,34 +18,37 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "export": Command(
-        ".export.export", "main", "write a model as a versioned SavedModel"
+        ".export.export_command", "main", "write a model as a versioned SavedModel"
     ),
-    "list": Command(".rollout.labels", "show", "list a model's versions and labels"),
+    "list": Command(
+        ".rollout.label_commands", "show", "list a model's versions and labels"
+    ),
     "promote": Command(
-        ".rollout.labels", "promote", "give a label's version to `stable`"
+        ".rollout.label_commands", "promote", "move a label's version to `stable`"
     ),
-    "rollback": Command(".rollout.labels", "rollback", "go back to the version before"),
-    "prune": Command(".rollout.labels", "prune", "remove versions that nothing needs"),
+    "rollback": Command(
+        ".rollout.label_commands", "rollback", "return to the previous version"
+    ),
+    "prune": Command(".rollout.label_commands", "prune", "remove old versions"),
     "serve": Command(".local", "main", "start the local server"),
-    "classify": Command(".client.commands", "classify", "ask a server about images"),
+    "classify": Command(".client.commands", "classify", "classify images on a server"),
     "embed": Command(".client.commands", "embed", "write the embeddings of images"),
-    "attention": Command(".client.commands", "attention", "draw what the model saw"),
-    "status": Command(".client.commands", "status", "list a model's versions"),
-    "load": Command(".load.command", "load", "measure a server under load"),
-    "soak": Command(".load.soak_command", "soak", "mixed requests and version swaps"),
+    "attention": Command(".client.commands", "attention", "draw attention maps"),
+    "status": Command(".client.commands", "status", "list the versions on a server"),
+    "load": Command(".load", "main", "measure a server under load"),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command with the arguments after its name, which it alone reads.
+    """Run a command with the arguments after its name.
 
     Args:
-        argv: name of the command and its arguments; default: the process's own.
+        argv: Name of the command and its arguments; default: the process's own.
 
     Returns:
-        The exit status: 0, 1 after a failure, 2 for a usage error.
+        The exit status: 0, 1 after a failure, 2 for wrong arguments.
     """
-    # TensorFlow's start-up lines say nothing about what was asked.
+    # Before any command imports TensorFlow, whose start-up lines are noise.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     arguments = sys.argv[1:] if argv is None else argv
     name, *rest = arguments or ["--help"]
@@ -54,25 +59,36 @@ def main(argv: list[str] | None = None) -> int:
         known = ", ".join(COMMANDS)
         print(f"serving: no command {name!r}. There are: {known}", file=sys.stderr)
         return 2
-    return _run(COMMANDS[name], rest)
+    return _run(name, rest)
 
 
-def _run(command: Command, argv: list[str]) -> int:
+def _run(name: str, argv: list[str]) -> int:
+    command = COMMANDS[name]
     try:
         module = importlib.import_module(command.module, package="serving")
         return getattr(module, command.function)(argv)
     except ImportError as error:
         print(f"serving: {_reason(error)}", file=sys.stderr)
         return 1
+    except CommandError as error:
+        complain(name, error)
+        return error.exit_status
+    except BrokenPipeError:
+        # The reader is gone; without this, the interpreter complains as it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        complain(name, error)
+        return 1
     except KeyboardInterrupt:
         return 130
 
 
 def _reason(error: ImportError) -> str:
-    """A missing package, or a backend of Keras that the library refuses.
+    """A missing package, or a Keras backend that the library refuses.
 
     Raises:
-        ImportError: Any other reason, which is a fault of ours.
+        ImportError: Any other reason, which is a bug.
     """
     package = (error.name or "serving").partition(".")[0]
     missing = isinstance(error, ModuleNotFoundError)

@@ -1,7 +1,7 @@
-"""TensorFlow Serving's batching parameters: the message, and what a server refuses.
+"""TensorFlow Serving's batching parameters: the message, and its validation.
 
-Export checks what it writes by these rules, and the local server what it is given.
-Rules and texts are those of TensorFlow Serving 2.20, in its order:
+Used by the export for what it writes, and by the local server for what it reads. Rules
+and messages are those of TensorFlow Serving 2.20, in its order:
 `WrapSessionForBatching` and `GetQueueOptions` of bundle_factory_util, then `AddQueue`
 of TensorFlow's shared_batch_scheduler.h. Needs no TensorFlow.
 """
@@ -37,12 +37,12 @@ class Queue:
     """A queue of requests, with the scheduler's defaults.
 
     Attributes:
-        allowed_batch_sizes: what batches are padded to; any size if empty.
-        max_batch_size: rows of one request; without splitting, of a batch too.
-        batch_timeout_micros: how long a batch waits to fill up.
-        max_enqueued_batches: batches that wait before requests are turned away.
-        enable_large_batch_splitting: whether a request may run in several batches.
-        max_execution_batch_size: rows of one batch, where requests are split.
+        allowed_batch_sizes: Sizes that batches are padded to; any size if empty.
+        max_batch_size: Rows of one request; without splitting, of a batch too.
+        batch_timeout_micros: How long a batch waits to fill up.
+        max_enqueued_batches: Batches in the queue before requests are rejected.
+        enable_large_batch_splitting: Whether a request may run in several batches.
+        max_execution_batch_size: Rows of one batch, if requests are split.
     """
 
     allowed_batch_sizes: tuple[int, ...] = ()
@@ -58,10 +58,10 @@ class Queue:
         return self.allowed_batch_sizes[-1] if self.allowed_batch_sizes else 0
 
 
-# What must hold, and what TensorFlow Serving says where it does not.
+# Conditions, and TensorFlow Serving's messages where they do not hold.
 RULES: tuple[tuple[Callable[[Queue], bool], str], ...] = (
     (
-        # With splitting too: the size that batches run in is another one in the list.
+        # With splitting too, although batches then run in smaller sizes.
         lambda q: not q.allowed_batch_sizes or q.last == q.max_batch_size,
         "Last entry in allowed_batch_sizes must match max_batch_size; last entry was "
         "{q.last}; expected {q.max_batch_size}",
@@ -89,7 +89,7 @@ RULES: tuple[tuple[Callable[[Queue], bool], str], ...] = (
         "1{q.max_batch_size}{q.max_execution_batch_size}",
     ),
     (
-        # Not a rule of TensorFlow Serving, which loads and then turns all away as full.
+        # Not a rule of TensorFlow Serving, which loads and then rejects every request.
         lambda q: q.max_execution_batch_size > 0,
         "max_execution_batch_size must be positive; was {q.max_execution_batch_size}",
     ),
@@ -97,11 +97,11 @@ RULES: tuple[tuple[Callable[[Queue], bool], str], ...] = (
 
 
 def read(path: pathlib.Path) -> Any:
-    """Reads a BatchingParameters message in text form.
+    """Read a BatchingParameters message in text form.
 
     Raises:
-        ValueError: the file is none.
-        OSError: it cannot be read.
+        ValueError: The file is invalid.
+        OSError: It cannot be read.
     """
     try:
         return text_format.Parse(path.read_text("utf-8"), new_message())
@@ -111,10 +111,10 @@ def read(path: pathlib.Path) -> Any:
 
 
 def check_threads(parameters: Any) -> None:
-    """Checks the threads, which all models of a server share.
+    """Check the number of threads, which all models of a server share.
 
     Raises:
-        ValueError: there are none.
+        ValueError: It is not positive.
     """
     threads = parameters.num_batch_threads.value
     if parameters.HasField("num_batch_threads") and threads < 1:
@@ -122,7 +122,7 @@ def check_threads(parameters: Any) -> None:
 
 
 def queue_of(parameters: Any) -> Queue:
-    """The queue that each signature of a model gets.
+    """Create the queue of each signature of a model.
 
     Raises:
         ValueError: TensorFlow Serving would not load the model.
@@ -144,7 +144,7 @@ def queue_of(parameters: Any) -> Queue:
 
 
 def new_message() -> Any:
-    """An empty BatchingParameters, which tensorflow-serving-api leaves out."""
+    """Create an empty BatchingParameters, which tensorflow-serving-api lacks."""
     return _message_class()()
 
 

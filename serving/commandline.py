@@ -1,52 +1,83 @@
-"""What the commands share: arguments whose mistakes are told in one line."""
+"""What all commands share: argument types, and errors that are reported in one line.
+
+    CommandError       the command failed           exit status 1
+    └── UsageError     its arguments are wrong      exit status 2
+
+Commands raise them; `serving.__main__` alone reports them.
+"""
 
 import argparse
+import contextlib
 import re
 import sys
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import ClassVar, NoReturn
 
-# Arguments of Python whose flag has another name.
+# Python arguments whose flag has another name.
 _FLAGS = {"url": "rest", "address": "grpc", "headers": "header", "metadata": "header"}
 
 
+class CommandError(Exception):
+    """A failure to be reported in one line; nothing was published or changed."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class UsageError(CommandError):
+    """Arguments that cannot be used."""
+
+    exit_status = 2
+
+
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
+    """An ArgumentParser that raises `UsageError`."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
-        name = self.prog.removeprefix("python -m ")
-        self.exit(2, f"{name}: {message} (--help shows the arguments)\n")
+        """Raise the message as an exception."""
+        raise UsageError(f"{message} (--help shows the arguments)")
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Report a ValueError about Python arguments as one about the flags they came from.
+
+    Raises:
+        UsageError: `max_images` in the message has become --max_images.
+    """
+    try:
+        yield
+    except ValueError as error:
+        message = re.sub(
+            r"`([a-z_]+)`", lambda m: f"--{_FLAGS.get(m[1], m[1])}", str(error)
+        )
+        raise UsageError(f"{message} (--help shows the arguments)") from error
 
 
 def positive_integer(text: str) -> int:
-    """Type of an argument."""
+    """The type of an argument: an integer of at least 1."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return int(text)
 
 
-def by_flags(error: Exception) -> str:
-    """What an error says, its `arguments` named as the flags they came from."""
+def positive_number(text: str) -> float:
+    """The type of an argument: a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
+    return value
 
-    def flag(match: re.Match[str]) -> str:
-        name = _FLAGS.get(match[1], match[1])
-        return f"--{name.replace('_', '-')}"
 
-    return re.sub(r"`([a-z_]+)`", flag, str(error))
-
-
-def complain(command: str, message: str | Exception) -> int:
-    """Prints one line on standard error.
+def complain(command: str, message: str | Exception) -> None:
+    """Print one line on standard error.
 
     Args:
-        command: its name.
-        message: what went wrong; of more than one line, the first is told.
-
-    Returns:
-        The exit status, 1.
+        command: Its name.
+        message: What went wrong; only the first line is printed.
     """
     if isinstance(message, OSError) and message.filename:
         message = f"{message.filename}: {message.strerror}"
-    first_line = str(message).partition("\n")[0]
-    print(f"serving {command}: {first_line}", file=sys.stderr)
-    return 1
+    print(f"serving {command}: {str(message).partition(chr(10))[0]}", file=sys.stderr)

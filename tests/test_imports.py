@@ -101,8 +101,8 @@ def test_the_library_needs_tensorflow_only_in_decoding():
 
 
 def test_of_serving_only_the_export_knows_the_library():
-    """Clients, server and load generator run where keras_vit is not installed."""
-    for room in ("client", "local", "load"):
+    """Clients, local server and rollout run where keras_vit is not installed."""
+    for room in ("client", "local", "rollout"):
         for path in files("serving", room):
             for module, relative, _ in imports(path):
                 first = module.split(".")[0]
@@ -111,10 +111,15 @@ def test_of_serving_only_the_export_knows_the_library():
 
 @pytest.mark.parametrize(
     ("room", "others"),
-    [("client", {"local", "load"}), ("local", {"client", "load"}), ("load", {"local"})],
+    [
+        ("client/*.py", {"local", "export", "rollout", "load"}),
+        ("local/*.py", {"client", "export", "load"}),
+        ("rollout/*.py", {"local", "export", "load"}),
+        ("load.py", {"local", "export", "rollout"}),
+    ],
 )
-def test_clients_and_local_server_do_not_know_each_other(room, others):
-    for path in files("serving", room):
+def test_packages_of_serving_import_only_what_they_may(room, others):
+    for path in (ROOT / "serving").glob(room):
         for module, relative, _ in imports(path):
             parts = module.split(".")
             ours = relative or parts[0] == "serving"

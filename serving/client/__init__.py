@@ -1,4 +1,4 @@
-"""Clients of TensorFlow Serving over REST and gRPC: the public names.
+"""Clients of TensorFlow Serving over REST and gRPC.
 
     from serving.client import RestClient
 
@@ -7,8 +7,8 @@
         print(prediction.label, prediction.score)
 
 `AsyncRestClient` and `AsyncGrpcClient` have the same methods, which are awaited. The
-clients over gRPC are imported on first use: the official protocol stubs import
-TensorFlow, which takes seconds, and users of REST need not have it.
+gRPC clients are imported on first use: the official stubs import TensorFlow, which
+takes seconds and is not needed for REST.
 """
 
 import importlib
@@ -35,11 +35,11 @@ from .responses import (
     TensorInfo,
     VersionStatus,
 )
-from .rest import RestClient
+from .rest_client import RestClient
 
 if TYPE_CHECKING:
-    from .grpc import AsyncGrpcClient, GrpcClient
-    from .rest_aio import AsyncRestClient
+    from .async_rest_client import AsyncRestClient
+    from .grpc_client import AsyncGrpcClient, GrpcClient
 
 __all__ = [
     "AsyncGrpcClient",
@@ -65,14 +65,21 @@ __all__ = [
     "VersionStatus",
 ]
 
-_LATER = {
-    "AsyncGrpcClient": ".grpc",
-    "AsyncRestClient": ".rest_aio",
-    "GrpcClient": ".grpc",
+_LAZY = {
+    "AsyncGrpcClient": ".grpc_client",
+    "AsyncRestClient": ".async_rest_client",
+    "GrpcClient": ".grpc_client",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(_LAZY[name], __name__)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'{name} needs {error.name}: pip install "keras-vit-serving[serve]"',
+            name=error.name,
+        ) from error
+    return getattr(module, name)

@@ -1,17 +1,25 @@
-"""What the client commands share: arguments, the client they describe, mistakes."""
+"""Arguments of the commands that ask a server, and the client they describe."""
 
 import argparse
-import os
+import contextlib
 import ssl
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..commandline import Parser, by_flags, complain, positive_integer
-from .blocking import BlockingClient
+from ..commandline import (
+    CommandError,
+    Parser,
+    positive_integer,
+    positive_number,
+    usage_errors,
+)
+from .blocking_client import BlockingClient
 from .errors import ServingError
-from .rest import RestClient
+from .rest_client import RestClient
+
+if TYPE_CHECKING:
+    from .async_client import AsyncClient
 
 Command = Callable[[BlockingClient, argparse.Namespace], int]
 
@@ -20,13 +28,19 @@ def make_parser(command: str, about: str) -> argparse.ArgumentParser:
     """A parser for the server, the model and how to reach them.
 
     Args:
-        command: its name.
-        about: what it does.
+        command: Its name.
+        about: What it does.
     """
     parser = Parser(prog=f"python -m serving {command}", description=about)
-    add_server(parser)
+    server = parser.add_mutually_exclusive_group(required=True)
+    server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
+    server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")
+    parser.add_argument("--model", required=True, help="name of the model")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--version", type=int, help="default: the newest one")
+    which.add_argument("--label", help="label of a version")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, help="seconds per request (10)"
+        "--timeout", type=positive_number, default=10.0, help="seconds per request (10)"
     )
     parser.add_argument(
         "--header",
@@ -37,27 +51,16 @@ def make_parser(command: str, about: str) -> argparse.ArgumentParser:
         help="sent with each request; @FILE reads it from a file; may be repeated",
     )
     parser.add_argument(
-        "--ca-file",
+        "--ca_file",
         type=_certificates,
         metavar="FILE",
-        help="PEM of the authorities to trust; over gRPC, it turns TLS on",
+        help="PEM file of trusted certificate authorities; turns TLS on over gRPC",
     )
     return parser
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """Adds the server, over one of its interfaces, the model and the version."""
-    server = parser.add_mutually_exclusive_group(required=True)
-    server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
-    server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")
-    parser.add_argument("--model", required=True, help="name of the model")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=int, help="default: the newest one")
-    which.add_argument("--label", help="label of a version")
-
-
 def add_images(parser: argparse.ArgumentParser) -> None:
-    """Adds the images, and how many are asked for at once."""
+    """Add the images, and the number of concurrent requests."""
     parser.add_argument(
         "images",
         nargs="+",
@@ -68,41 +71,87 @@ def add_images(parser: argparse.ArgumentParser) -> None:
         "--concurrency",
         type=positive_integer,
         default=8,
-        help="requests at once, of one image each (8)",
+        help="concurrent requests, of one image each (8)",
     )
 
 
 def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
-    """Runs a command with the client that the arguments describe.
+    """Run a command with the client that the arguments describe.
 
     Returns:
-        The exit status: 0, 1 when anything failed; 2 for wrong arguments is raised.
+        The exit status of the command.
+
+    Raises:
+        CommandError: The server cannot be asked.
+        UsageError: The arguments are wrong.
     """
     args = parser.parse_args(argv)
-    name = parser.prog.split()[-1]
+    with server_errors(args), connect(args) as client:
+        return command(client, args)
+
+
+@contextlib.contextmanager
+def server_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Report errors of the client together with the model and the server.
+
+    Raises:
+        CommandError: In place of a `ServingError`.
+    """
     try:
-        client = _client(args)
-    except ValueError as error:
-        parser.error(by_flags(error))
-    with client:
-        try:
-            return command(client, args)
-        except ServingError as error:
-            place = f"model {args.model!r} at {args.rest or args.grpc}"
-            complain(name, f"{reason(error)} ({place})")
-        except BrokenPipeError:
-            # Nobody reads on; without this, the interpreter complains at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except OSError as error:
-            complain(name, error)
-        return 1
+        yield
+    except ServingError as error:
+        place = f"model {args.model!r} at {args.rest or args.grpc}"
+        raise CommandError(f"{one_line(error)} ({place})") from error
 
 
-def reason(error: ServingError) -> str:
-    """An error in one line: TensorFlow's texts go on with names of graph nodes."""
+def one_line(error: ServingError) -> str:
+    """An error's message without TensorFlow's lines about graph nodes."""
     if isinstance(error.__cause__, OSError) and error.__cause__.filename:
         return error.__cause__.strerror or str(error.__cause__)
     return str(error).partition("\n")[0]
+
+
+@overload
+def connect(
+    args: argparse.Namespace, asynchronous: Literal[False] = False
+) -> BlockingClient: ...
+@overload
+def connect(args: argparse.Namespace, asynchronous: Literal[True]) -> "AsyncClient": ...
+def connect(args: argparse.Namespace, asynchronous: bool = False) -> Any:
+    """The client that the arguments of `make_parser` describe.
+
+    Raises:
+        UsageError: An argument that the client refuses.
+    """
+    which: dict[str, Any] = {
+        "version": args.version,
+        "label": args.label,
+        "timeout": args.timeout,
+    }
+    with usage_errors():
+        if args.rest:
+            kind: Any = RestClient
+            if asynchronous:
+                from .async_rest_client import AsyncRestClient as kind
+            verify = not args.ca_file or ssl.create_default_context(cafile=args.ca_file)
+            headers = dict(args.header)
+            return kind(args.rest, args.model, headers=headers, verify=verify, **which)
+        import grpc
+
+        from .grpc_client import AsyncGrpcClient, GrpcClient
+
+        credentials = None
+        if args.ca_file:
+            authorities = Path(args.ca_file).read_bytes()
+            credentials = grpc.ssl_channel_credentials(authorities)
+        kind = AsyncGrpcClient if asynchronous else GrpcClient
+        return kind(
+            args.grpc,
+            args.model,
+            metadata=dict(args.header),
+            credentials=credentials,
+            **which,
+        )
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -123,35 +172,3 @@ def _certificates(text: str) -> str:
     except OSError as error:  # SSLError is one
         raise argparse.ArgumentTypeError(f"{text}: {error.strerror or error}") from None
     return text
-
-
-def _client(args: argparse.Namespace) -> BlockingClient:
-    which: dict[str, Any] = {
-        "version": args.version,
-        "label": args.label,
-        "timeout": args.timeout,
-    }
-    if args.rest:
-        return RestClient(
-            args.rest,
-            args.model,
-            headers=dict(args.header),
-            verify=not args.ca_file or ssl.create_default_context(cafile=args.ca_file),
-            **which,
-        )
-    # Before the stubs import TensorFlow, whose notices are not about this command.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import grpc
-
-    from .grpc import GrpcClient
-
-    credentials = None
-    if args.ca_file:
-        credentials = grpc.ssl_channel_credentials(Path(args.ca_file).read_bytes())
-    return GrpcClient(
-        args.grpc,
-        args.model,
-        metadata=dict(args.header),
-        credentials=credentials,
-        **which,
-    )

@@ -1,7 +1,6 @@
 """`python -m serving classify`, `embed`, `attention` and `status`.
 
-Results go to standard output, one clear line for each mistake to standard error. Exit
-status: 0, 1 when anything failed, 2 for wrong arguments.
+Results go to standard output, one line per error to standard error.
 """
 
 import argparse
@@ -10,49 +9,49 @@ import io
 import itertools
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..commandline import complain, positive_integer
-from .arguments import add_images, make_parser, reason, run
-from .blocking import BlockingClient
+from ..atomic_write import write_atomically
+from ..commandline import CommandError, complain, positive_integer
+from .arguments import add_images, make_parser, one_line, run
+from .blocking_client import BlockingClient
 from .errors import NotFound, ServingError
-from .files import image_paths, picture_names, write_whole
+from .image_files import image_paths
 from .responses import Prediction
 
-# What `..._many` yields.
+# (index, result), as the `..._many` methods of the clients yield.
 Results = Iterator[tuple[int, Any]]
 
 
 def classify(argv: list[str]) -> int:
-    """Classifies image files, each in a request of its own, so each fails alone.
+    """Classify image files, each in a request of its own, so that each fails alone.
 
     Args:
-        argv: the arguments after `classify`.
+        argv: The arguments after `classify`.
 
     Returns:
         The exit status.
     """
-    parser = make_parser("classify", "Ask a server for the classes of images.")
+    parser = make_parser("classify", "Classify images on a server.")
     add_images(parser)
     parser.add_argument(
-        "--top-k",
+        "--top_k",
         type=positive_integer,
         default=1,
-        help="classes per image (1), of those that the model answers",
+        help="classes per image (1), at most as many as the model returns",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return run(parser, argv, _classify)
 
 
 def embed(argv: list[str]) -> int:
-    """Writes the embeddings of image files.
+    """Write the embeddings of image files.
 
     Args:
-        argv: the arguments after `embed`.
+        argv: The arguments after `embed`.
 
     Returns:
         The exit status.
@@ -66,16 +65,16 @@ def embed(argv: list[str]) -> int:
 
 
 def attention(argv: list[str]) -> int:
-    """Draws where the model looked in image files.
+    """Draw the attention maps of image files.
 
     Args:
-        argv: the arguments after `attention`.
+        argv: The arguments after `attention`.
 
     Returns:
         The exit status.
     """
     parser = make_parser(
-        "attention", "Draw images as the model saw them, and where it looked."
+        "attention", "Draw images as the model saw them, beside its attention maps."
     )
     add_images(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
@@ -83,10 +82,10 @@ def attention(argv: list[str]) -> int:
 
 
 def status(argv: list[str]) -> int:
-    """Prints the versions of a model and their states.
+    """Print the versions of a model and their states.
 
     Args:
-        argv: the arguments after `status`.
+        argv: The arguments after `status`.
 
     Returns:
         The exit status.
@@ -139,23 +138,23 @@ def _embed(client: BlockingClient, args: argparse.Namespace) -> int:
     import numpy as np
 
     if not args.out.parent.is_dir():
-        raise NotADirectoryError(f"--out: there is no folder {args.out.parent}")
+        raise CommandError(f"--out: there is no folder {args.out.parent}")
     paths = _checked_paths(client, args, "embed")
     many = client.embed_many(paths, concurrency=args.concurrency)
     answers = [a for a in _answers("embed", paths, many) if not isinstance(a[1], str)]
     if answers:
         done, rows = zip(*answers, strict=True)
         if len({row.shape for row in rows}) > 1:
-            raise ServingError("the size of the embeddings changed on the way")
+            raise CommandError("the server changed to a model of another width")
         content = io.BytesIO()
         np.savez(content, embeddings=np.stack(rows), paths=list(done))
-        write_whole(args.out, content.getbuffer())
+        write_atomically(args.out, content.getbuffer())
         print(f"{args.out}: {len(rows)} embeddings of {len(rows[0])} numbers")
     return int(len(answers) < len(paths))
 
 
 def _attention(client: BlockingClient, args: argparse.Namespace) -> int:
-    from .pictures import draw_attention
+    from .attention_pictures import draw_attention, picture_names
 
     args.out.mkdir(parents=True, exist_ok=True)
     paths = _checked_paths(client, args, "attention")
@@ -170,7 +169,7 @@ def _attention(client: BlockingClient, args: argparse.Namespace) -> int:
             continue
         seen, prediction = answer
         picture = draw_attention(seen, f"{prediction.score:.4f}  {prediction.label}")
-        write_whole(args.out / name, picture)
+        write_atomically(args.out / name, picture)
         print(args.out / name)
     return int(failed)
 
@@ -207,18 +206,13 @@ def _status(client: BlockingClient, args: argparse.Namespace) -> int:
 def _checked_paths(
     client: BlockingClient, args: argparse.Namespace, signature_name: str
 ) -> list[str]:
-    """The images; a mistake about the model is told once, not for each of them."""
-    try:
-        paths = image_paths(args.images)
-    except ValueError as error:
-        raise FileNotFoundError(str(error)) from error
-    if not any(map(os.path.exists, paths)):
-        raise FileNotFoundError(f"{paths[0]}: no such file")
+    """The images, once the model is known to take them: one error, not one for each."""
+    paths = image_paths(args.images)
     signatures = client.metadata().signatures
     signature = signatures.get(signature_name)
     inputs = set(signature.inputs) if signature else set()
     if inputs != {"image_bytes"}:
-        raise ServingError(
+        raise CommandError(
             f"the model must have a signature `{signature_name}` with the input "
             f"image_bytes. Received: signatures {', '.join(sorted(signatures))}; "
             f"inputs {', '.join(sorted(inputs)) or 'none'}"
@@ -229,7 +223,7 @@ def _checked_paths(
 def _answers(
     command: str, paths: list[str], results: Results
 ) -> Iterator[tuple[str, Any]]:
-    """(path, result), or (path, the reason why there is none), with a progress bar."""
+    """(path, result) or (path, error message), with a progress bar."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -246,6 +240,6 @@ def _answers(
     ) as progress:
         for index, result in progress.track(results, len(paths), description=command):
             if isinstance(result, ServingError):
-                result = reason(result)
+                result = one_line(result)
                 complain(command, f"{paths[index]}: {result}")
             yield paths[index], result

@@ -1,4 +1,4 @@
-"""Many images: a bounded number of requests side by side, one bad image fails alone."""
+"""Concurrent requests for many images; a bad image fails alone."""
 
 import itertools
 from collections import deque
@@ -6,27 +6,28 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .errors import InvalidArgument, MessageTooLarge, ServingError
-from .images import Image, check_images, image_bytes
+from .image_encoding import Image, check_images, image_bytes
 from .steps import Await, Flow, FlowSteps, Give, Start, Steps, Work
 
 Result = TypeVar("Result")
-# Asks for several encoded images at once: one result for each.
+# One request for several encoded images, with a result for each.
 Ask = Callable[[list[bytes]], Steps[Iterable[Result]]]
 
 
 def in_order(
     ask: Ask[Result], images: Iterable[Image], batch_size: int, concurrency: int
 ) -> Flow[Result]:
-    """The results for images, which are read no sooner than they are needed.
+    """Stream the results for images, which are read lazily, in order.
 
     Args:
-        ask: asks for several images.
-        images: any iterable of images, or pixels [N, H, W, C].
-        batch_size: images in one request.
-        concurrency: requests at once; so many times `batch_size` images are held.
+        ask: Sends one request for several images.
+        images: Any iterable of images, or pixels [N, H, W, C].
+        batch_size: Images in one request.
+        concurrency: Concurrent requests; `batch_size` times as many images are held in
+            memory.
 
     Raises:
-        TypeError, ValueError: an argument that cannot be used.
+        TypeError, ValueError: An argument that cannot be used.
     """
     for name, value in {"batch_size": batch_size, "concurrency": concurrency}.items():
         if value < 1:
@@ -39,18 +40,18 @@ def in_order(
 def _window(
     ask: Ask[Result], batches: Iterable[list[Image]], concurrency: int
 ) -> FlowSteps:
-    under_way: deque[Any] = deque()
+    in_flight: deque[Any] = deque()
     index = itertools.count()
     for batch in batches:
-        under_way.append((yield Start(_each(ask, batch))))
-        if len(under_way) == concurrency:
-            yield from _oldest(under_way, index)
-    while under_way:
-        yield from _oldest(under_way, index)
+        in_flight.append((yield Start(_each(ask, batch))))
+        if len(in_flight) == concurrency:
+            yield from _oldest(in_flight, index)
+    while in_flight:
+        yield from _oldest(in_flight, index)
 
 
-def _oldest(under_way: deque[Any], index: Iterator[int]) -> FlowSteps:
-    for result in (yield Await(under_way.popleft())):
+def _oldest(in_flight: deque[Any], index: Iterator[int]) -> FlowSteps:
+    for result in (yield Await(in_flight.popleft())):
         yield Give((next(index), result))
 
 
@@ -58,13 +59,13 @@ def _each(ask: Ask[Result], images: list[Image]) -> Steps[list[Result | ServingE
     """The result or the error of each image of a request."""
     contents = yield Work(lambda: [_bytes_or_error(image) for image in images])
     readable = [content for content in contents if isinstance(content, bytes)]
-    answers = iter((yield from _alone_if_refused(ask, readable)))
+    answers = iter((yield from _one_by_one_if_refused(ask, readable)))
     return [
         next(answers) if isinstance(content, bytes) else content for content in contents
     ]
 
 
-def _alone_if_refused(
+def _one_by_one_if_refused(
     ask: Ask[Result], contents: list[bytes]
 ) -> Steps[list[Result | ServingError]]:
     try:
@@ -75,7 +76,7 @@ def _alone_if_refused(
             return [error] * len(contents)
     results: list[Result | ServingError] = []
     for content in contents:
-        results += yield from _alone_if_refused(ask, [content])
+        results += yield from _one_by_one_if_refused(ask, [content])
     return results
 
 

@@ -1,44 +1,44 @@
-"""Errors of the clients: one tree for both transports, in the server's words.
+"""Exceptions of the clients: one tree for both transports, with the server's messages.
 
     ServingError                any other error of the server    500, INTERNAL, ...
     ├── InvalidArgument         the request is wrong             400
     ├── FailedPrecondition      the model lacks the signature    400
     ├── NotFound                no such model or version         404
-    ├── Unauthenticated         a gateway wants to know who asks 401
-    ├── PermissionDenied        a gateway does not allow it      403
-    ├── ResourceExhausted       over a quota, or out of threads  429 *
+    ├── Unauthenticated         a gateway requires credentials   401
+    ├── PermissionDenied        a gateway denies access          403
+    ├── ResourceExhausted       quota, threads or memory used up 429 *
     │   └── MessageTooLarge     larger than a limit              413
     ├── Unimplemented           the server cannot do this        501
     ├── Unavailable             not reached, or overloaded       502, 503 *
     └── DeadlineExceeded        no answer in time                504
 
-The clients ask again after those with a star until their deadline, see
-`serving.client.base`.
+The clients retry after those with a star until their deadline, see
+`serving.client.base_client`.
 
 TensorFlow Serving answers 400 for an unknown signature over REST and
 FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures inside a
-model's graph with that code are told apart over gRPC only.
+model's graph with that code are recognised over gRPC only.
 """
 
 from typing import ClassVar
 
 
 class ServingError(Exception):
-    """The server answered with an error, or did not answer; the text says which.
+    """The server returned an error, or did not answer.
 
     Attributes:
-        worth_retrying: whether the same request may succeed a moment later.
+        worth_retrying: Whether the same request may succeed a moment later.
     """
 
     worth_retrying: ClassVar[bool] = False
 
 
 class InvalidArgument(ServingError):
-    """The request is wrong: no image, a wrong shape or type, an unknown label."""
+    """The request is wrong: not an image, a wrong shape or type, an unknown label."""
 
 
 class FailedPrecondition(ServingError):
-    """The request does not fit the loaded model: it has no such signature."""
+    """The loaded model has no such signature."""
 
 
 class NotFound(ServingError):
@@ -46,11 +46,11 @@ class NotFound(ServingError):
 
 
 class Unauthenticated(ServingError):
-    """A gateway before the server got no credentials, or wrong ones."""
+    """A gateway in front of the server got no credentials, or wrong ones."""
 
 
 class PermissionDenied(ServingError):
-    """A gateway before the server does not allow this."""
+    """A gateway in front of the server denies access."""
 
 
 class ResourceExhausted(ServingError):
@@ -60,7 +60,7 @@ class ResourceExhausted(ServingError):
 
 
 class MessageTooLarge(ResourceExhausted):
-    """The request or the answer is larger than a limit of either side."""
+    """The request or the answer exceeds a limit of either side."""
 
     worth_retrying = False
 
@@ -70,7 +70,7 @@ class Unimplemented(ServingError):
 
 
 class Unavailable(ServingError):
-    """The server was not reached, hung up, or has no room for the request."""
+    """The server was not reached, disconnected, or is overloaded."""
 
     worth_retrying = True
 
@@ -79,7 +79,7 @@ class DeadlineExceeded(ServingError):
     """There was no answer in time."""
 
 
-# The canonical names of gRPC; what is not here is a plain ServingError.
+# By canonical gRPC code; all others are a plain ServingError.
 OF_CODE: dict[str, type[ServingError]] = {
     "INVALID_ARGUMENT": InvalidArgument,
     "OUT_OF_RANGE": InvalidArgument,
@@ -108,11 +108,11 @@ OF_HTTP_STATUS: dict[int, type[ServingError]] = {
 
 
 def from_code(code: str, message: str) -> ServingError:
-    """The error of a gRPC status.
+    """Create the error of a gRPC status.
 
     Args:
-        code: name of the canonical code, such as "NOT_FOUND".
-        message: the details of the status; they tell gRPC's own limits on messages
+        code: Name of the canonical code, such as "NOT_FOUND".
+        message: The details of the status, which distinguish gRPC's message limits
             from the server's quotas.
     """
     if code == "RESOURCE_EXHAUSTED" and "message larger than max" in message:
@@ -121,11 +121,12 @@ def from_code(code: str, message: str) -> ServingError:
 
 
 def from_http_status(status: int, message: str) -> ServingError:
-    """The error of an HTTP status.
+    """Create the error of an HTTP status.
 
     Args:
         status: 400 or above.
-        message: the text of the answer; it tells an unknown signature from other 400s.
+        message: The text of the answer, which distinguishes an unknown signature from
+            other 400s.
     """
     if status == 400 and message.startswith("Serving signature name: "):
         return FailedPrecondition(message)
@@ -133,10 +134,10 @@ def from_http_status(status: int, message: str) -> ServingError:
 
 
 def too_late(where: str, timeout: float) -> DeadlineExceeded:
-    """The error of a client that gave up waiting.
+    """Create the error of a timeout in the client.
 
     Args:
         where: URL or address of the server.
-        timeout: what it waited, in seconds.
+        timeout: In seconds.
     """
     return DeadlineExceeded(f"no answer from {where} within {timeout:.3g} s")

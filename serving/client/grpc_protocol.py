@@ -1,4 +1,4 @@
-"""The questions as messages of TensorFlow Serving, by the official protocol stubs.
+"""TensorFlow Serving's gRPC protocol, by the official stubs.
 
 The stubs import TensorFlow, so its own conversions between arrays and tensors are used.
 """
@@ -6,57 +6,51 @@ The stubs import TensorFlow, so its own conversions between arrays and tensors a
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-try:
-    import tensorflow as tf
-    from google.protobuf import json_format, text_format
-    from google.protobuf.message import Message
-    from tensorflow_serving.apis import (
-        get_model_metadata_pb2,
-        get_model_status_pb2,
-        model_management_pb2,
-        model_pb2,
-        predict_pb2,
-    )
-    from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f'GrpcClient needs {error.name}: pip install "keras-vit-serving[serve]"',
-        name=error.name,
-    ) from error
 import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format, text_format
+from google.protobuf.message import Message
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_pb2,
+    predict_pb2,
+)
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from .errors import from_code
-from .protocol import Protocol, Question, Target
+from .protocol import Call, Protocol, Target
 from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 
 
 class GrpcRequest(NamedTuple):
-    """Name of the method, and its message."""
+    """Name of a method, and its message."""
 
     method: str
     message: Message
 
 
 class GrpcProtocol(Protocol):
-    """The questions as messages of TensorFlow Serving.
+    """Calls as protocol messages.
 
     Args:
-        target: model and version.
+        target: Model and version.
     """
 
     def __init__(self, target: Target):
         self._target = target
 
-    def status(self) -> Question:
+    def status(self) -> Call:
         """GetModelStatus."""
         message = get_model_status_pb2.GetModelStatusRequest(model_spec=self._spec())
 
         def read(reply: Message) -> list[VersionStatus]:
             return read_status(_as_json(reply))
 
-        return Question(GrpcRequest("GetModelStatus", message), read)
+        return Call(GrpcRequest("GetModelStatus", message), read)
 
-    def metadata(self) -> Question:
+    def metadata(self) -> Call:
         """GetModelMetadata."""
         message = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=self._spec(), metadata_field=["signature_def"]
@@ -65,15 +59,15 @@ class GrpcProtocol(Protocol):
         def read(reply: Message) -> Metadata:
             return read_metadata(_as_json(reply))
 
-        return Question(GrpcRequest("GetModelMetadata", message), read)
+        return Call(GrpcRequest("GetModelMetadata", message), read)
 
     def predict(
         self,
         signature_name: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
-    ) -> Question:
-        """Predict; the answer names the types itself, so `outputs` is not needed."""
+    ) -> Call:
+        """Predict; the answer names its types itself, so `outputs` is unused."""
         message = predict_pb2.PredictRequest(
             model_spec=self._spec(signature_name),
             inputs={
@@ -84,10 +78,10 @@ class GrpcProtocol(Protocol):
         def read(reply: Any) -> dict[str, np.ndarray]:
             return {name: _array(tensor) for name, tensor in reply.outputs.items()}
 
-        return Question(GrpcRequest("Predict", message), read)
+        return Call(GrpcRequest("Predict", message), read)
 
-    def reload_config(self, config: ModelServerConfig | str) -> Question:
-        """HandleReloadConfigRequest, which answers nothing but success."""
+    def reload_config(self, config: ModelServerConfig | str) -> Call:
+        """HandleReloadConfigRequest, which returns nothing."""
         if isinstance(config, str):
             config = _parsed(config)
         message = model_management_pb2.ReloadConfigRequest(config=config)
@@ -97,7 +91,7 @@ class GrpcProtocol(Protocol):
             if status["error_code"] != "OK":
                 raise from_code(status["error_code"], status["error_message"])
 
-        return Question(GrpcRequest("HandleReloadConfigRequest", message), read)
+        return Call(GrpcRequest("HandleReloadConfigRequest", message), read)
 
     def _spec(self, signature_name: str = "") -> model_pb2.ModelSpec:
         spec = model_pb2.ModelSpec(

@@ -1,6 +1,6 @@
-"""The signatures for images that `python -m serving export` writes, and their answers.
+"""The image signatures that `python -m serving export` writes, and their results.
 
-Their names and types are fixed, so no request is needed to know them.
+Their names and types are fixed, so that no request for metadata is needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Exported(Generic[Result]):
-    """A signature from encoded images, `image_bytes` [N].
+    """A signature with encoded images as input, `image_bytes` [N].
 
     Attributes:
-        signature_name: its name.
-        outputs: their types.
-        read: makes a result of the arrays and the number of images that were sent.
+        signature_name: Its name.
+        outputs: Their types.
+        read: Converts output arrays to a result, given the number of images.
     """
 
     signature_name: str
@@ -84,10 +84,10 @@ ATTENTION = Exported(
 
 
 def _check(outputs: Mapping[str, Any], exported: Exported, images: int) -> None:
-    """Refuses an answer that lacks an output, or is not for these images."""
+    """Check that an answer has all outputs, for the right number of images."""
     if not set(exported.outputs) <= set(outputs):
         raise ServingError(
-            f"`{exported.signature_name}` must answer {', '.join(exported.outputs)}. "
+            f"`{exported.signature_name}` must return {', '.join(exported.outputs)}. "
             f"Received: {', '.join(sorted(outputs)) or 'none'}"
         )
     for name, info in exported.outputs.items():

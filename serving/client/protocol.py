@@ -1,4 +1,4 @@
-"""What every transport must be able to ask, apart from how it is carried."""
+"""The calls that every transport supports, apart from the network."""
 
 import re
 from abc import ABC, abstractmethod
@@ -9,13 +9,13 @@ from typing import Any
 from .errors import ServingError
 from .responses import TensorInfo
 
-# What reading a JSON of any other form can end in.
+# What reading JSON of an unexpected form can raise.
 _MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which model, and which of its versions: a number, a label, or the newest."""
+    """A model, and one of its versions: by number, by label, or the newest."""
 
     model: str
     version: int | None = None
@@ -32,14 +32,15 @@ class Target:
 
 
 def checked_headers(argument: str, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Headers that both transports can carry, their names in lower case.
+    """Check that both transports can carry headers, and lower-case their names.
 
     Args:
-        argument: its name, for the message, which tells no value: it may be a secret.
-        headers: by name.
+        argument: Its name, for the error message, which shows no value: it may be a
+            secret.
+        headers: By name.
 
     Raises:
-        ValueError: a name or a value has other characters.
+        ValueError: A name or a value has other characters.
     """
     checked = {name.lower(): value for name, value in (headers or {}).items()}
     for name, value in checked.items():
@@ -53,14 +54,14 @@ def checked_headers(argument: str, headers: Mapping[str, str] | None) -> dict[st
 
 
 @dataclass(frozen=True)
-class Question:
+class Call:
     """A request in the form of its transport, and how its reply is interpreted."""
 
     request: Any
     interpret: Callable[[Any], Any]
 
     def read(self, reply: Any) -> Any:
-        """The result in a reply; `ServingError` for what no such server answers."""
+        """The result in a reply; `ServingError` if it is not in the protocol's form."""
         try:
             return self.interpret(reply)
         except _MISREAD as error:
@@ -68,21 +69,21 @@ class Question:
                 f"the answer is not in TensorFlow Serving's form: {error!r}"
             ) from error
 
-    def then(self, convert: Callable[[Any], Any]) -> "Question":
-        """The same question with a further step of interpretation."""
-        return Question(self.request, lambda reply: convert(self.interpret(reply)))
+    def then(self, convert: Callable[[Any], Any]) -> "Call":
+        """The same call, whose result is converted further."""
+        return Call(self.request, lambda reply: convert(self.interpret(reply)))
 
 
 class Protocol(ABC):
-    """How one transport asks each question; no network here."""
+    """Builds the calls of one transport."""
 
     @abstractmethod
-    def status(self) -> Question:
-        """Asks for the versions: a list of `VersionStatus`."""
+    def status(self) -> Call:
+        """The versions and their states: a list of `VersionStatus`."""
 
     @abstractmethod
-    def metadata(self) -> Question:
-        """Asks for the signatures: `Metadata`."""
+    def metadata(self) -> Call:
+        """The version and its signatures: `Metadata`."""
 
     @abstractmethod
     def predict(
@@ -90,11 +91,11 @@ class Protocol(ABC):
         signature_name: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
-    ) -> Question:
-        """Asks for outputs: arrays by name.
+    ) -> Call:
+        """The outputs of a signature: arrays by name.
 
         Args:
-            signature_name: which signature of the model.
-            inputs: arrays, or lists of bytes, by name.
-            outputs: what the answer will hold.
+            signature_name: Of the model.
+            inputs: Arrays, or lists of bytes, by name.
+            outputs: Types of the outputs.
         """

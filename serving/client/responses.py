@@ -1,7 +1,7 @@
-"""What the clients return: predictions, versions and states, signatures.
+"""Results of the clients: predictions, versions and states, signatures.
 
-REST answers in JSON, and proto messages have the same form after
-`google.protobuf.json_format`; so each answer is read once, from that form.
+Protocol messages have the form of REST's JSON after `google.protobuf.json_format`, so
+that one function reads the answers of both transports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-# TensorFlow's names of these types do not follow from the protocol's.
+# TensorFlow's names of these types cannot be derived from the protocol's.
 _FLOATS = {"DT_HALF": "float16", "DT_FLOAT": "float32", "DT_DOUBLE": "float64"}
 
-# TensorFlow's own entry for restoring the variables, which nobody can ask for.
+# TensorFlow's own entry for restoring the variables, which cannot be called.
 _INIT_OP = "__saved_model_init_op"
 
 
@@ -23,9 +23,9 @@ class Prediction:
     """The K best classes of one image, best first.
 
     Attributes:
-        labels: K names of classes.
+        labels: K class names.
         scores: K probabilities, rounded to float32.
-        class_ids: K indices of classes.
+        class_ids: K class indices.
     """
 
     labels: tuple[str, ...]
@@ -48,7 +48,7 @@ class Prediction:
         return self.class_ids[0]
 
     def best(self, top_k: int | None) -> "Prediction":
-        """The same with the `top_k` best classes only; None keeps all."""
+        """Keep the `top_k` best classes; None keeps all."""
         return Prediction(
             self.labels[:top_k], self.scores[:top_k], self.class_ids[:top_k]
         )
@@ -56,12 +56,12 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Where the model looked in one image.
+    """The attention map of one image.
 
     Attributes:
-        rollout: float32 [h, w], how much of the answer each patch accounts for by
-            attention rollout; sums to 1.
-        seen: the image as the model saw it, resized and cropped; PNG.
+        rollout: float32 [h, w], the share of each patch by attention rollout; sums to
+            1.
+        seen: The image as the model saw it, resized and cropped; PNG.
     """
 
     rollout: "np.ndarray"
@@ -73,10 +73,10 @@ class VersionStatus:
     """The state of one version of a model.
 
     Attributes:
-        version: its number.
+        version: Its number.
         state: START, LOADING, AVAILABLE, UNLOADING or END.
-        error_code: OK, or the canonical code of the reason why it is not available.
-        error_message: the reason in words, "" with OK.
+        error_code: OK, or the canonical code of the error.
+        error_message: "" with OK.
     """
 
     version: int
@@ -91,7 +91,7 @@ class TensorInfo:
 
     Attributes:
         dtype: TensorFlow's name of the type, such as "float32" or "string".
-        shape: its dimensions, None where any size fits; None for any rank.
+        shape: Its dimensions, None for any size; None for any rank.
     """
 
     dtype: str
@@ -108,12 +108,12 @@ class Signature:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a server tells about the version that answers.
+    """The version that answers, and its signatures.
 
     Attributes:
-        model: name of the model.
-        version: number of the version.
-        signatures: by name.
+        model: Name of the model.
+        version: Number of the version.
+        signatures: By name.
     """
 
     model: str
@@ -122,7 +122,7 @@ class Metadata:
 
 
 def read_status(answer: Mapping[str, Any]) -> list[VersionStatus]:
-    """The versions in a GetModelStatusResponse, newest first."""
+    """Read the versions in a GetModelStatusResponse, newest first."""
     versions = [
         VersionStatus(
             version=int(entry["version"]),
@@ -136,7 +136,7 @@ def read_status(answer: Mapping[str, Any]) -> list[VersionStatus]:
 
 
 def read_metadata(answer: Mapping[str, Any]) -> Metadata:
-    """The signatures in a GetModelMetadataResponse."""
+    """Read the signatures in a GetModelMetadataResponse."""
     signatures = answer["metadata"]["signature_def"]["signature_def"]
     return Metadata(
         model=answer["model_spec"]["name"],

@@ -1,4 +1,4 @@
-"""The questions in TensorFlow Serving's REST form; imports no TensorFlow."""
+"""TensorFlow Serving's REST protocol; imports no TensorFlow."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from .errors import ServingError, from_http_status
-from .protocol import Protocol, Question, Target
+from .protocol import Call, Protocol, Target
 from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class RestRequest(NamedTuple):
 
 
 class RestReply(NamedTuple):
-    """HTTP status, body, and where a redirect leads to."""
+    """HTTP status, body, and target of a redirect."""
 
     status: int
     content: bytes
@@ -31,10 +31,10 @@ class RestReply(NamedTuple):
 
 
 class RestProtocol(Protocol):
-    """The questions as HTTP requests.
+    """Calls as HTTP requests.
 
     Args:
-        target: model and version.
+        target: Model and version.
     """
 
     def __init__(self, target: Target):
@@ -45,31 +45,31 @@ class RestProtocol(Protocol):
             path += f"/labels/{quote(target.label, safe='')}"
         self._path = path
 
-    def status(self) -> Question:
+    def status(self) -> Call:
         """GET the model."""
 
         def read(reply: RestReply) -> list[VersionStatus]:
             return read_status(_json(reply))
 
-        return Question(RestRequest("GET", self._path, None), read)
+        return Call(RestRequest("GET", self._path, None), read)
 
-    def metadata(self) -> Question:
+    def metadata(self) -> Call:
         """GET the model's metadata."""
 
         def read(reply: RestReply) -> Metadata:
             return read_metadata(_json(reply))
 
-        return Question(RestRequest("GET", f"{self._path}/metadata", None), read)
+        return Call(RestRequest("GET", f"{self._path}/metadata", None), read)
 
     def predict(
         self,
         signature_name: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
-    ) -> Question:
+    ) -> Call:
         """POST in the column format, which holds inputs of any shape."""
         body = {"signature_name": signature_name, "inputs": dict(inputs)}
-        # NaN and Infinity are sent as these words, which the server understands.
+        # NaN and Infinity are not JSON, but TensorFlow Serving reads them.
         content = json.dumps(body, default=_json_value).encode()
 
         def read(reply: RestReply) -> dict[str, "np.ndarray"]:
@@ -77,7 +77,7 @@ class RestProtocol(Protocol):
 
             return output_arrays(_json(reply)["outputs"], outputs)
 
-        return Question(RestRequest("POST", f"{self._path}:predict", content), read)
+        return Call(RestRequest("POST", f"{self._path}:predict", content), read)
 
 
 def _json_value(value: Any) -> Any:
@@ -88,7 +88,7 @@ def _json_value(value: Any) -> Any:
 
 def _json(reply: RestReply) -> dict[str, Any]:
     try:
-        # So that labels that are not UTF-8 survive the way back to bytes.
+        # Labels that are not UTF-8 must survive the way back to bytes.
         answer = json.loads(reply.content.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         answer = None
@@ -96,11 +96,11 @@ def _json(reply: RestReply) -> dict[str, Any]:
         return answer
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         raise from_http_status(reply.status, answer["error"])
-    raise _not_from_the_server(reply)
+    raise _foreign_answer(reply)
 
 
-def _not_from_the_server(reply: RestReply) -> ServingError:
-    """A gateway's answer, or that of another server: its status and first words."""
+def _foreign_answer(reply: RestReply) -> ServingError:
+    """The answer of a gateway, or of another server: its status and first words."""
     if reply.location is not None:
         message = f"HTTP {reply.status}: give the URL that it leads to, "
         return ServingError(message + reply.location)

@@ -1,7 +1,6 @@
-"""When a request is sent again: pauses, and the time that is left.
+"""Pauses between retries: exponential backoff with jitter, within a deadline.
 
-A call of a model changes nothing on the server, so asking twice is safe. A server that
-sheds load must not get more of it, so the pauses grow, and are spread.
+A prediction changes nothing on the server, so that a retry is safe.
 """
 
 import itertools
@@ -9,21 +8,20 @@ import random
 import time
 from collections.abc import Iterator
 
-# Mean pauses before the second attempt and between late ones, in seconds.
+# Mean pauses before the second attempt and between later ones, in seconds.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
-# Of what is left before the deadline; the rest is for the answer.
+# Share of the time before the deadline; the rest is for the answer.
 SHARE_OF_THE_REST = 0.5
-# A pause that would have to be shorter ends the attempts, in seconds.
+# No further attempt if the pause would be shorter, in seconds.
 SHORTEST_PAUSE = 0.05
 
 
 def pauses(deadline: float) -> Iterator[float]:
-    """Pauses before further attempts, in seconds, until a time of `time.monotonic`.
+    """Generate the pauses before retries, in seconds, until a time of `time.monotonic`.
 
-    They double, spread by half so that clients that failed together do not return
-    together, and get shorter again towards the deadline, which the last attempt almost
-    reaches.
+    They double, with jitter so that clients that failed together do not retry together,
+    and get shorter again shortly before the deadline.
     """
     for attempt in itertools.count():
         pause = jittered(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))
@@ -34,10 +32,10 @@ def pauses(deadline: float) -> Iterator[float]:
 
 
 def jittered(mean: float) -> float:
-    """Spread by half: from 0.5 to 1.5 times the mean."""
+    """Add jitter: from 0.5 to 1.5 times the mean."""
     return mean * random.uniform(0.5, 1.5)
 
 
 def seconds_left(deadline: float) -> float:
-    """Seconds until a time of `time.monotonic`, never zero: that would be for ever."""
+    """Seconds until a time of `time.monotonic`; never 0, which means no timeout."""
     return max(deadline - time.monotonic(), 0.001)

@@ -1,8 +1,8 @@
 """Operations as generators of steps, which blocking and asyncio clients both run.
 
-An operation yields what has to be sent, waited for or worked out, and is sent the
-outcome. So what is asked, and what is made of the answer, is written once; the clients
-differ in the few lines that carry out a step.
+An operation yields steps (send a request, pause, call a function) and receives their
+outcomes. Requests, retries and the reading of answers are therefore written once; the
+clients differ only in the few lines that perform a step.
 """
 
 import functools
@@ -23,8 +23,8 @@ from typing import (
 from .errors import ServingError
 
 if TYPE_CHECKING:
-    from .aio import AsyncClient
-    from .blocking import BlockingClient
+    from .async_client import AsyncClient
+    from .blocking_client import BlockingClient
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Send:
-    """Carry a request, within a time in seconds."""
+    """Send a request and wait for its reply, with a timeout in seconds."""
 
     request: Any
     timeout: float
@@ -40,21 +40,21 @@ class Send:
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait, in seconds."""
+    """Sleep, in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Work:
-    """Call a function that takes time without the network: it reads or encodes."""
+    """Call a function that blocks or computes, such as reading or encoding images."""
 
     function: Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Done(Generic[Result]):
-    """Nothing is left to do."""
+    """The operation has ended."""
 
     result: Result
 
@@ -66,43 +66,43 @@ Steps: TypeAlias = Generator[Step, Any, Result]
 def advance(
     steps: Steps[Result], outcome: Any = None, error: Exception | None = None
 ) -> Step | Done[Result]:
-    """The next step of an operation.
+    """Resume an operation until its next step.
 
     Args:
-        steps: the operation.
-        outcome: of the step before.
-        error: the step before failed with it.
+        steps: The operation.
+        outcome: Of the previous step.
+        error: With which the previous step failed.
 
     Raises:
-        Exception: the operation failed.
+        Exception: The operation failed.
     """
     try:
         return steps.send(outcome) if error is None else steps.throw(error)
     except StopIteration as stop:
         return Done(stop.value)
     finally:
-        # An error, and this frame in its traceback, would keep each other alive, and
-        # with them the client and its connections.
+        # The error and this frame in its traceback would form a reference cycle, which
+        # keeps the client and its connections alive.
         del error
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start an operation beside the others; the outcome is a handle to it."""
+    """Start an operation concurrently; the outcome is a handle."""
 
     steps: Steps[Any]
 
 
 @dataclass(frozen=True)
 class Await:
-    """Wait for an operation that was started; the outcome is its result."""
+    """Wait for a started operation; the outcome is its result."""
 
     handle: Any
 
 
 @dataclass(frozen=True)
 class Give:
-    """Hand a result to the caller."""
+    """Yield a result to the caller."""
 
     item: Any
 
@@ -112,11 +112,11 @@ FlowSteps: TypeAlias = Generator[Start | Await | Give, Any, None]
 
 @dataclass(frozen=True)
 class Flow(Generic[Result]):
-    """Many operations side by side, whose results come in order.
+    """Concurrent operations, whose results come in order.
 
     Attributes:
-        steps: what to do.
-        concurrency: how many operations run at once.
+        steps: Starts the operations and yields their results.
+        concurrency: Largest number of concurrent operations.
     """
 
     steps: FlowSteps
@@ -124,7 +124,7 @@ class Flow(Generic[Result]):
 
 
 class operation(Generic[Arguments, Result]):
-    """Turns a method that yields steps into one that carries them out.
+    """Turns a method that yields steps into one that performs them.
 
     On a blocking client the method returns its result, on one for asyncio it returns a
     coroutine.
@@ -172,7 +172,7 @@ class stream(Generic[Arguments, Result]):
 
 
 def _calling(method: Callable, runner: str) -> Callable:
-    """Calls the method, and the client's runner with what it returns."""
+    """Pass the result of the method to a method of the client."""
 
     @functools.wraps(method)
     def call(client: Any, *args: Any, **kwargs: Any) -> Any:

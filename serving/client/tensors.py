@@ -1,7 +1,7 @@
-"""Arrays: callers' values in the signature's types, and REST answers in theirs.
+"""Conversion of inputs and REST outputs to arrays of the signature's types.
 
-Both clients send and return the same arrays, so that the same call gives the same
-result over REST and gRPC. Strings are bytes in arrays of objects, as in TensorFlow.
+The same call returns the same arrays over REST and gRPC. Strings are bytes in object
+arrays, as in TensorFlow.
 """
 
 import base64
@@ -15,16 +15,15 @@ from .responses import TensorInfo
 
 
 def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
-    """A caller's value as the array that the signature asks for.
+    """Convert an input to an array of the signature's type.
 
     Args:
-        name: of the input, for messages.
-        value: nested lists, numbers, text, bytes, or an array.
-        info: what the signature says; None where it does not know the input (the
-            server will say so).
+        name: Of the input, for messages.
+        value: Nested lists, numbers, text, bytes, or an array.
+        info: The type; None for an unknown input, which the server will refuse.
 
     Raises:
-        InvalidArgument: the value cannot have the type without losing its meaning.
+        InvalidArgument: The value cannot be converted without loss.
     """
     if info is None:
         return np.asarray(value)
@@ -42,27 +41,27 @@ def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
 def output_arrays(
     values: Any, outputs: Mapping[str, TensorInfo]
 ) -> dict[str, np.ndarray]:
-    """The arrays in the `outputs` of a REST answer.
+    """Convert the `outputs` of a REST answer to arrays.
 
     Args:
-        values: nested lists by name; no name where the model has a single output.
-        outputs: what the signature says of them.
+        values: Nested lists by name; without a name for a single output.
+        outputs: Types of the outputs.
 
     Raises:
-        ServingError: the values do not fit the signature.
+        ServingError: The values do not match the signature.
     """
     if not isinstance(values, dict) or set(values) == {"b64"}:
         values = dict.fromkeys(list(outputs)[:1], values)
     if not set(outputs) <= set(values):
         raise ServingError(
-            f"the answer does not fit the signature. Wanted: {', '.join(outputs)}. "
+            f"the answer does not match the signature. Expected: {', '.join(outputs)}. "
             f"Received: {', '.join(values)}"
         )
     return {name: _output_array(values[name], outputs[name]) for name in outputs}
 
 
 def empty_arrays(outputs: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
-    """What a signature with outputs of a known rank answers to nothing."""
+    """Create empty outputs, the result for no images."""
     return {
         name: np.empty([0] * len(info.shape or ()), _numpy_dtype(info))
         for name, info in outputs.items()
@@ -72,19 +71,19 @@ def empty_arrays(outputs: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
 def _output_array(value: Any, info: TensorInfo) -> np.ndarray:
     if info.dtype == "string":
         value = _bytes(value)
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, as in TensorFlow
+    with np.errstate(over="ignore"):  # overflow is infinite, as in TensorFlow
         return np.asarray(value, dtype=_numpy_dtype(info))
 
 
 def _numpy_dtype(info: TensorInfo) -> np.dtype | None:
     try:
         return np.dtype(object if info.dtype == "string" else info.dtype)
-    except TypeError:  # bfloat16, quantised types: only TensorFlow knows them
+    except TypeError:  # bfloat16 and quantised types are TensorFlow's own
         return None
 
 
 def _cast(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
-    """As NumPy's "same_kind", but integers that do not fit are refused, not wrapped."""
+    """Cast as NumPy's "same_kind", but refuse integers that would wrap around."""
     if dtype is None:
         return array
     integers = array.dtype.kind in "iu" and dtype.kind in "iu"

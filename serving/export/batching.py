@@ -1,4 +1,4 @@
-"""Batches the images of concurrent requests: inside the graph, or by the server."""
+"""Batching of concurrent requests: inside the graph, or by the server."""
 
 import pathlib
 import uuid
@@ -16,15 +16,15 @@ Function = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 def batched(
     function: Function, rows: tf.TensorSpec, options: ExportOptions
 ) -> Function:
-    """A function that runs the rows of concurrent calls together.
+    """Batch the rows of concurrent calls of a function.
 
     A batch waits `batch_timeout_micros` to fill up, and a call of more than
-    `max_batch_size` rows runs in parts. Every graph that calls the result shares its
-    queue; where that is full, the call fails as UNAVAILABLE.
+    `max_batch_size` rows runs in parts. All callers of the result share a queue; if it
+    is full, the call fails with UNAVAILABLE.
 
     Args:
         function: From rows to named outputs of as many rows.
-        rows: What it is given.
+        rows: Its input.
         options: Sizes, timeout, threads and length of the queue.
 
     Returns:
@@ -32,8 +32,8 @@ def batched(
     """
     computation = tf.function(function, input_signature=[rows]).get_concrete_function()
     outputs = computation.structured_outputs
-    # Queues are found by name, in a session of TensorFlow Serving as in a process that
-    # loads two models: one name for all would mix the rows of one with the other's.
+    # Queues are shared by name within a process: a fixed name would mix the rows of
+    # different models.
     queue = uuid.uuid4().hex
 
     def run(batch: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -42,8 +42,8 @@ def batched(
             captured_tensors=computation.captured_inputs,
             f=computation,
             num_batch_threads=options.num_batch_threads,
-            # With splitting this is the limit of one call's rows. That of the rows that
-            # run at once is the last allowed size.
+            # With splitting this limits a call's rows; the last allowed size limits a
+            # batch's.
             max_batch_size=max(options.max_images, options.max_batch_size),
             allowed_batch_sizes=options.allowed_batch_sizes,
             enable_large_batch_splitting=True,
@@ -62,7 +62,7 @@ def batched(
 
 
 def write_parameters(folder: pathlib.Path, options: ExportOptions) -> None:
-    """Writes the file that has TensorFlow Serving batch whole requests of this version.
+    """Write the file that makes TensorFlow Serving batch requests of this version.
 
     Args:
         folder: The version's folder.
@@ -79,7 +79,7 @@ def write_parameters(folder: pathlib.Path, options: ExportOptions) -> None:
     parameters.batch_timeout_micros.value = options.batch_timeout_micros
     parameters.max_enqueued_batches.value = options.max_enqueued_batches
     parameters.num_batch_threads.value = options.num_batch_threads
-    # Nothing runs in the largest size, but the last one must be max_batch_size.
+    # No batch has the largest size, but the last one must be max_batch_size.
     sizes = sorted({*options.allowed_batch_sizes, largest})
     parameters.allowed_batch_sizes.extend(sizes)
     batching_parameters.check_threads(parameters)

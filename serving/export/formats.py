@@ -1,8 +1,8 @@
-"""The other formats that Keras writes, ONNX and LiteRT: the bare network, checked.
+"""ONNX and LiteRT export of the bare network, compared with the Keras model.
 
-A version holds `model.onnx` or `model.tflite`: the Keras model itself, from its pixels
-to its scores, without decoding, limits, batching and class names (those are in the
-manifest). The folder is what Triton and OpenVINO Model Server read.
+A version holds `model.onnx` or `model.tflite`: the Keras model from pixels to scores,
+without decoding, limits, batching and class names (those are in the manifest). Triton
+and OpenVINO Model Server read the folder.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ExportError
+from ..commandline import CommandError
 from .options import ExportOptions
 
 SAVED_MODEL = "savedmodel"
@@ -26,7 +26,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 class Format(NamedTuple):
-    """A format: its file, what writes it, what it needs, what runs it."""
+    """A file format: its file name, Keras's name, its packages, and its runtime."""
 
     file: str
     keras_name: str
@@ -63,7 +63,7 @@ FORMATS = {
     "onnx": Format("model.onnx", "onnx", ("tf2onnx", "onnxruntime"), _onnx),
     "litert": Format("model.tflite", "litert", ("ai_edge_litert",), _litert),
 }
-# The file by which a version of a format is known.
+# The file that identifies the format of a version.
 MARKS = {
     SAVED_MODEL: "saved_model.pb",
     **{name: form.file for name, form in FORMATS.items()},
@@ -71,20 +71,20 @@ MARKS = {
 
 
 def check(name: str, model: Any, options: ExportOptions) -> None:
-    """Refuses what a format cannot hold, and a format whose packages are missing.
+    """Check that a format supports the model and options, and is installed.
 
     Raises:
-        ExportError: It says what to leave out, or what to install.
+        CommandError: It names what to omit or to install.
     """
     given = dataclasses.asdict(options)
     default = dataclasses.asdict(ExportOptions())
     if meaningless := [flag for flag in given if given[flag] != default[flag]]:
-        raise ExportError(
+        raise CommandError(
             f"--format {name} writes the bare network, which has no "
             f"{', '.join(meaningless)}"
         )
     if model.compute_dtype != "float32":
-        raise ExportError(
+        raise CommandError(
             f"--format {name} needs a model in float32. "
             f"Received: {model.dtype_policy.name}"
         )
@@ -95,9 +95,9 @@ def check(name: str, model: Any, options: ExportOptions) -> None:
         except ImportError:
             missing.append(package)
     if missing:
-        raise ExportError(
-            f"--format {name} is written and checked by packages of which "
-            f"{', '.join(missing)} cannot be imported: "
+        raise CommandError(
+            f"--format {name} needs packages that cannot be imported, "
+            f"{', '.join(missing)}: "
             'pip install "keras-vit-serving[formats]"'
         )
 
@@ -109,25 +109,25 @@ def write(
     golden: dict[str, np.ndarray],
     inputs: str,
 ) -> dict[str, Any]:
-    """Writes a model in another format, and compares what its own runtime answers.
+    """Write a model in another format, and compare its outputs in its own runtime.
 
     Args:
         model: A `keras_vit.ImageModel` with classes, in float32.
         folder: The version's folder.
         name: A key of `FORMATS`.
-        golden: As `live.golden_answers` gives them.
-        inputs: What the model reads, in words, for the file's description.
+        golden: From `keras_model.golden_answers`.
+        inputs: Description of the model's input, for the file.
 
     Returns:
-        The agreement, as `verify.verified` does.
+        The agreement, as `verify.verified`.
 
     Raises:
-        ExportError: Keras cannot write this model so, or the answers do not agree.
+        CommandError: Keras cannot convert the model, or the outputs do not agree.
     """
     form = FORMATS[name]
     path = folder / form.file
     images = golden["images" if model.reads_raw_pixels else "pixels"].astype("float32")
-    model(images[:1])  # Keras writes ONNX only of a model that was called
+    model(images[:1])  # Keras converts only models that were called
     try:
         with _quiet():
             model.export(str(path), format=form.keras_name, verbose=False)
@@ -136,18 +136,18 @@ def write(
         run = form.runner(path)
     except OSError:
         raise
-    except Exception as error:  # the converters raise whatever they meet
+    except Exception as error:  # converters raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExportError(
+        raise CommandError(
             f"Keras cannot write this model as {name}: {reason}"
         ) from None
-    # One by one, then all at once: the batch must be free.
+    # One by one, then as one batch: the batch size must be dynamic.
     outputs = np.concatenate([run(image[None]) for image in images])
     differences = [outputs - golden["outputs"], run(images) - golden["outputs"]]
     largest = float(np.max(np.abs(differences)))
     scale = max(1.0, float(np.max(np.abs(golden["outputs"]))))
     if not largest <= TOLERANCE * scale:  # also true for NaN
-        raise ExportError(
+        raise CommandError(
             f"the written model must agree with the Keras model to {TOLERANCE:g}. "
             f"Received: a difference of {largest:g}; nothing was published"
         )
@@ -169,7 +169,7 @@ def _describe_onnx(path: pathlib.Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps converters, which tell about every step, from the standard error."""
+    """Silence the converters, which report every step on standard error."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

@@ -1,9 +1,9 @@
-"""Refuses in the graph what a server would run: wrong shapes, sizes, non-finite values.
+"""Input checks in the graph: shapes, batch and image sizes, finite values.
 
-TensorFlow Serving compares no feed with the SignatureDef, so every check is an
-operation. All of them fail as INVALID_ARGUMENT, the one code that TensorFlow's checks
-have. That is right for a model whose own answers are not finite as well: asked again,
-it gives the same, and a client asks again after UNAVAILABLE or INTERNAL.
+TensorFlow Serving does not compare inputs with the SignatureDef, so every check is an
+operation. All of them fail with INVALID_ARGUMENT, the one code of TensorFlow's
+assertions. That is right for non-finite outputs too: a retry, as after UNAVAILABLE,
+would give the same.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from .image_headers import image_pixels
 
 
 def require(condition: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """An operation that fails with the message unless a scalar is true.
+    """Create an operation that fails unless a scalar is true.
 
     Args:
         condition: bool scalar.
-        *message: Texts, and int32 tensors with what came; each is put in brackets.
+        *message: Texts, and int32 tensors with the received values, in brackets.
     """
     return tf.debugging.Assert(condition, message)
 
@@ -26,10 +26,10 @@ def require(condition: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def checked_batch(
     batch: tf.Tensor, name: str, shape: Sequence[int], max_images: int
 ) -> tf.Tensor:
-    """The batch, if it has the shape and 1 to `max_images` rows.
+    """Check that a batch has the shape and 1 to `max_images` rows.
 
     Args:
-        batch: What was fed.
+        batch: The input.
         name: The name of the input.
         shape: Of each row.
         max_images: The limit.
@@ -46,7 +46,7 @@ def checked_batch(
 
 
 def checked_sizes(files: tf.Tensor, name: str, max_bytes: int) -> tf.Tensor:
-    """The files, if each has 1 to `max_bytes` bytes.
+    """Check that each file has 1 to `max_bytes` bytes.
 
     Args:
         files: string tensor [B], not empty.
@@ -68,11 +68,11 @@ def checked_sizes(files: tf.Tensor, name: str, max_bytes: int) -> tf.Tensor:
 def checked_pixels(
     data: tf.Tensor, index: tf.Tensor, name: str, max_pixels: int
 ) -> tf.Tensor:
-    """The file, if its header announces 1 to `max_pixels` pixels.
+    """Check that a file's header announces 1 to `max_pixels` pixels.
 
     Args:
         data: Scalar string tensor.
-        index: Which file of the input this is: int32 scalar.
+        index: Index of the file in the input: int32 scalar.
         name: The name of the input.
         max_pixels: The limit.
 
@@ -91,11 +91,11 @@ def checked_pixels(
 
 
 def checked_finite(batch: tf.Tensor, text: str) -> tf.Tensor:
-    """The batch, if all its values are finite.
+    """Check that all values of a batch are finite.
 
     Args:
         batch: float tensor [B, ...], not empty.
-        text: What to say if not; the index of the first bad row follows it.
+        text: The error message; the index of the first bad row follows it.
 
     Returns:
         The same tensor.

@@ -1,6 +1,8 @@
-"""How many pixels an encoded image has, read from its header in graph code.
+"""The number of pixels of an encoded image, read from its header in graph code.
 
-Decoding allocates them all: 47 kB of PNG can be 48 MB of pixels. Offsets are those of
+Decoding allocates them all: 47 kB of PNG can be 48 MB of pixels. An animated GIF gives
+its first frame (see `keras_vit.decoding`), but all its frames count, since TensorFlow
+unpacks them all. Offsets are those of
 the PNG specification (IHDR), GIF89a, BITMAPINFOHEADER and RFC 9649 (WebP); JPEG's
 header is read by TensorFlow's own operation.
 """
@@ -9,20 +11,20 @@ import tensorflow as tf
 
 UNKNOWN = "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP required."
 
-# What the files begin with, as TensorFlow's decoder has it.
+# The signatures of the formats, as in TensorFlow's decoder.
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
 _HEADER_BYTES = 32
-# Steps through the blocks of a GIF, of which a frame takes about six: enough for
-# thousands of frames, and a bound for a file that is made of tiny blocks.
+# Limit of the loop over the blocks of a GIF. A frame takes about six: enough for
+# thousands of frames, and a bound for a file of tiny blocks.
 _GIF_STEPS = 20_000
 
 
 def image_pixels(data: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """How many pixels decoding an image takes.
+    """Count the pixels that decoding an image allocates.
 
     Args:
         data: Scalar string tensor: the contents of a JPEG, PNG, GIF, BMP or WebP file.
-        index: Which file of a request this is, for the message: int32 scalar.
+        index: Index of the file in the request, for the message: int32 scalar.
 
     Returns:
         int64 scalar: height times width; of a GIF that of all frames.
@@ -48,19 +50,21 @@ def image_pixels(data: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 def _integer(values: tf.Tensor, start: tf.Tensor | int, count: int) -> tf.Tensor:
-    """`count` bytes, the lowest first, as an integer."""
+    """`count` bytes, little-endian, as an integer."""
     part = tf.cast(values[start : start + count], tf.int64)
     return tf.reduce_sum(part * [256**power for power in range(count)])
 
 
 def _png_pixels(header):
-    high_first = header[16:24][::-1]
-    return _integer(high_first, 0, 4) * _integer(high_first, 4, 4)
+    big_endian = header[16:24][::-1]
+    return _integer(big_endian, 0, 4) * _integer(big_endian, 4, 4)
 
 
 def _bmp_pixels(header):
     sides = tf.stack([_integer(header, 18, 4), _integer(header, 22, 4)])
-    return tf.reduce_prod(tf.minimum(sides, 2**32 - sides))  # they can be negative
+    return tf.reduce_prod(
+        tf.minimum(sides, 2**32 - sides)
+    )  # the height can be negative
 
 
 def _webp_pixels(header):
@@ -74,10 +78,10 @@ def _webp_pixels(header):
 
 
 def _gif_pixels(data):
-    """TensorFlow decodes all frames, onto a canvas that holds the largest."""
+    """TensorFlow unpacks all frames, onto a canvas that holds the largest."""
     file = tf.io.decode_raw(data, tf.uint8)
     end = tf.size(file)
-    file = tf.pad(file, [[0, _HEADER_BYTES]])  # what is cut off is read as zeros
+    file = tf.pad(file, [[0, _HEADER_BYTES]])  # a truncated file is read as zeros
     screen = tf.stack([_integer(file, 6, 2), _integer(file, 8, 2)])
     first = 13 + _colors_bytes(file[10])
     position, _, canvas, pixels = tf.while_loop(
@@ -93,7 +97,7 @@ def _gif_pixels(data):
 
 
 def _gif_step(file, end, position, in_data, canvas, pixels):
-    """Past blocks of data, or past the beginning of a frame or of an extension."""
+    """Skip blocks of data, or the header of a frame or an extension."""
     kind = file[position]
     is_frame = ~in_data & (kind == ord(","))
     is_extension = ~in_data & (kind == ord("!"))
@@ -117,7 +121,7 @@ def _gif_step(file, end, position, in_data, canvas, pixels):
 
 
 def _past_data(file, position):
-    """Past blocks of 255 bytes, 256 of them at most, and the one after them.
+    """Skip up to 256 blocks of 255 bytes, and the block after them.
 
     Returns:
         The position, and whether more blocks of data follow.
@@ -130,6 +134,6 @@ def _past_data(file, position):
 
 
 def _colors_bytes(flags):
-    """Size of the table of colours that the flags of a screen or a frame announce."""
+    """Bytes of the colour table that the flags of a screen or a frame announce."""
     flags = tf.cast(flags, tf.int32)
     return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)

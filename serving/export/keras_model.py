@@ -1,4 +1,4 @@
-"""The Keras model that is exported: its facts for the manifest, its golden answers."""
+"""The exported Keras model: its description for the manifest, its golden answers."""
 
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -11,19 +11,19 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.decoding import decode_and_resize
 
-from ..errors import ExportError
+from ..commandline import CommandError
 from ..rollout import manifest
 from .options import ExportOptions
 from .signatures import class_labels
 
-GENERATED = 8  # golden images that are made, beside those of `--check-images`
-BATCH = 8  # images that run at once
+GENERATED = 8  # generated golden images, in addition to `--check_images`
+BATCH = 8  # images per call
 
 Arrays = dict[str, np.ndarray]
 
 
-def facts(model: Any) -> manifest.Manifest:
-    """What a manifest tells about a model.
+def describe(model: Any) -> manifest.Manifest:
+    """Describe a model for the manifest.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
@@ -53,7 +53,7 @@ def facts(model: Any) -> manifest.Manifest:
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    """What of a config is a number, a text, or a list of numbers."""
+    """The numbers, texts and tuples of a config."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in config.items()
@@ -68,29 +68,29 @@ def _preprocessing(model: Any) -> Any:
 def golden_answers(
     model: Any, options: ExportOptions, check_images: Sequence[pathlib.Path]
 ) -> Arrays:
-    """What the Keras model answers about images that every server must answer alike.
+    """Compute the Keras model's outputs, which every export must reproduce.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
-        options: Its limits leave some of the images out that are made here.
-        check_images: Image files beside them.
+        options: Generated images beyond its limits are omitted.
+        check_images: More image files.
 
     Returns:
-        For N images their `files` (object array of bytes), `images` uint8 and `pixels`
-        float32 [N, H, W, C] as the network reads them; `logits` and `probabilities`
-        [N, classes], `embedding` [N, D], `outputs` as the model itself gives them, and
-        `names` [classes].
+        For N images their `files` (object array of bytes), `images` uint8 and
+        normalised `pixels` float32 [N, H, W, C]; `logits` and `probabilities`
+        [N, classes], `embedding` [N, D], the model's own `outputs`, and `names`
+        [classes].
 
     Raises:
-        ExportError: An image that cannot be read, or none that is within the limits.
+        CommandError: An image cannot be read, or none is within the limits.
     """
     generated = list(_generated_images(model, options))
     files = [*generated, *(_read(path) for path in check_images)]
     paths = [*(None for _ in generated), *check_images]
     if not files:
-        raise ExportError(
-            "`--check-images` is needed with limits that no image of the model's own "
-            f"size meets: {options.max_image_bytes} bytes, "
+        raise CommandError(
+            "--check_images is needed with limits below the model's own image size: "
+            f"{options.max_image_bytes} bytes, "
             f"{options.max_image_pixels} pixels"
         )
     preprocessing = _preprocessing(model)
@@ -112,7 +112,7 @@ def _answers(model: Any, arrays: Arrays) -> Arrays:
     inside = keras.Model(model.input, [head.input, model.output])
     inputs = arrays["images" if model.reads_raw_pixels else "pixels"]
     batches = [
-        # Not on a GPU, which rounds products to 10 bits: the servers' CPUs do not.
+        # Not on a GPU, whose TF32 products have 10 bits of mantissa.
         _on_cpu(inside, inputs[start : start + BATCH])
         for start in range(0, len(inputs), BATCH)
     ]
@@ -143,8 +143,8 @@ def _read(path: pathlib.Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ExportError(
-            f"`--check-images`: {path}: cannot be read: {error.strerror}"
+        raise CommandError(
+            f"--check_images {path}: cannot be read: {error.strerror}"
         ) from None
 
 
@@ -154,11 +154,11 @@ def _decode(
     try:
         return decode_and_resize(tf.constant(data), preprocessing, channels).numpy()
     except tf.errors.InvalidArgumentError:
-        raise ExportError(f"`--check-images`: {path}: not a readable image") from None
+        raise CommandError(f"--check_images {path}: not a readable image") from None
 
 
 def _generated_images(model: Any, options: ExportOptions) -> Iterator[bytes]:
-    """Smooth patterns, PNG and JPEG in turn, in the model's size and in others."""
+    """Generate smooth patterns of several sizes, alternately as PNG and JPEG."""
     random = np.random.default_rng(0)
     for index in range(GENERATED):
         coarse = random.uniform(-64, 319, (1, 4, 5, model.channels)).astype("float32")

@@ -1,4 +1,4 @@
-"""How far the answers of an exported model are from the Keras model's, in NumPy."""
+"""The difference between the outputs of an exported model and the Keras model."""
 
 import io
 
@@ -7,31 +7,31 @@ from PIL import Image
 
 Arrays = dict[str, np.ndarray]
 
-# Values that are no probabilities may differ by so many times more, and in proportion
-# to the largest: they are not bounded, and many roundings went into them.
+# Factor of the tolerance for unbounded values such as logits, which is also relative to
+# the largest of them: they accumulate more rounding errors than probabilities.
 UNBOUNDED = 10
 
 
 class Disagreement(Exception):
-    """What an exported model does otherwise than it must."""
+    """An exported model differs from the Keras model."""
 
 
 def difference(
     signature: str, answers: Arrays, golden: Arrays, tolerance: float
 ) -> float:
-    """Compares what a signature answered about the golden images.
+    """Compare the outputs of a signature for the golden images.
 
     Args:
         signature: Its name, for the message.
         answers: Its outputs for all N images.
-        golden: As `live.golden_answers` gives them.
-        tolerance: How far a probability may be from the golden one.
+        golden: From `keras_model.golden_answers`.
+        tolerance: Of a probability.
 
     Returns:
-        The largest difference of a probability; 0 where it gives none.
+        The largest difference of a probability; 0 without any.
 
     Raises:
-        Disagreement: An output is not what it must be.
+        Disagreement: An output is wrong.
     """
     largest = 0.0
     for output, values in answers.items():
@@ -60,10 +60,10 @@ def _distance(values: np.ndarray, others: np.ndarray | float) -> float:
 
 
 def _score_distance(answers: Arrays, golden: Arrays) -> float:
-    """Of scores [N, K] from the K best golden ones, and from those of their classes."""
+    """Compare scores [N, K] with the K best golden ones, and with those by class."""
     scores, probabilities = answers["scores"], golden["probabilities"]
     best = -np.sort(-probabilities, axis=1)[:, : scores.shape[1]]
-    # Of several classes of one name the nearest: nobody can tell them apart.
+    # Among classes with the same name, take the nearest.
     same = _names(golden) == answers["classes"][..., None]  # [N, K, classes]
     named = np.abs(scores[..., None] - probabilities[:, None])
     named = np.where(same, named, np.inf).min(axis=2)
@@ -75,27 +75,27 @@ def _names(golden: Arrays) -> np.ndarray:
 
 
 def _right_classes(classes: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
-    """Names fit their indices; `classify` has none, but there the scores tell."""
+    """Names match their indices; `classify` has none, but its scores are compared."""
     if "class_ids" not in answers:
         return True
     return bool((_names(golden)[answers["class_ids"]] == classes).all())
 
 
 def _right_class_ids(class_ids: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
-    """Indices of classes, no two alike."""
+    """Valid class indices without duplicates."""
     ordered = np.sort(class_ids, axis=1)
     in_range = (ordered >= 0).all() and (ordered < len(golden["names"])).all()
     return bool(in_range and (np.diff(ordered, axis=1) > 0).all())
 
 
 def _right_rollout(rollout: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
-    """Shares of one: no more can be said without the attention weights."""
+    """Shares that sum to 1; the attention weights themselves are not exported."""
     sums = rollout.sum(axis=(1, 2), dtype="float64")
     return bool((rollout >= 0).all() and np.allclose(sums, 1, rtol=0, atol=1e-4))
 
 
 def _right_seen(files: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
-    """PNG files of exactly the pixels that the model is given."""
+    """PNG files of exactly the model's input pixels."""
     images = golden["images"]
     decoded = [np.asarray(Image.open(io.BytesIO(data))) for data in files]
     return bool(np.array_equal(np.reshape(decoded, images.shape), images))

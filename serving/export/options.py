@@ -1,4 +1,4 @@
-"""What an export can be told: classes, batching, limits and precision, all checked."""
+"""Options of an export: classes, batching, limits and precision."""
 
 import dataclasses
 
@@ -12,27 +12,27 @@ class ExportOptions:
     """Options of an exported model.
 
     Args:
-        top_k: Classes in each answer, best first; all of them where a model has fewer.
+        top_k: Classes in each answer, best first; all of them if the model has fewer.
         batching: `"graph"` batches the images of concurrent requests inside the model,
             `"server"` leaves it to TensorFlow Serving (`--enable_batching
             --enable_per_model_batching_parameters`), `"none"` runs each request alone.
-        max_batch_size: Images that the backbone runs at once, and the most that a
-            version is warmed up for; with `"none"` the latter alone.
+        max_batch_size: Largest batch that the backbone runs, and that warm-up records
+            cover; with `"none"` the latter only.
         batch_timeout_micros: How long a batch waits to fill up, in microseconds; a
-            request that stays alone may wait twice as long.
-        num_batch_threads: Batches that run at the same time.
-        max_enqueued_batches: Batches that wait before requests are turned away.
-        max_images: Images in one request.
-        max_image_bytes: Bytes of an encoded image.
-        max_image_pixels: Height times width of an image, read from its header.
-        precision: `"float32"` or `"bfloat16"`; outputs are float32 in both.
-        warmup: What a server runs before it answers: `"largest"` the main signature
+            lone request may wait twice as long.
+        num_batch_threads: Batches that run concurrently.
+        max_enqueued_batches: Batches in the queue before requests are rejected.
+        max_images: Largest number of images in one request.
+        max_image_bytes: Largest size of an encoded image.
+        max_image_pixels: Largest height times width of an image, read from its header.
+        precision: `"float32"` or `"bfloat16"`; outputs are always float32.
+        warmup: What a server runs before it is ready: `"largest"` the main signature
             with the largest batch and each other one with one image, `"full"` each
             signature with each batch size.
 
     Raises:
-        ValueError: A number that is too small, an unknown choice, or options that
-            exclude each other.
+        ValueError: A number out of range, an unknown choice, or options that exclude
+            each other.
     """
 
     top_k: int = 5
@@ -81,9 +81,9 @@ class ExportOptions:
         return [*(2**power for power in powers), self.max_batch_size]
 
 
-# What tells how requests wait for each other.
+# Options of the queue.
 _QUEUE = ("batch_timeout_micros", "num_batch_threads", "max_enqueued_batches")
-# The one number that may be 0: nobody waits.
+# The one number that may be 0: no waiting.
 _SMALLEST = {"batch_timeout_micros": 0}
 _LARGEST = 2**31 - 1  # an attribute or a tensor of TensorFlow holds 32 bits
 

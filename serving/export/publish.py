@@ -1,4 +1,4 @@
-"""Publishes a Keras model as a version: write, warm up, verify, describe, rename."""
+"""Publish a Keras model as a version: write, warm up, verify, describe, rename."""
 
 import contextlib
 import dataclasses
@@ -7,25 +7,25 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import ExportError
+from ..commandline import CommandError
 from ..rollout import manifest
 from ..rollout.versions import staged_version, version_folders
 from . import formats, warmup_records
 from .options import ExportOptions
-from .verification_inputs import QUESTIONS
+from .verification_inputs import SIGNATURE_INPUTS
 from .verify import verified
 
-# How far a probability may be from the Keras model's, by what is computed in.
+# Tolerance of a probability, by the precision of the computation.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
 
 
 class Published(NamedTuple):
-    """A version that was published.
+    """A published version.
 
     Attributes:
         path: Its folder.
         version: Its number.
-        manifest: What `assets.extra/manifest.json` holds.
+        manifest: The contents of `assets.extra/manifest.json`.
     """
 
     path: pathlib.Path
@@ -44,37 +44,37 @@ def publish(
     source: pathlib.Path | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Published:
-    """Writes a model as a version of a served model, once it has been verified.
+    """Write and verify a model as a version of a served model.
 
-    A server that watches `base_path` sees the version complete or not at all.
+    A server that watches `base_path` sees the complete version or nothing.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
         base_path: The model's folder, which holds the versions.
-        options: What is exported; the defaults when absent.
+        options: Options of the exported model.
         version: The version's number; default: the next one.
-        check_images: Image files to compare answers on, beside those that are made.
+        check_images: Image files to compare on, in addition to generated ones.
         export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
         source: The `.keras` file, for the manifest.
-        progress: Is told each step before it begins.
+        progress: Called with each step before it begins.
 
     Returns:
-        Where it is, and its manifest.
+        The version.
 
     Raises:
-        ExportError: It cannot be written, or what was written does not agree with the
-            Keras model. Nothing is published then.
+        CommandError: It cannot be written, or does not agree with the Keras model.
+            Nothing is published then.
     """
     options = options or ExportOptions()
     _check_folder(base_path, export_format)
     if export_format != formats.SAVED_MODEL:
         formats.check(export_format, model, options)
-    with _told(base_path):
-        from .keras_model import facts, golden_answers
+    with _command_errors(base_path):
+        from .keras_model import describe, golden_answers
 
-        progress("asking the Keras model about the golden images")
+        progress("running the Keras model on the golden images")
         golden = golden_answers(model, options, check_images)
-        described = {"created": _now(), "source": _source(source), **facts(model)}
+        described = {"created": _now(), "source": _source(source), **describe(model)}
         with staged_version(base_path, version) as (folder, number):
             progress(f"writing and verifying version {number}")
             if export_format == formats.SAVED_MODEL:
@@ -83,15 +83,15 @@ def publish(
                 inputs = described["model"]["inputs"]
                 agreement = formats.write(model, folder, export_format, golden, inputs)
                 written = {"agreement": agreement}
-            told = {**described, "export_format": export_format, **written}
-            manifest_written = manifest.write(folder, told)
-    return Published(base_path / str(number), number, manifest_written)
+            entries = {**described, "export_format": export_format, **written}
+            complete = manifest.write(folder, entries)
+    return Published(base_path / str(number), number, complete)
 
 
 def _write_saved_model(
     model: Any, folder: pathlib.Path, options: ExportOptions, golden: Any
 ) -> manifest.Manifest:
-    """Writes and verifies a SavedModel; gives what the manifest tells about it."""
+    """Write and verify a SavedModel; returns its entries of the manifest."""
     from . import signatures
 
     signatures.save(model, folder, options)
@@ -109,51 +109,51 @@ def _write_saved_model(
     return {
         "options": dataclasses.asdict(options),
         "signatures": specs,
-        "left_out": [name for name in QUESTIONS if name not in specs],
+        "left_out": [name for name in SIGNATURE_INPUTS if name not in specs],
         "agreement": {**agreement, "tolerance": tolerance},
     }
 
 
 def tolerance_of(model: Any, options: ExportOptions) -> float:
-    """How far a probability of the written model may be from the Keras model's."""
+    """The largest allowed difference of a probability."""
     return max(TOLERANCE[options.precision], TOLERANCE[model.compute_dtype])
 
 
 def _check_folder(base_path: pathlib.Path, export_format: str) -> None:
-    """Refuses a folder that holds something else than versions of this format."""
+    """Check that a folder holds nothing but versions of this format."""
     if base_path.exists() and not base_path.is_dir():
-        raise ExportError(f"{base_path}: cannot be written: it is a file")
+        raise CommandError(f"{base_path}: cannot be written: it is a file")
     folders = version_folders(base_path)
     visible = base_path.glob("[!.]*") if base_path.is_dir() else ()
     others = sorted(
         {path.name for path in visible} - {p.name for p in folders.values()}
     )
     if others:
-        raise ExportError(
-            f"{base_path}: holds other things than versions: {', '.join(others[:5])}. "
+        raise CommandError(
+            f"{base_path}: must hold versions only. Received: {', '.join(others[:5])}. "
             "Give the model a folder of its own"
         )
     mark = formats.MARKS[export_format]
     for folder in folders.values():
         if not (folder / mark).is_file():
-            raise ExportError(
+            raise CommandError(
                 f"{folder}: has no {mark}; all versions of a folder must be of one "
                 f"format. Received: {export_format}"
             )
 
 
 @contextlib.contextmanager
-def _told(base_path: pathlib.Path) -> Iterator[None]:
-    """Turns what TensorFlow, Keras and the disk raise into sentences for the user."""
+def _command_errors(base_path: pathlib.Path) -> Iterator[None]:
+    """Convert errors of TensorFlow, Keras and the disk to `CommandError`."""
     import tensorflow as tf
 
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
         reason = getattr(error, "message", None) or str(error)
-        raise ExportError(f"{base_path}: cannot be written: {reason}") from None
+        raise CommandError(f"{base_path}: cannot be written: {reason}") from None
     except ValueError as error:
-        raise ExportError(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _now() -> str:

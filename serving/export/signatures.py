@@ -1,4 +1,4 @@
-"""The exported graph: six signatures around a model, and the SavedModel they are in."""
+"""The exported graph: a model's six signatures, and the SavedModel."""
 
 import pathlib
 from collections.abc import Callable
@@ -10,29 +10,29 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.decoding import decode_and_resize
 
+from .backbone import make_backbone
 from .batching import batched, write_parameters
 from .guards import checked_batch, checked_finite, checked_pixels, checked_sizes
-from .network import make_backbone
 from .options import ExportOptions
 
 Tensors = dict[str, tf.Tensor]
 
-# Images of one request that are decoded at the same time.
+# Images of one request that are decoded in parallel.
 DECODERS = 8
-NOT_FINITE = "The model must give finite values, which is no fault of the request."
+NOT_FINITE = "The model must give finite values; the request is not at fault."
 TOO_LARGE = (
     "The model must give finite values. Are these `pixel_values` normalised, about -1 "
-    "to 1? If so, it is no fault of the request."
+    "to 1? If so, the request is not at fault."
 )
 
 
 def save(model: Any, folder: pathlib.Path, options: ExportOptions) -> None:
-    """Writes a model as a SavedModel that TensorFlow Serving runs.
+    """Write a model as a SavedModel for TensorFlow Serving.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
         folder: The version's folder.
-        options: What the graph is like.
+        options: Options of the graph.
     """
     graph = ServingGraph(model, options)
     tf.saved_model.save(graph.backbone, str(folder), signatures=graph.signatures())
@@ -41,13 +41,13 @@ def save(model: Any, folder: pathlib.Path, options: ExportOptions) -> None:
 
 
 def signature_names(model: Any) -> list[str]:
-    """The names of the signatures that `save` writes for a model."""
+    """List the signatures that `save` writes for a model."""
     names = ["serving_default", "serve_images", "serve_pixels", "embed", "classify"]
     return [*names, "attention"] if has_attention(model) else names
 
 
 def has_attention(model: Any) -> bool:
-    """Whether a model has the attention weights of all tokens, for the rollout."""
+    """Whether a model has the attention weights that a rollout needs."""
     return getattr(model, "attention", None) == "full"
 
 
@@ -61,7 +61,7 @@ def class_labels(model: Any) -> list[str]:
 
 
 class ServingGraph:
-    """A model and what stands around it in the graph, once for all signatures.
+    """A model with decoding, checks and batching, shared by all signatures.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
@@ -123,7 +123,7 @@ class ServingGraph:
         return {"logits": logits, "probabilities": self.activation(logits)}
 
     def embed(self, image_bytes: tf.Tensor) -> Tensors:
-        """From files [B] to what the classifier reads [B, D]."""
+        """From files [B] to the classifier's input [B, D]."""
         pixel_values = self.normalise(self.decode(image_bytes, "image_bytes"))
         embedding = self.run(pixel_values)["embedding"]
         return {"embedding": checked_finite(embedding, NOT_FINITE)}
@@ -136,10 +136,9 @@ class ServingGraph:
         return {name: outputs[name] for name in ("classes", "scores")}
 
     def attention(self, image_bytes: tf.Tensor) -> Tensors:
-        """From files [B] to rollouts [B, h, w] and PNGs of what the model saw [B]."""
+        """From files [B] to rollouts [B, h, w] and PNGs of the model's input [B]."""
         images = self.decode(image_bytes, "image_bytes")
-        # One by one: the weights of a whole request would be N x N numbers for each
-        # image, head and block.
+        # One by one: attention weights are N x N numbers per image, head and block.
         rollout = tf.map_fn(
             lambda pixels: self.backbone.rollout(pixels[None])[0],
             self.normalise(images),
@@ -151,7 +150,7 @@ class ServingGraph:
         }
 
     def decode(self, files: tf.Tensor, name: str) -> tf.Tensor:
-        """From files [B], of the input of this name, to uint8 images [B, H, W, C]."""
+        """Decode files [B] of the named input to uint8 images [B, H, W, C]."""
         options = self.options
         files = checked_batch(files, name, [], options.max_images)
         files = checked_sizes(files, name, options.max_image_bytes)
@@ -169,7 +168,7 @@ class ServingGraph:
         )
 
     def normalise(self, images: tf.Tensor) -> tf.Tensor:
-        """From uint8 images to what the backbone reads."""
+        """Normalise uint8 images for the backbone."""
         return self.preprocessing(images)
 
     def best(self, images: tf.Tensor) -> Tensors:

@@ -1,11 +1,11 @@
-"""What `verify` asks an exported model: good images, and inputs it must refuse."""
+"""Inputs for `verify`: golden images, and invalid inputs to be refused."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-# The input of each signature, and which golden array is fed to it.
-QUESTIONS = {
+# The input of each signature, and the golden array that is fed to it.
+SIGNATURE_INPUTS = {
     "serving_default": ("image_bytes", "files"),
     "serve_images": ("images", "images"),
     "serve_pixels": ("pixel_values", "pixels"),
@@ -13,14 +13,14 @@ QUESTIONS = {
     "attention": ("image_bytes", "files"),
     "classify": ("inputs", "examples"),
 }
-# Bytes, or pixels, of a bad input that is still worth making.
+# Bytes or pixels above which an invalid input is not worth creating.
 LARGE = 2**28
 
 Arrays = dict[str, np.ndarray]
 
 
 def example(data: bytes) -> bytes:
-    """A tf.Example of an image file, as Classify takes it."""
+    """Serialize an image file as a tf.Example, for Classify."""
     import tensorflow as tf
 
     file = tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
@@ -28,19 +28,18 @@ def example(data: bytes) -> bytes:
     return tf.train.Example(features=features).SerializeToString()
 
 
-def bad_inputs(
+def invalid_inputs(
     golden: Arrays, limits: dict[str, int]
 ) -> Iterator[tuple[str, str, np.ndarray]]:
-    """What an exported model must refuse.
+    """Generate inputs that an exported model must refuse.
 
     Args:
-        golden: Good inputs, by the names in `QUESTIONS`.
-        limits: `max_images`, `max_image_bytes` and `max_image_pixels`. Limits that are
-            too large to go beyond here are left out.
+        golden: Valid inputs, by the names in `SIGNATURE_INPUTS`.
+        limits: `max_images`, `max_image_bytes` and `max_image_pixels`. Larger
+            limits than `LARGE` are not tested.
 
     Yields:
-        What is wrong, the name of the golden array that stands there otherwise, and
-        the batch.
+        What is wrong, the name of the golden array that it replaces, and the batch.
     """
     for key in ("files", "images", "pixels", "examples"):
         one = golden[key][:1]
@@ -53,15 +52,15 @@ def bad_inputs(
         yield text, "files", _batch(data)
         yield f"an example of {text}", "examples", _batch(example(data))
     yield "an example without an image", "examples", _batch(b"")
-    yield "bytes that are no example", "examples", _batch(b"no example")
+    yield "bytes that are not an example", "examples", _batch(b"no example")
 
 
 def _bad_files(png: bytes, limits: dict[str, int]) -> Iterator[tuple[str, bytes]]:
-    """No images, and images that are good but for a limit."""
+    """Files that are not images, and images beyond a limit."""
     import tensorflow as tf
 
     yield "an empty file", b""
-    yield "bytes that are no image", b"no image"
+    yield "bytes that are not an image", b"no image"
     yield "half a file", png[: len(png) // 2]
     if limits["max_image_bytes"] < LARGE:
         data = png.ljust(limits["max_image_bytes"] + 1, b"\0")

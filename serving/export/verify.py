@@ -1,8 +1,8 @@
-"""Asks a SavedModel what the Keras model was asked, in a process without Keras.
+"""Compare a SavedModel with the Keras model, in a process without Keras.
 
-`verified` starts `python -m serving.export.verify FOLDER GOLDEN` as a process of its
-own. That process loads the folder into a session, as servers do, runs every warm-up
-record, compares the answers of every signature, and sees that bad input is refused.
+`verified` starts `python -m serving.export.verify FOLDER GOLDEN`. That process loads
+the folder into a session, as servers do, runs every warm-up record, compares the
+outputs of every signature, and checks that invalid input is refused.
 """
 
 import json
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ExportError
+from ..commandline import CommandError
 from . import warmup_records
 from .numeric_agreement import Disagreement, difference
-from .verification_inputs import QUESTIONS, Arrays, bad_inputs, example
+from .verification_inputs import SIGNATURE_INPUTS, Arrays, example, invalid_inputs
 
 SECONDS = 1800
 BATCH = 8
@@ -28,12 +28,12 @@ BATCH = 8
 def verified(
     folder: pathlib.Path, golden: Arrays, tolerance: float, limits: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Compares a SavedModel with golden answers, in a fresh process.
+    """Compare a SavedModel with golden answers, in a fresh process.
 
     Args:
         folder: A version with its warm-up records.
-        golden: As `live.golden_answers` gives them.
-        tolerance: How far a probability may be from the golden one.
+        golden: From `keras_model.golden_answers`.
+        tolerance: Of a probability.
         limits: `max_images`, `max_image_bytes` and `max_image_pixels`, which the graph
             must enforce.
 
@@ -41,7 +41,7 @@ def verified(
         `images`, `max_difference` of a probability, `top1` agreement from 0 to 1.
 
     Raises:
-        ExportError: It does not agree, or cannot be loaded.
+        CommandError: It does not agree, or cannot be loaded.
         OSError: The golden answers cannot be written.
     """
     with tempfile.TemporaryDirectory() as scratch:
@@ -62,17 +62,17 @@ def verified(
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
         )
     if result.returncode:
-        told = result.stdout.strip() or result.stderr.strip()
-        reason = told.splitlines()[-1] if told else f"exit {result.returncode}"
-        raise ExportError(
-            f"the written model must answer as the Keras model does: {reason}; "
+        output = result.stdout.strip() or result.stderr.strip()
+        reason = output.splitlines()[-1] if output else f"exit {result.returncode}"
+        raise CommandError(
+            f"the written model must agree with the Keras model: {reason}; "
             "nothing was published"
         )
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def main(argv: list[str]) -> int:
-    """Compares FOLDER with GOLDEN; prints the agreement as JSON, or what is wrong."""
+    """Compare FOLDER with GOLDEN; print the agreement as JSON, or the error."""
     folder, golden_path = argv
     for name in ("keras", "keras_vit"):
         sys.modules[name] = None  # type: ignore[assignment]  # an import fails
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
     try:
         served = _Served(pathlib.Path(folder))
         _run_warmup(served)
-        _refuse(served, golden, settings["limits"])
+        _check_refused(served, golden, settings["limits"])
         print(json.dumps(_compare(served, golden, **settings)))
     except (Disagreement, tf.errors.OpError) as error:
         print(str(getattr(error, "message", error)).splitlines()[0])
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
 
 
 class _Served:
-    """A SavedModel in a session, which is what TensorFlow Serving runs it in."""
+    """A SavedModel in a session, as TensorFlow Serving runs it."""
 
     def __init__(self, folder: pathlib.Path):
         import tensorflow as tf
@@ -109,8 +109,8 @@ class _Served:
             for name, signature in loaded.signature_def.items()
             if not name.startswith("__")
         }
-        if unknown := self.signatures.keys() - QUESTIONS:
-            raise Disagreement(f"nobody checks {', '.join(sorted(unknown))}")
+        if unknown := self.signatures.keys() - SIGNATURE_INPUTS:
+            raise Disagreement(f"unknown signatures: {', '.join(sorted(unknown))}")
 
     def run(self, name: str, inputs: Mapping[str, Any]) -> Arrays:
         signature = self.signatures[name]
@@ -126,16 +126,16 @@ def _run_warmup(served: _Served) -> None:
         try:
             served.run(signature, inputs)
         except tf.errors.OpError as error:
-            told = error.message.splitlines()[0]
-            raise Disagreement(f"a warm-up record of {signature}: {told}") from None
+            reason = error.message.splitlines()[0]
+            raise Disagreement(f"a warm-up record of {signature}: {reason}") from None
 
 
-def _refuse(served: _Served, golden: Arrays, limits: dict[str, int]) -> None:
+def _check_refused(served: _Served, golden: Arrays, limits: dict[str, int]) -> None:
     import tensorflow as tf
 
-    for text, key, batch in bad_inputs(golden, limits):
+    for text, key, batch in invalid_inputs(golden, limits):
         for name in served.signatures:
-            alias, fed = QUESTIONS[name]
+            alias, fed = SIGNATURE_INPUTS[name]
             if fed != key:
                 continue
             try:
@@ -150,12 +150,14 @@ def _compare(
 ) -> dict[str, Any]:
     size = min(BATCH, limits["max_images"])
     largest = max(
-        difference(name, _ask(served, name, golden, size), golden, tolerance)
+        difference(name, _outputs(served, name, golden, size), golden, tolerance)
         for name in served.signatures
     )
-    alone = _ask(served, "serve_pixels", golden, 1)
-    largest = max(largest, difference("serve_pixels", alone, golden, tolerance))
-    best = alone["probabilities"].argmax(axis=1) == golden["outputs"].argmax(axis=1)
+    one_by_one = _outputs(served, "serve_pixels", golden, 1)
+    largest = max(largest, difference("serve_pixels", one_by_one, golden, tolerance))
+    best = one_by_one["probabilities"].argmax(axis=1) == golden["outputs"].argmax(
+        axis=1
+    )
     return {
         "images": len(golden["files"]),
         "max_difference": largest,
@@ -163,9 +165,9 @@ def _compare(
     }
 
 
-def _ask(served: _Served, name: str, golden: Arrays, size: int) -> Arrays:
-    """A signature's answers about all golden images, `size` of them in a request."""
-    alias, key = QUESTIONS[name]
+def _outputs(served: _Served, name: str, golden: Arrays, size: int) -> Arrays:
+    """A signature's outputs for all golden images, `size` of them per request."""
+    alias, key = SIGNATURE_INPUTS[name]
     batches = [
         served.run(name, {alias: golden[key][start : start + size]})
         for start in range(0, len(golden[key]), size)

@@ -1,9 +1,9 @@
-"""Warm-up records: what a server runs before it answers with a version.
+"""Warm-up records: requests that a server runs before a version is ready.
 
-TensorFlow Serving refuses a version of which one record fails, so that `verify` runs
-them all. The largest batch allocates what smaller ones need too, and one image takes
-each signature through the part of the graph that is its own; with every signature at
-every batch size, ViT-B/16 took 67 s to load on two cores.
+TensorFlow Serving refuses a version if one record fails, so `verify` runs them all. The
+largest batch covers the memory of smaller ones, and one image the part of the graph
+that belongs to each other signature; with every signature at every batch size, ViT-B/16
+took 67 s to load on two cores.
 """
 
 import itertools
@@ -24,11 +24,11 @@ Request = tuple[str, int]
 def requests(
     signatures: Iterable[str], batch_sizes: Sequence[int], kind: str
 ) -> list[Request]:
-    """The signature and the number of images of each record.
+    """List the signature and the number of images of each record.
 
     Args:
         signatures: Names.
-        batch_sizes: Numbers of images that the model is run with, ascending.
+        batch_sizes: Ascending.
         kind: As `ExportOptions.warmup`.
     """
     if kind == "full":
@@ -39,12 +39,12 @@ def requests(
 def write(
     folder: pathlib.Path, records: Iterable[Request], signatures: Mapping[str, Any]
 ) -> None:
-    """Writes the file of warm-up records of a version.
+    """Write the warm-up records of a version.
 
     Args:
         folder: The version.
-        records: As `requests` gives them; the first 1000 are kept.
-        signatures: As `manifest.signature_specs` gives them.
+        records: From `requests`; the first 1000 are kept.
+        signatures: From `manifest.signature_specs`.
     """
     import tensorflow as tf
 
@@ -69,7 +69,7 @@ def _log(signature: str, inputs: Mapping[str, Any], size: int) -> Any:
     else:
         request = log.predict_log.request
         for name, spec in inputs.items():
-            # One value stands for all of them, which keeps the file small.
+            # A single value is broadcast, which keeps the file small.
             value = [_png()] * size if spec["dtype"] == "string" else 0
             shape = [size, *spec["shape"][1:]]
             tensor = tf.make_tensor_proto(value, spec["dtype"], shape)
@@ -79,7 +79,7 @@ def _log(signature: str, inputs: Mapping[str, Any], size: int) -> Any:
 
 
 def read(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The warm-up records of a version: the signature's name, and its inputs."""
+    """Read the warm-up records of a version: signature names and inputs."""
     import tensorflow as tf
     from tensorflow_serving.apis import prediction_log_pb2
 
@@ -97,7 +97,7 @@ def read(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _png() -> bytes:
-    """The smallest file that every part of the graph runs on: 8x8 pixels, black."""
+    """A small valid image: 8x8 black pixels."""
     import tensorflow as tf
 
     return tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()

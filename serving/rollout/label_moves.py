@@ -1,34 +1,35 @@
-"""Moves labels between versions without a lost request: load, point, then unload.
+"""Move labels between versions without losing a request: load, relabel, unload.
 
-A server takes a label only for a version that it has loaded, and a request of a label
-needs its version until the label points elsewhere. Moving one is therefore up to three
-changes of the model config file, each made once the server is seen to have followed:
+A server accepts a label only for a version that it has loaded, and requests with a
+label need its version until the label points elsewhere. Moving a label therefore takes
+up to three changes of the model config file, each after the server has followed the
+one before:
 
-1. the version is served, the label stays where it is;
-2. the label points to it;
-3. what no label points to is served no more.
+1. load the version, without moving the label;
+2. point the label to it;
+3. unload the versions that no label points to.
 
-Without the address of a server to look at, 2 and 3 are one change, and where 1 is
-needed it is all that is done; the same command, given again once the version is
-AVAILABLE, does the rest.
+Without the address of a server, 2 and 3 are one change, and if 1 is needed, nothing
+else is done; running the same command again once the version is AVAILABLE does the
+rest.
 
-What is served is what has a label. Three labels have a meaning:
+Exactly the versions with a label are served. Three labels have a meaning:
 
-    stable    what clients ask for
-    canary    what is being tried; any other name does as well
-    previous  what was stable before, kept loaded so that going back takes one step
+    stable    the version for clients
+    canary    the version that is being tried; any other name works too
+    previous  the former stable version, kept loaded so that a rollback takes one step
 
-A request without a version or label goes to the newest version that is loaded, and that
-is the canary while there is one: clients that must not meet it ask for `stable`.
+A request without a version or label goes to the newest version that is loaded, which is
+the canary while there is one: clients that must not reach it ask for `stable`.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import ExportError
+from ..commandline import CommandError
 from . import model_config
-from .served_model import Target
+from .served_model import ServedModel
 from .versions import version_folder, versions
 
 STABLE = "stable"
@@ -36,66 +37,65 @@ PREVIOUS = "previous"
 
 
 def check(
-    target: Target, label: str | None = None, served_from: str | None = None
+    target: ServedModel, label: str | None = None, served_from: str | None = None
 ) -> None:
-    """Refuses a label or a config file that cannot be used, before anything is done.
+    """Check a label and a config file before anything is changed.
 
     Args:
         target: The model.
-        label: The label that is asked for.
-        served_from: The folder as the server sees it.
+        label: The label.
+        served_from: Path of the folder on the server.
 
     Raises:
-        ExportError: The file is none, or says otherwise; the label is kept for
-            `rollback`; or the server cannot be asked, or cannot know the file.
+        CommandError: The file is invalid or contradicts `served_from`; the label is
+            reserved for `rollback`; or the server does not answer, or cannot have been
+            started with the file.
     """
     if label == PREVIOUS:
-        raise ExportError(f"the label {PREVIOUS} is what rollback goes back to")
+        raise CommandError(f"the label {PREVIOUS} is reserved for rollback")
     if label is not None and not re.fullmatch("[^/:]+", label):
-        raise ExportError(f"a label has no / and no :. Received: {label!r}")
+        raise CommandError(f"a label must not contain / or :. Received: {label!r}")
     if not target.config.parent.is_dir():
-        raise ExportError(f"{target.config}: there is no such folder")
+        raise CommandError(f"{target.config}: there is no such folder")
     model = model_config.entry(model_config.read(target.config), target.name)
     if served_from and not served_from.startswith("/"):
-        raise ExportError(f"--served-from must begin with /. Received: {served_from}")
+        raise CommandError(f"--served_from must begin with /. Received: {served_from}")
     if model and served_from and model.base_path != served_from:
-        raise ExportError(
+        raise CommandError(
             f"{target.config}: {target.name} is served from {model.base_path}. "
-            f"Received: --served-from {served_from}"
+            f"Received: --served_from {served_from}"
         )
     if target.rest:
-        from . import (
-            server_status,  # the client is needed by those who name a server only
-        )
+        from . import server_status  # needs the client, other commands do not
 
         if not target.config.exists():
-            raise ExportError(
+            raise CommandError(
                 f"{target.config}: no such file: the server at {target.rest} cannot "
                 "have been started with it"
             )
         server_status.states(target.rest, target.name)
 
 
-def labels_of(target: Target) -> dict[str, int]:
-    """Version numbers by label, as the config file has them."""
+def labels_of(target: ServedModel) -> dict[str, int]:
+    """Version numbers by label, from the config file."""
     model = model_config.entry(model_config.read(target.config), target.name)
     return dict(model.version_labels) if model else {}
 
 
 def add(
-    target: Target, version: int, label: str | None, served_from: str | None
+    target: ServedModel, version: int, label: str | None, served_from: str | None
 ) -> None:
-    """Puts a version into the config file, with a label or as the policy has it.
+    """Add a version to the config file, and give it a label.
 
     Args:
         target: The model; it gets an entry if it has none.
         version: The version.
-        label: Its label. Without one it is served if the policy says so.
-        served_from: The folder as the server sees it; default: its absolute path.
+        label: Its label; without one, the entry's policy decides whether it is served.
+        served_from: Path of the folder on the server; default: its absolute path.
 
     Raises:
-        ExportError: There is no such version, the file cannot be changed, or the server
-            cannot load the version or did not follow in time.
+        CommandError: There is no such version, the file cannot be changed, or the
+            server cannot load the version or did not follow in time.
     """
     check(target, label, served_from)
     version_folder(target.folder, version)
@@ -117,13 +117,13 @@ def add(
         print(f"to serve it: {target.serve_command(has_labels=bool(label))}")
 
 
-def _move(target: Target, label: str, version: int) -> None:
-    """Points a label to a version of a model that has an entry."""
+def _move(target: ServedModel, label: str, version: int) -> None:
+    """Point a label to a version of a model that has an entry."""
     labels = labels_of(target)
     moved = {label: version}
     others = [number for number in versions(target.folder) if number != version]
     if not labels and label != STABLE and others:
-        # The first label. What was served without one is what clients know.
+        # The first label: clients know the version that was served without one.
         moved[STABLE] = others[-1]
     before = labels.get(STABLE, version)
     if label == STABLE and before != version:
@@ -134,16 +134,16 @@ def _move(target: Target, label: str, version: int) -> None:
     _change(target, {**labels, **moved})
 
 
-def roll_back(target: Target) -> None:
-    """Points every label of the stable version to the one that was stable before.
+def roll_back(target: ServedModel) -> None:
+    """Point every label of the stable version to the previously stable one.
 
     Raises:
-        ExportError: There is none, or the server did not follow in time.
+        CommandError: There is none, or the server did not follow in time.
     """
     labels = labels_of(target)
     check(target)
     if STABLE not in labels or PREVIOUS not in labels:
-        raise ExportError(
+        raise CommandError(
             f"{target.config}: {target.name} has no label {PREVIOUS} to go back to; "
             "`promote --version N` makes any version stable"
         )
@@ -154,14 +154,14 @@ def roll_back(target: Target) -> None:
         _change(target, moved)
 
 
-def _change(target: Target, labels: dict[str, int]) -> None:
-    """Gives the model these labels, step by step."""
+def _change(target: ServedModel, labels: dict[str, int]) -> None:
+    """Give the model these labels, step by step."""
     with _entry(target) as model:
         before = dict(model.version_labels)
         serves = set(model_config.served(model, versions(target.folder)))
         moved = {name: n for name, n in labels.items() if before.get(name) != n}
         missing = set(moved.values()) - serves
-        # A label that is new may be taken before its version is loaded; see docker/.
+        # A server may accept a new label before its version is loaded; see docker/.
         late = [name for name in moved if name in before and moved[name] in missing]
         if late or (missing and target.rest):
             model_config.serve(model, serves | missing)
@@ -181,9 +181,9 @@ def _change(target: Target, labels: dict[str, int]) -> None:
     print(f"{target.name}: {shown}")
 
 
-def _follow(target: Target, labels: dict[str, int], moved: dict[str, int]) -> None:
-    """Waits until a server has loaded the versions, then until it has the labels."""
-    from . import server_status  # the client is needed by those who name a server only
+def _follow(target: ServedModel, labels: dict[str, int], moved: dict[str, int]) -> None:
+    """Wait until a server has loaded the versions, then until it has the labels."""
+    from . import server_status
 
     for version in sorted(set(moved.values())):
         server_status.wait_available(str(target.rest), target.name, version)
@@ -194,28 +194,28 @@ def _follow(target: Target, labels: dict[str, int], moved: dict[str, int]) -> No
 
 
 @contextmanager
-def _undone_on_failure(target: Target) -> Iterator[None]:
-    """Gives the model the entry back that it had, should the block fail.
+def _undone_on_failure(target: ServedModel) -> Iterator[None]:
+    """Restore the model's entry if the block fails.
 
-    Until the last change of a move, what was served before still is: a server can go
-    back from each of them.
+    Until the last change of a move, the old versions are still served, so that a server
+    can return from each of them.
     """
     before = model_config.entry(model_config.read(target.config), target.name)
     try:
         yield
-    except BaseException:  # an interrupt too: moves wait for minutes
+    except BaseException:  # an interrupt too, since moves wait for minutes
         with model_config.changing(target.config) as config:
             model_config.put_entry(config, target.name, before)
         raise
 
 
 @contextmanager
-def _entry(target: Target) -> Iterator[model_config.ModelConfig]:
+def _entry(target: ServedModel) -> Iterator[model_config.ModelConfig]:
     with model_config.changing(target.config) as config:
         model = model_config.entry(config, target.name)
         if model is None:
             there = ", ".join(m.name for m in config.model_config_list.config) or "none"
-            raise ExportError(
+            raise CommandError(
                 f"{target.config}: has no model {target.name}. There are: {there}"
             )
         yield model

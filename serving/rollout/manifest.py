@@ -1,13 +1,11 @@
-"""`manifest.json` of a version: where it comes from, what it answers, its checksums."""
+"""`manifest.json` of a version: its source, model, verification and checksums."""
 
 import hashlib
 import json
 import pathlib
 from typing import Any
 
-from ..errors import ExportError
-
-# TensorFlow Serving leaves what is in assets.extra alone.
+# TensorFlow Serving ignores assets.extra.
 PATH = pathlib.PurePath("assets.extra", "manifest.json")
 FORMAT = 1
 
@@ -15,11 +13,11 @@ Manifest = dict[str, Any]
 
 
 def write(folder: pathlib.Path, facts: Manifest) -> Manifest:
-    """Writes the manifest, with the size and sha256 of every other file.
+    """Write the manifest, with the size and sha256 of every other file.
 
     Args:
         folder: A version that is complete but for its manifest.
-        facts: What is to be told about it, in that order.
+        facts: Its other entries, in order.
 
     Returns:
         The manifest.
@@ -32,39 +30,28 @@ def write(folder: pathlib.Path, facts: Manifest) -> Manifest:
     return manifest
 
 
-def read(folder: pathlib.Path) -> Manifest | None:
-    """The manifest of a version; None where there is none.
-
-    Raises:
-        ExportError: It cannot be read, or is of another format.
-    """
-    path = folder / PATH
+def read_if_valid(folder: pathlib.Path) -> Manifest | None:
+    """Read the manifest of a version; None without a readable one."""
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        manifest = json.loads((folder / PATH).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    except (OSError, ValueError) as error:
-        raise ExportError(f"{path}: not readable: {error}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ExportError(f"{path}: not a manifest of format {FORMAT}")
-    return manifest
+    valid = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return manifest if valid else None
 
 
 def damage(folder: pathlib.Path) -> list[str]:
-    """What of a version's files is not as it was when it was published.
+    """Compare the files of a version with the checksums in its manifest.
 
     Args:
         folder: The version.
 
     Returns:
-        A sentence for each file that is missing, changed or new; none is good.
-
-    Raises:
-        ExportError: There is no readable manifest.
+        A line for each file that is missing, changed or new.
     """
-    manifest = read(folder)
+    manifest = read_if_valid(folder)
     if manifest is None:
-        raise ExportError(f"{folder}: has no {PATH}, so that nothing can be compared")
+        return [f"{PATH}: missing or not readable"]
     before, now = manifest["files"], _digests(folder)
     return [
         *(f"{name}: missing" for name in before if name not in now),
@@ -84,14 +71,14 @@ def sha256_of(path: pathlib.Path) -> str:
 
 
 def labels_entry(names: list[str]) -> Manifest:
-    """What the manifest tells about class names; the sha256 is of one name a line."""
+    """The manifest's entry for class names; the sha256 is of one name per line."""
     text = "".join(f"{name}\n" for name in names)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return {"count": len(names), "sha256": digest, "names": names}
 
 
 def signature_specs(folder: pathlib.Path) -> dict[str, Any]:
-    """The signatures of a SavedModel, as it declares them.
+    """Read the signatures that a SavedModel declares.
 
     Args:
         folder: It holds `saved_model.pb`.
@@ -111,7 +98,7 @@ def signature_specs(folder: pathlib.Path) -> dict[str, Any]:
             "outputs": _tensors(signatures[name].outputs),
         }
         for name in sorted(signatures)
-        if not name.startswith("__")  # of TensorFlow's own
+        if not name.startswith("__")  # TensorFlow's own
     }
 
 

@@ -1,15 +1,13 @@
-"""TensorFlow Serving's model config file: read, changed by one writer, replaced whole.
+"""TensorFlow Serving's model config file: read and replaced atomically.
 
 The file is the only place that says which versions are served and where labels point.
-It is replaced by a rename, so that a server reads the old one or the new one. In a
-container mount its folder: a mounted file would stay the old one.
+In a container mount its folder: a file that is mounted itself stays the old one.
 """
 
 import contextlib
 import os
 import pathlib
 import re
-import shutil
 from collections.abc import Iterator
 
 from google.protobuf import text_format
@@ -18,32 +16,33 @@ from tensorflow_serving.config.model_server_config_pb2 import (
     ModelServerConfig,
 )
 
-from ..errors import ExportError
-from .versions import flush, one_writer
+from ..atomic_write import write_atomically
+from ..commandline import CommandError
+from .versions import one_writer
 
 PLATFORM = "tensorflow"
 
 
 def read(path: pathlib.Path) -> ModelServerConfig:
-    """Reads a model config file; one that does not exist is empty.
+    """Read a model config file; a missing one is empty.
 
     Raises:
-        ExportError: It is none, or cannot be read.
+        CommandError: It is invalid, or cannot be read.
     """
     return _parse(path, _text(path))
 
 
 @contextlib.contextmanager
 def changing(path: pathlib.Path) -> Iterator[ModelServerConfig]:
-    """Gives the file's message to change; it is written when the block ends well.
+    """Change the file in a block; it is written when the block succeeds.
 
-    Comments at the head of the file stay.
+    Comments at the head of the file are kept.
 
     Args:
-        path: The file; made when it does not exist.
+        path: The file; created if missing.
 
     Raises:
-        ExportError: It is no model config file, has comments that would be lost, or
+        CommandError: It is invalid, has comments that would be lost, or
             cannot be written.
     """
     path = pathlib.Path(os.path.realpath(path))  # a link stays one
@@ -56,13 +55,14 @@ def changing(path: pathlib.Path) -> Iterator[ModelServerConfig]:
             if config.SerializeToString(deterministic=True) != before:
                 if not path.exists():
                     print(f"{path}: a new file, for a server's --model_config_file")
-                _replace(path, _head(path, text) + text_format.MessageToString(config))
+                text = _head(path, text) + text_format.MessageToString(config)
+                write_atomically(path, text.encode())
     except OSError as error:
-        raise ExportError(f"{path}: cannot be written: {error.strerror}") from None
+        raise CommandError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def entry(config: ModelServerConfig, name: str) -> ModelConfig | None:
-    """A model's entry; None if there is none."""
+    """Find a model's entry, if any."""
     for model in config.model_config_list.config:
         if model.name == name:
             return model
@@ -70,14 +70,14 @@ def entry(config: ModelServerConfig, name: str) -> ModelConfig | None:
 
 
 def add_entry(config: ModelServerConfig, name: str, base_path: str) -> ModelConfig:
-    """A new entry of a model, of which the newest version is served."""
+    """Add the entry of a model, whose newest version is served."""
     return config.model_config_list.config.add(
         name=name, base_path=base_path, model_platform=PLATFORM
     )
 
 
 def put_entry(config: ModelServerConfig, name: str, model: ModelConfig | None) -> None:
-    """Gives a model this entry, or none."""
+    """Replace a model's entry, or remove it."""
     entries = config.model_config_list.config
     present = entry(config, name)
     if model is not None:
@@ -87,11 +87,11 @@ def put_entry(config: ModelServerConfig, name: str, model: ModelConfig | None) -
 
 
 def served(model: ModelConfig, versions: list[int]) -> list[int]:
-    """The versions that an entry's policy has a server load.
+    """The versions that a server loads by an entry's policy.
 
     Args:
         model: The entry.
-        versions: Those on the disk, ascending.
+        versions: The versions on the disk, ascending.
     """
     policy = model.model_version_policy
     match policy.WhichOneof("policy_choice"):
@@ -103,7 +103,7 @@ def served(model: ModelConfig, versions: list[int]) -> list[int]:
 
 
 def serve(model: ModelConfig, versions: set[int]) -> None:
-    """Has a server load these versions and no others; the policy `all` stays."""
+    """Make a server load exactly these versions; the policy `all` stays."""
     policy = model.model_version_policy
     if policy.WhichOneof("policy_choice") != "all":
         policy.specific.ClearField("versions")
@@ -116,7 +116,7 @@ def _text(path: pathlib.Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"{path}: cannot be read: {error}") from None
+        raise CommandError(f"{path}: cannot be read: {error}") from None
 
 
 def _parse(path: pathlib.Path, text: str) -> ModelServerConfig:
@@ -124,34 +124,23 @@ def _parse(path: pathlib.Path, text: str) -> ModelServerConfig:
         config = text_format.Parse(text, ModelServerConfig())
     except text_format.ParseError as error:
         reason = " ".join(str(error).split())
-        raise ExportError(f"{path}: no model config file: {reason}") from None
+        raise CommandError(f"{path}: not a model config file: {reason}") from None
     if config.WhichOneof("config") == "custom_model_config":
-        raise ExportError(f"{path}: has no model_config_list but a custom config")
+        raise CommandError(
+            f"{path}: must have a model_config_list. Received: a custom_model_config"
+        )
     return config
 
 
 def _head(path: pathlib.Path, text: str) -> str:
-    """The comments and empty lines that the file begins with."""
+    """The comments and empty lines at the head of the file."""
     match = re.match(r"(?:[ \t]*(?:#.*)?\n)*", text)
     head = match[0] if match else ""
-    # Without what stands in quotes, where # is a character as any other.
+    # Quoted text may contain a #.
     rest = re.sub(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', "", text[len(head) :])
     if "#" in rest:
-        raise ExportError(
+        raise CommandError(
             f"{path}: has comments between its fields, which would be lost; move them "
             "to the head of the file"
         )
     return head
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        if path.exists():
-            shutil.copymode(path, beside)
-        flush(beside)
-        os.replace(beside, path)
-        flush(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which served model a command is about: its folder, config file, name and server."""
+"""The served model that a command is about: folder, config file, name, server."""
 
 import argparse
 import pathlib
@@ -6,14 +6,14 @@ import shlex
 from typing import Any, NamedTuple
 
 
-class Target(NamedTuple):
-    """A served model: where its versions are, and what says which are served.
+class ServedModel(NamedTuple):
+    """A served model: its versions, and the config file that says which are served.
 
     Attributes:
         folder: The model's folder.
         config: The server's model config file.
         name: The model's name in it.
-        rest: URL of the server's REST interface, if it is to be watched.
+        rest: URL of the server's REST interface, to wait for it.
     """
 
     folder: pathlib.Path
@@ -22,18 +22,18 @@ class Target(NamedTuple):
     rest: str | None
 
     def command(self, version: int, label: str) -> str:
-        """The command line that gives a version a label."""
+        """The command line that moves a label to a version."""
         return (
             f"python -m serving promote {self.folder} --config {self.config} "
             f"--name {self.name} --version {version} --to {label}"
         )
 
     def serve_command(self, has_labels: bool) -> str:
-        """The command line of a local server that follows the config file.
+        """The command line of a local server that polls the config file.
 
         Args:
-            has_labels: Whether labels are in the file when a server starts, which takes
-                one for a version that it has yet to load only if it is told to.
+            has_labels: Whether the file has labels when the server starts; it accepts
+                labels of versions that are not loaded yet only with a flag.
         """
         flags = [
             f"--model_config_file={self.config}",
@@ -44,17 +44,17 @@ class Target(NamedTuple):
 
 
 def local_folder(text: str) -> pathlib.Path:
-    """A path on this machine, for argparse."""
+    """The type of an argument: a path on this machine."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            "must be a folder of this machine, where a version can appear in one "
-            f"step. Received: {text}. Copy versions from there, saved_model.pb last"
+            "must be a folder on this machine, where a version can appear atomically. "
+            f"Received: {text}. Copy versions from there, saved_model.pb last"
         )
     return pathlib.Path(text)
 
 
 def add_arguments(group: Any, required: bool = False) -> None:
-    """Adds the flags that make a `Target`, but for --rest.
+    """Add the flags of a `ServedModel`, except --rest.
 
     Args:
         group: A parser or a group of one.
@@ -73,7 +73,7 @@ def add_arguments(group: Any, required: bool = False) -> None:
 
 
 def add_rest(group: Any, purpose: str) -> None:
-    """Adds the address of a server to look at, and what for."""
+    """Add the address of a server, and what it is used for."""
     group.add_argument(
         "--rest",
         metavar="URL",
@@ -82,17 +82,17 @@ def add_rest(group: Any, purpose: str) -> None:
 
 
 def add_served_from(group: Any) -> None:
-    """Adds the flag that a model's new entry in the config file needs."""
+    """Add the flag for a model's new entry in the config file."""
     group.add_argument(
-        "--served-from",
+        "--served_from",
         metavar="PATH",
-        help="the folder as the server sees it, in a container for example, where the "
-        "config file has no such model yet; default: its absolute path",
+        help="path of the folder on the server, such as in a container, for a model "
+        "that is new in the config file; default: its absolute path",
     )
 
 
-def target_of(arguments: argparse.Namespace, folder: pathlib.Path) -> Target:
-    """The target that the flags of `add_arguments` name."""
+def served_model_of(arguments: argparse.Namespace, folder: pathlib.Path) -> ServedModel:
+    """The target that the flags of `add_arguments` describe."""
     name = arguments.name or folder.absolute().name
-    rest = getattr(arguments, "rest", None)  # not a flag of every command
-    return Target(folder, arguments.config, name, rest)
+    rest = getattr(arguments, "rest", None)  # only some commands have this flag
+    return ServedModel(folder, arguments.config, name, rest)

@@ -1,4 +1,4 @@
-"""Watches a server over REST until it has loaded a version, or taken a label."""
+"""Wait over REST until a server has loaded a version or moved a label."""
 
 import time
 from collections.abc import Callable
@@ -7,17 +7,17 @@ from rich.console import Console
 
 from ..client import InvalidArgument, NotFound, RestClient, ServingError, Unavailable
 from ..client.responses import VersionStatus
-from ..errors import ExportError
+from ..commandline import CommandError
 
 WAIT_SECONDS = 600.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 def states(url: str, name: str) -> dict[int, VersionStatus]:
-    """What a server says about a model's versions, by number; none if it has no such.
+    """The states of a model's versions on a server, by number; empty without the model.
 
     Raises:
-        ExportError: It cannot be asked.
+        CommandError: The server does not answer.
     """
     try:
         with RestClient(url, name) as client:
@@ -25,20 +25,20 @@ def states(url: str, name: str) -> dict[int, VersionStatus]:
     except NotFound:
         return {}
     except (ServingError, ValueError) as error:
-        raise ExportError(f"{url}: {error}") from None
+        raise CommandError(f"{url}: {error}") from None
 
 
 def wait_available(url: str, name: str, version: int) -> None:
-    """Returns once a server has loaded a version.
+    """Wait until a server has loaded a version.
 
     Raises:
-        ExportError: It cannot load it, or has not in time.
+        CommandError: It cannot load it, or not in time.
     """
 
     def loaded() -> bool:
         status = states(url, name).get(version)
         if status and status.state == "END" and status.error_code != "OK":
-            raise ExportError(
+            raise CommandError(
                 f"{url}: cannot load version {version} of {name}: "
                 f"{status.error_message}"
             )
@@ -48,10 +48,10 @@ def wait_available(url: str, name: str, version: int) -> None:
 
 
 def wait_points(url: str, name: str, label: str, version: int) -> None:
-    """Returns once a server answers a label's requests with a version.
+    """Wait until a label on a server is a version.
 
     Raises:
-        ExportError: It does not in time.
+        CommandError: It is not in time.
     """
 
     def points() -> bool:
@@ -59,9 +59,9 @@ def wait_points(url: str, name: str, label: str, version: int) -> None:
             with RestClient(url, name, label=label) as client:
                 return client.metadata().version == version
         except (InvalidArgument, NotFound, Unavailable):
-            return False  # it has not seen the file yet
+            return False  # it has not read the file yet
         except ServingError as error:
-            raise ExportError(f"{url}: {error}") from None
+            raise CommandError(f"{url}: {error}") from None
 
     _wait(points, f"waiting until {url} has version {version} as {label} of {name}")
 
@@ -74,8 +74,8 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
     with console.status(what):
         while not condition():
             if time.monotonic() > deadline:
-                raise ExportError(
-                    f"{what}: given up after {WAIT_SECONDS:g} s. Does it read the file "
-                    "that was changed (--model_config_file_poll_wait_seconds)?"
+                raise CommandError(
+                    f"{what}: timed out after {WAIT_SECONDS:g} s. Does the server poll "
+                    "the config file (--model_config_file_poll_wait_seconds)?"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)

@@ -1,12 +1,12 @@
-"""A model's folder on the disk: versions that appear whole, one writer at a time.
+"""A model's folder on the disk: versions appear atomically, one writer at a time.
 
     FOLDER/3/            a version; only names that are numbers count for a server
-    FOLDER/.staging-*    a version that is being written, or what a killed export left
-    FOLDER/.removed-3    a version that was taken away; its number is not used again
-    FOLDER/.lock         locked by the one process that writes
+    FOLDER/.staging-*    a version that is being written, or left by a killed export
+    FOLDER/.removed-3    a version that was removed; its number is not reused
+    FOLDER/.lock         locked by the writing process
 
-The kernel gives the lock back when its holder dies, however it dies. Whoever holds it
-may therefore delete every `.staging-*` there is.
+The kernel releases the lock when its holder dies. Whoever holds it may therefore delete
+every `.staging-*`.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator
 
-from ..errors import ExportError
+from ..atomic_write import fsync
+from ..commandline import CommandError
 
 STAGING = ".staging-"
 REMOVED = ".removed-"
@@ -27,14 +28,14 @@ LARGEST = 2**63 - 1  # TensorFlow Serving reads the name as an int64
 
 
 def version_folders(base_path: pathlib.Path) -> dict[int, pathlib.Path]:
-    """The versions in a model's folder, as TensorFlow Serving finds them.
+    """Find the versions in a model's folder as TensorFlow Serving does.
 
     Args:
-        base_path: A folder with one sub-folder for each version. Names that are no
-            number do not count; `007` is version 7.
+        base_path: A folder with one sub-folder for each version. Names that are not
+            numbers are ignored; `007` is version 7.
 
     Returns:
-        Folders by number, ascending; none where `base_path` does not exist.
+        Folders by number, ascending; empty if `base_path` does not exist.
     """
     if not base_path.is_dir():
         return {}
@@ -45,7 +46,7 @@ def version_folders(base_path: pathlib.Path) -> dict[int, pathlib.Path]:
 
 
 def versions(base_path: pathlib.Path) -> list[int]:
-    """The version numbers in a model's folder, ascending; see `version_folders`."""
+    """List the version numbers in a model's folder, ascending."""
     return list(version_folders(base_path))
 
 
@@ -57,20 +58,20 @@ def version_folder(base_path: pathlib.Path, version: int) -> pathlib.Path:
     """The folder of a version.
 
     Raises:
-        ExportError: There is no such version.
+        CommandError: There is no such version.
     """
     folders = version_folders(base_path)
     if version not in folders:
         there = ", ".join(map(str, folders)) or "none"
-        raise ExportError(f"{base_path}: no version {version}. There are: {there}")
+        raise CommandError(f"{base_path}: no version {version}. There are: {there}")
     return folders[version]
 
 
 @contextlib.contextmanager
 def one_writer(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps other processes from writing into a folder while the block runs.
+    """Hold the write lock of a folder.
 
-    Waits for another writer to end, and says so.
+    Waits for another writer, and says so.
 
     Args:
         folder: An existing folder.
@@ -83,7 +84,7 @@ def one_writer(folder: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{folder}: waiting for another writer to end", file=sys.stderr)
+            print(f"{folder}: waiting for another writer", file=sys.stderr)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -94,22 +95,22 @@ def one_writer(folder: pathlib.Path) -> Iterator[None]:
 def staged_version(
     base_path: pathlib.Path, version: int | None = None
 ) -> Iterator[tuple[pathlib.Path, int]]:
-    """A folder to write a version into, which appears only when complete.
+    """Create a folder to write a version into, which appears only when complete.
 
-    On leaving the block all of it is flushed to the disk and renamed to its number in
-    one step: a server that watches `base_path` never sees a part, whenever the process
-    dies. Whatever is raised in the block removes the folder and publishes nothing.
+    When the block ends, all of it is flushed to the disk and renamed to its number: a
+    server that watches `base_path` never sees an incomplete version, even if the
+    process is killed. An exception in the block removes the folder.
 
     Args:
-        base_path: The model's folder; made when it does not exist.
-        version: Its number; default: one more than the largest that ever was.
+        base_path: The model's folder; created if missing.
+        version: Its number; default: one more than the largest ever used.
 
     Yields:
         The folder to write into, and the version's number.
 
     Raises:
-        ExportError: The version is or was there.
-        OSError: The folder cannot be made, written or renamed.
+        CommandError: The number is or was in use.
+        OSError: The folder cannot be created, written or renamed.
     """
     base_path.mkdir(parents=True, exist_ok=True)
     with one_writer(base_path):
@@ -121,10 +122,10 @@ def staged_version(
             yield staging, number
             for folder, _, files in os.walk(staging, topdown=False):
                 for name in files:
-                    flush(pathlib.Path(folder, name))
-                flush(pathlib.Path(folder))
+                    fsync(pathlib.Path(folder, name))
+                fsync(pathlib.Path(folder))
             staging.rename(base_path / str(number))
-            flush(base_path)
+            fsync(base_path)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -135,9 +136,9 @@ def _free_number(base_path: pathlib.Path, version: int | None) -> int:
     if version is None:
         return max([*taken, *gone], default=0) + 1
     if version in [*taken, *gone]:
-        was = "is there" if version in taken else "was there and was removed"
-        raise ExportError(
-            f"{base_path}: version {version} {was}; a version never changes, since "
+        used = "exists" if version in taken else "existed and was removed"
+        raise CommandError(
+            f"{base_path}: version {version} {used}; a version never changes, since "
             "servers do not read it again"
         )
     return version
@@ -149,24 +150,24 @@ def _removed(base_path: pathlib.Path) -> dict[int, pathlib.Path]:
 
 
 def withdraw(base_path: pathlib.Path, version: int) -> pathlib.Path:
-    """Takes a version away from the servers that watch the folder, in one step.
+    """Hide a version from the servers that watch the folder, atomically.
 
     Its files stay until `sweep`. Call it inside `one_writer`.
 
     Returns:
-        Where the files are now.
+        The hidden folder.
     """
     hidden = base_path / f"{REMOVED}{version}"
     version_folder(base_path, version).rename(hidden)
-    flush(base_path)
+    fsync(base_path)
     return hidden
 
 
 def sweep(base_path: pathlib.Path) -> None:
-    """Deletes withdrawn versions and what killed exports left.
+    """Delete withdrawn versions and the remains of killed exports.
 
-    A withdrawn version that is newer than all others stays: it holds its number. Call
-    it inside `one_writer`.
+    A withdrawn version that is newer than all others stays: it reserves its number.
+    Call it inside `one_writer`.
     """
     newest = max(versions(base_path), default=0)
     gone = _removed(base_path)
@@ -177,12 +178,3 @@ def sweep(base_path: pathlib.Path) -> None:
 def _delete(folders: Iterable[pathlib.Path]) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def flush(path: pathlib.Path) -> None:
-    """Waits until a file, or the names in a folder, would survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,8 +1,8 @@
-"""A model server for tests of the clients: its answers are set, its calls counted.
+"""A fake model server with predefined answers, and the four clients.
 
-`rest` is a handler for httpx2.MockTransport; `start` serves gRPC on a loopback port.
-Texts and numbers of the answers are those of TensorFlow Serving 2.20.0. `connected`
-builds each of the four clients, those for asyncio behind blocking methods.
+`FakeServer.rest` is a handler for httpx2.MockTransport; `start` serves gRPC on a
+loopback port. The answers are those of TensorFlow Serving 2.20.0. `connected` builds
+any of the four clients, the asyncio ones behind blocking methods.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ SIGNATURES = {
     ),
     "multi": signature(FOUR_TYPES, FOUR_TYPES),
     "nan_out": signature({"x": info("DT_FLOAT", -1)}, {"y": info("DT_FLOAT", -1, 4)}),
-    # TensorFlow's own, which clients do not show.
+    # TensorFlow's own entry, which clients hide.
     "__saved_model_init_op": signature({}, {"op": info("DT_INVALID")}),
     "echo_bytes": signature(
         {"x": info("DT_STRING", -1)}, {"blob_bytes": info("DT_STRING", -1)}
@@ -130,14 +130,14 @@ ATTENTION_JSON = """{"outputs": {
 
 
 class Failure:
-    """An answer that is an error: canonical code and words."""
+    """An error as answer: canonical code and message."""
 
     def __init__(self, code, words):
         self.code, self.words = code, words
 
 
 class Outputs:
-    """An answer of predict: the JSON text, and the arrays of the same numbers."""
+    """An answer of predict: JSON text for REST, and the same arrays for gRPC."""
 
     def __init__(self, text, arrays):
         self.text, self.arrays = text, arrays
@@ -155,11 +155,11 @@ EMBEDDED = Outputs(
 
 
 class FakeServer:
-    """Answers predict by `answers`, in order, the last one for ever.
+    """Answers predict with `answers`, in order; the last one is repeated.
 
-    `others` come before the usual answers of status and metadata. `calls` holds the
-    names of the calls, `requests` what was sent, and predict answers after `delay`, and
-    a second later from the call after `slow_after` on.
+    `others` precede the usual answers of status and metadata. `calls` holds the names
+    of the calls, `requests` the requests; predict answers after `delay`, and a second
+    later in calls after the first `slow_after`.
     """
 
     def __init__(self):
@@ -197,7 +197,7 @@ class FakeServer:
         return httpx2.Response(200, content=content)
 
     def start(self, address="127.0.0.1:0", certificate=None):
-        """Returns the grpc.Server, with TLS if there is a certificate; its address."""
+        """Start a grpc.Server, with TLS or without; returns it and its address."""
         server = grpc.server(ThreadPoolExecutor(16))
         add = prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server
         add(Predictions(self), server)
@@ -261,7 +261,7 @@ class Models(model_service_pb2_grpc.ModelServiceServicer):
 
 
 class Certificate(NamedTuple):
-    """Paths of a certificate of localhost that is its own authority, and of its key."""
+    """Paths of a self-signed certificate of localhost, and of its key."""
 
     path: Path
     key: Path
@@ -281,7 +281,7 @@ def make_certificate(folder):
 
 
 class Awaited:
-    """A client for asyncio behind blocking methods; one event loop for its life."""
+    """An asyncio client behind blocking methods, with an event loop of its own."""
 
     def __init__(self, build):
         self.runner = asyncio.Runner()
@@ -321,7 +321,7 @@ class Awaited:
 
 
 def connected(kind, where, model="tiny_vit", **kwargs):
-    """A client of one of the kinds, with blocking methods."""
+    """Create a client of one of the kinds, with blocking methods."""
     if kind.endswith("asyncio"):
         return Awaited(lambda: KINDS[kind](where, model, **kwargs))
     return KINDS[kind](where, model, **kwargs)

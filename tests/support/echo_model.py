@@ -1,8 +1,7 @@
-"""A SavedModel with the signatures of an exported one, whose answers are known.
+"""A SavedModel with the signatures of an export and predictable answers.
 
-The labels of an image are its bytes, its scores are from their number, its embedding is
-their first four;
-images that begin with "bad" are refused.
+The labels of an image are its bytes, its scores depend on their number, its embedding
+is the first four of them; images that begin with "bad" are refused.
 """
 
 import tensorflow as tf
@@ -19,7 +18,7 @@ def guarded(image_bytes):
 
 
 def save(folder):
-    """Saves the model in a folder."""
+    """Save the model in a folder."""
     module = tf.Module()
 
     @tf.function(input_signature=[IMAGES])

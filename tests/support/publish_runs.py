@@ -1,8 +1,7 @@
 """Publishes versions in a process that may be killed; see test_publish.py.
 
-publish_runs.py FOLDER COUNT [KILL_AT]: publishes COUNT versions, each of two files that
-hold the same text. With KILL_AT the process kills itself at its KILL_AT-th call that
-changes what is on the disk.
+publish_runs.py FOLDER COUNT [KILL_AT]: publishes COUNT versions of two files each. With
+KILL_AT, the process kills itself at its KILL_AT-th call that changes the file system.
 """
 
 import os
@@ -21,7 +20,7 @@ def main(base_path, count, kill_at=0):
     print("ready", flush=True)
     for _ in range(count):
         with staged_version(base_path) as (folder, _):
-            # A server that found the first file would look for the second.
+            # A server that finds the first file needs the second.
             (folder / "saved_model.pb").write_text(TEXT)
             (folder / "variables").mkdir()
             (folder / "variables" / "variables.index").write_text(TEXT)

@@ -1,14 +1,14 @@
-"""Runs a SavedModel as servers do, fed as clients feed it; pictures to feed."""
+"""Runs SavedModels as a server does, and creates inputs for them."""
 
 import numpy as np
 import tensorflow as tf
 
 
 class SavedModel:
-    """A folder in a `tf.compat.v1.Session`.
+    """A SavedModel in a `tf.compat.v1.Session`.
 
-    Its `run` feeds as TensorFlow Serving does, through the C interface: Session.run in
-    Python would compare shapes with the placeholder before the graph sees them.
+    `run` uses the C interface, as TensorFlow Serving does: Session.run in Python would
+    check shapes before the graph does.
     """
 
     def __init__(self, folder):
@@ -25,7 +25,7 @@ class SavedModel:
         }
 
     def run(self, name, array):
-        """The outputs of a signature by name, for its one input."""
+        """Compute the outputs of a signature with one input."""
         signature = self.signatures[name]
         [given] = signature.inputs.values()
         outputs = {alias: info.name for alias, info in signature.outputs.items()}
@@ -42,7 +42,7 @@ class SavedModel:
         return self.session.graph.get_tensor_by_name(name)._as_tf_output()
 
     def nodes(self, operation):
-        """All nodes of an operation, those in functions too."""
+        """Find all nodes of an operation, also in functions."""
         functions = self.graph_def.library.function
         nodes = [*self.graph_def.node, *(n for f in functions for n in f.node_def)]
         return [node for node in nodes if node.op == operation]
@@ -52,7 +52,7 @@ class SavedModel:
 
 
 def strings(values):
-    """A feed of a string input."""
+    """Create a string input."""
     return np.array(values, object)
 
 

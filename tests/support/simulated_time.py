@@ -1,11 +1,11 @@
-"""An event loop on a clock of its own: sleeping takes no time, and is exact."""
+"""An event loop with a simulated clock: sleeping takes no time, and is exact."""
 
 import asyncio
 import selectors
 
 
 class _Clock(selectors.DefaultSelector):
-    """Where an event loop waits; time passes at once when there is nothing to do."""
+    """A selector that advances the clock instead of waiting."""
 
     now = 1000.0
 
@@ -16,7 +16,7 @@ class _Clock(selectors.DefaultSelector):
 
 
 def simulated(coroutine):
-    """The result of a coroutine that waits for timers alone."""
+    """Run a coroutine that waits for timers only."""
 
     def new_loop():
         clock = _Clock()

@@ -1,4 +1,4 @@
-"""What holds for all four clients: over REST and gRPC, blocking and for asyncio."""
+"""Behaviour of all four clients: REST and gRPC, blocking and asyncio."""
 
 import functools
 import json
@@ -42,8 +42,8 @@ from serving.client import (
     VersionStatus,
     retries,
 )
-from serving.client.aio import AsyncClient
-from serving.client.blocking import BlockingClient
+from serving.client.async_client import AsyncClient
+from serving.client.blocking_client import BlockingClient
 from serving.client.steps import Pause, Work
 from serving.client.tensors import input_array
 
@@ -88,14 +88,14 @@ def connect(request, fake):
 
 @pytest.fixture
 def headers_name(connect, request):
-    """What the client calls its headers."""
+    """Name of the client's argument for headers."""
     over_grpc = request.node.callspec.params["connect"].startswith("grpc")
     return "metadata" if over_grpc else "headers"
 
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses that the clients asked for, not waited."""
+    """The pauses of the clients, recorded instead of waited for."""
     asked = []
     for kind in (BlockingClient, AsyncClient):
         perform = kind._perform
@@ -139,7 +139,7 @@ def test_classify_keeps_the_best_classes(connect):
     ]
 
 
-def test_classify_of_no_images_asks_nothing(connect, fake):
+def test_classify_of_no_images_sends_no_request(connect, fake):
     assert connect().classify([]) == []
     assert fake.calls == []
 
@@ -149,13 +149,13 @@ def test_classify_refuses_top_k_zero(connect):
         connect().classify([b"1"], top_k=0)
 
 
-def test_classify_tells_when_the_model_is_no_classifier(connect, fake):
+def test_classify_refuses_the_answer_of_another_model(connect, fake):
     fake.answers = [Outputs('{"outputs": [2.5]}', {"y": np.float32([2.5])})]
     with pytest.raises(ServingError):
         connect().classify([b"1"])
 
 
-def test_classify_tells_when_the_answer_is_for_other_images(connect):
+def test_classify_refuses_an_answer_for_other_images(connect):
     with pytest.raises(ServingError, match=r"first of 3 images. Received: shape \[2"):
         connect().classify([b"1", b"2", b"3"])
 
@@ -180,7 +180,7 @@ def test_embed_gives_one_row_for_each_image(connect, fake):
     assert embeddings.dtype == "float32"
 
 
-def test_embed_of_no_images_asks_nothing(connect, fake):
+def test_embed_of_no_images_sends_no_request(connect, fake):
     embeddings = connect().embed(iter([]))
     assert (embeddings.shape, embeddings.dtype) == ((0, 0), "float32")
     assert fake.calls == []
@@ -210,7 +210,7 @@ def test_a_model_without_the_signature_is_a_failed_precondition(connect, fake, m
         {"other": np.zeros((1, 3), "float32"), "more": np.zeros(1, "float32")},
     ],
 )
-def test_embed_tells_when_the_answer_is_for_something_else(connect, fake, arrays):
+def test_embed_refuses_an_unexpected_answer(connect, fake, arrays):
     lists = {name: array.tolist() for name, array in arrays.items()}
     outputs = lists if len(lists) > 1 else lists["embedding"]
     fake.answers = [Outputs(json.dumps({"outputs": outputs}), arrays)]
@@ -230,7 +230,7 @@ def test_the_three_outputs_of_classify_must_agree(connect, fake):
         connect().classify([b"1"])
 
 
-def test_many_ask_again_only_where_one_image_may_be_bad(connect, fake, pauses):
+def test_many_retry_images_one_by_one_only_if_one_may_be_bad(connect, fake, pauses):
     for code, requests in (("NOT_FOUND", 2), ("INVALID_ARGUMENT", 2 + 6)):
         fake.answers, fake.calls = [Failure(code, "no")], []
         many = connect().classify_many([b"1"] * 6, batch_size=3, concurrency=1)
@@ -276,14 +276,14 @@ def test_predict_keeps_text_that_is_not_utf8(connect, fake):
     assert outputs["text"].tolist() == array.tolist()
 
 
-def test_predict_asks_for_the_signatures_once(connect, fake):
+def test_predict_caches_the_signatures(connect, fake):
     client = connect()
     client.predict({"image_bytes": [b"1", b"2"]})
     client.predict({"image_bytes": [b"1", b"2"]})
     assert fake.calls == ["metadata", "predict", "predict"]
 
 
-def test_predict_asks_for_the_signatures_again_after_an_error(connect, fake):
+def test_predict_reads_the_signatures_again_after_an_error(connect, fake):
     client = connect()
     client.predict({"image_bytes": [b"1", b"2"]})
     fake.answers = [Failure("INVALID_ARGUMENT", "another version"), CLASSIFIED]
@@ -323,7 +323,7 @@ def test_status_lists_versions_newest_first(connect):
     ]
 
 
-def test_metadata_tells_types_and_shapes(connect):
+def test_metadata_has_types_and_shapes(connect):
     metadata = connect().metadata()
     assert (metadata.model, metadata.version) == ("tiny_vit", 1)
     signature = metadata.signatures["serving_default"]
@@ -353,10 +353,10 @@ def test_metadata_tells_types_and_shapes(connect):
         ("INTERNAL", "something else", ServingError),
     ],
 )
-def test_errors_have_one_class_and_the_servers_words(
+def test_errors_have_a_class_and_the_server_s_message(
     connect, fake, monkeypatch, code, words, wanted
 ):
-    monkeypatch.setattr("serving.client.base.pauses", lambda deadline: iter(()))
+    monkeypatch.setattr("serving.client.base_client.pauses", lambda deadline: iter(()))
     fake.answers = [Failure(code, words)]
     with pytest.raises(ServingError) as caught:
         connect().classify([b"1"])
@@ -383,7 +383,7 @@ def test_refused_requests_are_sent_once(connect, fake, pauses, code):
     assert pauses == []
 
 
-def test_an_overloaded_server_is_asked_again(connect, fake, pauses):
+def test_an_overloaded_server_is_retried(connect, fake, pauses):
     fake.answers = [BUSY, BUSY, CLASSIFIED]
     assert connect().classify([b"1", b"2"])[0].label == "bee"
     assert fake.calls == ["predict"] * 3
@@ -399,7 +399,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.words)
-def test_no_image_is_lost_to_a_server_that_refuses_half(connect, fake, refusal):
+def test_no_image_fails_if_half_of_the_requests_are_refused(connect, fake, refusal):
     """Every second call, of sixteen at once."""
     fake.answers = [answer for _ in range(1000) for answer in (refusal, ONE)]
     many = connect(timeout=30).classify_many([b"1"] * 96, concurrency=16)
@@ -411,9 +411,7 @@ def test_no_image_is_lost_to_a_server_that_refuses_half(connect, fake, refusal):
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.words)
-def test_a_server_that_refuses_all_is_given_up_at_the_deadline(
-    connect, fake, refusal, batch_size
-):
+def test_retries_end_at_the_deadline(connect, fake, refusal, batch_size):
     fake.answers = [refusal]
     client = connect(timeout=1.0)
     start = time.monotonic()
@@ -438,12 +436,6 @@ def test_pauses_grow_and_end_before_the_deadline(monkeypatch, timeout):
     assert len(seen) <= 6 + timeout / (0.5 * retries.LONGEST_PAUSE) + 6
 
 
-def test_a_quota_that_is_used_up_is_asked_again(connect, fake, pauses):
-    fake.answers = [Failure("RESOURCE_EXHAUSTED", "OOM when allocating"), CLASSIFIED]
-    assert len(connect().classify([b"1", b"2"])) == 2
-    assert len(pauses) == 1
-
-
 def test_no_retry_begins_after_the_deadline(connect, fake):
     fake.answers = [BUSY]
     with pytest.raises(Unavailable):
@@ -451,14 +443,14 @@ def test_no_retry_begins_after_the_deadline(connect, fake):
     assert fake.calls == ["predict"]
 
 
-def test_wait_ready_returns_when_the_model_is_there(connect, fake, pauses):
+def test_wait_ready_returns_once_the_model_answers(connect, fake, pauses):
     fake.others = [BUSY, Failure("NOT_FOUND", "Servable not found for request: x")]
     connect().wait_ready(timeout=30)
     assert fake.calls == ["metadata"] * 3
     assert len(pauses) == 2
 
 
-def test_wait_ready_ends_with_the_reason(connect, fake):
+def test_wait_ready_times_out_with_the_reason(connect, fake):
     fake.others = [Failure("NOT_FOUND", "Servable not found for request: x")] * 99
     start = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"within 0\.5 s: Servable not found"):
@@ -481,12 +473,12 @@ def test_version_and_label_exclude_each_other(connect):
 @pytest.mark.parametrize(
     "headers", [{"X-Ü": "a"}, {"a b": "c"}, {"": "a"}, {"x-bin": "a"}, {"x": "a\n"}]
 )
-def test_headers_that_cannot_be_carried_are_refused(connect, headers_name, headers):
+def test_invalid_headers_are_refused(connect, headers_name, headers):
     with pytest.raises(ValueError, match=f"`{headers_name}` must have names"):
         connect(**{headers_name: headers})
 
 
-def test_an_error_about_a_header_tells_no_secret(connect, headers_name):
+def test_an_error_about_a_header_does_not_show_its_value(connect, headers_name):
     with pytest.raises(ValueError, match="authorization") as caught:
         connect(**{headers_name: {"Authorization": "paßwort"}})
     assert "wort" not in str(caught.value)
@@ -499,7 +491,7 @@ def test_deadlines_are_finite(connect, timeout):
 
 
 @pytest.mark.parametrize("method", ["classify", "embed", "status", "predict"])
-def test_a_closed_client_says_so(connect, method):
+def test_a_closed_client_raises(connect, method):
     client = connect()
     # The loop of an `Awaited` client must still run.
     getattr(client, "client", client)._closed = True

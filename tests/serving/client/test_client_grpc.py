@@ -1,4 +1,4 @@
-"""GrpcClient: what it sends, limits, TLS, addresses, deadlines, reloading."""
+"""GrpcClient: requests, limits, TLS, addresses, deadlines, reloading."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ def certificate(tmp_path_factory):
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-def test_images_travel_as_bytes(fake, address):
+def test_images_are_sent_as_bytes(fake, address):
     raw = bytes(range(256))
     with GrpcClient(address, "tiny_vit", version=7) as client:
         client.classify([raw, b""])
@@ -59,13 +59,13 @@ def test_images_travel_as_bytes(fake, address):
     assert [dim.size for dim in request.inputs["image_bytes"].tensor_shape.dim] == [2]
 
 
-def test_a_label_takes_the_place_of_a_version(fake, address):
+def test_a_label_is_sent_instead_of_a_version(fake, address):
     with GrpcClient(address, "tiny_vit", label="canary") as client:
         client.status()
     assert fake.requests[0].model_spec.version_label == "canary"
 
 
-def test_a_slow_server_is_given_up_after_the_deadline(fake, address):
+def test_a_slow_server_times_out(fake, address):
     fake.delay = 1.0
     start = time.monotonic()
     with (
@@ -77,7 +77,7 @@ def test_a_slow_server_is_given_up_after_the_deadline(fake, address):
 
 
 @pytest.mark.parametrize("kind", ["grpc", "grpc-asyncio"])
-def test_an_answer_too_late_after_a_refusal_names_both(kind, fake, address):
+def test_a_timeout_after_a_refusal_reports_both(kind, fake, address):
     fake.answers = [Failure("UNAVAILABLE", "The queue is full")]
     fake.slow_after = 1
     with (
@@ -87,7 +87,7 @@ def test_an_answer_too_late_after_a_refusal_names_both(kind, fake, address):
         client.classify([b"1"])
 
 
-def test_a_server_that_starts_late_is_waited_for(fake):
+def test_wait_ready_waits_for_a_restarted_server(fake):
     server, address = fake.start()
     server.stop(None).wait()
     with GrpcClient(address, "tiny_vit", timeout=0.5) as client:
@@ -99,7 +99,7 @@ def test_a_server_that_starts_late_is_waited_for(fake):
     assert fake.calls[-1] == "metadata"
 
 
-def test_metadata_travels_with_each_request(fake):
+def test_metadata_is_sent_with_each_request(fake):
     seen = []
     usual = Predictions.Predict
 
@@ -122,7 +122,7 @@ def test_metadata_travels_with_each_request(fake):
 
 
 @pytest.mark.parametrize("kind", ["grpc", "grpc-asyncio"])
-def test_tls_is_spoken_with_credentials_only(kind, fake, certificate):
+def test_tls_needs_credentials(kind, fake, certificate):
     server, address = fake.start(certificate=certificate)
     address = address.replace("127.0.0.1", "localhost")
     trusting = grpc.ssl_channel_credentials(certificate.path.read_bytes())
@@ -181,7 +181,7 @@ def test_reload_config_sends_the_list_of_models(kind, fake, address):
     assert [request.config for request in fake.requests] == [message] * 2
 
 
-def test_reload_config_refuses_what_is_no_config(fake, address):
+def test_reload_config_refuses_invalid_text(fake, address):
     with (
         GrpcClient(address, "tiny_vit") as client,
         pytest.raises(ValueError, match="`config` must be a ModelServerConfig: 1:1"),
@@ -197,7 +197,7 @@ def test_reload_config_refuses_what_is_no_config(fake, address):
         {"status": {"error_code": "FAILED_PRECONDITION", "error_message": "Request"}},
     ],
 )
-def test_reload_config_tells_what_the_server_refused(fake, address, answer):
+def test_reload_config_raises_the_server_s_error(fake, address, answer):
     fake.others = [answer]
     with (
         GrpcClient(address, "tiny_vit") as client,
@@ -207,6 +207,6 @@ def test_reload_config_tells_what_the_server_refused(fake, address, answer):
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8500", ""])
-def test_addresses_that_are_none_are_refused(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(ValueError, match=r"`address` must look like 127\.0\.0\.1:8500"):
         GrpcClient(address, "tiny_vit")

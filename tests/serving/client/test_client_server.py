@@ -1,4 +1,4 @@
-"""All four clients against the local server: answers, many images, races, deadlines."""
+"""All four clients with the local server: answers, concurrency, deadlines."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def connect(request, where):
         yield build
 
 
-def test_every_method_gives_what_the_model_computes(connect):
+def test_every_method_returns_the_model_s_outputs(connect):
     client = connect()
     client.wait_ready(10)
     assert [status.state for status in client.status()] == ["AVAILABLE"]
@@ -130,7 +130,7 @@ def stub(server):
 
 @settings(max_examples=60, deadline=None)
 @given(sent=tensors())
-def test_tensors_come_back_as_through_the_raw_stubs(all_clients, stub, sent):
+def test_tensors_equal_those_of_the_official_stubs(all_clients, stub, sent):
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "echo"
     request.model_spec.signature_name = "echo"
@@ -147,7 +147,7 @@ def test_tensors_come_back_as_through_the_raw_stubs(all_clients, stub, sent):
             )
 
 
-def test_rest_gives_what_curl_prints(server, connect):
+def test_rest_agrees_with_curl(server, connect):
     client = connect()
     body = json.dumps({"inputs": {"image_bytes": [{"b64": "YW50"}]}})
     url = f"{server.rest_url}/v1/models/echo:predict"
@@ -161,7 +161,7 @@ def test_rest_gives_what_curl_prints(server, connect):
 
 
 @pytest.mark.parametrize(("batch_size", "concurrency"), [(1, 1), (1, 8), (3, 4)])
-def test_many_come_in_order_and_bad_ones_fail_alone(connect, batch_size, concurrency):
+def test_many_are_in_order_and_bad_images_fail_alone(connect, batch_size, concurrency):
     images = [b"bad" if n % 7 == 3 else str(n).encode() for n in range(50)]
     many = connect().classify_many(
         iter(images), 1, batch_size=batch_size, concurrency=concurrency
@@ -175,7 +175,7 @@ def test_many_come_in_order_and_bad_ones_fail_alone(connect, batch_size, concurr
             assert result.labels == (image.decode(),)
 
 
-def test_many_read_no_further_than_they_may(connect):
+def test_many_read_images_lazily(connect):
     read = itertools.count()
     taken = 0
 
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_read_fails_alone(connect, tmp_path):
         ([b"a"], {"top_k": 0}, ValueError),
     ],
 )
-def test_wrong_arguments_are_told_before_the_first_result(
+def test_wrong_arguments_are_refused_before_the_first_result(
     connect, images, options, error
 ):
     with pytest.raises(error, match="Received: "):
@@ -253,7 +253,7 @@ def test_many_tasks_share_a_client(kind, where):
 LONG = {"loops": 1_000_000}  # longer than any limit here, on any machine
 
 
-def test_a_call_that_takes_too_long_is_given_up(connect):
+def test_a_slow_call_times_out(connect):
     client = connect(timeout=0.5)
     client.metadata()
     start = time.monotonic()
@@ -263,7 +263,7 @@ def test_a_call_that_takes_too_long_is_given_up(connect):
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_closing_ends_the_calls_under_way(kind, where):
+def test_closing_ends_the_calls_in_flight(kind, where):
     caught = []
 
     def ask():
@@ -283,7 +283,7 @@ def test_closing_ends_the_calls_under_way(kind, where):
 
 
 @pytest.mark.parametrize("kind", ["rest-asyncio", "grpc-asyncio"])
-def test_closing_ends_the_tasks_under_way(kind, where):
+def test_closing_ends_the_tasks_in_flight(kind, where):
     async def close_early():
         client = KINDS[kind](where[kind], "echo", timeout=5)
         task = asyncio.create_task(client.predict(LONG, "slow"))
@@ -312,7 +312,7 @@ def test_a_cancelled_task_leaves_the_client_usable(kind, where):
     asyncio.run(cancel())
 
 
-def test_images_are_read_beside_the_loop():
+def test_images_are_read_outside_the_event_loop():
     readers = []
 
     def images():
@@ -331,7 +331,7 @@ def test_images_are_read_beside_the_loop():
     assert readers != [threading.main_thread()]
 
 
-def test_a_loop_over_many_that_is_left_cancels_the_rest():
+def test_leaving_a_stream_cancels_its_requests():
     asked = []
 
     async def answer_the_first(request):
@@ -369,7 +369,7 @@ def test_the_port_of_the_other_transport_is_recognised(kind, server):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_that_nobody_has_are_unavailable(kind):
+def test_unknown_host_names_are_unavailable(kind):
     name = "nobody.invalid:1"
     url = f"http://{name}" if kind.startswith("rest") else name
     with (
@@ -380,7 +380,7 @@ def test_names_that_nobody_has_are_unavailable(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_hangs_is_given_up_at_the_deadline(kind):
+def test_a_silent_server_times_out(kind):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         url = f"http://{address}" if kind.startswith("rest") else address
@@ -393,7 +393,7 @@ def test_a_server_that_hangs_is_given_up_at_the_deadline(kind):
         assert 0.4 < time.monotonic() - start < 3
 
 
-def test_the_client_for_asyncio_over_grpc_needs_a_loop(where):
+def test_the_asyncio_client_over_grpc_needs_an_event_loop(where):
     with pytest.raises(RuntimeError, match="no running event loop"):
         KINDS["grpc-asyncio"](where["grpc"], "echo")
 

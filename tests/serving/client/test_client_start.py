@@ -1,4 +1,4 @@
-"""What importing and building a client over REST brings into a process.
+"""Modules that importing and building a client over REST imports.
 
 `python -m benchmarks.client_start` compares the times.
 """
@@ -30,15 +30,15 @@ def test_importing_the_client_adds_its_own_modules_and_few_of_python():
         *(
             f"serving.client.{name}"
             for name in (
-                "answers",
-                "base",
-                "blocking",
+                "base_client",
+                "blocking_client",
+                "concurrent_images",
                 "errors",
-                "exported",
-                "images",
-                "many",
+                "image_encoding",
+                "image_signatures",
                 "protocol",
-                "rest",
+                "responses",
+                "rest_client",
                 "rest_protocol",
                 "retries",
                 "steps",

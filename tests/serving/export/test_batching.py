@@ -1,4 +1,4 @@
-"""Images of concurrent requests run together, and stay apart where it matters."""
+"""Batching: concurrent requests share batches, and fail independently."""
 
 import concurrent.futures
 import threading
@@ -18,7 +18,7 @@ ROWS = tf.TensorSpec([None], tf.float32)
 
 
 def at_once(*calls):
-    """Makes the calls side by side; their results, or what they raised."""
+    """Make concurrent calls; return their results or exceptions."""
 
     def outcome(call):
         try:
@@ -31,7 +31,7 @@ def at_once(*calls):
 
 
 def with_size(rows):
-    """Each row as it came, and how many rows ran with it."""
+    """Each row unchanged, and the size of its batch."""
     size = tf.cast(tf.fill(tf.shape(rows), tf.size(rows)), tf.float32)
     return {"row": rows, "size": size}
 
@@ -41,7 +41,7 @@ def graph_function(function, **options):
     return tf.function(run, input_signature=[ROWS])
 
 
-def test_rows_of_concurrent_calls_run_together_and_go_back_to_their_callers():
+def test_concurrent_calls_share_a_batch_and_get_their_own_rows():
     run = graph_function(with_size, max_batch_size=5, batch_timeout_micros=LONG)
     one, two, other = at_once(
         lambda: run([1.0, 2.0]), lambda: run([3.0]), lambda: run([4.0, 5.0])
@@ -63,7 +63,7 @@ def test_a_batch_is_padded_to_a_power_of_two():
         assert values["row"].numpy().tolist() == list(range(rows))
 
 
-def test_a_large_request_runs_in_parts():
+def test_a_large_request_is_split():
     run = graph_function(with_size, max_batch_size=4, batch_timeout_micros=0)
     values = run(np.arange(64, dtype="float32"))
     assert values["row"].numpy().tolist() == list(range(64))
@@ -81,7 +81,7 @@ def test_two_models_in_one_process_do_not_share_a_queue():
         assert (two, three) == (2, 3)
 
 
-def test_a_full_queue_turns_requests_away_as_unavailable():
+def test_a_full_queue_rejects_requests_as_unavailable():
     started, go_on = threading.Event(), threading.Event()
 
     def wait(rows):
@@ -112,9 +112,9 @@ def test_a_full_queue_turns_requests_away_as_unavailable():
 
 
 class SizeBackbone(tf.Module):
-    """Its embedding is the batch's size, and its scores say so too.
+    """A backbone whose embedding is the batch size, which determines its scores too.
 
-    A row whose first pixel is above 1 has answers that are not finite.
+    Rows whose first pixel is above 1 have non-finite outputs.
     """
 
     def __call__(self, pixel_values):
@@ -161,7 +161,7 @@ def test_five_signatures_share_one_queue(size_model):
     assert [batch_size(answer) for answer in answers] == [5] * 5
 
 
-def test_an_answer_that_is_not_finite_fails_its_own_request_alone(size_model):
+def test_a_non_finite_answer_fails_its_own_request_only(size_model):
     served = size_model(max_batch_size=3, batch_timeout_micros=LONG)
     good = np.zeros((1, 22, 14, 3), "float32")
     one, bad, other = at_once(
@@ -170,11 +170,11 @@ def test_an_answer_that_is_not_finite_fails_its_own_request_alone(size_model):
         lambda: served.run("serve_pixels", good),
     )
     assert isinstance(bad, tf.errors.InvalidArgumentError)
-    assert "no fault of the request" in bad.message
+    assert "the request is not at fault" in bad.message
     assert batch_size(one) == batch_size(other) == 3
 
 
-def test_what_is_refused_never_waits_in_the_queue(size_model):
+def test_refused_requests_do_not_enter_the_queue(size_model):
     """An empty batch is answered, and the others are a full batch without it."""
     served = size_model(max_batch_size=2, batch_timeout_micros=LONG)
     good = png_files(pictures(3, 1))
@@ -197,7 +197,7 @@ def test_without_batching_in_the_graph_each_request_runs_alone(size_model, batch
     assert batch_size(served.run("serve_images", images)) == 3
 
 
-def test_limits_and_timeout_are_those_of_the_options(size_model):
+def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model):
     served = size_model(
         max_batch_size=6,
         batch_timeout_micros=1234,
@@ -216,7 +216,7 @@ def test_limits_and_timeout_are_those_of_the_options(size_model):
     assert len({node.attr["shared_name"].s for node in nodes}) == 1
 
 
-def test_batched_answers_are_those_of_single_requests(tiny_vit, tmp_path):
+def test_batched_answers_equal_those_of_single_requests(tiny_vit, tmp_path):
     model = tiny_vit()
     options = ExportOptions(max_batch_size=8, batch_timeout_micros=50_000)
     signatures.save(model, tmp_path / "1", options)
@@ -231,7 +231,7 @@ def test_batched_answers_are_those_of_single_requests(tiny_vit, tmp_path):
     np.testing.assert_allclose(whole, np.concatenate(alone), rtol=0, atol=1e-6)
 
 
-def test_two_exports_loaded_by_tensorflow_2_answer_for_themselves(tiny_vit, tmp_path):
+def test_two_exports_in_one_process_are_independent(tiny_vit, tmp_path):
     models = [tiny_vit(seed=seed) for seed in (1, 2)]
     options = ExportOptions(max_batch_size=2, batch_timeout_micros=100_000)
     loaded = []
@@ -246,7 +246,7 @@ def test_two_exports_loaded_by_tensorflow_2_answer_for_themselves(tiny_vit, tmp_
         np.testing.assert_allclose(answer["logits"], model(pixels), atol=1e-4)
 
 
-def test_the_servers_parameters_are_beside_the_graph(size_model, tmp_path):
+def test_server_batching_writes_its_parameters(size_model, tmp_path):
     size_model(batching="server", max_batch_size=6, max_images=20)
     written = batching_parameters.read(tmp_path / "1" / "batching_params.pbtxt")
     assert written.num_batch_threads.value == 2
@@ -263,7 +263,7 @@ def test_the_servers_parameters_are_beside_the_graph(size_model, tmp_path):
 
 @pytest.mark.parametrize("max_batch_size", [1, 2, 3, 8, 9, 64])
 @pytest.mark.parametrize("more", [0, 1, 55, 2**31 - 65])
-def test_a_server_takes_the_parameters_of_any_options(tmp_path, max_batch_size, more):
+def test_batching_parameters_are_valid_for_any_options(tmp_path, max_batch_size, more):
     options = ExportOptions(
         batching="server",
         max_batch_size=max_batch_size,
@@ -298,7 +298,7 @@ def test_only_server_batching_writes_parameters(size_model, tmp_path):
         {"precision": "float16"},
     ],
 )
-def test_options_that_cannot_be_are_named(wrong):
+def test_invalid_options_are_refused(wrong):
     [(name, value)] = wrong.items()
     with pytest.raises(ValueError, match=f"`{name}` must .*{name}={value!r}"):
         ExportOptions(**wrong)

@@ -13,16 +13,17 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from serving.errors import ExportError
-from serving.export import export, keras_model, publish, signatures
+from serving.__main__ import main
+from serving.commandline import CommandError
+from serving.export import export_command, keras_model, publish, signatures
 from serving.export.numeric_agreement import Disagreement, difference
 from serving.export.options import ExportOptions
-from serving.rollout import labels, server_status
+from serving.rollout import server_status
 from serving.rollout.versions import versions
 
 ROOT = pathlib.Path(__file__).parents[3]
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
-# Small limits: what is beyond them is quick to make.
+# Small limits: inputs beyond them are cheap to create.
 OPTIONS = ExportOptions(
     top_k=3, max_images=5, max_image_bytes=10_000, max_image_pixels=50_000
 )
@@ -57,16 +58,16 @@ def published(model, keras_file, tmp_path_factory):
 
 @pytest.fixture
 def unverified(monkeypatch):
-    """Leaves the check in a fresh process out."""
+    """Skip the verification in a fresh process."""
     agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
     monkeypatch.setattr(publish, "verified", lambda *_: agreement)
 
 
 def run(*arguments):
-    return export.main([str(argument) for argument in arguments])
+    return main(["export", *map(str, arguments)])
 
 
-def test_a_published_version_agrees_and_says_what_it_is(published, keras_file):
+def test_a_published_version_agrees_and_has_a_manifest(published, keras_file):
     told = json.loads((published.path / "assets.extra" / "manifest.json").read_text())
     assert told == published.manifest
     assert told["agreement"]["max_difference"] < 1e-5
@@ -96,9 +97,9 @@ def test_the_command_publishes_a_runs_best_model(keras_file, tmp_path, capsys):
     image = tmp_path / "gray.png"
     image.write_bytes(tf.io.encode_png(np.full((9, 8, 1), 99, "uint8")).numpy())
     status = run(
-        *(keras_file.parent, "--to", to, "--check-images", image, "--top-k", 2),
-        *("--batching", "none", "--max-image-pixels", 50_000, "--version", 4),
-        *("--config", config, "--label", "stable", "--served-from", "/models/m"),
+        *(keras_file.parent, "--to", to, "--check_images", image, "--top_k", 2),
+        *("--batching", "none", "--max_image_pixels", 50_000, "--version", 4),
+        *("--config", config, "--label", "stable", "--served_from", "/models/m"),
     )
     assert status == 0, capsys.readouterr().err
     out = capsys.readouterr().out
@@ -111,11 +112,11 @@ def test_the_command_publishes_a_runs_best_model(keras_file, tmp_path, capsys):
 
 
 def test_every_option_is_a_flag():
-    flags = export._parser().format_help()
+    flags = export_command._parser().format_help()
     for field in dataclasses.fields(ExportOptions):
-        assert f"--{field.name.replace('_', '-')}" in flags
+        assert f"--{field.name}" in flags
         assert str(field.default) in flags
-    assert set(export._descriptions()) == {
+    assert set(export_command._descriptions()) == {
         field.name for field in dataclasses.fields(ExportOptions)
     }
 
@@ -127,11 +128,11 @@ def test_every_option_is_a_flag():
         ({"precision": "bfloat16"}, 5e-2),
     ],
 )
-def test_what_may_differ_depends_on_what_is_computed_in(model, options, allowed):
+def test_the_tolerance_depends_on_the_precision(model, options, allowed):
     assert publish.tolerance_of(model, ExportOptions(**options)) == allowed
 
 
-def test_bfloat16_is_published_with_its_distance(model, tmp_path):
+def test_bfloat16_is_published_with_its_difference(model, tmp_path):
     options = dataclasses.replace(OPTIONS, precision="bfloat16", batching="none")
     told = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
     assert 1e-6 < told["max_difference"] < 5e-2
@@ -162,7 +163,7 @@ def classifier():
 @pytest.mark.parametrize("build_model", [resnet, classifier])
 def test_every_kind_of_model_is_published(build_model, tmp_path):
     with_random_weights(build_model()).save(tmp_path / "model.keras")
-    model = export.load(tmp_path / "model.keras")
+    model = export_command.load(tmp_path / "model.keras")
     told = publish.publish(model, tmp_path / "m", OPTIONS).manifest
     assert told["left_out"] == ["attention"]
     assert told["agreement"]["max_difference"] < 1e-5
@@ -175,7 +176,7 @@ def golden(model):
 
 @pytest.fixture
 def answers(golden):
-    """What serving_default should answer about the golden images."""
+    """The expected outputs of serving_default for the golden images."""
     best = np.argsort(-golden["probabilities"], axis=1)[:, :3]
     names = np.array([name.encode() for name in NAMES], object)
     return {
@@ -228,9 +229,7 @@ def test_golden_answers_are_those_of_the_model_alone(golden, model):
         ("limit", "must refuse more than `max_image_pixels`"),
     ],
 )
-def test_what_is_written_wrong_is_not_published(
-    model, tmp_path, monkeypatch, broken, message
-):
+def test_a_wrong_export_is_not_published(model, tmp_path, monkeypatch, broken, message):
     if broken == "labels":
         swapped = [*NAMES[1::-1], *NAMES[2:]]
         monkeypatch.setattr(signatures, "class_labels", lambda _: swapped)
@@ -244,7 +243,7 @@ def test_what_is_written_wrong_is_not_published(
         save(model, folder, options)
 
     monkeypatch.setattr(signatures, "save", save_otherwise)
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(CommandError, match=message):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
@@ -258,7 +257,7 @@ def test_a_model_with_nan_weights_is_not_published(tiny_vit, tmp_path, capsys):
     assert versions(tmp_path / "m") == []
 
 
-def test_a_file_that_is_no_model_is_named(tmp_path, capsys):
+def test_an_invalid_or_missing_file_is_reported(tmp_path, capsys):
     path = tmp_path / "fake.keras"
     path.write_bytes(b"not a zip file")
     assert run(path, "--to", tmp_path / "m") == 1
@@ -286,19 +285,19 @@ def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
         (["--label", "canary"], "--label needs --config"),
         (["--rest", "http://localhost"], "--rest needs --config"),
         (["--config", "/none/models.config"], "no such folder"),
-        (["--config", "c", "--label", "a/b"], "a label has no /"),
+        (["--config", "c", "--label", "a/b"], "a label must not contain /"),
         (["--config", "c", "--rest", "http://127.0.0.1:9"], "c: no such file: the s"),
         (
             ["--config", "/dev/null", "--rest", "http://127.0.0.1:9"],
             "http://127.0.0.1:9: ",
         ),
-        (["--config", "c", "--label", "previous"], "rollback goes back to"),
-        (["--check-images", "none.png"], "none.png: cannot be read"),
-        (["--check-images", __file__], "test_export.py: not a readable image"),
-        (["--format", "onnx", "--top-k", 2], "which has no top_k"),
+        (["--config", "c", "--label", "previous"], "reserved for rollback"),
+        (["--check_images", "none.png"], "none.png: cannot be read"),
+        (["--check_images", __file__], "test_export.py: not a readable image"),
+        (["--format", "onnx", "--top_k", 2], "which has no top_k"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(
+def test_errors_are_reported_before_anything_is_written(
     keras_file, tmp_path, arguments, message, capsys
 ):
     assert run(keras_file, "--to", tmp_path / "m", *arguments) == 1
@@ -306,13 +305,11 @@ def test_mistakes_are_told_before_anything_is_written(
     assert not (tmp_path / "m").exists()
 
 
-def test_a_server_that_goes_meanwhile_leaves_a_version_without_the_label(
+def test_a_failed_label_move_prints_the_command_to_retry(
     keras_file, tmp_path, monkeypatch, capsys, unverified
 ):
-    """It is told, with the command that gives the label."""
-
     def gone(*_):
-        raise ExportError("http://server: gone")
+        raise CommandError("http://server: gone")
 
     monkeypatch.setattr(server_status, "states", lambda *_: {})
     monkeypatch.setattr(server_status, "wait_available", gone)
@@ -320,12 +317,14 @@ def test_a_server_that_goes_meanwhile_leaves_a_version_without_the_label(
     config.write_text("# empty\n")
     served = ("--config", config, "--label", "stable", "--rest", "http://server")
     assert run(keras_file, "--to", to, *served) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert "http://server: gone. Version 1 is published, but stable is where" in told
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "http://server: gone. Version 1 is published, but the label stable was" in error
+    )
     assert versions(to) == [1]
     assert "name:" not in config.read_text()
-    command = told.partition("later: python -m serving promote ")[2]
-    assert labels.promote(command.split()) == 0
+    command = error.partition("to retry: python -m serving ")[2]
+    assert main(command.split()) == 0
     assert 'key: "stable"' in config.read_text()
 
 
@@ -335,34 +334,32 @@ def test_a_server_that_goes_meanwhile_leaves_a_version_without_the_label(
         (["--version", "0"], "--version: must be a"),
         (["--version", "x"], "--version: must be a"),
         (["--to", "gs://bucket/m"], "--to: must be a"),
-        (["--top-k", 0], "--top-k must be"),
-        (["--max-batch-size", -1], "--max-batch-size must be"),
+        (["--top_k", 0], "--top_k must be"),
+        (["--max_batch_size", -1], "--max_batch_size must be"),
         (["--batching", "sometimes"], "--batching must be"),
         (
-            ["--batching", "none", "--num-batch-threads", 4],
-            "--num-batch-threads needs batching='graph' or",
+            ["--batching", "none", "--num_batch_threads", 4],
+            "--num_batch_threads needs batching='graph' or",
         ),
         (["--precision", "float8"], "--precision must be"),
     ],
 )
-def test_flags_that_cannot_be_are_usage_errors_of_one_line(arguments, message, capsys):
-    with pytest.raises(SystemExit) as error:
-        run("model.keras", "--to", "m", *arguments)
-    assert error.value.code == 2
+def test_wrong_flags_are_usage_errors_of_one_line(arguments, message, capsys):
+    assert run("model.keras", "--to", "m", *arguments) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
 
 
-def test_a_target_that_cannot_take_versions_is_refused(model, published, tmp_path):
+def test_an_unsuitable_target_folder_is_refused(model, published, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ExportError, match="file: cannot be written: it is a file"):
+    with pytest.raises(CommandError, match="file: cannot be written: it is a file"):
         publish.publish(model, tmp_path / "file")
-    with pytest.raises(ExportError, match="holds other things than versions: file"):
+    with pytest.raises(CommandError, match="must hold versions only. Received: file"):
         publish.publish(model, tmp_path)
-    with pytest.raises(ExportError, match=r"has no model\.tflite; all versions"):
+    with pytest.raises(CommandError, match=r"has no model\.tflite; all versions"):
         publish.publish(model, published.path.parent, export_format="litert")
-    with pytest.raises(ExportError, match="version 1 is there"):
+    with pytest.raises(CommandError, match="version 1 exists"):
         publish.publish(model, published.path.parent, version=1)
 
 
@@ -384,13 +381,13 @@ def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
 
 
 @pytest.mark.parametrize("number", [28, 13])
-def test_a_disk_that_fails_at_the_end_publishes_nothing(
+def test_a_disk_error_publishes_nothing(
     model, tmp_path, monkeypatch, unverified, number
 ):
     def fail(*_):
         raise OSError(number, "the disk says no")
 
-    monkeypatch.setattr("serving.rollout.versions.flush", fail)
-    with pytest.raises(ExportError, match="cannot be written: .*the disk says no"):
+    monkeypatch.setattr("serving.rollout.versions.fsync", fail)
+    with pytest.raises(CommandError, match="cannot be written: .*the disk says no"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}

@@ -1,4 +1,4 @@
-"""What the exported graph refuses, and how it says so, fed as a server feeds it."""
+"""Input checks of the exported graph, run as a server runs it."""
 
 import io
 import struct
@@ -85,7 +85,7 @@ def test_a_request_has_1_to_max_images_tensors(served, name, dtype):
 @pytest.mark.parametrize(
     ("name", "dtype"), [("serve_images", "uint8"), ("serve_pixels", "float32")]
 )
-def test_a_wrong_shape_is_told_with_the_right_one(served, name, dtype, shape):
+def test_a_wrong_shape_is_reported_with_the_expected_one(served, name, dtype, shape):
     message = refusal(served, name, np.zeros(shape, dtype))
     assert ("images" if name == "serve_images" else "pixel_values") in message
     received = f"[{','.join(map(str, shape))}]"
@@ -112,7 +112,7 @@ def test_each_file_has_1_to_max_image_bytes_bytes(served, name):
         assert f"[{len(bad)}] [bytes at index] [1]" in message
 
 
-def test_each_file_has_max_image_pixels_pixels_at_most(served):
+def test_each_file_has_at_most_max_image_pixels_pixels(served):
     [png] = png_files(pictures(3, 1))
     for name in OF_FILES:
         assert ask(served, name, [png, encoded_blank(70, 100)])
@@ -141,7 +141,7 @@ def encoded_blank(height, width, kind="png", **kwargs):
         (b"RIFF1234WEBP", ""),
     ],
 )
-def test_a_file_that_is_no_image_fails(served, name, bad, text):
+def test_a_file_that_is_not_an_image_is_refused(served, name, bad, text):
     assert text in file_refusal(served, name, [bad])
 
 
@@ -161,14 +161,14 @@ def test_pixel_values_are_finite(served, value):
     assert "`pixel_values` must be finite.] [At index] [1]" in message
 
 
-def test_examples_have_the_feature(served):
+def test_examples_need_the_image_feature(served):
     message = refusal(served, "classify", strings([b""]))
     assert "Feature: image/encoded (data type: string) is required" in message
     assert "parse" in refusal(served, "classify", strings([b"no example"]))
 
 
 @pytest.mark.parametrize("batching", ["graph", "none"])
-def test_a_model_that_gives_nan_answers_an_error(tiny_vit, tmp_path, batching):
+def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, batching):
     model = tiny_vit()
     model.get_layer("encoder_block_0").attention.query.bias.assign(np.full(15, np.nan))
     save(model, tmp_path / "1", ExportOptions(batching=batching))
@@ -186,7 +186,7 @@ def test_a_model_that_gives_nan_answers_an_error(tiny_vit, tmp_path, batching):
         assert "The model must give finite values" in message
         hint = "Are these `pixel_values` normalised, about -1 to 1?"
         assert (hint in message) is (name == "serve_pixels")
-        assert "no fault of the request" in message
+        assert "the request is not at fault" in message
 
 
 EMPTY_EXIF = b"Exif\0\0MM\0*\0\0\0\x08" + bytes(6)
@@ -216,7 +216,7 @@ def pixels_of(data):
 
 
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
-def test_pixels_in_the_header_are_those_that_the_decoder_gives(data):
+def test_pixels_in_the_header_equal_the_decoded_pixels(data):
     image = tf.io.decode_image(data, channels=3, expand_animations=False)
     pixels = pixels_of(data)
     assert pixels == image.shape[0] * image.shape[1]
@@ -229,7 +229,7 @@ def gif_frame(height, width):
     return data[:start], data[start:-1]
 
 
-def test_of_a_gif_all_frames_count_and_the_canvas_that_holds_them():
+def test_all_frames_of_a_gif_count_and_the_canvas_that_holds_them():
     head, small = gif_frame(10, 20)
     assert pixels_of(head + small + b";") == 200
     assert pixels_of(head + small * 5 + b";") == 1000
@@ -245,7 +245,7 @@ def test_of_a_gif_all_frames_count_and_the_canvas_that_holds_them():
     assert pixels_of(head + long + small + after) == 200
 
 
-def test_a_gif_of_tiny_blocks_is_given_up():
+def test_a_gif_of_too_many_blocks_is_refused():
     head, small = gif_frame(10, 20)
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 20000 blocks"):
         pixels_of(head + b"!\xfe" + b"\x01a" * 30_000 + b"\0" + small)
@@ -263,7 +263,7 @@ def bombs():
     }
 
 
-def test_a_small_file_of_many_pixels_costs_no_memory(tiny_vit, tmp_path):
+def test_a_decompression_bomb_allocates_no_memory(tiny_vit, tmp_path):
     """49 million pixels: 147 MB decoded."""
     save(tiny_vit(), tmp_path / "1", ExportOptions())
     for name, data in bombs().items():

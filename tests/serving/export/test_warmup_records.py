@@ -1,4 +1,4 @@
-"""Warm-up records: each signature, the largest batch or all, all of them answered."""
+"""Warm-up records: their signatures and batch sizes; servers answer all of them."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def found_in(folder):
     return found
 
 
-def test_by_default_the_main_signature_has_the_largest_batch_and_others_one_image(
+def test_largest_is_one_large_batch_and_one_image_per_other_signature(
     tmp_path,
 ):
     write(tmp_path, SIGNATURES, [1, 2, 4, 6], ExportOptions().warmup)
@@ -70,7 +70,7 @@ def test_by_default_the_main_signature_has_the_largest_batch_and_others_one_imag
     ]
 
 
-def test_in_full_there_is_a_record_for_each_signature_and_batch_size(tmp_path):
+def test_full_is_every_signature_with_every_batch_size(tmp_path):
     write(tmp_path, SIGNATURES, [1, 2, 4, 6], "full")
     records = found_in(tmp_path)
     assert len(records) == 16
@@ -78,10 +78,10 @@ def test_in_full_there_is_a_record_for_each_signature_and_batch_size(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "count"), [("largest", 5), ("full", 5 * 3)])
-def test_a_published_version_has_the_records_that_were_asked_for(
+def test_a_published_version_has_the_requested_records(
     tiny_vit, tmp_path, monkeypatch, kind, count
 ):
-    """Batches above `max_images` are none that a request may have."""
+    """No batch is larger than `max_images`."""
     agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
     monkeypatch.setattr(publish, "verified", lambda *_: agreement)
     options = ExportOptions(warmup=kind, max_batch_size=8, max_images=4)
@@ -97,7 +97,7 @@ def test_a_published_version_has_the_records_that_were_asked_for(
     assert published.manifest["options"]["warmup"] == kind
 
 
-def test_the_file_is_small_whatever_the_images_size(tmp_path):
+def test_the_file_is_small_for_large_images(tmp_path):
     large = {"images": {"dtype": "float32", "shape": [None, 512, 512, 3]}}
     write(tmp_path, {"serve_images": {"inputs": large}}, [1, 2, 4, 8, 16, 32])
     assert (tmp_path / warmup_records.PATH).stat().st_size < 2000
@@ -106,7 +106,7 @@ def test_the_file_is_small_whatever_the_images_size(tmp_path):
     assert tf.make_ndarray(tensor).shape == (32, 512, 512, 3)
 
 
-def test_there_are_no_more_records_than_a_server_takes(tmp_path):
+def test_there_are_at_most_1000_records(tmp_path):
     write(tmp_path, SIGNATURES, range(1, 400))
     assert len(logs(tmp_path)) == 1000
 
@@ -122,15 +122,14 @@ def exported(tiny_vit, tmp_path_factory):
     return folder
 
 
-def test_a_server_answers_every_record_before_it_serves(exported):
-    """Its own reader, and the whole of its code for requests."""
+def test_a_server_loads_a_version_with_its_records(exported):
     server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
     with server, RestClient(server.rest_url, "m") as client:
         assert client.metadata().version == 1
     assert len(logs(exported)) == 2 * len(manifest.signature_specs(exported))
 
 
-def test_every_record_is_run_as_it_is_verified(exported):
+def test_verification_runs_every_record(exported):
     ran = []
 
     class Recording(verify._Served):
@@ -145,7 +144,7 @@ def test_every_record_is_run_as_it_is_verified(exported):
     )
 
 
-def test_a_record_that_fails_is_found_before_a_server_refuses_the_version(exported):
+def test_verification_and_servers_refuse_a_failing_record(exported):
     good = (exported / warmup_records.PATH).read_bytes()
     write(exported, manifest.signature_specs(exported), [4])  # max_images: 3
     with pytest.raises(Disagreement, match="a warm-up record of"):
@@ -156,7 +155,7 @@ def test_a_record_that_fails_is_found_before_a_server_refuses_the_version(export
     (exported / warmup_records.PATH).write_bytes(good)
 
 
-def test_what_is_read_is_what_was_written(tmp_path):
+def test_records_are_read_as_written(tmp_path):
     write(tmp_path, SIGNATURES, [3])
     read = dict(warmup_records.read(tmp_path))
     assert list(read) == list(SPECS)

@@ -1,0 +1,183 @@
+"""Clients over gRPC, on grpcio: channels, deadlines, errors."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import grpc
+from google.protobuf.message import Message
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from .async_client import AsyncClient
+from .base_client import BaseClient
+from .blocking_client import BlockingClient
+from .errors import ServingError, from_code, too_late
+from .grpc_protocol import GrpcProtocol, GrpcRequest
+from .protocol import Target, checked_headers
+from .steps import Steps, operation
+
+_OPTIONS = {
+    # gRPC's default of 4 MiB is less than the attention maps of many images.
+    "grpc.max_receive_message_length": 64 * 1024 * 1024,
+    # The default back-off of up to two minutes is longer than a server needs to start.
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1000,
+    # All addresses of a headless service, not the first one alone.
+    "grpc.lb_policy_name": "round_robin",
+    # Servers disconnect clients that ping more often than every five minutes.
+    "grpc.keepalive_time_ms": 300_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+}
+
+
+class Grpc(BaseClient):
+    """Base of both clients over gRPC.
+
+    Attributes:
+        address: Of the server.
+    """
+
+    protocol: GrpcProtocol
+    _insecure: ClassVar[Callable[..., Any]]
+    _secure: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        timeout: float = 10.0,
+        metadata: Mapping[str, str] | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Mapping[str, Any] | None = None,
+        channel: grpc.Channel | grpc.aio.Channel | None = None,
+    ):
+        super().__init__(GrpcProtocol(Target(model, version, label)), timeout)
+        self.address = _checked_address(address)
+        self._metadata = tuple(checked_headers("metadata", metadata).items())
+        self._channel = channel or self._connect(credentials, options or {})
+        predictions = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+        models = model_service_pb2_grpc.ModelServiceStub(self._channel)
+        self._methods = {
+            "Predict": predictions.Predict,
+            "GetModelMetadata": predictions.GetModelMetadata,
+            "GetModelStatus": models.GetModelStatus,
+            "HandleReloadConfigRequest": models.HandleReloadConfigRequest,
+        }
+
+    @operation
+    def reload_config(self, config: ModelServerConfig | str) -> Steps[None]:
+        """Replace the server's model config, and wait until its models are loaded.
+
+        The server waits indefinitely for a model that has no version; the client gives
+        up after its `timeout`, while the server continues.
+
+        Args:
+            config: The whole config, as a message or in text form.
+
+        Raises:
+            ServingError: One of its subclasses; the server keeps its models.
+            ValueError: The text is not a ModelServerConfig.
+        """
+        call = self.protocol.reload_config(config)
+        return (yield from self._ask(call, self._deadline()))
+
+    def _connect(
+        self, credentials: grpc.ChannelCredentials | None, options: Mapping[str, Any]
+    ) -> Any:
+        merged: Sequence[tuple[str, Any]] = list({**_OPTIONS, **options}.items())
+        if credentials is None:
+            return self._insecure(self.address, merged)
+        return self._secure(self.address, credentials, merged)
+
+    def _call(self, request: GrpcRequest, timeout: float) -> Any:
+        return self._methods[request.method](
+            request.message, timeout=timeout, metadata=self._metadata
+        )
+
+    def _error(self, error: Any, timeout: float) -> ServingError:
+        """Convert an error of gRPC."""
+        details = error.details() or ""
+        # gRPC's message for a deadline that passed on this side.
+        if details == "Deadline Exceeded":
+            return too_late(self.address, timeout)
+        if "Trying to connect an http1.x server" in details:
+            return ServingError(
+                f"{self.address} does not speak gRPC; is it the port of REST?"
+            )
+        return from_code(error.code().name, details)
+
+
+class GrpcClient(Grpc, BlockingClient):
+    """A client of TensorFlow Serving, or of the local server, over gRPC.
+
+    Args:
+        address: Of the server, such as "127.0.0.1:8500". Where a name resolves to
+            several servers, requests are distributed round-robin.
+        model: Name of the model.
+        version: Number of a version; default: the newest one available.
+        label: Label of a version, in place of its number.
+        timeout: Seconds for each call, its retries included.
+        metadata: Sent with each request, such as {"authorization": "Bearer ..."}.
+        credentials: For TLS, as from `grpc.ssl_channel_credentials`.
+        options: Of the channel, by gRPC's names.
+        channel: Of grpcio, in place of a new one to `address`.
+
+    Raises:
+        ValueError: An argument that cannot be used.
+    """
+
+    _insecure = staticmethod(grpc.insecure_channel)
+    _secure = staticmethod(grpc.secure_channel)
+
+    def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
+        try:
+            return self._call(request, timeout)
+        except grpc.RpcError as error:
+            raise self._error(error, timeout) from error
+
+    def _disconnect(self) -> None:
+        self._channel.close()
+
+
+class AsyncGrpcClient(Grpc, AsyncClient):
+    """`GrpcClient` for asyncio: the same arguments; its methods are awaited.
+
+    It must be created in a running event loop, and belongs to that loop.
+    """
+
+    _insecure = staticmethod(grpc.aio.insecure_channel)
+    _secure = staticmethod(grpc.aio.secure_channel)
+
+    def _connect(self, *args: Any) -> Any:
+        asyncio.get_running_loop()  # or gRPC picks a loop that never runs
+        return super()._connect(*args)
+
+    async def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
+        try:
+            return await self._call(request, timeout)
+        except grpc.RpcError as error:
+            raise self._error(error, timeout) from error
+        except asyncio.CancelledError as error:
+            if not self._closed:
+                raise
+            # Closing the channel cancels the calls in flight, not their tasks.
+            raise ServingError("cancelled") from error
+
+    async def _disconnect(self) -> None:
+        await self._channel.close()
+
+
+def _checked_address(address: str) -> str:
+    if not re.fullmatch(r"\S+", address) or address.startswith(("http:", "https:")):
+        raise ValueError(
+            f"`address` must look like 127.0.0.1:8500. Received: {address!r}"
+        )
+    return address

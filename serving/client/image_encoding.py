@@ -1,0 +1,133 @@
+"""Encoding of images for a request.
+
+Files and bytes are sent unchanged: the server decodes them as training did. Arrays and
+PIL images become PNG, which is lossless. Arrays of floats are refused, since white may
+be 1 or 255.
+"""
+
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image as PILImage
+
+Image: TypeAlias = Union[str, os.PathLike[str], bytes, "np.ndarray", "PILImage"]
+
+# Modes of PNG; others (CMYK, HSV, ...) become RGB.
+_PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
+# 32 bits per pixel, of an unknown range.
+_RANGELESS_MODES = {"I", "F"}
+_FLOATS_HINT = (
+    "; floats have no agreed range: for 0 to 1, send (255 * pixels).round()"
+    '.astype("uint8"), normalised ones go to `predict` with "serve_pixels"'
+)
+
+
+def image_bytes(image: Image) -> bytes:
+    """Encode one image.
+
+    Args:
+        image: Path of an image file; its bytes; a PIL image; or pixels, uint8
+            [H, W], [H, W, 1], [H, W, 3] or [H, W, 4].
+
+    Raises:
+        OSError: The file cannot be read.
+        TypeError, ValueError: An unsupported image.
+        ModuleNotFoundError: Pixels or a PIL image, but no Pillow.
+    """
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | os.PathLike):
+        return Path(image).read_bytes()
+    if _is_array(image):
+        return _png(_pil_image(image))
+    if _is_pil_image(image):
+        return _png(image)
+    raise TypeError(
+        "An image must be a path, bytes, a PIL image or a uint8 array. "
+        f"Received: {type(image).__name__}"
+    )
+
+
+def images_bytes(images: Iterable[Image]) -> list[bytes]:
+    """Encode several images.
+
+    Args:
+        images: A list or another iterable of images, or pixels [N, H, W, C].
+
+    Raises:
+        OSError, TypeError, ValueError, ModuleNotFoundError: As `image_bytes`; a
+            single image is a TypeError too.
+    """
+    check_images(images)
+    return [image_bytes(image) for image in images]
+
+
+def check_images(images: Iterable[Image]) -> None:
+    """Check that there are several images, before any of them is read.
+
+    Raises:
+        TypeError: It is a single image, or not an iterable.
+    """
+    if not _holds_images(images):
+        raise TypeError(
+            "`images` must be a list of images or an array [N, H, W, C]. "
+            f"Received: one {type(images).__name__}; write [image] for a single image"
+        )
+
+
+def _is_array(value: Any) -> TypeGuard["np.ndarray"]:
+    """Whether it is a NumPy array, without importing NumPy."""
+    return hasattr(value, "dtype") and hasattr(value, "ndim")
+
+
+def _is_pil_image(value: Any) -> TypeGuard["PILImage"]:
+    return hasattr(value, "mode") and hasattr(value, "save")
+
+
+def _holds_images(images: Any) -> bool:
+    if _is_array(images):
+        # Iterating over a single [H, W, C] would send its rows.
+        return images.ndim == 4
+    return isinstance(images, Iterable) and not isinstance(images, str | bytes)
+
+
+def _pil_image(pixels: "np.ndarray") -> "PILImage":
+    if pixels.dtype != "uint8" or not _is_image_shape(pixels.shape):
+        raise ValueError(
+            "An image array must be uint8 [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]. "
+            f"Received: {pixels.dtype} {list(pixels.shape)}"
+            + (_FLOATS_HINT if pixels.dtype.kind == "f" else "")
+        )
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'Sending arrays needs Pillow: pip install "keras-vit-serving[serve]"',
+            name=error.name,
+        ) from error
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return Image.fromarray(pixels)
+
+
+def _is_image_shape(shape: tuple[int, ...]) -> bool:
+    channels = shape[2:] or (1,)
+    return len(shape) in (2, 3) and channels[0] in (1, 3, 4) and 0 not in shape
+
+
+def _png(image: "PILImage") -> bytes:
+    if image.mode in _RANGELESS_MODES:
+        raise ValueError(
+            "A PIL image must have 8 or 16 bits per channel. "
+            f"Received: mode {image.mode!r}"
+        )
+    if image.mode not in _PNG_MODES:
+        image = image.convert("RGB")
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()

@@ -1,0 +1,154 @@
+"""A classifier's backbone as a TensorFlow module, in float32 or bfloat16."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.base import ImageModel
+from keras_vit.checks import check_choice
+from keras_vit.resnet import StdConv2D
+
+from .options import PRECISIONS
+
+# TensorFlow does not optimise the function of a batching operation, nor functions that
+# are inlined into it: they lack oneDNN's fused kernels. It does optimise their calls.
+NOT_INLINED = {"_noinline": True}
+
+
+class Backbone(tf.Module):
+    """A classifier from normalised pixels to logits and embedding, in graph code.
+
+    A SavedModel keeps its variables once; tracking Keras's own would save them twice.
+
+    Args:
+        model: A `keras_vit` classifier that `in_precision` made.
+
+    Call arguments:
+        pixel_values: float32 tensor [B, H, W, C], normalised.
+
+    Returns:
+        `"logits"` [B, classes] and `"embedding"` [B, D], both float32.
+    """
+
+    def __init__(self, model: Any):
+        super().__init__(name="backbone")
+        self.variables_ = [weight.value for weight in model.weights]
+        outputs = {"logits": model.output, "embedding": model.get_layer("head").input}
+        self._call = self._function(keras.Model(model.input, outputs))
+        if getattr(model, "attention", None) == "full":
+            self._rollout = self._function(model.attention_rollout_model())
+
+    def __call__(self, pixel_values: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See the class."""
+        return self._call(pixel_values)
+
+    def rollout(self, pixel_values: tf.Tensor) -> tf.Tensor:
+        """The attention rollout [B, h, w], for a ViT with `attention="full"`."""
+        return self._rollout(pixel_values)
+
+    def _function(self, network):
+        """A network as a function from pixels to float32."""
+
+        def call(pixel_values):
+            outputs = network(pixel_values, training=False)
+            return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
+
+        pixel_values = tf.TensorSpec(network.input_shape, tf.float32, "pixel_values")
+        return tf.function(
+            call, input_signature=[pixel_values], experimental_attributes=NOT_INLINED
+        )
+
+
+def make_backbone(model: Any, precision: str = "float32") -> Backbone:
+    """Build the batched part of a classifier, ready for a SavedModel.
+
+    The kernels of weight-standardised convolutions are precomputed, which makes
+    R26+S/32 1.2 times as fast for a single image.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+        precision: `"float32"` or `"bfloat16"`, independent of the model's; outputs are
+            always float32.
+
+    Returns:
+        The backbone.
+
+    Raises:
+        ValueError: An unknown precision, or an unsuitable model.
+    """
+    network = in_precision(model, precision)
+    for layer in network._flatten_layers():
+        if isinstance(layer, StdConv2D):
+            _keep_standardized(layer)
+    return Backbone(network)
+
+
+def _keep_standardized(layer: StdConv2D) -> None:
+    """Replace a convolution's kernel by the standardised one."""
+    kernel = layer.kernel
+    kernel.assign(keras.ops.cast(layer.standardized_kernel(), kernel.dtype))
+    layer.standardized_kernel = lambda: kernel  # type: ignore[method-assign]
+
+
+def in_precision(model: Any, precision: str) -> Any:
+    """Rebuild a classifier from normalised pixels to logits in a precision.
+
+    Args:
+        model: A `keras_vit.ImageModel` with classes.
+        precision: `"float32"` or `"bfloat16"` for weights and computation. LayerNorm,
+            softmax and the classifier always compute in float32.
+
+    Returns:
+        A new model of the same class without preprocessing and activation.
+
+    Raises:
+        ValueError: An unknown precision, or a model that cannot be rebuilt in it.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    policy = keras.dtype_policies.DTypePolicy(precision)
+    bare: dict[str, Any] = {"preprocessing": None, "classifier_activation": None}
+    if isinstance(model, keras_vit.ImageClassifier):
+        backbone = _with_policy(model.backbone, policy)
+        network = keras_vit.ImageClassifier(
+            backbone=backbone, classes=model.classes, dtype=policy, **bare
+        )
+    else:
+        network = _rebuilt(model, policy, bare)
+    _copy_weights(model, network)
+    return network
+
+
+def _rebuilt(model, policy, changes):
+    dtype = keras.saving.serialize_keras_object(policy)
+    return type(model).from_config({**model.get_config(), **changes, "dtype": dtype})
+
+
+def _with_policy(backbone, policy):
+    """Clone a functional Keras model, each of its layers with the dtype policy."""
+    if isinstance(backbone, ImageModel):
+        return _rebuilt(backbone, policy, {})
+
+    def again(layer):
+        if not isinstance(layer, keras.Layer):
+            return layer  # an operation such as keras.ops.relu
+        return type(layer).from_config({**layer.get_config(), "dtype": policy})
+
+    try:
+        return keras.models.clone_model(backbone, clone_function=again, recursive=True)
+    except Exception as error:  # a user's layer may raise anything
+        raise ValueError(
+            "`backbone` must be a functional model whose layers can be rebuilt from "
+            f"their configs with another `dtype`. Received: {backbone.name!r}: {error}"
+        ) from error
+
+
+def _copy_weights(model, network):
+    if [w.shape for w in network.weights] != [w.shape for w in model.weights]:
+        raise ValueError(
+            "`model` must have the weights that its config describes, not quantised or "
+            f"adapted ones. Received: {model.name!r}"
+        )
+    for target, source in zip(network.weights, model.weights, strict=True):
+        target.assign(keras.ops.cast(source, target.dtype))

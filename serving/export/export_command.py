@@ -1,0 +1,233 @@
+"""`python -m serving export`: write a trained `.keras` file as the next version."""
+
+import argparse
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+from rich.console import Console
+
+from ..commandline import CommandError, Parser, usage_errors
+from ..rollout import label_moves
+from ..rollout.served_model import (
+    ServedModel,
+    add_arguments,
+    add_rest,
+    add_served_from,
+    local_folder,
+    served_model_of,
+)
+from . import formats
+from .options import ExportOptions
+from .publish import Published, publish
+
+
+def main(argv: list[str]) -> int:
+    """Run `python -m serving export`.
+
+    Args:
+        argv: The arguments after `export`.
+
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        CommandError: Nothing was published, or the label was not moved.
+    """
+    arguments = _parser().parse_args(argv)
+    with usage_errors():
+        options = ExportOptions(
+            **{name: getattr(arguments, name) for name in _descriptions()}
+        )
+    target = _target(arguments)
+    path = model_file(arguments.model)
+    published = _publish(path, arguments, options)
+    _report(published, path)
+    if target:
+        _add(target, published.version, arguments)
+    return 0
+
+
+def _publish(
+    path: pathlib.Path, arguments: argparse.Namespace, options: ExportOptions
+) -> Published:
+    with Console(stderr=True).status("loading the model") as status:
+        return publish(
+            load(path),
+            arguments.to,
+            options,
+            version=arguments.version,
+            check_images=arguments.check_images,
+            export_format=arguments.format,
+            source=path,
+            progress=status.update,
+        )
+
+
+def _report(published: Published, path: pathlib.Path) -> None:
+    agreement = published.manifest["agreement"]
+    print(
+        f"{published.path}: published; agrees with {path} to "
+        f"{agreement['max_difference']:.1e} on {agreement['images']} images"
+    )
+    form = formats.FORMATS.get(published.manifest["export_format"])
+    if form is not None:
+        print(f"{form.file} reads {published.manifest['model']['inputs']}")
+    for name in published.manifest.get("left_out", ()):
+        print(f"the signature {name} is omitted: this model has no attention weights")
+
+
+def _add(target: ServedModel, version: int, arguments: argparse.Namespace) -> None:
+    """Add the version to the server's config; if that fails, it stays published."""
+    try:
+        label_moves.add(target, version, arguments.label, arguments.served_from)
+    except CommandError as error:
+        if arguments.label is None:
+            raise
+        again = target.command(version, arguments.label)
+        raise CommandError(
+            f"{error}. Version {version} is published, but the label {arguments.label} "
+            f"was not moved; to retry: {again}"
+        ) from None
+
+
+def _target(arguments: argparse.Namespace) -> ServedModel | None:
+    if arguments.config is None:
+        for flag in ("label", "name", "served_from", "rest"):
+            if getattr(arguments, flag) is not None:
+                raise CommandError(
+                    f"--{flag} needs --config, the server's model config file, which "
+                    "says where a label points"
+                )
+        return None
+    target = served_model_of(arguments, arguments.to)
+    label_moves.check(target, arguments.label, arguments.served_from)
+    return target
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m serving export",
+        description="Write a trained model as the next version of a served model.",
+    )
+    path = pathlib.Path
+    parser.add_argument("model", type=path, help="a .keras file, or a run's folder")
+    parser.add_argument(
+        "--to",
+        type=local_folder,
+        required=True,
+        metavar="FOLDER",
+        help="the model's folder, which holds one sub-folder for each version",
+    )
+    parser.add_argument(
+        "--version", type=_version, metavar="N", help="its number; default: the next"
+    )
+    parser.add_argument(
+        "--format",
+        choices=list(formats.MARKS),
+        default=formats.SAVED_MODEL,
+        help="default savedmodel; the others hold the bare network with the inputs of "
+        "the Keras model: pixels from 0 to 255 if it has `preprocessing`",
+    )
+    parser.add_argument(
+        "--check_images",
+        nargs="+",
+        type=path,
+        default=[],
+        metavar="IMAGE",
+        help="images to compare the written model with the Keras model on, in addition "
+        "to generated ones",
+    )
+    _add_labels(parser.add_argument_group("where it is served"))
+    _add_options(parser.add_argument_group("options of the served model"))
+    return parser
+
+
+def _add_labels(group: Any) -> None:
+    add_arguments(group)
+    add_rest(group, "to wait until it follows")
+    group.add_argument("--label", help="a label to give the version, such as canary")
+    add_served_from(group)
+
+
+def _add_options(group: Any) -> None:
+    """Add a flag for each field of ExportOptions, with help from its docstring."""
+    descriptions = _descriptions()
+    for field in dataclasses.fields(ExportOptions):
+        about = f"{descriptions[field.name]} Default: {field.default}."
+        kind: dict[str, Any] = {"type": field.type}
+        if field.type is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+        group.add_argument(
+            f"--{field.name}",
+            default=field.default,
+            help=about.replace("%", "%%"),
+            **kind,
+        )
+
+
+def _descriptions() -> dict[str, str]:
+    """The docstring of each field of ExportOptions."""
+    text = str(ExportOptions.__doc__).partition("Args:")[2].partition("Raises:")[0]
+    entries = re.findall(r"^ {8}(\w+): (.+?)(?=^ {8}\w|\Z)", text, re.M | re.S)
+    return {name: " ".join(about.split()) for name, about in entries}
+
+
+def _version(text: str) -> int:
+    try:
+        version = int(text)
+    except ValueError:
+        version = 0
+    if not 1 <= version < 2**63:
+        raise argparse.ArgumentTypeError(
+            f"must be a number from 1 to 2**63 - 1. Received: {text}"
+        )
+    return version
+
+
+def model_file(path: pathlib.Path) -> pathlib.Path:
+    """Find the `.keras` file: the path itself, or `best.keras` of a run's folder.
+
+    Raises:
+        CommandError: There is no such file.
+    """
+    if path.is_dir():
+        path = path / "best.keras"
+    if not path.is_file():
+        raise CommandError(f"{path}: no such file")
+    return path
+
+
+def load(path: pathlib.Path) -> Any:
+    """Load a trained classifier.
+
+    Args:
+        path: A `.keras` file.
+
+    Returns:
+        The `keras_vit.ImageModel`: a VisionTransformer, ResNet or ImageClassifier.
+
+    Raises:
+        CommandError: The file is not readable, holds another kind of model, or the
+            backend is not TensorFlow.
+    """
+    from keras_vit.base import ImageModel  # isort: skip  it checks Keras's backend
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise CommandError(
+            "needs KERAS_BACKEND=tensorflow; a .keras file of another backend opens "
+            f"there. Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+    try:
+        model = keras.models.load_model(path, compile=False)
+    except Exception as error:  # Keras raises many kinds for a damaged file.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CommandError(f"{path}: not a readable .keras file: {reason}") from None
+    if not isinstance(model, ImageModel) or not model.classes:
+        raise CommandError(
+            f"{path}: must hold a model of keras_vit with classes. "
+            f"Received: {type(model).__name__} {model.name!r}"
+        )
+    return model

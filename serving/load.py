@@ -1,0 +1,491 @@
+"""`python -m serving load`: latency and throughput of a served model under load.
+
+Closed loop: N clients, each of which sends its next request once the last one is
+answered. Open loop: Poisson arrivals at a given rate, however slow the server is. A
+latency counts from the moment when its request was due, so that the wait for a slow
+server is part of it (leaving it out is known as coordinated omission).
+
+Requests go through the project's asyncio clients, encoded once and never sent again
+after an error. The clients' own cost is in the latencies: about 1 ms per request.
+"""
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+from rich.table import Table
+
+from .atomic_write import write_atomically
+from .client.arguments import connect, make_parser, one_line, server_errors
+from .client.async_client import AsyncClient
+from .client.errors import ServingError, Unavailable
+from .client.image_files import image_paths
+from .client.protocol import Call
+from .client.responses import TensorInfo
+from .commandline import CommandError, positive_integer, positive_number
+
+SWEEP = "1,2,4,8,16,32"
+PERCENTILES = (50, 90, 99)
+# Open loop: requests in flight; more of them are due, and wait for a free slot.
+MAX_IN_FLIGHT = 256
+# A server that is down refuses at once; asking again immediately measures nothing.
+PAUSE_AFTER_UNAVAILABLE = 0.05
+# Above this share of a core, the generator itself limits what is measured.
+BUSY = 0.85
+NOT_SENT = "not sent"
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """How much to send, and for how long; either `clients` or `rate` is given.
+
+    Attributes:
+        clients: Closed loop: requests in flight.
+        rate: Open loop: mean arrivals per second.
+        duration: Seconds that are measured.
+        warmup: Seconds of the same load before that, not measured.
+        timeout: Seconds after the end in which late requests are still sent.
+    """
+
+    clients: int | None = None
+    rate: float | None = None
+    duration: float = 10.0
+    warmup: float = 2.0
+    timeout: float = 10.0
+
+    def __str__(self) -> str:
+        if self.rate is not None:
+            return f"{self.rate:g}/s"
+        return f"{self.clients} client{'s' if self.clients != 1 else ''}"
+
+
+class Sample(NamedTuple):
+    """One request: seconds on the event loop's clock, and the kind of its error."""
+
+    due: float
+    finished: float
+    error: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The measurements of one load, without its warm-up.
+
+    Attributes:
+        load: The load.
+        latencies: Seconds of the requests that succeeded, ascending, float64.
+        requests_per_second: Successful answers within the measured time.
+        errors: Failed requests by kind: a class of `serving.client.errors`, or "not
+            sent".
+        messages: The first error message of each kind.
+        cpu: Share of one core that the generator used.
+    """
+
+    load: Load
+    latencies: np.ndarray
+    requests_per_second: float
+    errors: dict[str, int]
+    messages: dict[str, str]
+    cpu: float
+
+    @property
+    def requests(self) -> int:
+        """Requests that were due within the measured time."""
+        return len(self.latencies) + sum(self.errors.values())
+
+    def percentile(self, percent: float) -> float | None:
+        """An observed latency in seconds, not interpolated; None without any."""
+        if not len(self.latencies):
+            return None
+        return float(np.percentile(self.latencies, percent, method="inverted_cdf"))
+
+
+async def generate(send: Callable[[], Awaitable[object]], load: Load) -> Result:
+    """Run a load.
+
+    Args:
+        send: Sends one request and waits for its answer; raises `ServingError`.
+        load: How much to send, and for how long.
+
+    Returns:
+        The measurements, at the latest two timeouts after the end of the load.
+    """
+    now = asyncio.get_running_loop().time
+    start, cpu = now(), time.process_time()
+    begin = start + load.warmup
+    end = begin + load.duration
+    schedule = _arrivals(load, start, end) if load.rate else _at_once(now, end)
+    samples: list[Sample] = []
+    messages: dict[str, str] = {}
+
+    async def attempt() -> str | None:
+        """The kind of the error, or None."""
+        if now() > end + load.timeout:
+            return NOT_SENT
+        try:
+            await send()
+        except ServingError as error:
+            kind = type(error).__name__
+            messages.setdefault(kind, one_line(error))
+            return kind
+        return None
+
+    async def work() -> None:
+        for due in schedule:
+            await asyncio.sleep(max(due - now(), 0))
+            error = await attempt()
+            samples.append(Sample(due, now(), error))
+            if error == Unavailable.__name__:
+                await asyncio.sleep(PAUSE_AFTER_UNAVAILABLE)
+
+    workers = load.clients or MAX_IN_FLIGHT
+    await asyncio.gather(*(work() for _ in range(workers)))
+    cpu = (time.process_time() - cpu) / max(now() - start, 1e-9)
+    return _result(load, samples, messages, begin, end, cpu)
+
+
+def _at_once(now: Callable[[], float], end: float) -> Iterator[float]:
+    """Closed loop: a request is due when its client is free."""
+    while (due := now()) < end:
+        yield due
+
+
+def _arrivals(load: Load, start: float, end: float) -> Iterator[float]:
+    """Open loop: the moments of a Poisson process, the same in every run."""
+    exponential = random.Random(0).expovariate
+    due = start
+    while due < end:
+        yield due
+        due += exponential(load.rate or 0.0)
+
+
+def _result(
+    load: Load,
+    samples: Sequence[Sample],
+    messages: dict[str, str],
+    begin: float,
+    end: float,
+    cpu: float,
+) -> Result:
+    measured = [sample for sample in samples if sample.due >= begin]
+    answered = sum(s.error is None and begin <= s.finished <= end for s in samples)
+    return Result(
+        load=load,
+        latencies=np.sort([s.finished - s.due for s in measured if s.error is None]),
+        requests_per_second=answered / load.duration,
+        errors=dict(collections.Counter(s.error for s in measured if s.error)),
+        messages=messages,
+        cpu=cpu,
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Measure a model on a running server.
+
+    Args:
+        argv: The arguments after `load`.
+
+    Returns:
+        The exit status: 0, or 1 if some load had no successful answer.
+    """
+    parser = _parser()
+    args = parser.parse_args(argv)
+    _check_outputs(args)
+    with server_errors(args):
+        results = asyncio.run(_measure(args))
+    title = (
+        f"{args.model} {args.signature} over {'REST' if args.rest else 'gRPC'}, "
+        f"images per request: {args.images_per_request}"
+    )
+    show(results, title, args.images_per_request)
+    if args.json:
+        _write_json(results, args)
+    if args.out:
+        write_atomically(args.out, picture(results, title))
+    return int(any(not len(result.latencies) for result in results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser("load", "Measure latency and throughput of a served model.")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="file or folder")
+    parser.add_argument(
+        "--signature",
+        default="serving_default",
+        metavar="NAME",
+        help="one that takes image bytes or pixels (serving_default)",
+    )
+    parser.add_argument(
+        "--images_per_request",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="images in each request (1)",
+    )
+    loop = parser.add_mutually_exclusive_group()
+    loop.add_argument(
+        "--clients",
+        type=_list_of(positive_integer),
+        default=SWEEP,
+        metavar="N,...",
+        help=f"closed loop: clients, each with one request in flight ({SWEEP})",
+    )
+    loop.add_argument(
+        "--rate",
+        type=_list_of(positive_number),
+        metavar="R,...",
+        help="open loop: Poisson arrivals per second",
+    )
+    parser.add_argument(
+        "--duration",
+        type=positive_number,
+        default=10.0,
+        help="seconds measured for each load (10)",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=positive_number,
+        default=2.0,
+        help="seconds of the load before that, not measured (2)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="draw the figures")
+    return parser
+
+
+def _list_of(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """The type of an argument that takes several values, separated by commas."""
+    return lambda text: [convert(part) for part in text.split(",")]
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, before minutes of measuring."""
+    for path in (args.json, args.out):
+        if path and not path.absolute().parent.is_dir():
+            raise CommandError(f"{path}: there is no folder {path.parent}")
+    if not args.out:
+        return
+    if args.out.suffix.lower() != ".png":
+        raise CommandError(f"--out must end in .png. Received: {args.out}")
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f'--out needs {error.name}: pip install "keras-vit-serving[viz]"'
+        ) from error
+
+
+async def _measure(args: argparse.Namespace) -> list[Result]:
+    loads = [
+        Load(clients, rate, args.duration, args.warmup, args.timeout)
+        for clients, rate in (
+            [(None, rate) for rate in args.rate]
+            if args.rate
+            else [(clients, None) for clients in args.clients]
+        )
+    ]
+    async with connect(args, asynchronous=True) as client:
+        calls = await _calls(client, args)
+        for call in calls:  # what fails without load fails here, once
+            await client.ask_once(call)
+        turns = itertools.cycle(calls)
+        results = []
+        for load in loads:
+            async with _progress_bar(load):
+                results.append(
+                    await generate(lambda: client.ask_once(next(turns)), load)
+                )
+        return results
+
+
+@contextlib.asynccontextmanager
+async def _progress_bar(load: Load) -> AsyncIterator[None]:
+    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task(str(load), total=load.warmup + load.duration)
+
+        async def advance() -> None:
+            while True:
+                await asyncio.sleep(0.25)
+                progress.advance(bar, 0.25)
+
+        advancing = asyncio.create_task(advance())
+        try:
+            yield
+        finally:
+            advancing.cancel()
+
+
+async def _calls(client: AsyncClient, args: argparse.Namespace) -> list[Call]:
+    """The requests, encoded for the input that the signature declares."""
+    signatures = (await client.metadata()).signatures
+    if args.signature not in signatures:
+        raise CommandError(
+            f"--signature must be one of {', '.join(sorted(signatures))}. "
+            f"Received: {args.signature}"
+        )
+    signature = signatures[args.signature]
+    if len(signature.inputs) != 1:
+        raise CommandError(
+            f"--signature must have one input. Received: {args.signature} with "
+            f"{', '.join(signature.inputs) or 'none'}"
+        )
+    [(name, info)] = signature.inputs.items()
+    images = [_image_input(path, info) for path in image_paths(args.images)]
+    turns = itertools.cycle(images)
+    size = args.images_per_request
+    batches = (
+        list(itertools.islice(turns, size)) for _ in range(-(-len(images) // size))
+    )
+    return [
+        client.protocol.predict(
+            args.signature,
+            {name: batch if info.dtype == "string" else np.stack(batch)},
+            signature.outputs,
+        )
+        for batch in batches
+    ]
+
+
+def _image_input(path: str, info: TensorInfo) -> bytes | np.ndarray:
+    """An image file as a signature takes it: its bytes, or pixels [H, W, C].
+
+    Pixels are uint8, or float32 from -1 to 1.
+    """
+    if info.dtype == "string":
+        return Path(path).read_bytes()
+    sizes = [size for size in (info.shape or ())[1:] if size is not None]
+    if info.dtype not in ("uint8", "float32") or len(sizes) != 3:
+        raise CommandError(
+            "--signature must take image bytes, or pixels of one size. "
+            f"Received: {info.dtype} {info.shape}"
+        )
+    from PIL import Image
+
+    height, width, channels = sizes
+    with Image.open(path) as image:
+        resized = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+    pixels = np.asarray(resized).reshape(height, width, channels)
+    if info.dtype == "uint8":
+        return pixels
+    return (pixels / 127.5 - 1).astype("float32")
+
+
+def show(results: Sequence[Result], title: str, images_per_request: int) -> None:
+    """Print a row for each load, and the errors below the table."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),  # to fit 80 columns
+    )
+    table.add_column("load", no_wrap=True)
+    percentiles = [f"p{percent} ms" for percent in PERCENTILES]
+    for name in ("requests", "per s", "images/s", *percentiles, "max ms", "errors"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            str(result.load),
+            str(result.requests),
+            f"{result.requests_per_second:.1f}",
+            f"{result.requests_per_second * images_per_request:.1f}",
+            *(_milliseconds(result.percentile(p)) for p in (*PERCENTILES, 100)),
+            str(sum(result.errors.values())),
+        )
+    console = Console()
+    console.print(table)
+    for result in results:
+        for kind, count in sorted(result.errors.items()):
+            message = result.messages.get(kind, "every client was busy")
+            console.print(f"{result.load}: {count} x {kind}: {message}", markup=False)
+        if result.cpu > BUSY:
+            console.print(
+                f"{result.load}: the load generator used {result.cpu:.0%} of a core; "
+                "the server may be faster than this"
+            )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.1f}"
+
+
+def _write_json(results: Sequence[Result], args: argparse.Namespace) -> None:
+    """Write the figures; latencies in milliseconds, null where nothing succeeded."""
+    names = ("model", "version", "label", "signature", "images", "images_per_request")
+    report = {
+        "server": args.rest or args.grpc,
+        **{name: getattr(args, name) for name in names},
+        "results": [_row(result, args.images_per_request) for result in results],
+    }
+    write_atomically(args.json, f"{json.dumps(report, indent=1)}\n".encode())
+
+
+def _row(result: Result, images_per_request: int) -> dict[str, Any]:
+    named = {f"p{percent}": percent for percent in PERCENTILES} | {"max": 100}
+    latencies = {name: result.percentile(percent) for name, percent in named.items()}
+    return {
+        "clients": result.load.clients,
+        "rate": result.load.rate,
+        "seconds": result.load.duration,
+        "requests": result.requests,
+        "requests_per_second": round(result.requests_per_second, 3),
+        "images_per_second": round(result.requests_per_second * images_per_request, 3),
+        "latency_ms": {
+            name: None if value is None else round(1000 * value, 4)
+            for name, value in latencies.items()
+        },
+        "errors": result.errors,
+        "error_messages": result.messages,
+        "generator_cpu": round(result.cpu, 3),
+    }
+
+
+def picture(results: Sequence[Result], title: str) -> bytes:
+    """Draw latency, throughput and errors over the loads, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, (latency, throughput, errors) = pyplot.subplots(
+        1, 3, figsize=(14, 4.5), layout="constrained"
+    )
+    places = range(len(results))
+    for percent in PERCENTILES:
+        seconds = [result.percentile(percent) for result in results]
+        values = [np.nan if value is None else 1000 * value for value in seconds]
+        latency.plot(places, values, marker="o", label=f"p{percent}")
+    latency.set(title="Latency (ms)", ylim=(0, None))
+    throughput.plot(places, [r.requests_per_second for r in results], marker="o")
+    throughput.set(title="Successful requests per second", ylim=(0, None))
+    bottom = np.zeros(len(results))
+    for kind in sorted({kind for result in results for kind in result.errors}):
+        counts = np.array([result.errors.get(kind, 0) for result in results])
+        errors.bar(places, counts, bottom=bottom, label=kind)
+        bottom += counts
+    errors.set(title="Errors" if bottom.any() else "No errors")
+    for axes in (latency, throughput, errors):
+        axes.set_xticks(places, [str(result.load) for result in results])
+        axes.grid(axis="y", alpha=0.3)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend()
+    figure.suptitle(title)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    pyplot.close(figure)
+    return content.getvalue()

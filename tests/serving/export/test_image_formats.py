@@ -1,0 +1,148 @@
+"""Keras, the SavedModel, REST and gRPC agree on every kind of image file."""
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from saved_models import SavedModel, strings
+
+import keras_vit
+from keras_vit.decoding import load_image, resize_image
+from serving.client import GrpcClient, InvalidArgument, RestClient
+from serving.export.options import ExportOptions
+from serving.export.signatures import save
+from serving.local import LocalServer
+
+CONCURRENT = 32
+CLASSES = 7
+
+
+def scene(seed=0):
+    """A picture [90, 120, 3] that is not the same upside down or mirrored."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:90, :120]
+    waves = np.stack([np.sin(x / (7 + seed)), np.cos(y / 11), np.sin(x * y / 900)], -1)
+    pixels = 128 + 100 * waves + random.normal(scale=15, size=waves.shape)
+    return pixels.clip(0, 255).astype("uint8")
+
+
+def write_files(folder):
+    """Write seven kinds of image files; returns their paths."""
+    image = Image.fromarray(scene())
+    rotated = Image.Exif()
+    rotated[0x0112] = 6  # turn it by 90 degrees
+    frames = [Image.fromarray(scene(seed)) for seed in (1, 2)]
+    image.save(folder / "picture.png")
+    image.save(folder / "picture.jpg", quality=90)
+    image.convert("L").save(folder / "gray.jpg")
+    image.convert("CMYK").save(folder / "cmyk.jpg")
+    image.save(folder / "animated.gif", save_all=True, append_images=frames)
+    image.save(folder / "rotated.jpg", exif=rotated)
+    deep = scene().astype("uint16") * 257 + 100
+    (folder / "deep.png").write_bytes(tf.io.encode_png(deep).numpy())
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def everywhere(tiny_vit, tmp_path_factory):
+    """A Keras model, its SavedModel, a client of each transport, and the files."""
+    folder = tmp_path_factory.mktemp("agreement")
+    preprocessing = keras_vit.ImagePreprocessing((22, 14), crop_fraction=0.875)
+    model = tiny_vit(preprocessing=preprocessing)
+    save(model, folder / "m" / "1", ExportOptions(top_k=CLASSES))
+    (folder / "files").mkdir()
+    files = write_files(folder / "files")
+    with (
+        LocalServer({"m": folder / "m"}, rest_port=0, grpc_port=0) as server,
+        RestClient(server.rest_url, "m", timeout=120) as rest,
+        GrpcClient(server.grpc_address, "m", timeout=120) as grpc,
+    ):
+        yield model, SavedModel(folder / "m" / "1"), rest, grpc, files
+
+
+def keras_scores(model, path):
+    image = resize_image(load_image(path), model.preprocessing)
+    return tf.nn.softmax(model(image[None], training=False))[0].numpy()
+
+
+def by_class(answer, row=0):
+    """Scores in the order of the classes."""
+    scores = np.zeros(CLASSES, "float32")
+    scores[answer["class_ids"][row]] = answer["scores"][row]
+    return scores
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "picture.png",
+        "picture.jpg",
+        "gray.jpg",
+        "cmyk.jpg",
+        "animated.gif",
+        "rotated.jpg",
+        "deep.png",
+    ],
+)
+def test_keras_savedmodel_rest_and_grpc_agree(everywhere, name):
+    model, served, rest, grpc, files = everywhere
+    [path] = [path for path in files if path.name == name]
+    data = path.read_bytes()
+    expected = keras_scores(model, path)
+    answers = {
+        "SavedModel": served.run("serving_default", strings([data])),
+        "REST": rest.predict({"image_bytes": [data]}),
+        "gRPC": grpc.predict({"image_bytes": [data]}),
+    }
+    for way, answer in answers.items():
+        scores = by_class(answer)
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5, err_msg=way)
+    assert np.ptp(expected) > 1e-3
+
+
+def test_the_model_distinguishes_the_files(everywhere):
+    model, *_, files = everywhere
+    assert len(files) == 7
+    plain = [path for path in files if path.name != "rotated.jpg"]  # as picture.jpg
+    scores = np.stack([keras_scores(model, path) for path in plain])
+    apart = np.abs(scores[:, None] - scores[None]).max(-1) + np.eye(len(plain))
+    assert apart.min() > 1e-5
+
+
+@pytest.mark.parametrize("transport", ["REST", "gRPC"])
+@pytest.mark.parametrize("damage", ["no image", "truncated"])
+def test_one_bad_image_in_32_concurrent_requests_fails_alone(
+    everywhere, transport, damage
+):
+    model, _, rest, grpc, files = everywhere
+    client = rest if transport == "REST" else grpc
+    requests = [files[index % len(files)] for index in range(CONCURRENT)]
+    contents = [path.read_bytes() for path in requests]
+    bad = 17
+    contents[bad] = b"no image" if damage == "no image" else contents[bad][:200]
+    with concurrent.futures.ThreadPoolExecutor(CONCURRENT) as threads:
+        answers = [
+            threads.submit(client.predict, {"image_bytes": [data]}) for data in contents
+        ]
+    assert isinstance(answers[bad].exception(), InvalidArgument)
+    for index, (path, answer) in enumerate(zip(requests, answers, strict=True)):
+        if index != bad:
+            expected = keras_scores(model, path)
+            scores = by_class(answer.result())
+            np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("transport", ["REST", "gRPC"])
+def test_errors_of_the_graph_reach_the_client(everywhere, transport):
+    _, _, rest, grpc, files = everywhere
+    client = rest if transport == "REST" else grpc
+    for count in (0, 65):
+        with pytest.raises(InvalidArgument, match="must hold 1 to 64 images"):
+            client.predict({"image_bytes": [files[0].read_bytes()] * count})
+    with pytest.raises(InvalidArgument, match="One of JPEG, PNG, GIF, BMP, WebP"):
+        client.predict({"image_bytes": [b"no image"]})
+    pixels = np.full((1, 22, 14, 3), np.nan, "float32")
+    with pytest.raises(InvalidArgument, match="`pixel_values` must be finite"):
+        client.predict({"pixel_values": pixels}, "serve_pixels")

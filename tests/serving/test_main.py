@@ -1,0 +1,74 @@
+"""`python -m serving`: finding a command, and reporting its errors."""
+
+import subprocess
+import sys
+
+import pytest
+
+from serving.__main__ import main
+from serving.commandline import CommandError, UsageError
+
+STATUS = ["status", "--rest", "http://server", "--model", "m"]
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.count("export ") == 2
+
+
+def test_an_unknown_command_is_one_line(capsys):
+    assert main(["clasify"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "'clasify'" in error
+    assert "classify" in error
+
+
+def test_commands_get_their_arguments_unchanged(monkeypatch):
+    seen = []
+    module = type(sys)("serving.local")
+    module.main = lambda argv: seen.append(argv) or 3
+    monkeypatch.setitem(sys.modules, "serving.local", module)
+    assert main(["serve", "--port=1", "--help"]) == 3
+    assert seen == [["--port=1", "--help"]]
+
+
+def test_a_missing_package_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    for name in ("commands", "arguments", "rest_client"):
+        monkeypatch.delitem(sys.modules, f"serving.client.{name}", raising=False)
+    assert main(STATUS) == 1
+    wanted = 'serving: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
+    assert capsys.readouterr().err == wanted
+
+
+def test_help_imports_no_tensorflow():
+    code = "import sys; from serving.__main__ import main; main(['--help']); "
+    code += "print(set(sys.modules) & {'tensorflow', 'httpx2', 'numpy'})"
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert output.endswith("set()\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (CommandError("no\nsecond line"), 1, "serving serve: no\n"),
+        (UsageError("wrong"), 2, "serving serve: wrong\n"),
+        (
+            FileNotFoundError(2, "No such file", "a"),
+            1,
+            "serving serve: a: No such file\n",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors_of_a_command_are_one_line(monkeypatch, capsys, error, status, line):
+    def fail(argv):
+        raise error
+
+    module = type(sys)("serving.local")
+    module.main = fail
+    monkeypatch.setitem(sys.modules, "serving.local", module)
+    assert main(["serve"]) == status
+    assert capsys.readouterr().err == line
