@@ -18,6 +18,7 @@ def library() -> str:
     members = _members(keras_vit)
     named = [n for n, m in members.items() if inspect.isfunction(m) and n[0].isupper()]
     classes = [n for n, m in members.items() if inspect.isclass(m)]
+    classes.sort(key=lambda name: name != "VisionTransformer")  # it comes first
     functions = [
         n for n, m in members.items() if inspect.isfunction(m) and n not in named
     ]

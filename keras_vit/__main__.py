@@ -45,7 +45,7 @@ def _add_info(commands) -> None:
         help="such as B/16, R50+B/16, R50x1; or a checkpoint of any family",
     )
     info.add_argument(
-        "--image-size",
+        "--image_size",
         type=_image_size,
         default=(224, 224),
         metavar="H[xW]",

@@ -81,7 +81,7 @@ def add_convert(commands: Any, image_size: Callable[[str], tuple[int, int]]) -> 
     parser.add_argument("--to", choices=WRITTEN[1:], help="for a folder")
     parser.add_argument("--heads", type=int, help="of attention, where IN is silent")
     parser.add_argument(
-        "--image-size", type=image_size, metavar="H[xW]", help="another, in pixels"
+        "--image_size", type=image_size, metavar="H[xW]", help="another, in pixels"
     )
     parser.add_argument(
         "--grid", type=image_size, metavar="H[xW]", help="of IN's positions"
@@ -132,7 +132,7 @@ def _read(arguments: argparse.Namespace):
         )
     if chosen or arguments.grid:
         raise ValueError(
-            "--heads, --image-size and --grid are for checkpoints of others. "
+            "--heads, --image_size and --grid are for checkpoints of others. "
             f"Received: {arguments.source!r}"
         )
     if not os.path.isfile(arguments.source):

@@ -32,6 +32,7 @@ SHORTER = {
 SMALLER = {
     "(160, 224)": "(32, 48)",
     "(320, 448)": "(64, 96)",
+    "dropout=0.1": "dropout=0.1, depth=2",
     "epochs=10": "epochs=1",
 }
 
@@ -185,7 +186,16 @@ def test_commands_of_the_documentation_run(line, demo):
     shell(folder, at_server(line, server))
 
 
-PYTHON_PAGES = list(dict.fromkeys(b.page for b in blocks("python", marker="")))
+def python_of(page):
+    return [b.code for b in blocks("python", marker="") if b.page == page]
+
+
+# A page with the blocks of another one (getting started has the README's) runs once.
+PYTHON_PAGES = list(
+    {
+        tuple(codes): page for page in reversed(PAGES) if (codes := python_of(page))
+    }.values()
+)
 
 
 @pytest.mark.slow
@@ -201,12 +211,10 @@ def test_python_of_the_documentation_runs(page, demo, monkeypatch):
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        for block in blocks("python", marker=""):
-            if block.page == page:
-                code = at_server(block.code, server)
-                for large, small in SMALLER.items():
-                    code = code.replace(large, small)
-                exec(code, names)
+        for code in python_of(page):
+            for large, small in SMALLER.items():
+                code = code.replace(large, small)
+            exec(at_server(code, server), names)
 
 
 needs_timm = pytest.mark.skipif(

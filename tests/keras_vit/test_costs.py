@@ -109,14 +109,14 @@ def test_half_the_bytes_in_half_precision(variant):
 
 
 def test_info_prints_the_figures_of_the_paper(capsys):
-    assert main(["info", "B/16", "--image-size", "224"]) == 0
+    assert main(["info", "B/16", "--image_size", "224"]) == 0
     printed = capsys.readouterr().out
     for figure in ("86,567,656", "17.56", "35.1", "197"):
         assert figure in printed
 
 
 def test_info_knows_hybrids_and_resnets(capsys):
-    assert main(["info", "R50+B/16", "R50x1", "--image-size", "384x224"]) == 0
+    assert main(["info", "R50+B/16", "R50x1", "--image_size", "384x224"]) == 0
     printed = capsys.readouterr().out
     for figure in ("R50+B/16", "337", "R50x1", "25,549,352"):
         assert figure in printed
@@ -128,8 +128,8 @@ def test_info_knows_hybrids_and_resnets(capsys):
         (["B/15"], "must be a multiple of `patch_size`"),
         (["Q/16"], "must be one of the sizes"),
         (["R50x"], "such as 'R50x1'"),
-        (["R50+B/16", "--image-size", "200"], "times the stem's stride: of 16"),
-        (["B/16", "--image-size", "10x10x10"], "such as 384 or 384x256"),
+        (["R50+B/16", "--image_size", "200"], "times the stem's stride: of 16"),
+        (["B/16", "--image_size", "10x10x10"], "such as 384 or 384x256"),
         (["B/16", "--classes", "-1"], "must be at least 0"),
     ],
 )
