@@ -43,7 +43,7 @@ def test_a_constructor_takes_what_is_open_from_the_file(viny, tiny_vit, tmp_path
     model = viny(weights=path, classifier_activation=None)
     check_others_same(model, source)
     assert (model.image_size, model.classes, model.gelu) == ((8, 8), 7, "exact")
-    assert (model.register_tokens, model.head) == (2, "token")
+    assert (model.register_tokens, model.pooling) == (2, "token")
     pixels = np.random.default_rng(1).uniform(-1, 1, (2, 8, 8, 3))
     expected = numpy_vit.forward(source, pixels)
     np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=2e-5)

@@ -142,7 +142,7 @@ def planned(model, checkpoint):
     """The report of what would be loaded, and what does not fit."""
     plan = Plan(model, checkpoint)
     plan.compare_settings(required=True)
-    plan.load_head()
+    plan.load_classifier()
     adapt_kernels(plan)
     adapt_positions(plan, "google")
     plan.place_the_rest("load")
@@ -206,7 +206,7 @@ def test_a_published_file_goes_whole_into_the_official_architecture(published):
     assert (model.patch_size, model.classes) == (row.patch, row.classes)
     assert model.image_size == (row.rows * row.side,) * 2
     assert (model.resnet_blocks, model.resnet_width_factor) == (row.units, 1)
-    assert (model.head, model.gelu, model.norm_epsilon) == ("token", "tanh", 1e-6)
+    assert (model.pooling, model.gelu, model.norm_epsilon) == ("token", "tanh", 1e-6)
 
 
 @pytest.mark.parametrize("classes", [1000, 21843])
@@ -264,7 +264,7 @@ def test_a_tower_of_big_vision_goes_whole_into_a_model(
     assert set(report.used.values()) == set(arrays)
     assert sorted(report.outside) == sorted(text)
     assert model.count_params() == count
-    assert (model.head, model.class_token, model.classes) == ("map", False, None)
+    assert (model.pooling, model.class_token, model.classes) == ("map", False, None)
     assert (model.heads, model.image_size) == (SIZES[size][3], (16 * rows,) * 2)
 
 

@@ -154,7 +154,7 @@ def test_without_a_config_what_is_usual_is_said(tiny_vit, tmp_path, caplog, caps
     keras_vit.VisionTransformer.from_preset(path, heads=5, grid=(11, 7))
     assert "no config.json that says it: gelu='exact', pooling='token'" in caplog.text
     assert main(["info", str(path)]) == 0
-    assert "gelu, heads, head: there is no config.json" in capsys.readouterr().out
+    assert "gelu, heads, pooling: there is no config.json" in capsys.readouterr().out
 
 
 def test_a_grid_gives_the_image_size(tiny_vit, images, tmp_path):

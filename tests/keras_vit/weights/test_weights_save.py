@@ -173,7 +173,7 @@ def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
         (
             "google",
             {**EXACT, "pooling": "map", "norm_epsilon": 1e-5},
-            ["gelu must be 'tanh'", "norm_epsilon must be 1e-6", "head must not be"],
+            ["gelu must be 'tanh'", "norm_epsilon must be 1e-6", "pooling must not be"],
         ),
         ("google", {"position_embedding": "relative"}, ["must be 'learned_1d'"]),
         ("google", {"pooling": "avg"}, ["class token"]),
@@ -181,7 +181,7 @@ def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
         ("timm", {"representation_size": 9}, ["representation_size must be None"]),
         ("timm", {"norm_epsilon": 1e-5}, ["norm_epsilon"]),
         ("timm", {"position_placement": "shared"}, ["at the stem"]),
-        ("hugging_face", {"pooling": "avg"}, ["head must be 'token'"]),
+        ("hugging_face", {"pooling": "avg"}, ["pooling must be 'token'"]),
         ("hugging_face", {"representation_size": 15}, ["where there are classes"]),
         ("hugging_face", HYBRID, ["resnet_blocks must be None"]),
         ("hugging_face", {"layer_scale": 0.1}, ["layer_scale1"]),
