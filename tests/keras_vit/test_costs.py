@@ -87,7 +87,9 @@ def test_the_operations_of_a_hybrid_equal_the_products_of_the_graph(tiny_vit, si
 
 @pytest.mark.parametrize("size", [(65, 47), (96, 128)])
 def test_the_operations_of_a_resnet_equal_the_products_of_the_graph(size):
-    model = ResNet(image_size=size, blocks=(1, 2), width=2, channels=5, classes=7)
+    model = ResNet(
+        image_size=size, blocks=(1, 2), width_factor=2, channels=5, classes=7
+    )
     costs = resnet_costs((1, 2), 2, size, channels=5, classes=7)
     assert costs.macs == graph_macs(model)
 

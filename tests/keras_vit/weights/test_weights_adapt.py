@@ -365,7 +365,7 @@ def test_strict_lists_all_that_is_left_over_and_lacking(tiny_vit, tmp_path):
         assert after[name].tobytes() == before[name].tobytes()
 
 
-@pytest.mark.parametrize("name", ["head", "resample", "settings"])
+@pytest.mark.parametrize("name", ["classifier", "resample", "settings"])
 def test_arguments_are_among_their_choices(name, tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
     with pytest.raises(ValueError, match=f"`{name}` must be one of.*Received"):

@@ -59,9 +59,7 @@ def test_the_fixture_serves_and_stops_with_the_session(pytester, base_path):
 
 def test_the_fixture_is_listed_with_its_first_line(pytester):
     result = pytester.runpytest_inprocess(PLUGIN, "--fixtures")
-    result.stdout.fnmatch_lines(
-        ["local_server*", "    Starts servers on free ports; *"]
-    )
+    result.stdout.fnmatch_lines(["local_server*", "    Start servers on free ports; *"])
 
 
 def test_a_server_stops_when_its_block_fails(base_path):

@@ -40,6 +40,8 @@ elif act == "killed-later":
     if "--resume" not in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
 elif act == "killed":
+    while len(open(os.environ["STUB_LOG"]).readlines()) < 2:
+        time.sleep(0.01)  # for the other worker
     if "--resume" not in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
 else:
@@ -112,7 +114,11 @@ def test_worker_0_writes_to_the_terminal_and_the_others_to_log_files(stub, capfd
         (("stubborn", "1"), 1),
     ],
 )
-def test_one_failure_ends_all_and_gives_the_exit_status(stub, acts, status):
+def test_one_failure_ends_all_and_gives_the_exit_status(
+    stub, acts, status, monkeypatch
+):
+    if "late" in acts:  # however long it takes to start
+        monkeypatch.setattr(launching, "LOST_TIMEOUT", 60.0)
     assert launch(words(*acts), 2) == status
     assert len(stub()) == 2
     assert not alive(stub())
