@@ -27,7 +27,7 @@ from benchmarks.published_arrays import (
     with_adam,
 )
 from keras_vit.weights.families.keras_hub import KERAS_HUB
-from keras_vit.weights.tables import match_ours
+from keras_vit.weights.families.layouts import match_ours
 
 
 def _npz_files():

@@ -44,10 +44,10 @@ from keras_vit.vit import (
     ViTS32,
     ViTTi16,
 )
-from keras_vit.weights.build import with_image_size
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.registry import list_weights
-from keras_vit.weights.save import save_checkpoint
+from keras_vit.weights.building import with_image_size
+from keras_vit.weights.loading import load_checkpoint
+from keras_vit.weights.presets import list_weights
+from keras_vit.weights.saving import save_checkpoint
 
 __all__ = [
     "SPECS",

@@ -10,7 +10,7 @@ from typing import Any
 from keras_vit.base import ImageModel
 from keras_vit.checks import check_choice
 from keras_vit.specs import image_size_pair
-from keras_vit.weights.build import build_preset
+from keras_vit.weights.building import build_preset
 
 
 class PublishedModel(ImageModel):

@@ -16,15 +16,13 @@ from keras_vit.base import ImageModel
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
-from keras_vit.weights.arguments import model_arguments
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
-from keras_vit.weights.fetch import fetch
-from keras_vit.weights.preprocessors import stated_preprocessing
-from keras_vit.weights.registry import list_weights
-from keras_vit.weights.resample import RESIZES
-from keras_vit.weights.save import WRITTEN, replacing, save_checkpoint
-from keras_vit.weights.stated import assumed
-from keras_vit.weights.stored import refusing
+from keras_vit.weights.config import assumed_settings, model_arguments
+from keras_vit.weights.preprocessing_configs import stated_preprocessing
+from keras_vit.weights.presets import fetch, list_weights
+from keras_vit.weights.reading import refusing
+from keras_vit.weights.resampling import RESIZES
+from keras_vit.weights.saving import WRITTEN, replacing, save_checkpoint
 
 _SUFFIXES = (".npz", ".safetensors", ".h5", ".json")
 
@@ -48,8 +46,9 @@ def add_list(commands: Any) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     table = Table(
         box=rich.box.SIMPLE_HEAD,
-        caption="weights=NAME in a constructor. top-1: published accuracy on ImageNet "
-        "in percent, and by whom. zeros: the authors emptied the classifier.",
+        caption='from_preset("VARIANT:NAME"), or weights="NAME" in a constructor. '
+        "top-1: published accuracy on ImageNet in percent, and who measured it. "
+        "zeros: the authors emptied the classifier.",
     )
     for heading in ("variant", "name", "classes", "pixels", "MiB", "top-1", "source"):
         left = heading in ("variant", "name", "source")
@@ -180,7 +179,7 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
     for key, value in arguments.items():
         if value not in (None, False, 0) and key not in told:
             facts[key] = str(value)
-    if guessed := assumed(checkpoint):
+    if guessed := assumed_settings(checkpoint):
         facts["assumed"] = f"{', '.join(guessed)}: there is no config.json"
     for title, names in (
         ("beside the model", checkpoint.outside),

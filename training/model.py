@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.weights.build import build_preset, copy_weights, rebuild
+from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from .engine import run_folder
 from .engine.optimizer import make_optimizer

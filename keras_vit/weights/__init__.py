@@ -1,17 +1,22 @@
 """Published checkpoints in and out: families, files, resampling, the registry."""
 
-from keras_vit.weights.build import with_image_size
-from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
-from keras_vit.weights.files import WeightsFileError
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.registry import PublishedWeights, list_weights
-from keras_vit.weights.report import CheckpointError, LoadReport
-from keras_vit.weights.resample import (
+from keras_vit.weights.building import with_image_size
+from keras_vit.weights.checkpoint import (
+    FAMILIES,
+    Checkpoint,
+    CheckpointError,
+    LoadReport,
+    open_checkpoint,
+)
+from keras_vit.weights.loading import load_checkpoint
+from keras_vit.weights.presets import PublishedWeights, list_weights
+from keras_vit.weights.reading import WeightsFileError
+from keras_vit.weights.resampling import (
     adapt_channels,
     resample_patches,
     resample_positions,
 )
-from keras_vit.weights.save import save_checkpoint
+from keras_vit.weights.saving import save_checkpoint
 
 __all__ = [
     "FAMILIES",

@@ -8,7 +8,7 @@ heads apart. The two ViT families differ in how the modules of a block are count
 import re
 from collections.abc import Iterable
 
-from keras_vit.weights.tables import (
+from keras_vit.weights.families.layouts import (
     CHANNELS,
     CONVOLUTION_1X1,
     HEADS_FIRST,

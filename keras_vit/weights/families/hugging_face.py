@@ -7,7 +7,14 @@ names of release 4 by every release; the names inside of release 5 are read too.
 import re
 from collections.abc import Iterable
 
-from keras_vit.weights.tables import CONVOLUTION, LINEAR, Row, affine, norm, row
+from keras_vit.weights.families.layouts import (
+    CONVOLUTION,
+    LINEAR,
+    Row,
+    affine,
+    norm,
+    row,
+)
 
 
 def _block() -> tuple[Row, ...]:

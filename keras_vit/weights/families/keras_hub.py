@@ -7,7 +7,7 @@ in two files, `save_weights` writes one with a longer path.
 import re
 from collections.abc import Iterable
 
-from keras_vit.weights.tables import (
+from keras_vit.weights.families.layouts import (
     HEADS_FIRST,
     HEADS_LAST,
     SAME,

@@ -6,7 +6,7 @@ vision_transformer_hybrid.py, resnetv2.py. Query, key and value are one matrix.
 
 from collections.abc import Iterable
 
-from keras_vit.weights.tables import (
+from keras_vit.weights.families.layouts import (
     CONVOLUTION,
     LINEAR,
     LINEAR_CONVOLUTION,

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_vit.weights import resample
+from keras_vit.weights import resampling
 
 pytestmark = [
     pytest.mark.parity,
@@ -62,7 +62,7 @@ def test_positions_are_those_of_torch(embedding, grids, prefix_tokens, method, o
     expected = torch.nn.functional.interpolate(
         torch.tensor(image.astype("float64")), new, align_corners=False, **options
     )
-    found = resample.resample_positions(embedding, old, new, prefix_tokens, method)
+    found = resampling.resample_positions(embedding, old, new, prefix_tokens, method)
     found = found[:, prefix_tokens:].reshape(1, *new, 6).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-6)
 
@@ -78,7 +78,7 @@ def test_positions_are_those_of_timm(embedding, grids, prefix_tokens):
         old_size=list(old),
         num_prefix_tokens=prefix_tokens,
     )
-    found = resample.resample_positions(embedding, old, new, prefix_tokens, "timm")
+    found = resampling.resample_positions(embedding, old, new, prefix_tokens, "timm")
     np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
 
 
@@ -109,7 +109,7 @@ def test_patches_are_those_of_timm(old, new, method):
         antialias=True,
     )
     expected = expected.numpy().transpose(2, 3, 1, 0)
-    found = resample.resample_patches(kernel, new, method)
+    found = resampling.resample_patches(kernel, new, method)
     # timm inverts in float32.
     atol = 1e-5 * abs(expected).max()
     np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
@@ -121,7 +121,7 @@ def test_channels_are_those_of_timm(channels):
 
     kernel = np.random.default_rng(5).normal(size=(5, 2, 3, 7)).astype("float32")
     expected = adapt_input_conv(channels, torch_kernel(kernel))
-    found = resample.adapt_channels(kernel, channels)
+    found = resampling.adapt_channels(kernel, channels)
     np.testing.assert_allclose(
         found, expected.numpy().transpose(2, 3, 1, 0), rtol=0, atol=1e-6
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from keras_vit.weights.resample import (
+from keras_vit.weights.resampling import (
     RESIZES,
     adapt_channels,
     resample_patches,

@@ -17,9 +17,9 @@ from foreign_files import (
     write_safetensors,
 )
 
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.report import CheckpointError
-from keras_vit.weights.resample import resample_positions
+from keras_vit.weights.checkpoint import CheckpointError
+from keras_vit.weights.loading import load_checkpoint
+from keras_vit.weights.resampling import resample_positions
 
 pytestmark = pytest.mark.backend
 

@@ -13,10 +13,9 @@ import urllib.request
 import numpy as np
 import pytest
 
-from keras_vit.weights import fetch as fetch_module
-from keras_vit.weights.fetch import fetch
-from keras_vit.weights.files import WeightsFileError
-from keras_vit.weights.registry import PublishedWeights
+from keras_vit.weights import presets
+from keras_vit.weights.presets import PublishedWeights, fetch
+from keras_vit.weights.reading import WeightsFileError
 
 pytestmark = pytest.mark.backend
 
@@ -79,7 +78,7 @@ def server(monkeypatch):
 def home(monkeypatch, tmp_path):
     """Keras's folder, and no waiting."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(fetch_module, "TIMEOUT", 5)
+    monkeypatch.setattr(presets, "TIMEOUT", 5)
     return tmp_path / "home"
 
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_vit.weights.files import WeightsFileError, open_arrays
+from keras_vit.weights.reading import WeightsFileError, open_arrays
 
 pytestmark = pytest.mark.backend
 

@@ -10,8 +10,8 @@ import pytest
 from foreign_files import arrays_of
 
 import keras_vit
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.report import CheckpointError
+from keras_vit.weights.checkpoint import CheckpointError
+from keras_vit.weights.loading import load_checkpoint
 
 SIDE = 24
 GRIDS = [*itertools.product(range(1, SIDE + 1), repeat=2)]
@@ -120,7 +120,7 @@ def test_a_stated_grid_outranks_the_models_own(tmp_path):
 def test_a_published_file_is_of_square_images(monkeypatch, tmp_path, caplog):
     source = keras_vit.VisionTransformer.from_variant("Ti/16", classes=None)
     path = foreign_files.google(source, tmp_path)
-    monkeypatch.setattr("keras_vit.weights.build.fetch", lambda published: path)
+    monkeypatch.setattr("keras_vit.weights.building.fetch", lambda published: path)
     keras_vit.VisionTransformer.from_preset("Ti/16:augreg_in21k", image_size=(112, 448))
     assert "grid (14, 14) to (7, 28)" in caplog.text
     with pytest.raises(CheckpointError, match="pass grid="):

@@ -25,8 +25,7 @@ from foreign_files import (
 import keras_vit
 from benchmarks.published_arrays import as_void, inlined, prefixed, stacked
 from keras_vit.resnet import ResNet
-from keras_vit.weights.assign import assign, fresh_copy
-from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.loading import assign, fresh_copy, load_checkpoint
 
 pytestmark = pytest.mark.backend
 

@@ -20,11 +20,10 @@ from benchmarks.published_arrays import (
     prefixed,
 )
 from keras_vit.resnet import ResNet
-from keras_vit.weights.adapt import adapt_kernels, adapt_positions
-from keras_vit.weights.arguments import model_arguments
 from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.plan import Plan
+from keras_vit.weights.config import model_arguments
+from keras_vit.weights.loading import load_checkpoint
+from keras_vit.weights.placement import Plan, adapt_kernels, adapt_positions
 
 pytestmark = pytest.mark.backend
 
@@ -222,7 +221,7 @@ def test_a_bit_file_goes_whole_into_its_resnet(name, classes, tmp_path):
         model = build(ResNet, checkpoint)
         check_all_used(model, checkpoint, shapes)
     assert model.count_params() == count
-    assert (model.blocks, model.width) == (units, factor)
+    assert (model.blocks, model.width_factor) == (units, factor)
 
 
 def test_a_training_checkpoint_gives_the_model_and_names_the_rest(tmp_path):

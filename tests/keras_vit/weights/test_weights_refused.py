@@ -23,9 +23,9 @@ from foreign_files import (
 
 import keras_vit
 from keras_vit.resnet import ResNet
-from keras_vit.weights.files import WeightsFileError
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.report import CheckpointError
+from keras_vit.weights.checkpoint import CheckpointError
+from keras_vit.weights.loading import load_checkpoint
+from keras_vit.weights.reading import WeightsFileError
 
 pytestmark = pytest.mark.backend
 

@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.costs import variant_costs
-from keras_vit.weights.registry import find_weights, list_weights
+from keras_vit.weights.presets import find_weights, list_weights
 
 pytestmark = pytest.mark.backend
 

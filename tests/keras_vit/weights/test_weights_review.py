@@ -13,7 +13,7 @@ from foreign_files import arrays_of
 import keras_vit
 from keras_vit.__main__ import main
 from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
-from keras_vit.weights.arguments import model_arguments
+from keras_vit.weights.config import model_arguments
 
 EXACT = {"gelu": "exact"}
 GAP = {"pooling": "avg", "class_token": False}

@@ -12,9 +12,9 @@ from foreign_files import arrays_of
 
 import keras_vit
 from keras_vit.resnet import ResNet
-from keras_vit.weights import save
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.report import CheckpointError
+from keras_vit.weights import saving
+from keras_vit.weights.checkpoint import CheckpointError
+from keras_vit.weights.loading import load_checkpoint
 
 pytestmark = pytest.mark.backend
 
@@ -242,4 +242,4 @@ def test_names_and_families_are_checked(tiny_vit, tmp_path):
         keras_vit.save_checkpoint(model, tmp_path / "model.npz", "timm")
     with pytest.raises(ValueError, match="`family` must be one of.*'keras_hub'"):
         keras_vit.save_checkpoint(model, tmp_path / "model", "keras_hub")
-    assert save.WRITTEN == ("google", "timm", "hugging_face")
+    assert saving.WRITTEN == ("google", "timm", "hugging_face")

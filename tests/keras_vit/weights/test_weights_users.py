@@ -8,7 +8,7 @@ from conftest import TINY
 import keras_vit
 from keras_vit.__main__ import main
 from keras_vit.weights import CheckpointError, open_checkpoint
-from keras_vit.weights.report import LoadReport
+from keras_vit.weights.checkpoint import LoadReport
 
 pytestmark = pytest.mark.backend
 SMALL = {"depth": 1, "input_shape": (32, 32, 3)}

@@ -1,8 +1,23 @@
-"""The config.json of timm and Hugging Face, and what their models cannot hold."""
+"""Save a model as a checkpoint of Google, timm or Hugging Face."""
 
+import contextlib
+import json
+import os
+import pathlib
+import warnings
+import zipfile
+from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.weights.preprocessors import (
+import keras
+import numpy as np
+
+from keras_vit.base import check_model
+from keras_vit.checks import check_choice
+from keras_vit.weights import config, preprocessing_configs
+from keras_vit.weights.checkpoint import FAMILIES, CheckpointError
+from keras_vit.weights.families.layouts import Row, match_ours
+from keras_vit.weights.preprocessing_configs import (
     hugging_face_preprocessor,
     timm_preprocessing,
 )
@@ -24,7 +39,7 @@ _TIMM_RESNETS = {
 _TIMM_POOLINGS = {"token": "token", "avg": "avg", "map": "map", None: ""}
 
 
-def problems(model, family: str) -> list[str]:
+def incompatibilities(model, family: str) -> list[str]:
     """Why a family's code would not compute what the model computes; empty if it does.
 
     Args:
@@ -80,7 +95,7 @@ def problems(model, family: str) -> list[str]:
     return found
 
 
-def file_name(name: str, model, family: str) -> str:
+def name_in_file(name: str, model, family: str) -> str:
     """Name in the file, from that inside the bare model."""
     if family == "hugging_face":
         bare = model.classes is None or name.startswith("classifier.")
@@ -90,7 +105,7 @@ def file_name(name: str, model, family: str) -> str:
     return name
 
 
-def documents(model, family: str) -> dict[str, Any]:
+def json_documents(model, family: str) -> dict[str, Any]:
     """The JSON documents beside the weights, by file name."""
     if family == "timm":
         return {"config.json": _timm(model)}
@@ -135,7 +150,7 @@ def _timm_first(model) -> str:
         return "stem.conv"
     if model.resnet_blocks is None:
         return "patch_embed.proj"
-    return file_name("patch_embed.backbone.stem.conv", model, "timm")
+    return name_in_file("patch_embed.backbone.stem.conv", model, "timm")
 
 
 def _timm_vit(model) -> tuple[str, dict[str, Any]]:
@@ -197,3 +212,152 @@ def _hugging_face(model) -> dict[str, Any]:
         document["id2label"] = {str(i): name for i, name in enumerate(names)}
         document["label2id"] = {name: i for i, name in enumerate(names)}
     return document
+
+
+WRITTEN = ("google", "timm", "hugging_face")
+_FILES = (".npz", ".safetensors", ".h5", ".keras")
+_POSITIONS = "position_embedding/embedding"
+
+
+def save_checkpoint(
+    model, path: str | os.PathLike[str], family: str = "google"
+) -> list[pathlib.Path]:
+    """Writes a model so that another project's code loads it.
+
+    Files are written beside their place and renamed when they are complete. What is
+    read back by `load_checkpoint` is bit-identical. Warns of preprocessing that the
+    family's files cannot state.
+
+    Args:
+        model: A `VisionTransformer`, or a `ResNet` (not for Hugging Face).
+        path: For `"google"` an `.npz` file. For the others a folder, for
+            `model.safetensors` and `config.json`.
+        family: `"google"`, `"timm"` or `"hugging_face"`.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        CheckpointError: The family has no place for a part of the model, or computes
+            it in another way. All reasons are listed; nothing is written.
+        ValueError: `family` is none of the three, or `path` does not suit it.
+        TypeError: `model` is another kind of model.
+    """
+    check_model(model)
+    check_choice("family", family, WRITTEN)
+    path = pathlib.Path(path).expanduser()
+    file = path.suffix == ".npz" if family == "google" else path.suffix in _FILES
+    if file != (family == "google"):
+        wanted = "an .npz file" if family == "google" else "a folder"
+        raise ValueError(
+            f"`path` must be {wanted} for family={family!r}. Received: {str(path)!r}"
+        )
+    problems, places = incompatibilities(model, family), _places(model, family)
+    if lost := [weight for weight, place in places.items() if place is None]:
+        problems.append(f"there is no place for {', '.join(lost)}")
+    if problems:
+        raise CheckpointError(
+            f"The model must be one that {family} can hold. Received: {model.name!r}"
+            + "".join(f"\n- {problem}" for problem in problems)
+        )
+    if unsaid := preprocessing_configs.lost_settings(model, family):
+        warnings.warn(
+            f"{path}: {family} cannot state the preprocessing's {', '.join(unsaid)}",
+            stacklevel=2,
+        )
+    arrays = _their_arrays(model, family, places)
+    metadata = config.grid_metadata(model.grid) if _POSITIONS in places else {}
+    if family == "google":
+        with replacing(path) as temporary:
+            _write_npz(temporary, arrays, metadata)
+        return [path]
+    documents = json_documents(model, family)
+    return _write_folder(path, family, arrays, documents, metadata)
+
+
+def _rows(model, family: str) -> tuple[Row, ...]:
+    resnet = {"google": "bit", "timm": "timm_bit"}
+    key = resnet[family] if hasattr(model, "blocks") else family
+    return FAMILIES[key].rows
+
+
+def _places(model, family: str) -> dict[str, tuple[Row, str, int] | None]:
+    """For each weight its row, their name, which part it is; None without a row."""
+    rows = _rows(model, family)
+    return {w.path: next(match_ours(rows, w.path), None) for w in model.weights}
+
+
+def _their_arrays(model, family: str, places) -> dict[str, np.ndarray]:
+    """The model's weights under their names and in their layout."""
+    heads = getattr(model, "heads", 1)
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for weight in model.weights:
+        row, name, part = places[weight.path]
+        value = np.asarray(keras.ops.convert_to_numpy(weight), "float32")
+        if weight.path == _POSITIONS and family != "timm":
+            value = _with_prefix(value, model)
+        name = name_in_file(name, model, family)
+        parts.setdefault(name, {})[part] = row.layout.write(value, heads)
+    # safetensors writes the memory as it lies.
+    return {
+        name: np.ascontiguousarray(np.concatenate([f[part] for part in sorted(f)]))
+        for name, f in parts.items()
+    }
+
+
+def _with_prefix(positions: np.ndarray, model) -> np.ndarray:
+    """Zeros for the class token where the model gives it no position."""
+    height, width = model.grid
+    absent = model.prefix_tokens + height * width - positions.shape[1]
+    return np.pad(positions, ((0, 0), (absent, 0), (0, 0)))
+
+
+def _write_npz(
+    path: pathlib.Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]
+) -> None:
+    # numpy.savez closes over all arrays at once; this holds one at a time.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        # The only place that readers of .npz pass over: an array more, or another
+        # member, would be one of the model's to them.
+        archive.comment = json.dumps(metadata).encode() if metadata else b""
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def _write_folder(
+    folder: pathlib.Path,
+    family: str,
+    arrays: dict[str, np.ndarray],
+    documents: dict[str, Any],
+    metadata: dict[str, str],
+) -> list[pathlib.Path]:
+    try:
+        from safetensors.numpy import save
+    except ImportError as error:
+        raise ImportError(
+            f"family={family!r} needs safetensors: "
+            'pip install "keras-vit-serving[convert]"'
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        # All are complete before the first is renamed.
+        for name, document in documents.items():
+            temporary = stack.enter_context(replacing(folder / name))
+            temporary.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+        temporary = stack.enter_context(replacing(folder / "model.safetensors"))
+        # Not by its save_file, whose file only its owner may read.
+        temporary.write_bytes(save(arrays, metadata={"format": "pt", **metadata}))
+    return [folder / name for name in ("model.safetensors", *documents)]
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A path beside this one; what is written there takes its place at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")  # Keras needs the suffix
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,12 +1,4 @@
-"""Preprocessing in other projects' configs: timm, Hugging Face, keras-hub.
-
-What a config states becomes arguments of `ImagePreprocessing`; what a model has is
-written again, and what a format cannot say is named.
-
-Sources: huggingface/pytorch-image-models, data/transforms_factory.py;
-huggingface/transformers, models/{vit,deit,bit}/image_processing_*.py;
-keras-team/keras-hub, layers/preprocessing/image_converter.py.
-"""
+"""Preprocessing in the configs of timm, Hugging Face and keras-hub."""
 
 import logging
 from typing import Any
@@ -138,7 +130,7 @@ def _of(model) -> ImagePreprocessing:
     return model.preprocessing or ImagePreprocessing(model.image_size)
 
 
-def lost(model, family: str) -> list[str]:
+def lost_settings(model, family: str) -> list[str]:
     """What a family's files cannot say about the model's preprocessing, in words."""
     if model.preprocessing is None:
         return []

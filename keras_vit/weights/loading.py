@@ -1,5 +1,6 @@
-"""A checkpoint into a living model: everything fits and is whole, or nothing moves."""
+"""Load a checkpoint atomically into a built model."""
 
+import mmap
 import os
 import warnings
 
@@ -7,14 +8,23 @@ import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
-from keras_vit.weights.adapt import adapt_kernels, adapt_positions
-from keras_vit.weights.arguments import differences
-from keras_vit.weights.assign import assign, fresh_copy
-from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
-from keras_vit.weights.fetch import fetch
-from keras_vit.weights.plan import CLASSIFIER_POLICIES, Plan
-from keras_vit.weights.report import CheckpointError, LoadReport, shorten
-from keras_vit.weights.resample import RESIZES
+from keras_vit.weights.checkpoint import (
+    FAMILIES,
+    Checkpoint,
+    CheckpointError,
+    LoadReport,
+    open_checkpoint,
+    shorten,
+)
+from keras_vit.weights.config import differences
+from keras_vit.weights.placement import (
+    CLASSIFIER_POLICIES,
+    Plan,
+    adapt_kernels,
+    adapt_positions,
+)
+from keras_vit.weights.presets import fetch
+from keras_vit.weights.resampling import RESIZES
 
 
 def load_checkpoint(
@@ -27,7 +37,7 @@ def load_checkpoint(
     settings: str = "match",
     strict: bool = True,
 ) -> LoadReport:
-    """Loads a published checkpoint, of any family, into a model.
+    """Load a checkpoint of any family atomically into a built model.
 
     The family is recognised from the names of the arrays. Nothing in the model changes
     before everything is known to fit. Positions of another grid, patches of another
@@ -56,27 +66,42 @@ def load_checkpoint(
     Raises:
         WeightsFileError: The file is missing, damaged or of no known family.
         CheckpointError: It does not fit the model. All reasons are listed.
-        ValueError: An argument is none of its choices.
+        ValueError: An unknown value of an argument.
         TypeError: `model` is another kind of model.
     """
     check_choice("classifier", classifier, CLASSIFIER_POLICIES)
     check_choice("resample", resample, tuple(RESIZES))
     check_choice("settings", settings, ("match", "ignore"))
     with open_checkpoint(fetch(path)) as checkpoint:
-        _check_kind(model, checkpoint)
-        plan = Plan(model, checkpoint, grid)
-        _check_size(plan)
-        plan.compare_settings(required=settings == "match")
-        if classifier == "load":
-            plan.load_classifier()
-        else:
-            plan.leave_classifier(classifier)
-        adapt_kernels(plan)
-        adapt_positions(plan, resample)
-        plan.place_the_rest(classifier)
-        _refuse(plan, strict)
-        _verify(plan)
-        _assign_all(plan)
+        return load_open_checkpoint(
+            model, checkpoint, classifier, resample, grid, settings, strict
+        )
+
+
+def load_open_checkpoint(
+    model,
+    checkpoint: Checkpoint,
+    classifier: str,
+    resample: str,
+    grid: tuple[int, int] | None,
+    settings: str,
+    strict: bool = True,
+) -> LoadReport:
+    """Load a checkpoint that is open already; see `load_checkpoint`."""
+    _check_kind(model, checkpoint)
+    plan = Plan(model, checkpoint, grid)
+    _check_size(plan)
+    plan.compare_settings(required=settings == "match")
+    if classifier == "load":
+        plan.load_classifier()
+    else:
+        plan.leave_classifier(classifier)
+    adapt_kernels(plan)
+    adapt_positions(plan, resample)
+    plan.place_the_rest(classifier)
+    _refuse(plan, strict)
+    _verify(plan)
+    _assign_all(plan)
     return plan.report
 
 
@@ -166,7 +191,7 @@ def _assign(plan: Plan, path: str) -> bool:
 
 def _warn(plan: Plan, text: str) -> None:
     plan.report.notes.append(text)
-    warnings.warn(f"{plan.report.path}: {text}", stacklevel=4)
+    warnings.warn(f"{plan.report.path}: {text}", stacklevel=5)
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -174,3 +199,71 @@ def _finite(array: np.ndarray) -> bool:
     with np.errstate(all="ignore"):
         total = np.sum(array, dtype="float32")
     return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
+
+
+# Columns at once of a matrix that lies transposed: one line of the processor's cache.
+COLUMNS = 16
+# Bytes from which on a spare copy matters.
+LARGE = 2**20
+
+
+class _Fresh:
+    """An array that nobody else holds or changes.
+
+    TensorFlow copies every ndarray before it copies it into its own memory. What comes
+    by `__array__` it copies into its own at once.
+    """
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return self.array
+
+
+def fresh_copy(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The array in memory of its own and of this type, contiguous.
+
+    A weight must not be assigned a view of a mapped file: JAX would keep it, and the
+    weight would change with the file.
+    """
+    fresh = _empty(array.shape, np.dtype(dtype))
+    if array.ndim == 2 and array.strides[0] < array.strides[1]:
+        # NumPy copies row by row, which from a transposed matrix is five times as slow.
+        for start in range(0, array.shape[1], COLUMNS):
+            part = slice(start, start + COLUMNS)
+            fresh[:, part] = array[:, part]
+    else:
+        fresh[...] = array
+    return fresh
+
+
+def assign(weight, fresh: np.ndarray) -> None:
+    """`weight.assign(fresh)` without another copy beside the weight.
+
+    Args:
+        weight: A `keras.Variable`.
+        fresh: Of its shape and type, from `fresh_copy`; belongs to the weight now.
+    """
+    if fresh.nbytes >= LARGE:
+        # The weight lets go of its old values, into whose memory the new ones can go.
+        weight.assign(_Fresh(_untouched(fresh.shape, fresh.dtype)))
+    weight.assign(_Fresh(fresh))
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that does not begin at a multiple of 64 bytes.
+
+    TensorFlow and JAX would keep one that does. The weight's former memory, which they
+    do not give back to the system, would then lie idle.
+    """
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(size + 64, "uint8")
+    start = (16 - memory.ctypes.data) % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array that has no memory as long as nobody looks at its elements."""
+    pages = mmap.mmap(-1, int(np.prod(shape)) * dtype.itemsize)
+    return np.frombuffer(pages, dtype).reshape(shape)

@@ -1,8 +1,4 @@
-"""Fits weights to another image size, patch size or number of channels.
-
-Resizing an image is linear and separable: R x W' for two small matrices. They and
-everything that is made with them are float64; results have the type of the input.
-"""
+"""Resampling of position embeddings and patch kernels, and other input channels."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,14 +1,218 @@
-"""What a checkpoint says about its model, as arguments of our constructors."""
+"""Model arguments of a checkpoint, from its arrays and the config.json beside them."""
 
+import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from keras_vit.specs import SPECS, patch_side
-from keras_vit.weights import grids, stated
+from keras_vit.specs import SPECS, image_size_pair, patch_side
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
-from keras_vit.weights.files import WeightsFileError
-from keras_vit.weights.tables import HEADS_FIRST, HEADS_LAST
+from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST
+from keras_vit.weights.reading import WeightsFileError
+
+_GELUS = {
+    "gelu": "exact",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_tanh": "tanh",
+}
+# timm's models that were trained with the approximation and compute it.
+_TIMM_TANH = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
+    r"|vit_large_patch16_siglip_(gap_)?512"
+)
+# timm's architectures whose pooling takes in the prefix tokens, by their names alone.
+_TIMM_POOLS_PREFIX = re.compile(r"test_vit3")
+# What `model_type` says of the models of transformers that compute a ViT. Others, such
+# as AST with its overlapping patches, have arrays of the same names.
+_MODEL_TYPES = ("vit", "deit", "vit_msn")
+# What only the config of a family tells.
+_CONFIGURED = {
+    "timm": ("gelu", "heads", "pooling"),
+    "hugging_face": ("gelu", "heads", "norm_epsilon"),
+    "keras_hub": ("norm_epsilon", "pooling"),
+}
+
+
+def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The arguments that are only usual, for want of a config that tells them."""
+    if checkpoint.family not in _CONFIGURED or checkpoint.file.config:
+        return ()
+    return _CONFIGURED[checkpoint.family]
+
+
+def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What no array tells: the flavour of GELU and the epsilon of LayerNorm."""
+    family, config = FAMILIES[checkpoint.family], checkpoint.file.config
+    name, epsilon = None, family.norm_epsilon
+    if checkpoint.family == "hugging_face":
+        kind = config.get("model_type", "vit")
+        if kind not in _MODEL_TYPES:
+            rule = f"`model_type` must be one of {', '.join(_MODEL_TYPES)}"
+            _refuse(checkpoint, rule, kind)
+        name = config.get("hidden_act")
+        epsilon = config.get("layer_norm_eps", epsilon)
+    elif checkpoint.family == "keras_hub":
+        epsilon = config.get("config", {}).get("layer_norm_epsilon", epsilon)
+    elif checkpoint.family == "timm":
+        architecture = config.get("architecture", "")
+        name = "gelu_tanh" if _TIMM_TANH.match(architecture) else None
+        name = "quick_gelu" if "quickgelu" in architecture else name
+        name = config.get("model_args", {}).get("act_layer", name)
+    if name is not None and name not in _GELUS:
+        _refuse(checkpoint, f"The activation must be one of {', '.join(_GELUS)}", name)
+    pooler = config.get("pooler_act", "tanh")
+    if checkpoint.family == "hugging_face" and pooler != "tanh":
+        _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
+    return {"gelu": _GELUS[name] if name else family.gelu, "norm_epsilon": epsilon}
+
+
+def config_class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
+    """Names of the classes, where a config has one of its own for each."""
+    config, names = checkpoint.file.config, None
+    if checkpoint.family == "hugging_face":
+        labels = config.get("id2label", {})
+        names = [labels.get(str(index)) for index in range(classes or 0)]
+    elif checkpoint.family in ("timm", "timm_bit"):
+        names = config.get("pretrained_cfg", {}).get("label_names")
+    if not names or len(names) != classes or None in names:
+        return {}
+    own = any(name != f"LABEL_{index}" for index, name in enumerate(names))
+    return {"class_names": names} if own else {}
+
+
+def config_pooling(checkpoint: Checkpoint) -> tuple[str | None, bool]:
+    """How a config calls the pooling, and whether all tokens take part or patches."""
+    if checkpoint.family.startswith("timm"):
+        config = checkpoint.file.config
+        options = config.get("model_args", {})
+        name = options.get("global_pool", config.get("global_pool"))
+        implied = _TIMM_POOLS_PREFIX.match(config.get("architecture", ""))
+        return name, options.get("pool_include_prefix", bool(implied))
+    if checkpoint.family == "keras_hub":
+        task = checkpoint.file.beside("task.json").get("config", {})
+        return task.get("pooling"), True
+    return None, True
+
+
+def config_heads(checkpoint: Checkpoint) -> int | None:
+    """The number of attention heads, where a config says."""
+    config = checkpoint.file.config
+    return config.get("num_attention_heads") or config.get("model_args", {}).get(
+        "num_heads"
+    )
+
+
+def check_patch(checkpoint: Checkpoint, name: str, sides: tuple[int, int]) -> None:
+    """WeightsFileError for patches that are not square, or not those of the config.
+
+    Args:
+        checkpoint: An open checkpoint.
+        name: Name of the kernel that reads a patch.
+        sides: (height, width) of that kernel.
+    """
+    config = checkpoint.file.config
+    places: dict[str, Any] = {
+        "hugging_face": config,
+        "timm": config.get("model_args", {}),
+        "keras_hub": config.get("config", {}),
+    }
+    size = places.get(checkpoint.family, {}).get("patch_size", sides)
+    size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    if sides[0] != sides[1]:
+        raise WeightsFileError(
+            f"Patches must be square. Received: `{name}` with patches of {sides} pixels"
+            f" in {str(checkpoint.file.path)!r}"
+        )
+    if size != sides:
+        rule = f"`patch_size` must be {sides[0]}, the side of `{name}`"
+        _refuse(checkpoint, rule, size)
+
+
+def config_image_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """(H, W) from a config, where there is one that says."""
+    config = checkpoint.file.config
+    size: Any = None
+    if checkpoint.family == "hugging_face":
+        size = config.get("image_size")
+    elif checkpoint.family == "keras_hub":
+        size = config.get("config", {}).get("image_shape")
+    elif checkpoint.family == "timm":
+        size = config.get("model_args", {}).get("img_size")
+        size = size or config.get("pretrained_cfg", {}).get("input_size", [None])[1:]
+    if not size:
+        return None
+    try:
+        return image_size_pair(size if isinstance(size, int) else (size[0], size[1]))
+    except ValueError as error:
+        raise TypeError(error) from error
+
+
+def _refuse(checkpoint: Checkpoint, rule: str, received: Any) -> NoReturn:
+    raise WeightsFileError(
+        f"{rule}. Received: {received!r} in the config of {str(checkpoint.file.path)!r}"
+    )
+
+
+# Where `save_checkpoint` states the grid: the metadata of .safetensors, a ZIP comment.
+GRID_METADATA = "keras_vit.grid"
+
+
+def grid_fits(
+    checkpoint: Checkpoint, tokens: int, prefix: int, grid: tuple[int, int]
+) -> bool:
+    """Whether a grid leaves as many positions as its family has for prefix tokens."""
+    return tokens - grid[0] * grid[1] in _covered(checkpoint, prefix)
+
+
+def stated_grid(
+    checkpoint: Checkpoint, tokens: int, prefix: int, side: int
+) -> tuple[int, int] | None:
+    """The grid in the file's metadata or in the config beside it, if it fits.
+
+    Args:
+        checkpoint: An open checkpoint.
+        tokens: Number of its positions.
+        prefix: Number of its class and register tokens.
+        side: Side of a patch in pixels.
+    """
+    grids = [_from_metadata(checkpoint.file.metadata.get(GRID_METADATA))]
+    if size := config_image_size(checkpoint):
+        grids.append((size[0] // side, size[1] // side))
+    for grid in grids:
+        if grid is not None and grid_fits(checkpoint, tokens, prefix, grid):
+            return grid
+    return None
+
+
+def square_grids(
+    checkpoint: Checkpoint, tokens: int, prefix: int
+) -> list[tuple[int, int]]:
+    """The squares that fit, the family's usual one first."""
+    squares = []
+    for covered in _covered(checkpoint, prefix):
+        side = math.isqrt(max(tokens - covered, 0))
+        if side and side * side == tokens - covered:
+            squares.append((side, side))
+    return squares
+
+
+def grid_metadata(grid: tuple[int, int]) -> dict[str, str]:
+    """What states a grid in a file."""
+    return {GRID_METADATA: f"{grid[0]}x{grid[1]}"}
+
+
+def _from_metadata(text: str | None) -> tuple[int, int] | None:
+    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", str(text), re.ASCII)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _covered(checkpoint: Checkpoint, prefix: int) -> tuple[int, ...]:
+    """How many prefix tokens may have positions, the usual number first."""
+    either = {"big_vision": (0, prefix), "timm": (prefix, 0)}
+    return either.get(checkpoint.family, (prefix,)) if prefix else (0,)
+
 
 # How timm and keras-hub name what becomes of the tokens.
 _POOLINGS = {"token": "token", "avg": "avg", "gap": "avg", "map": "map", "": None}
@@ -62,7 +266,7 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
     shapes["encoder_block_0/norm1/gamma"]  # must be there
     kernel = shapes["embedding/kernel"]
     name = checkpoint.entries["embedding/kernel"].name
-    stated.check_patch(checkpoint, name, (kernel[0], kernel[1]))
+    check_patch(checkpoint, name, (kernel[0], kernel[1]))
     arguments: dict[str, Any] = {
         "patch_size": kernel[0],
         "width": kernel[-1],
@@ -78,10 +282,10 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         "fc_norm": "fc_norm/gamma" in shapes,
         "position_embedding": _positions(checkpoint, shapes),
         **_stem(shapes),
-        **stated.settings(checkpoint),
+        **config_settings(checkpoint),
     }
     arguments["pooling"] = _pooling(checkpoint, shapes, arguments)
-    arguments.update(stated.class_names(checkpoint, arguments["classes"]))
+    arguments.update(config_class_names(checkpoint, arguments["classes"]))
     heads = _heads(checkpoint, shapes, arguments)
     if heads is not None:
         arguments["heads"] = heads
@@ -162,10 +366,10 @@ def _stem(shapes) -> dict[str, Any]:
 
 def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
     shapes = _Shapes(checkpoint)
-    pooling, _ = stated.pooling(checkpoint)
+    pooling, _ = config_pooling(checkpoint)
     classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
     return {
-        **stated.class_names(checkpoint, classes),
+        **config_class_names(checkpoint, classes),
         "blocks": _blocks(shapes),
         "width_factor": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
@@ -182,7 +386,7 @@ def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
         usual = "avg"
     else:
         usual = "token"
-    pooling, whole = stated.pooling(checkpoint)
+    pooling, whole = config_pooling(checkpoint)
     known = pooling is None or pooling in _POOLINGS
     prefix = arguments["class_token"] + arguments["register_tokens"]
     pooled = prefix if whole else 0  # of the tokens before the patches
@@ -210,7 +414,7 @@ def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
             arguments["width"]
             // shapes["encoder_block_0/attention/query_norm/gamma"][0]
         )
-    if told := stated.heads(checkpoint):
+    if told := config_heads(checkpoint):
         return told
     size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
     known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
@@ -234,12 +438,12 @@ def _grid(checkpoint: Checkpoint, shapes, arguments, asked) -> dict[str, Any]:
     """Image size in pixels, grid, and whether positions cover the prefix tokens."""
     side = patch_side(arguments["patch_size"], arguments.get("resnet_blocks"))
     if "position_embedding/embedding" not in shapes:
-        size = stated.image_size(checkpoint)
+        size = config_image_size(checkpoint)
         return {"image_size": size} if size else {}
     tokens = shapes["position_embedding/embedding"][1]
     prefix = arguments["class_token"] + arguments["register_tokens"]
-    known = asked or grids.stated_grid(checkpoint, tokens, prefix, side)
-    squares = grids.square_grids(checkpoint, tokens, prefix)
+    known = asked or stated_grid(checkpoint, tokens, prefix, side)
+    squares = square_grids(checkpoint, tokens, prefix)
     grid = known or next(iter(squares), None)
     if grid is None:
         return {}

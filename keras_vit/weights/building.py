@@ -1,4 +1,4 @@
-"""Models with the weights of a checkpoint, and models at another image size."""
+"""Models built with a checkpoint's weights, or rebuilt with other arguments."""
 
 import inspect
 import logging
@@ -16,15 +16,21 @@ from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
-from keras_vit.weights.arguments import differences, model_arguments
-from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
-from keras_vit.weights.fetch import fetch
-from keras_vit.weights.files import open_arrays
-from keras_vit.weights.load import load_checkpoint
-from keras_vit.weights.preprocessors import MINUS_ONE_TO_ONE, stated_preprocessing
-from keras_vit.weights.registry import find_weights
-from keras_vit.weights.report import CheckpointError
-from keras_vit.weights.resample import (
+from keras_vit.weights.checkpoint import (
+    FAMILIES,
+    Checkpoint,
+    CheckpointError,
+    open_checkpoint,
+)
+from keras_vit.weights.config import differences, model_arguments
+from keras_vit.weights.loading import load_open_checkpoint
+from keras_vit.weights.preprocessing_configs import (
+    MINUS_ONE_TO_ONE,
+    stated_preprocessing,
+)
+from keras_vit.weights.presets import fetch, find_weights
+from keras_vit.weights.reading import open_arrays
+from keras_vit.weights.resampling import (
     RESIZES,
     adapt_channels,
     resample_patches,
@@ -70,8 +76,9 @@ def build_preset(
     if path.suffix == ".keras":
         return _from_keras(model_class, path, arguments, resample)
     size = {} if variant is None else model_class.variant_arguments(variant)
-    if variant is not None and _is_ours(path):
-        return _load_own(model_class(**{**size, **arguments}), path)
+    arguments = {**size, **arguments}
+    if variant is not None and (parameters := _parameters_of_ours(path)) is not None:
+        return _load_ours(model_class(**arguments), path, parameters)
     with open_checkpoint(path) as checkpoint:
         family = FAMILIES[checkpoint.family]
         if family.model != model_class.architecture:
@@ -80,16 +87,15 @@ def build_preset(
                 f"{str(path)!r} of another architecture ({family.title})"
             )
         file = _stated(checkpoint, grid)
-    if published is not None and "patch_size" in file and "grid" not in file:
-        # The images of every published file are square.
-        grid = _grid(file)
-    arguments = {**size, **arguments}
-    if variant is not None and (wrong := differences(file, _SIZES, arguments.get)):
-        raise CheckpointError(
-            f"`weights` must be of the size {variant}. Received: {str(path)!r} of a "
-            f"model with {', '.join(wrong)}"
-        )
-    return _build(model_class, path, file, arguments, resample, grid)
+        if published is not None and "patch_size" in file and "grid" not in file:
+            # The images of every published file are square.
+            grid = _grid(file)
+        if variant is not None and (wrong := differences(file, _SIZES, arguments.get)):
+            raise CheckpointError(
+                f"`weights` must be of the size {variant}. Received: {str(path)!r} of "
+                f"a model with {', '.join(wrong)}"
+            )
+        return _build(model_class, checkpoint, file, arguments, resample, grid)
 
 
 def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
@@ -120,23 +126,23 @@ def _grid(file: dict[str, Any]) -> tuple[int, int] | None:
     return height // side, width // side
 
 
-def _is_ours(path: pathlib.Path) -> bool:
-    """Whether `save_weights` of one of our models wrote the file."""
+def _parameters_of_ours(path: pathlib.Path) -> int | None:
+    """Number of parameters in a file of our models' `save_weights`; None for others."""
     if not path.name.endswith(".weights.h5"):
-        return False
+        return None
     family = FAMILIES["keras_hub"]
     with open_arrays(path) as file:
-        return family.mark not in family.model_names(file.arrays)
-
-
-def _load_own(model, path: pathlib.Path):
-    """`load_weights`, which by itself would leave out what the model lacks."""
-    with open_arrays(path) as file:
-        stored = sum(
+        if family.mark in family.model_names(file.arrays):
+            return None
+        return sum(
             math.prod(array.shape)
             for name, array in file.arrays.items()
             if "seed_generator" not in name
         )
+
+
+def _load_ours(model, path: pathlib.Path, stored: int):
+    """`load_weights`, which by itself would ignore what the model lacks."""
     if stored != model.count_params():
         raise CheckpointError(
             "`weights` must be of the same model, of which `save_weights` keeps no "
@@ -147,8 +153,9 @@ def _load_own(model, path: pathlib.Path):
     return model
 
 
-def _build(model_class, path, file, arguments, resample, grid):
-    """The file's model with some arguments replaced, and its weights."""
+def _build(model_class, checkpoint, file, arguments, resample, grid):
+    """The checkpoint's model with some arguments replaced, and its weights."""
+    path = checkpoint.file.path
     pooling = arguments.get("pooling", file["pooling"])
     theirs = file["classes"]
     wanted = None if pooling is None else arguments.get("classes", theirs)
@@ -174,13 +181,8 @@ def _build(model_class, path, file, arguments, resample, grid):
     model = model_class(**chosen)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report is logged, with the same words
-        report = load_checkpoint(
-            model,
-            path,
-            classifier=policy,
-            resample=resample,
-            grid=grid,
-            settings="ignore",
+        report = load_open_checkpoint(
+            model, checkpoint, policy, resample, grid, settings="ignore"
         )
     changed = report.resampled or report.adapted or report.dropped or report.notes
     _LOG.log(logging.WARNING if changed else logging.INFO, "%s", report)
