@@ -12,7 +12,7 @@ from keras_vit.costs import Costs, variant_costs
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
         argv: The arguments; those of the process when absent.
@@ -75,7 +75,7 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _image_size(text: str) -> tuple[int, int]:
-    """Reads `384` or `384x256` as (H, W)."""
+    """Parse `384` or `384x256` as (H, W)."""
     try:
         sides = [int(side) for side in text.split("x")]
     except ValueError:
@@ -88,7 +88,7 @@ def _image_size(text: str) -> tuple[int, int]:
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    """Reads an integer that is `least` or more."""
+    """Parse an integer that is `least` or more."""
 
     def parse(text: str) -> int:
         if not text.lstrip("-").isdecimal() or int(text) < least:

@@ -1,4 +1,4 @@
-"""The commands about files of weights: `list`, `convert`, and `info FILE`."""
+"""Commands about weights files: `list`, `convert`, and `info FILE`."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ def is_file(target: str) -> bool:
 
 
 def add_list(commands: Any) -> None:
-    """`list [VARIANT]`: the published weights."""
+    """Add `list [VARIANT]`: published weights."""
     parser = commands.add_parser("list", help="published weights and their names")
     parser.add_argument("variant", nargs="?", help="such as B/16; all when absent")
     parser.set_defaults(run=_list)
@@ -69,7 +69,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def add_convert(commands: Any, image_size: Callable[[str], tuple[int, int]]) -> None:
-    """`convert IN OUT`: from any family to Keras, Google, timm or Hugging Face."""
+    """Add `convert IN OUT`: from any family to Keras, Google, timm or Hugging Face."""
     parser = commands.add_parser("convert", help="a checkpoint to another family")
     parser.add_argument("source", metavar="IN", help="a checkpoint, or a .keras file")
     parser.add_argument(
@@ -147,7 +147,7 @@ def _read(arguments: argparse.Namespace):
 
 
 def print_file(source: str) -> None:
-    """Prints what a checkpoint is: family, model, head, grid."""
+    """Print what a checkpoint is: family, model, classifier, grid."""
     with open_checkpoint(fetch(source)) as checkpoint:
         arguments = model_arguments(checkpoint)
         facts = _facts(checkpoint, arguments)
@@ -200,7 +200,7 @@ def _classifier(checkpoint: Checkpoint, arguments: dict[str, Any]) -> str:
 
 
 def _variant(arguments: dict[str, Any]) -> str:
-    """The published size of these arguments, where it is one."""
+    """Name of the published size with these arguments, if any."""
     blocks: Any = arguments.get("blocks", arguments.get("resnet_blocks"))
     depths = {units: f"R{depth}" for depth, units in RESNET_DEPTHS.items()}
     # Stage 4 of a hybrid may stand in stage 3.

@@ -1,4 +1,4 @@
-"""Published checkpoints in and out: families, files, resampling, the registry."""
+"""Checkpoints of Google, timm, Hugging Face and keras-hub: read, resampled, written."""
 
 from keras_vit.weights.building import with_image_size
 from keras_vit.weights.checkpoint import (

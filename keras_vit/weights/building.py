@@ -99,7 +99,7 @@ def build_preset(
 
 
 def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
-    """A model of ours from a `.keras` file, some of its arguments replaced."""
+    """Load a model from a `.keras` file and replace some of its arguments."""
     model = keras.saving.load_model(path, compile=False)
     if not isinstance(model, model_class):
         raise CheckpointError(
@@ -110,7 +110,7 @@ def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
 
 
 def _stated(checkpoint: Checkpoint, grid) -> dict[str, Any]:
-    """All that a checkpoint states, `preprocessing` as arguments of the layer."""
+    """Model arguments of a checkpoint, `preprocessing` as arguments of the layer."""
     policy = stated_preprocessing(checkpoint)
     if policy is None and checkpoint.family in MINUS_ONE_TO_ONE:
         policy = {}
@@ -118,7 +118,7 @@ def _stated(checkpoint: Checkpoint, grid) -> dict[str, Any]:
 
 
 def _grid(file: dict[str, Any]) -> tuple[int, int] | None:
-    """The grid of a file's own image size, where it has one."""
+    """Grid of the file's own image size, if known."""
     if "image_size" not in file:
         return None
     side = patch_side(file["patch_size"], file.get("resnet_blocks"))
@@ -142,7 +142,7 @@ def _parameters_of_ours(path: pathlib.Path) -> int | None:
 
 
 def _load_ours(model, path: pathlib.Path, stored: int):
-    """`load_weights`, which by itself would ignore what the model lacks."""
+    """Load a `.weights.h5` file; `load_weights` alone ignores what the model lacks."""
     if stored != model.count_params():
         raise CheckpointError(
             "`weights` must be of the same model, of which `save_weights` keeps no "
@@ -154,7 +154,7 @@ def _load_ours(model, path: pathlib.Path, stored: int):
 
 
 def _build(model_class, checkpoint, file, arguments, resample, grid):
-    """The checkpoint's model with some arguments replaced, and its weights."""
+    """Build the checkpoint's model, some arguments replaced, and load its weights."""
     path = checkpoint.file.path
     pooling = arguments.get("pooling", file["pooling"])
     theirs = file["classes"]
@@ -190,7 +190,7 @@ def _build(model_class, checkpoint, file, arguments, resample, grid):
 
 
 def _preprocessing(path, stated, arguments, chosen) -> dict[str, Any]:
-    """`preprocessing` and `include_preprocessing` of the model: the caller's or stated.
+    """Choose `preprocessing` and `include_preprocessing`: the caller's or the config's.
 
     Args:
         path: Of the checkpoint.
@@ -228,7 +228,7 @@ def _preprocessing(path, stated, arguments, chosen) -> dict[str, Any]:
 def _warn_of_other_statistics(
     name: str, theirs: ImagePreprocessing, ours: ImagePreprocessing
 ) -> None:
-    """Warns where weights would read pixels that are normalised in another way."""
+    """Warn if the weights were trained on pixels normalised in another way."""
     if any(
         not np.allclose(getattr(theirs, number), getattr(ours, number), rtol=1e-3)
         for number in ("mean", "std")
@@ -246,7 +246,7 @@ def with_image_size(
     patch_size: int | None = None,
     resample: str = "google",
 ):
-    """The same model for images of another size, its weights adapted.
+    """Rebuild a model for images of another size and adapt its weights.
 
     Args:
         model: A `VisionTransformer` or a `ResNet`. It is not changed.
@@ -290,7 +290,7 @@ _TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
 
 
 def rebuild(model, resample: str = "google", **changes):
-    """The same model with some arguments replaced, its weights adapted.
+    """Rebuild a model with some arguments replaced and adapt its weights.
 
     The classifier begins anew where its classes, their names or the features under it
     are others. Layers above the encoder that the model does not have begin anew too.
@@ -332,12 +332,12 @@ def rebuild(model, resample: str = "google", **changes):
 
 
 def _for_size(layer, image_size: tuple[int, int]):
-    """The preprocessing for another size."""
+    """Copy of the preprocessing layer for another image size."""
     return type(layer).from_config({**layer.get_config(), "image_size": image_size})
 
 
 def copy_weights(model, new, resample: str = "google") -> None:
-    """Gives a new model the weights of one from which it differs as `rebuild` allows.
+    """Copy weights into a model that differs as `rebuild` allows.
 
     Raises:
         ValueError: The weights do not fit; the new model keeps its own then.
@@ -378,13 +378,13 @@ def _same_classifier(model, new) -> bool:
 
 
 def _layers(model, values: dict[str, np.ndarray]) -> list[str]:
-    """The layers of weights that are none of the values."""
+    """Names of the layers whose weights are missing in the values."""
     paths = [weight.path for weight in model.weights if weight.path not in values]
     return list(dict.fromkeys(path.partition("/")[0] for path in paths))
 
 
 def _resized(path: str, weight, model, new, resample: str) -> np.ndarray:
-    """One weight of a model as it should be in the new one."""
+    """Adapt one weight of a model to the new one."""
     array = keras.ops.convert_to_numpy(weight)
     layer, _, name = path.rpartition("/")
     if path in ("embedding/kernel", "stem_conv/kernel") and array.shape[2] == 3:

@@ -1,4 +1,4 @@
-"""One checkpoint of any family: which it is, and its arrays under our names."""
+"""Checkpoint of any family: its arrays by our names, and the report of loading it."""
 
 import dataclasses
 import os
@@ -17,12 +17,12 @@ from keras_vit.weights.reading import (
 
 
 class CheckpointError(ValueError):
-    """A checkpoint does not fit a model; the model is as it was."""
+    """A checkpoint does not fit a model, which is unchanged."""
 
 
 @dataclasses.dataclass
 class LoadReport:
-    """What became of every array of a checkpoint and of every weight of a model.
+    """Report on every array of a checkpoint and every weight of a model.
 
     Args:
         path: The file or folder.
@@ -72,14 +72,14 @@ class LoadReport:
 
 
 def shorten(names: list[str]) -> str:
-    """The first names of a list, and how many there are more."""
+    """First names of a list, and the number of the others."""
     more = f" and {len(names) - 4} more" if len(names) > 5 else ""
     return ", ".join(names[:4] if more else names) + more
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Checkpoints that one project writes in one way.
+    """One family of checkpoints: its name, its mark, its array names.
 
     Args:
         title: What a reader calls it.
@@ -157,7 +157,7 @@ FAMILIES: dict[str, Family] = {
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One of our weights as it lies in a file.
+    """One of our weights as stored in a file.
 
     Args:
         name: Name of the array in the file.
@@ -183,11 +183,11 @@ class Entry:
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """The shape in the file, of one block."""
+        """Shape in the file, of one block."""
         return self.stored.shape[self.block is not None :]
 
     def shape(self) -> tuple[int, ...]:
-        """The shape in our layout; reads nothing.
+        """Shape in our layout, without reading the array.
 
         Raises:
             WeightsFileError: The array cannot be what its name says.
@@ -202,13 +202,13 @@ class Entry:
             ) from error
 
     def read(self) -> np.ndarray:
-        """The weight in our layout and in the file's type; a view where possible."""
+        """Read the weight in our layout and the file's dtype; a view where possible."""
         return self._ours(self.stored.read())
 
 
 @dataclasses.dataclass
 class Checkpoint:
-    """An open checkpoint whose arrays are not yet read, a context manager.
+    """Context manager around an open checkpoint; arrays are read on demand.
 
     Args:
         file: The open file.
@@ -234,7 +234,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Opens a checkpoint of any family; the names of its arrays say which.
+    """Open a checkpoint and recognise its family from the array names.
 
     Args:
         path: An `.npz`, `.safetensors` or HDF5 file, or a folder with one.
@@ -267,7 +267,7 @@ def _recognise(file: ArrayFile) -> Checkpoint:
 
 
 def _stacked(name: str) -> str:
-    """The name where a scan over the blocks has stacked their arrays."""
+    """Array name where a scan over the blocks has stacked their arrays."""
     return name.replace("encoderblock_0/", "encoderblock/")
 
 
@@ -288,7 +288,7 @@ def _checkpoint(file, key, inside, stacked) -> Checkpoint:
 
 
 def _entries(rows, bare, name, stored, stacked) -> dict[str, Entry]:
-    """Our weights in one of their arrays."""
+    """Entries for our weights in one of the file's arrays."""
     if stacked and "/encoderblock/" in bare:
         found: dict[str, Entry] = {}
         for block in range(stored.shape[0] if stored.shape else 0):

@@ -36,14 +36,14 @@ _CONFIGURED = {
 
 
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """The arguments that are only usual, for want of a config that tells them."""
+    """Arguments that are guessed, because no config gives them."""
     if checkpoint.family not in _CONFIGURED or checkpoint.file.config:
         return ()
     return _CONFIGURED[checkpoint.family]
 
 
 def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What no array tells: the flavour of GELU and the epsilon of LayerNorm."""
+    """GELU and epsilon of LayerNorm, which no array shows."""
     family, config = FAMILIES[checkpoint.family], checkpoint.file.config
     name, epsilon = None, family.norm_epsilon
     if checkpoint.family == "hugging_face":
@@ -69,7 +69,7 @@ def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def config_class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
-    """Names of the classes, where a config has one of its own for each."""
+    """Class names, if a config gives each class one."""
     config, names = checkpoint.file.config, None
     if checkpoint.family == "hugging_face":
         labels = config.get("id2label", {})
@@ -83,7 +83,7 @@ def config_class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str,
 
 
 def config_pooling(checkpoint: Checkpoint) -> tuple[str | None, bool]:
-    """How a config calls the pooling, and whether all tokens take part or patches."""
+    """Pooling by the config's name, and whether it covers all tokens or the patches."""
     if checkpoint.family.startswith("timm"):
         config = checkpoint.file.config
         options = config.get("model_args", {})
@@ -97,7 +97,7 @@ def config_pooling(checkpoint: Checkpoint) -> tuple[str | None, bool]:
 
 
 def config_heads(checkpoint: Checkpoint) -> int | None:
-    """The number of attention heads, where a config says."""
+    """Number of attention heads, if a config gives it."""
     config = checkpoint.file.config
     return config.get("num_attention_heads") or config.get("model_args", {}).get(
         "num_heads"
@@ -105,7 +105,7 @@ def config_heads(checkpoint: Checkpoint) -> int | None:
 
 
 def check_patch(checkpoint: Checkpoint, name: str, sides: tuple[int, int]) -> None:
-    """WeightsFileError for patches that are not square, or not those of the config.
+    """Raise WeightsFileError unless patches are square and those of the config.
 
     Args:
         checkpoint: An open checkpoint.
@@ -131,7 +131,7 @@ def check_patch(checkpoint: Checkpoint, name: str, sides: tuple[int, int]) -> No
 
 
 def config_image_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """(H, W) from a config, where there is one that says."""
+    """(H, W), if a config gives it."""
     config = checkpoint.file.config
     size: Any = None
     if checkpoint.family == "hugging_face":
@@ -162,14 +162,14 @@ GRID_METADATA = "keras_vit.grid"
 def grid_fits(
     checkpoint: Checkpoint, tokens: int, prefix: int, grid: tuple[int, int]
 ) -> bool:
-    """Whether a grid leaves as many positions as its family has for prefix tokens."""
+    """Whether a grid leaves the family's number of positions for prefix tokens."""
     return tokens - grid[0] * grid[1] in _covered(checkpoint, prefix)
 
 
 def stated_grid(
     checkpoint: Checkpoint, tokens: int, prefix: int, side: int
 ) -> tuple[int, int] | None:
-    """The grid in the file's metadata or in the config beside it, if it fits.
+    """Grid from the file's metadata or the config beside it, if it fits.
 
     Args:
         checkpoint: An open checkpoint.
@@ -189,7 +189,7 @@ def stated_grid(
 def square_grids(
     checkpoint: Checkpoint, tokens: int, prefix: int
 ) -> list[tuple[int, int]]:
-    """The squares that fit, the family's usual one first."""
+    """Square grids that fit, the family's usual one first."""
     squares = []
     for covered in _covered(checkpoint, prefix):
         side = math.isqrt(max(tokens - covered, 0))
@@ -199,7 +199,7 @@ def square_grids(
 
 
 def grid_metadata(grid: tuple[int, int]) -> dict[str, str]:
-    """What states a grid in a file."""
+    """Metadata of a file that give its grid."""
     return {GRID_METADATA: f"{grid[0]}x{grid[1]}"}
 
 
@@ -209,7 +209,7 @@ def _from_metadata(text: str | None) -> tuple[int, int] | None:
 
 
 def _covered(checkpoint: Checkpoint, prefix: int) -> tuple[int, ...]:
-    """How many prefix tokens may have positions, the usual number first."""
+    """Possible numbers of prefix tokens with positions, the usual one first."""
     either = {"big_vision": (0, prefix), "timm": (prefix, 0)}
     return either.get(checkpoint.family, (prefix,)) if prefix else (0,)
 
@@ -221,7 +221,7 @@ _POOLINGS = {"token": "token", "avg": "avg", "gap": "avg", "map": "map", "": Non
 def model_arguments(
     checkpoint: Checkpoint, grid: tuple[int, int] | None = None
 ) -> dict[str, Any]:
-    """The arguments that build the model of a checkpoint.
+    """Model arguments of a checkpoint.
 
     Args:
         checkpoint: An open checkpoint.
@@ -251,7 +251,7 @@ def model_arguments(
 def differences(
     file: dict[str, Any], names: tuple[str, ...], wanted: Callable[[str], Any]
 ) -> list[str]:
-    """Which of these arguments of a file are not the wanted ones, in words."""
+    """Describe those of these arguments of a file that are not the wanted ones."""
     return [
         f"{name}={file[name]} instead of {wanted(name)}"
         for name in names
@@ -309,7 +309,7 @@ _AXES = {
 
 
 class _Shapes(dict):
-    """The shapes of a checkpoint by our paths; a missing one is an error."""
+    """Shapes of a checkpoint by our paths; a missing one is an error."""
 
     def __init__(self, checkpoint: Checkpoint):
         super().__init__((path, e.shape()) for path, e in checkpoint.entries.items())
@@ -330,7 +330,7 @@ class _Shapes(dict):
 
 
 def _count(shapes, pattern: str) -> int:
-    """The largest number that a path has in the pattern's group; -1 for none."""
+    """Largest number in the pattern's group over all paths; -1 for none."""
     matches = (re.fullmatch(pattern, path) for path in shapes)
     return max((int(match[1]) for match in matches if match), default=-1)
 
@@ -403,7 +403,7 @@ def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
 
 
 def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
-    """The number of attention heads, which PyTorch's arrays do not show."""
+    """Number of attention heads, which PyTorch's arrays do not show."""
     shapes["encoder_block_0/attention/query/kernel"]  # must be there
     raw = checkpoint.entries["encoder_block_0/attention/query/kernel"].raw_shape
     if len(raw) == 3:  # [D, A, K]
@@ -422,7 +422,7 @@ def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
 
 
 def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
-    """Where arrays keep heads apart, all must have as many, of the same size."""
+    """Raise WeightsFileError unless all arrays with separate heads agree in number."""
     places = {HEADS_LAST: slice(-2, None), HEADS_FIRST: slice(0, 2)}
     for entry in checkpoint.entries.values():
         place = places.get(entry.layout)

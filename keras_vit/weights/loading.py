@@ -106,7 +106,7 @@ def load_open_checkpoint(
 
 
 def _check_kind(model, checkpoint) -> None:
-    """A ResNet's file and a ViT have nothing in common; said at once."""
+    """Raise CheckpointError for the file of another architecture."""
     check_model(model)
     kind = model.architecture
     family = FAMILIES[checkpoint.family]
@@ -119,7 +119,7 @@ def _check_kind(model, checkpoint) -> None:
 
 
 def _check_size(plan: Plan) -> None:
-    """Another width fits nowhere; said at once instead of weight by weight."""
+    """Raise CheckpointError for another size, instead of one problem per weight."""
     sizes = (
         *("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width_factor"),
         *("blocks", "width_factor"),
@@ -134,7 +134,7 @@ def _check_size(plan: Plan) -> None:
 
 
 def _refuse(plan: Plan, strict: bool) -> None:
-    """Raises, with every reason, where something does not fit."""
+    """Raise CheckpointError with every reason if something does not fit."""
     problems = list(plan.problems)
     if strict:
         for title, names in (
@@ -153,7 +153,7 @@ def _refuse(plan: Plan, strict: bool) -> None:
 
 
 def _verify(plan: Plan) -> None:
-    """Raises for damaged bytes, warns of a classifier that is none."""
+    """Raise for damaged bytes; warn of an all-zero classifier."""
     entries = plan.checkpoint.entries
     stored = {
         entry.name: entry.stored
@@ -171,7 +171,7 @@ def _verify(plan: Plan) -> None:
 
 
 def _assign_all(plan: Plan) -> None:
-    """Reads every value into its weight, warns of numbers that are not finite."""
+    """Read every value into its weight; warn of non-finite values."""
     # The largest first: the backend can put what follows where their values were.
     sizes = {path: np.prod(plan.weights[path].shape) for path in plan.values}
     paths = sorted(sizes, key=sizes.__getitem__, reverse=True)
@@ -182,7 +182,7 @@ def _assign_all(plan: Plan) -> None:
 
 
 def _assign(plan: Plan, path: str) -> bool:
-    """Reads a value into its weight; whether all its numbers are finite."""
+    """Read a value into its weight; return whether all its numbers are finite."""
     weight = plan.weights[path]
     fresh = fresh_copy(plan.values[path](), weight.dtype)
     assign(weight, fresh)
@@ -208,7 +208,7 @@ LARGE = 2**20
 
 
 class _Fresh:
-    """An array that nobody else holds or changes.
+    """Wrapper of an array that is not shared, so that TensorFlow copies it once.
 
     TensorFlow copies every ndarray before it copies it into its own memory. What comes
     by `__array__` it copies into its own at once.
@@ -222,7 +222,7 @@ class _Fresh:
 
 
 def fresh_copy(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The array in memory of its own and of this type, contiguous.
+    """Contiguous copy of an array with the given dtype.
 
     A weight must not be assigned a view of a mapped file: JAX would keep it, and the
     weight would change with the file.
@@ -239,7 +239,7 @@ def fresh_copy(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def assign(weight, fresh: np.ndarray) -> None:
-    """`weight.assign(fresh)` without another copy beside the weight.
+    """Assign an array to a weight without an intermediate copy.
 
     Args:
         weight: A `keras.Variable`.
@@ -252,7 +252,7 @@ def assign(weight, fresh: np.ndarray) -> None:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that does not begin at a multiple of 64 bytes.
+    """Uninitialised array that does not begin at a multiple of 64 bytes.
 
     TensorFlow and JAX would keep one that does. The weight's former memory, which they
     do not give back to the system, would then lie idle.
@@ -264,6 +264,6 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that has no memory as long as nobody looks at its elements."""
+    """Array of pages that take no memory until they are touched."""
     pages = mmap.mmap(-1, int(np.prod(shape)) * dtype.itemsize)
     return np.frombuffer(pages, dtype).reshape(shape)

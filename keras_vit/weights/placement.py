@@ -20,7 +20,7 @@ _SETTINGS = ("gelu", "norm_epsilon", "heads", "position_embedding")
 
 
 class Plan:
-    """The values of a model's weights, each a function that reads it from the file.
+    """Plan of a load: for each weight a function that reads its value from the file.
 
     Args:
         model: The model, which is not touched.
@@ -53,7 +53,7 @@ class Plan:
         )
 
     def use(self, path: str, read: Callable[[], np.ndarray] | None = None) -> None:
-        """An array goes into its weight, as it is or through `read`."""
+        """Place an array in its weight, as it is or through `read`."""
         entry = self.entries.pop(path)
         dtype = entry.stored.dtype
         if not is_float(dtype):
@@ -64,11 +64,11 @@ class Plan:
         self.report.used[path] = entry.name
 
     def refuse(self, path: str) -> None:
-        """An array is there and does not fit: neither missing nor unused."""
+        """Note an array that does not fit; it is neither missing nor unused."""
         self.report.used[path] = self.entries.pop(path).name
 
     def compare_settings(self, required: bool) -> None:
-        """What no array shows must be the same in the file and in the model."""
+        """Compare the settings that no array shows."""
         for name in _SETTINGS:
             theirs, ours = self.file.get(name), getattr(self.model, name, None)
             if None in (theirs, ours) or theirs == ours:
@@ -102,7 +102,7 @@ class Plan:
             )
 
     def load_classifier(self) -> None:
-        """The file's classifier must be the model's."""
+        """Place the file's classifier, which must fit the model's."""
         if second := self.checkpoint.second_classifiers:
             self.report.unused += second
             self.report.notes.append(
@@ -138,7 +138,7 @@ class Plan:
             self.refuse(path)
 
     def leave_classifier(self, policy: str) -> None:
-        """The file's classifier is left out, as the caller said."""
+        """Leave out the file's classifier, as the caller asked."""
         ours = [path for path in self.weights if path.startswith("head/")]
         if policy == "drop" and ours:
             self.problems.append(
@@ -167,7 +167,7 @@ class Plan:
         self.report.adapted[path] = f"new, all {value}"
 
     def place_the_rest(self, classifier: str) -> None:
-        """What is left goes into the weight of its path, if it has the shape."""
+        """Place the remaining arrays in the weights of their paths."""
         for path in [path for path in self.entries if path in self.weights]:
             shape, wanted = self.entries[path].shape(), tuple(self.weights[path].shape)
             if shape == wanted:
@@ -187,7 +187,7 @@ class Plan:
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether these are floating-point numbers, bfloat16 included."""
+    """Whether a dtype is floating-point, bfloat16 included."""
     return dtype == ml_dtypes.bfloat16 or np.issubdtype(dtype, np.floating)
 
 
@@ -200,7 +200,7 @@ POSITIONS = "position_embedding/embedding"
 
 
 def adapt_kernels(plan: Plan) -> None:
-    """The kernel that reads pixels to other channels, patches to another size."""
+    """Adapt the first kernel to other channels and another patch size."""
     first = "stem_conv/kernel"
     first = first if first in plan.weights else "embedding/kernel"
     for path in dict.fromkeys((first, "embedding/kernel")):
@@ -235,7 +235,7 @@ def _adapt_kernel(plan: Plan, path: str, shape, wanted) -> None:
 
 
 def adapt_positions(plan: Plan, method: str) -> None:
-    """Positions to the model's grid and to its prefix tokens.
+    """Adapt positions to the model's grid and prefix tokens.
 
     Where the model's positions cover fewer prefix tokens than the file's, a token's
     position is added to the token, as the model would; where they cover more, theirs
@@ -280,7 +280,7 @@ def _report_positions(plan, old, new, theirs, ours, method) -> None:
 
 
 def _file_grid(plan: Plan, name: str, tokens: int) -> tuple[int, int] | None:
-    """(h, w) of the file's positions; a problem where that is not certain."""
+    """(h, w) of the file's positions; a problem is noted if that is not certain."""
     checkpoint = plan.checkpoint
     prefix = plan.file["class_token"] + plan.file["register_tokens"]
     stated, own = plan.file.get("grid"), tuple(plan.model.grid)
@@ -303,7 +303,7 @@ def _file_grid(plan: Plan, name: str, tokens: int) -> tuple[int, int] | None:
 
 
 def _merge_positions(plan: Plan, ours: int, theirs: int) -> None:
-    """Adds to tokens the positions that the model does not keep apart."""
+    """Add to tokens the positions that the model does not keep apart."""
     positions, start = plan.entries[POSITIONS], 0
     for path in ("class_token/token", "register_tokens/tokens"):
         if path not in plan.entries:

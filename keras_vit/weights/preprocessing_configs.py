@@ -20,7 +20,7 @@ MINUS_ONE_TO_ONE = ("google", "big_vision", "bit")
 
 
 def stated_preprocessing(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """What the configs beside a checkpoint state, None where they state nothing.
+    """Preprocessing in the configs beside a checkpoint, or None.
 
     Warns where they state what `ImagePreprocessing` does not compute.
 
@@ -111,7 +111,7 @@ def _times(values: Any, factor: float) -> Any:
 
 
 def _one_or_all(values: list[float]) -> float | tuple[float, ...]:
-    """One number where all channels have the same, digits of rounding left out."""
+    """One number if all channels have the same, without rounding errors."""
     rounded = tuple(round(value, 9) for value in values)
     return rounded if len(set(rounded)) > 1 else rounded[0]
 
@@ -126,12 +126,12 @@ def _side(size: Any) -> int:
 
 
 def _of(model) -> ImagePreprocessing:
-    """The model's preprocessing; that of Google's models where it has none."""
+    """The model's preprocessing, or that of Google's models if it has none."""
     return model.preprocessing or ImagePreprocessing(model.image_size)
 
 
 def lost_settings(model, family: str) -> list[str]:
-    """What a family's files cannot say about the model's preprocessing, in words."""
+    """Describe what a family's files cannot hold of the model's preprocessing."""
     if model.preprocessing is None:
         return []
     config, found = model.preprocessing.get_config(), []

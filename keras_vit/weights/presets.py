@@ -22,7 +22,7 @@ UNITS = {"B": 1, "MiB": 2**20, "GiB": 2**30}
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PublishedWeights:
-    """One published file; `published.tsv` has one row for each, with the sources.
+    """One published file, a row of `published.tsv`, which gives the sources.
 
     Args:
         variant: The model, such as `"B/16"`, `"R50+L/32"` or `"R50x1"`.
@@ -71,7 +71,7 @@ class PublishedWeights:
         return round(float(number) * UNITS[unit])
 
     def has_size(self, size: int) -> bool:
-        """Whether a file of so many bytes can be this one."""
+        """Whether a file of this number of bytes can be this one."""
         if not self.size:  # names and headers of arrays come on top
             return 0 <= size - self.bytes <= 0.01 * self.bytes + 2**17
         number, unit = self.size.split()
@@ -104,7 +104,7 @@ def _row(cells: dict[str, str]) -> PublishedWeights:
 
 
 def list_weights(variant: str | None = None) -> list[PublishedWeights]:
-    """The published files of one model, or of all.
+    """List the published files of one model, or of all.
 
     Args:
         variant: Such as `"B/16"`, `"R50+L/32"` or `"R50x1"`; all when absent.
@@ -123,7 +123,7 @@ def list_weights(variant: str | None = None) -> list[PublishedWeights]:
 
 
 def find_weights(variant: str, name: str) -> PublishedWeights:
-    """The published file of this name for a model.
+    """Find the published file of this name for a model.
 
     Args:
         variant: Such as `"B/16"`.
@@ -155,7 +155,7 @@ BLOCK = 2**20
 
 
 def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
-    """The local path of weights, downloaded where they are elsewhere and not yet here.
+    """Local path of weights, which are downloaded unless they are cached.
 
     Args:
         source: A row of `list_weights()`; the URL of a file; a repository of Hugging
@@ -194,7 +194,7 @@ def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _cache_path(url: str) -> pathlib.Path:
-    """Where the file belongs: host and folders tell files of the same name apart."""
+    """Path in the cache; host and folders distinguish files of the same name."""
     home = pathlib.Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
     place = re.sub(r"[^\w.+/-]", "_", url.partition("://")[2])
     names = [name for name in place.split("/") if name not in ("", ".", "..")]
@@ -202,7 +202,7 @@ def _cache_path(url: str) -> pathlib.Path:
 
 
 def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> None:
-    """Downloads to `path`, by way of a .part beside it that outlives interruptions."""
+    """Download to a .part file, which an interrupted download resumes, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     print(f"Downloading {url} to {path}")
@@ -230,7 +230,7 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
 
 
 def _request(url: str, part: pathlib.Path):
-    """The open response, and how many bytes of the file are there already."""
+    """Open response, and the number of bytes downloaded before."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url)
     if have:
@@ -258,7 +258,7 @@ def _md5():
 
 
 def _check_hash(url: str, part: pathlib.Path, headers) -> None:
-    """Compares with the MD5 that Google's storage sends along, in base64."""
+    """Check the MD5 that Google's storage sends as base64."""
     sent = re.search(r"md5=([\w+/]+=*)", str(headers.get_all("x-goog-hash")))
     if sent is None:
         return
@@ -291,7 +291,7 @@ def _fetch_from_hub(source: str) -> pathlib.Path:
 
 
 def _snapshot(source: str, repository: str, revision: str | None, wanted) -> str:
-    """The folder of the repository's files in the hub's cache."""
+    """Folder of the repository's files in the hub's cache."""
     try:
         import huggingface_hub
     except ImportError as error:

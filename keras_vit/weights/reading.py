@@ -38,12 +38,12 @@ ZIP_COUNT = struct.Struct("<10xH")
 
 
 class WeightsFileError(ValueError):
-    """A file of weights is missing, damaged, or not what it should be."""
+    """A weights file is missing, damaged or of an unknown format."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """One array of a file, not yet read.
+    """One array of a file, read on demand.
 
     Args:
         shape: Its shape.
@@ -60,7 +60,7 @@ class StoredArray:
 
 
 def refuse(path: pathlib.Path, problem: str) -> NoReturn:
-    """Raises `WeightsFileError` for this path and problem."""
+    """Raise `WeightsFileError` for this path and problem."""
     raise WeightsFileError(
         "`path` must be an .npz, .safetensors or HDF5 file of weights. "
         f"Received: {str(path)!r}, {problem}"
@@ -69,7 +69,7 @@ def refuse(path: pathlib.Path, problem: str) -> NoReturn:
 
 @contextlib.contextmanager
 def refusing(path: pathlib.Path) -> Iterator[None]:
-    """Any error is the file's fault: each parser has its own for damaged bytes."""
+    """Turn any parser's error into a `WeightsFileError`."""
     try:
         yield
     except (WeightsFileError, MemoryError):
@@ -83,7 +83,7 @@ def refusing(path: pathlib.Path) -> Iterator[None]:
 
 
 def refuse_pickle(path: pathlib.Path) -> NoReturn:
-    """Raises `WeightsFileError` for a pickle, which is never opened."""
+    """Raise `WeightsFileError` for a pickle, which is never opened."""
     refuse(
         path,
         "a pickle, which could run any code and is not opened; convert it to "
@@ -102,14 +102,14 @@ def _view(shape, dtype, order, buffer, start) -> np.ndarray:
 
 
 def _known(dtype: np.dtype) -> np.dtype:
-    """bfloat16 where NumPy and HDF5 know only two raw bytes."""
+    """Read two raw bytes as bfloat16, which NumPy and HDF5 lack."""
     return BFLOAT16 if dtype == np.dtype("V2") else dtype
 
 
 def npz_arrays(
     path: pathlib.Path, stack: contextlib.ExitStack
 ) -> tuple[dict[str, StoredArray], dict[str, str]]:
-    """The arrays of an .npz file, which the stack will close, and its metadata.
+    """Arrays and metadata of an .npz file, which the stack closes.
 
     The metadata is the JSON object in the archive's comment, {} for another comment.
     """
@@ -182,7 +182,7 @@ def _npy_header(archive, member) -> tuple[tuple[int, ...], bool, np.dtype, int]:
 def safetensors_arrays(
     path: pathlib.Path,
 ) -> tuple[dict[str, StoredArray], dict[str, str]]:
-    """The arrays of a .safetensors file, and its metadata."""
+    """Arrays and metadata of a .safetensors file."""
     # Not by the safetensors library, which copies every array that it reads. Its
     # checks are here: the arrays lie side by side and fill the file.
     data = _map(path)
@@ -212,7 +212,7 @@ def safetensors_arrays(
 def hdf5_arrays(
     path: pathlib.Path, stack: contextlib.ExitStack
 ) -> dict[str, StoredArray]:
-    """The arrays of an HDF5 file by their full path; the stack will close it."""
+    """Arrays of an HDF5 file by their full path; the stack closes it."""
     arrays = {}
 
     def visit(name, item):  # a result other than None would end the visit
@@ -254,7 +254,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 @dataclasses.dataclass
 class ArrayFile:
-    """An open file of arrays, a context manager; `open_arrays` opens one.
+    """Context manager around an open file of arrays; see `open_arrays`.
 
     Arrays that were read outlive it.
 
@@ -273,7 +273,7 @@ class ArrayFile:
     resources: contextlib.ExitStack
 
     def beside(self, name: str) -> dict[str, Any]:
-        """The JSON object in the file of this name in the same folder, {} if absent.
+        """JSON object of a file in the same folder, {} if absent.
 
         Raises:
             WeightsFileError: The file holds no JSON object.
@@ -283,11 +283,11 @@ class ArrayFile:
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The `config.json` in the same folder; of an .npz always {}, it has none."""
+        """The `config.json` in the same folder; {} for an .npz, which has none."""
         return {} if self.format == "npz" else self.beside("config.json")
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self.resources.close()
 
     def __enter__(self) -> "ArrayFile":
@@ -298,7 +298,7 @@ class ArrayFile:
 
 
 def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
-    """Opens a file of arrays and reads their names, shapes and types.
+    """Open a file of arrays and read their names, shapes and dtypes.
 
     Args:
         path: An .npz file; a .safetensors file, or the `.index.json` of its shards; an
@@ -336,7 +336,7 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
 
 
 def _files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], set[str]]:
-    """The files to open, and the arrays that an index says are in them."""
+    """Files to open, and the arrays that an index lists in them."""
     files = _files_in(path) if path.is_dir() else [path]
     if not files[0].is_file():
         refuse(path, "which does not exist")
@@ -376,7 +376,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _kind(path: pathlib.Path) -> str:
-    """The format of a file, from its first bytes."""
+    """Format of a file, from its first bytes."""
     with path.open("rb") as file:
         start = file.read(512)
     if not start:

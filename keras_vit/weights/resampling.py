@@ -9,7 +9,7 @@ from keras_vit.checks import check_choice
 
 
 def linear(distance: np.ndarray) -> np.ndarray:
-    """The triangle, of distances in pixels of the source."""
+    """Triangle (bilinear) kernel, of distances in pixels of the source."""
     return np.maximum(1 - distance, 0)
 
 
@@ -26,7 +26,7 @@ def cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """How to resize an axis.
+    """A resize of one axis: its kernel and its convention.
 
     Args:
         kernel: Weight of a source pixel by its distance.
@@ -53,7 +53,7 @@ PATCH_RESIZES = {
 
 
 def resize_matrix(old: int, new: int, resize: Resize) -> np.ndarray:
-    """The matrix [new, old] that resizes a vector of `old` pixels to `new`."""
+    """Matrix [new, old] that resizes a vector of `old` pixels to `new`."""
     if resize.corners:
         centres = np.arange(new) * ((old - 1) / max(new - 1, 1))
     else:
@@ -75,7 +75,7 @@ def resample_positions(
     prefix_tokens: int = 0,
     method: str = "google",
 ) -> np.ndarray:
-    """Position embeddings for another grid of patches.
+    """Resample position embeddings to another grid of patches.
 
     Args:
         embedding: [1, prefix + N, D], rows of patches after the prefix tokens.
@@ -124,7 +124,7 @@ def resample_positions(
 def resample_patches(
     kernel: np.ndarray, new_size: tuple[int, int], method: str = "bilinear"
 ) -> np.ndarray:
-    """A patch embedding for patches of another size, by the pseudo-inverse of a resize.
+    """Resample a patch embedding by the pseudo-inverse of a resize (FlexiViT).
 
     The new kernel gives on resized patches the tokens that the old one gave on the
     patches; exactly so where patches grow (FlexiViT, arXiv:2212.08013, section 3.4).
@@ -158,7 +158,7 @@ def resample_patches(
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """The kernel of a first convolution for images of other than three channels.
+    """Adapt the kernel of a first convolution to another number of channels.
 
     One channel gets the sum over red, green and blue: a grey image gives what its
     three equal channels gave. More repeat them, scaled by 3 / `channels` so that the
@@ -190,6 +190,6 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _resize(rows: np.ndarray, columns: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """[B, H, W, ...] -> [B, H', W', ...] in float64."""
+    """Resize [B, H, W, ...] -> [B, H', W', ...] in float64."""
     path = "ih,jw,bhw...->bij..."
     return np.einsum(path, rows, columns, image.astype("float64"), optimize=True)

@@ -40,7 +40,7 @@ _TIMM_POOLINGS = {"token": "token", "avg": "avg", "map": "map", None: ""}
 
 
 def incompatibilities(model, family: str) -> list[str]:
-    """Why a family's code would not compute what the model computes; empty if it does.
+    """Reasons why a family's code would compute something else; empty for none.
 
     Args:
         model: A `VisionTransformer` or a `ResNet`.
@@ -106,7 +106,7 @@ def name_in_file(name: str, model, family: str) -> str:
 
 
 def json_documents(model, family: str) -> dict[str, Any]:
-    """The JSON documents beside the weights, by file name."""
+    """JSON documents beside the weights, by file name."""
     if family == "timm":
         return {"config.json": _timm(model)}
     return {
@@ -222,7 +222,7 @@ _POSITIONS = "position_embedding/embedding"
 def save_checkpoint(
     model, path: str | os.PathLike[str], family: str = "google"
 ) -> list[pathlib.Path]:
-    """Writes a model so that another project's code loads it.
+    """Save a model in the format of another project.
 
     Files are written beside their place and renamed when they are complete. What is
     read back by `load_checkpoint` is bit-identical. Warns of preprocessing that the
@@ -282,13 +282,13 @@ def _rows(model, family: str) -> tuple[Row, ...]:
 
 
 def _places(model, family: str) -> dict[str, tuple[Row, str, int] | None]:
-    """For each weight its row, their name, which part it is; None without a row."""
+    """For each weight its row, array name and part; None without a row."""
     rows = _rows(model, family)
     return {w.path: next(match_ours(rows, w.path), None) for w in model.weights}
 
 
 def _their_arrays(model, family: str, places) -> dict[str, np.ndarray]:
-    """The model's weights under their names and in their layout."""
+    """The model's weights under the family's names and in its layout."""
     heads = getattr(model, "heads", 1)
     parts: dict[str, dict[int, np.ndarray]] = {}
     for weight in model.weights:
@@ -353,7 +353,7 @@ def _write_folder(
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A path beside this one; what is written there takes its place at the end."""
+    """Atomic write: a path beside this one that replaces it at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}.{path.name}")  # Keras needs the suffix
     try:

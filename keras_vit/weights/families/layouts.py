@@ -1,4 +1,4 @@
-"""How a family of checkpoints names and lays out its arrays, one row for each."""
+"""Array names and layouts of a family, one row per array."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The order of an array's axes in a family, and in ours.
+    """Order of an array's axes in a family and in ours.
 
     Args:
         read: From their array to ours. On arrays that allow it, a view.
@@ -77,7 +77,7 @@ class Row:
 
 
 def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:
-    """A `Row`, its weights written one after the other."""
+    """Make a `Row`."""
     return Row(theirs, ours, layout)
 
 
@@ -104,7 +104,7 @@ _OFFSETS = {None: 0, "02": 0, "0": 1, "1": -1}
 
 @functools.cache
 def _pattern(template: str) -> re.Pattern[str]:
-    """Finds the numbers in a name: groups such as `s0`."""
+    """Regular expression with the numbers in a name as groups such as `s0`."""
     text = _NUMBER.sub(lambda m: rf"(?P<{m[1]}{m[2] or ''}>\\d+)", re.escape(template))
     return re.compile(text.replace("\\\\d", "\\d"))
 
@@ -121,7 +121,7 @@ def numbers_of(template: str, name: str) -> dict[str, int] | None:
 
 
 def named(template: str, numbers: dict[str, int]) -> str:
-    """The name that a template gives for our numbers."""
+    """Fill a name template with our numbers."""
 
     def number(match: re.Match[str]) -> str:
         value = numbers[match[1]] - _OFFSETS[match[2]]
