@@ -36,7 +36,7 @@ def build_vit(tiny_vit):
 
 def build_resnet(_):
     model = keras_vit.ResNet(
-        image_size=(22, 14), blocks=(1, 1), width=1, classes=7, class_names=NAMES
+        image_size=(22, 14), blocks=(1, 1), classes=7, class_names=NAMES
     )
     return randomised(model)
 
