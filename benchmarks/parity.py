@@ -13,6 +13,7 @@ import dataclasses
 import json
 import pathlib
 import tempfile
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -54,7 +55,9 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
     path = library.write(twin, folder / "theirs")
     expected = library.run(twin, pixels)
     del twin
-    model = keras_vit.VisionTransformer.from_preset(path, image_size=image_size)
+    bit = case.title.startswith("BiT")
+    model_class: Any = keras_vit.ResNet if bit else keras_vit.VisionTransformer
+    model = model_class.from_preset(path, image_size=image_size)
     ours = np.asarray(model(pixels))
     back = None
     if case.back and library.read is not None:

@@ -336,7 +336,7 @@ def test_timm_goes_on_with_a_resnet(tmp_path):
     keras_vit.save_checkpoint(model, tmp_path / "none", "timm")
     twin = timm.create_model(f"local-dir:{tmp_path / 'none'}", pretrained=True)
     assert twin.head.global_pool.pool_type == ""
-    assert keras_vit.VisionTransformer.from_preset(tmp_path / "none").pooling is None
+    assert keras_vit.ResNet.from_preset(tmp_path / "none").pooling is None
     model = keras_vit.ResNet(image_size=64, classes=5)
     keras_vit.save_checkpoint(model, tmp_path / "gap", "timm")
     name = f"local-dir:{tmp_path / 'gap'}"
