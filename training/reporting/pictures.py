@@ -1,6 +1,7 @@
 """Pictures of a run: curves, confusion matrix, example and misclassified images."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,7 @@ def example_grid(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _example_figure(images: np.ndarray[Any, Any]):
-    shown = np.asarray(images)[:MOST_IMAGES]
-    figure, axes = _grid(len(shown), height=2.0)
-    for axis, pixels in zip(axes, shown, strict=False):
-        axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+    figure = _mosaic(list(images[:MOST_IMAGES]))
     figure.suptitle("Images as the model sees them in training")
     return figure
 
@@ -154,11 +152,11 @@ def draw_misclassified(
     wrong = np.flatnonzero(evaluation.predictions != evaluation.labels)
     order = np.argsort(-evaluation.probabilities[wrong].max(axis=1), kind="stable")
     shown = wrong[order][:MOST_IMAGES]
-    figure, axes = _grid(len(shown), height=2.4)
-    for axis, index in zip(axes, shown, strict=False):
-        pixels = fit_to_model(split.read(tf.constant(index, tf.int64)), preprocessing)
-        axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
-        axis.set_title(_caption(evaluation, index), fontsize=8)
+    images = [
+        np.asarray(fit_to_model(split.read(tf.constant(i, tf.int64)), preprocessing))
+        for i in shown
+    ]
+    figure = _mosaic(images, [_caption(evaluation, index) for index in shown])
     count = f"the most confident {len(shown)} of " if len(shown) < len(wrong) else ""
     figure.suptitle(
         f"Misclassified: {count}{len(wrong)} of {len(evaluation.labels)} images"
@@ -166,28 +164,37 @@ def draw_misclassified(
     _save(figure, path)
 
 
-def _grid(count: int, height: float):
-    """A figure with axes for `count` images, in order."""
-    columns = min(6, max(3, count))
-    rows = max(1, math.ceil(count / columns))
-    figure, axes = pyplot().subplots(
-        rows,
-        columns,
-        figsize=(1.9 * columns, height * rows + 0.5),
-        layout="constrained",
-        squeeze=False,
+def _mosaic(images: list[np.ndarray[Any, Any]], captions: Sequence[str] = ()):
+    """A figure of images [H, W, C] of one size, each below its caption if it has one.
+
+    They share one axes, with the width of an image as the unit: an axes for each takes
+    ten times as long to draw.
+    """
+    columns = min(6, max(3, len(images)))
+    rows = max(1, math.ceil(len(images) / columns))
+    side = images[0].shape[0] / images[0].shape[1] if images else 1.0
+    across, down = 1.1, side + (0.4 if captions else 0.1)
+    figure, axis = pyplot().subplots(
+        figsize=(1.9 * columns, 1.9 * rows * down / across + 0.5), layout="constrained"
     )
-    for axis in axes.flat:
-        axis.axis("off")
-    return figure, axes.flat
+    for index, pixels in enumerate(images):
+        left, bottom = index % columns * across, index // columns * down + down
+        box = (left, left + 1, bottom, bottom - side)
+        axis.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=box)
+        if captions:
+            middle, top = left + 0.5, bottom - side - 0.02
+            axis.text(middle, top, captions[index], fontsize=8, ha="center")
+    axis.set(xlim=(0, columns * across), ylim=(rows * down, 0))
+    axis.axis("off")
+    return figure
 
 
 def _caption(evaluation: Evaluation, index: int) -> str:
     predicted = evaluation.predictions[index]
     return (
         f"true: {_shorten(evaluation.class_names[evaluation.labels[index]])}\n"
-        f"predicted: {_shorten(evaluation.class_names[predicted])} "
-        f"({evaluation.probabilities[index, predicted]:.0%})"
+        f"predicted: {_shorten(evaluation.class_names[predicted])}\n"
+        f"confidence {evaluation.probabilities[index, predicted]:.0%}"
     )
 
 

@@ -236,9 +236,7 @@ def test_training_follows_the_equations(results, references, world, name):
         for key, array in results[world].items()
         if key.startswith(f"{name}|")
     }
-    every = 1
-    if name == "steps per execution" or "together" in name:
-        every = 3
+    every = 3 if "together" in name else 1  # steps per execution
     steps = reported_steps(len(losses) // EPOCHS, every)
     np.testing.assert_allclose(ours["losses"], np.array(losses)[steps], atol=1e-5)
     norms, tolerance = np.array(descent.norms)[steps], 1e-4
@@ -275,6 +273,6 @@ def close(ours, kind, theirs):
 
 def test_most_gradients_were_clipped(references):
     clipped = [r for r in references.values() if r[0].config.clip_norm is not None]
-    assert len(clipped) == 4
+    assert len(clipped) == 2
     for descent, *_ in clipped:
         assert np.mean(np.array(descent.norms) > descent.config.clip_norm) > 0.5
