@@ -12,6 +12,8 @@ import io
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -46,24 +48,24 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks(language, marker=None):
+def blocks(language, marker=None, pages=PAGES):
     """All blocks of a language, or those with a marker ("" for none)."""
     fence = (
         r"(?:<!-- (?P<marker>[^\n]*) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```"
     )
     return [
         Block(page, match["language"], match["marker"] or "", match["code"])
-        for page in PAGES
+        for page in pages
         for match in re.finditer(fence, page.read_text("utf-8"), re.M | re.S)
         if match["language"] == language
         and (marker is None or (match["marker"] or "") == marker)
     ]
 
 
-def commands(marker=None):
+def commands(marker=None, pages=PAGES):
     """Every command line, once, with its continuation lines joined."""
     lines = []
-    for block in blocks("sh", marker):
+    for block in blocks("sh", marker, pages):
         whole = re.sub(r"\\\n\s*|(?<=\|)\n\s*", " ", block.code)
         lines += [line.strip() for line in whole.splitlines()]
     return list(dict.fromkeys(line for line in lines if line))
@@ -84,12 +86,9 @@ def help_text():
 
     def text(application, subcommand):
         if (application, subcommand) not in texts:
-            name = {"training": "training.cli"}.get(
-                application, f"{application}.__main__"
-            )
             output = io.StringIO()
             with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
-                importlib.import_module(name).main([subcommand, "--help"])
+                main_of(application)([subcommand, "--help"])
             texts[application, subcommand] = output.getvalue()
         return texts[application, subcommand]
 
@@ -139,12 +138,31 @@ def demo(tmp_path_factory):
     from serving.local import LocalServer
 
     folder = tmp_path_factory.mktemp("docs")
-    shell(folder, "python -m training fit --recipe digits --name demo --epochs 1")
+    for line in PREPARATION:
+        run(folder, line)
+    shutil.copytree(folder / "runs" / "digits", folder / "runs" / "demo")
     shell(folder, "python -c 'import demo; demo.digit_png()'")
-    shell(folder, "python -m serving export runs/demo/best.keras --to models/digits")
     model = {"digits": str(folder / "models" / "digits")}
     with LocalServer(model, rest_port=0, grpc_port=0) as server:
         yield folder, server
+
+
+def run(folder, line):
+    """Run a command in a folder: Python's in this process, which has TensorFlow."""
+    for start, flags in SHORTER.items():
+        if line.startswith(start):
+            line = f"{line} {flags}"
+    match = re.fullmatch(r"python -m (\w+) ([^|$<>;]+)", line)
+    if match is None or match[1] not in APPLICATIONS:
+        shell(folder, line)
+        return
+    with contextlib.chdir(folder):
+        assert main_of(match[1])(shlex.split(match[2])) in (None, 0), line
+
+
+def main_of(application):
+    name = {"training": "training.cli"}.get(application, f"{application}.__main__")
+    return importlib.import_module(name).main
 
 
 def shell(folder, line):
@@ -166,24 +184,29 @@ def at_server(text, server):
     return text.replace("127.0.0.1:8500", server.grpc_address)
 
 
-# What installs or serves is run by `make` and by the tests of the server.
-RUNNABLE = [
-    line
-    for line in commands(marker="")
-    if not re.match(r"make |source |pip |python -m serving serve ", line)
-]
+# Commands that `demo` runs; those of other lines are the same for another run.
+PREPARATION = (
+    "python -m training fit --recipe digits",
+    "python -m serving export runs/digits/best.keras --to models/digits",
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("line", RUNNABLE)
+def runnable():
+    """The commands that `demo` has not run; only those of the README are fast."""
+    of_readme = commands("", PAGES[:1])
+    lines = {line.replace("runs/demo/", "runs/digits/"): line for line in commands("")}
+    for usual, line in lines.items():
+        # What installs or serves is run by `make` and by the tests of the server.
+        own = re.match(r"make |source |pip |python -m serving serve ", line)
+        if not own and usual not in PREPARATION:
+            marks = () if line in of_readme else pytest.mark.slow
+            yield pytest.param(line, marks=marks, id=line)
+
+
+@pytest.mark.parametrize("line", runnable())
 def test_commands_of_the_documentation_run(line, demo):
     folder, server = demo
-    for start, flags in SHORTER.items():
-        if line.startswith(start):
-            line = f"{line} {flags}"
-    if line.startswith("python -m training fit") and "--overwrite" not in line:
-        line += " --overwrite"
-    shell(folder, at_server(line, server))
+    run(folder, at_server(line, server))
 
 
 def python_of(page):
@@ -191,15 +214,20 @@ def python_of(page):
 
 
 # A page with the blocks of another one (getting started has the README's) runs once.
-PYTHON_PAGES = list(
-    {
-        tuple(codes): page for page in reversed(PAGES) if (codes := python_of(page))
-    }.values()
+PYTHON_PAGES = {
+    tuple(codes): page for page in reversed(PAGES) if (codes := python_of(page))
+}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, marks=pytest.mark.slow if page != PAGES[0] else (), id=page.name
+        )
+        for page in PYTHON_PAGES.values()
+    ],
 )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.name)
 def test_python_of_the_documentation_runs(page, demo, monkeypatch):
     """One page after the other; a model warns of pixels in the wrong range."""
     folder, server = demo
