@@ -49,7 +49,7 @@ class PublishedModel(ImageModel):
         """Build a model with weights, some of its arguments replaced.
 
         The classifier is the file's unless `classes` or `pooling` ask for another one;
-        then it begins anew, and the layer before it (`pre_logits`) is left out.
+        then it is newly initialised, and the layer before it (`pre_logits`) omitted.
 
         Preprocessing that a config beside the weights describes is kept with the model
         (`model.preprocessing`), but is no part of it unless

@@ -175,9 +175,9 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
         side = patch_side(arguments["patch_size"], arguments.get("resnet_blocks"))
         square = "" if "grid" in arguments else "; assumed to be square"
         facts["grid"] = f"{height // side} x {width // side} patches{square}"
-    told = ("grid", "image_size", "channels", "classes", "pooling", "class_names")
+    printed = ("grid", "image_size", "channels", "classes", "pooling", "class_names")
     for key, value in arguments.items():
-        if value not in (None, False, 0) and key not in told:
+        if value not in (None, False, 0) and key not in printed:
             facts[key] = str(value)
     if guessed := assumed_settings(checkpoint):
         facts["assumed"] = f"{', '.join(guessed)}: there is no config.json"
@@ -203,7 +203,7 @@ def _variant(arguments: dict[str, Any]) -> str:
     """Name of the published size with these arguments, if any."""
     blocks: Any = arguments.get("blocks", arguments.get("resnet_blocks"))
     depths = {units: f"R{depth}" for depth, units in RESNET_DEPTHS.items()}
-    # Stage 4 of a hybrid may stand in stage 3.
+    # Stage 4 of a hybrid may be merged into stage 3.
     depths |= {(*u[:2], u[2] + u[3]): f"R{d}" for d, u in RESNET_DEPTHS.items()}
     stem = "R" if blocks == () else depths.get(blocks, str(blocks))
     if "blocks" in arguments:

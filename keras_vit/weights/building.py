@@ -253,7 +253,7 @@ def with_image_size(
         image_size: (H, W) or one integer, in pixels.
         patch_size: Another side of the patches, by FlexiViT's pseudo-inverse resize;
             the model's own when absent.
-        resample: How positions go to another grid: `"google"` (as the official code),
+        resample: How positions are resampled: `"google"` (as the official code),
             `"timm"`, `"bicubic"`, `"bilinear"`.
 
     Returns:
@@ -277,7 +277,7 @@ def with_image_size(
     return rebuild(model, resample, **changes)
 
 
-# What `rebuild` can change, because weights follow or none depend on it.
+# Arguments that `rebuild` can change: the weights are adapted or do not depend on them.
 _ADAPTABLE = (
     *("image_size", "patch_size", "channels", "dtype", "name"),
     *("preprocessing", "include_preprocessing"),
@@ -285,24 +285,24 @@ _ADAPTABLE = (
     *("head_bias_init", "classifier_activation"),
     *("dropout", "attention_dropout", "stochastic_depth", "patch_dropout"),
 )
-# What stands above the encoder, and may begin anew with another pooling.
+# Layers above the encoder, which are newly initialised under another pooling.
 _TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
 
 
 def rebuild(model, resample: str = "google", **changes):
     """Rebuild a model with some arguments replaced and adapt its weights.
 
-    The classifier begins anew where its classes, their names or the features under it
-    are others. Layers above the encoder that the model does not have begin anew too.
+    The classifier is newly initialised if its classes, their names or the features that
+    it reads change; so are layers above the encoder that the model does not have.
 
     Args:
         model: A `VisionTransformer` or a `ResNet`. It is not changed.
-        resample: How positions go to another grid; see `with_image_size`.
+        resample: How positions are resampled; see `with_image_size`.
         **changes: Arguments of the model. The preprocessing follows `image_size`
             unless it is given.
 
     Returns:
-        A new model, not compiled. What begins anew or is left out is logged.
+        A new model, not compiled. Newly initialised and omitted layers are logged.
 
     Raises:
         ValueError: An argument that the weights would not fit or follow.

@@ -27,14 +27,14 @@ class LoadReport:
     Args:
         path: The file or folder.
         family: Key of `keras_vit.weights.FAMILIES`.
-        used: Weights that come from an array: our path -> the array's name.
-        resampled: Of these, to another grid or patch size: path -> from what to what.
-        adapted: Of these, changed otherwise: path -> how.
-        dropped: Names of arrays that the head policy leaves out.
-        unused: Names of other arrays of the model that were left out.
-        outside: Names of arrays beside the model, such as an optimizer's.
-        missing: Paths of weights that no array was for, and which stayed.
-        notes: What else a reader should know.
+        used: Loaded weights: our path -> name of the array.
+        resampled: Those resampled to another grid or patch size: path -> description.
+        adapted: Those changed in another way: path -> description.
+        dropped: Names of arrays that the classifier policy omits.
+        unused: Names of other arrays of the file's model that were not loaded.
+        outside: Names of arrays that are not the model's, such as an optimizer's.
+        missing: Paths of weights for which the file has no array; they are unchanged.
+        notes: Warnings and assumptions.
     """
 
     path: str
@@ -72,23 +72,23 @@ class LoadReport:
 
 
 def shorten(names: list[str]) -> str:
-    """First names of a list, and the number of the others."""
+    """The first names of a list and the number of the others, as text."""
     more = f" and {len(names) - 4} more" if len(names) > 5 else ""
     return ", ".join(names[:4] if more else names) + more
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One family of checkpoints: its name, its mark, its array names.
+    """A family of checkpoints: how to recognise it, and its array names.
 
     Args:
-        title: What a reader calls it.
-        rows: Their arrays and our weights.
-        model_names: From the names in a file, those inside the model.
-        mark: An array that every such file has and no other.
-        gelu, norm_epsilon: What its models compute unless a config says otherwise.
+        title: Name in messages.
+        rows: The table of its arrays and our weights.
+        model_names: Selects the names inside the model from those in a file.
+        mark: An array that every file of the family has, and no other file.
+        gelu, norm_epsilon: Its models' values unless a config says otherwise.
         model: `"vit"` or `"resnet"`.
-        second_classifiers: How the names of classifiers begin that have no place here.
+        second_classifiers: Name prefixes of classifiers that our models do not have.
     """
 
     title: str
@@ -215,7 +215,7 @@ class Checkpoint:
         family: Key of `FAMILIES`.
         entries: Its arrays by the paths of our weights.
         unknown: Names of arrays inside the model that the family's table lacks.
-        second_classifiers: Names of arrays of classifiers that have no place here.
+        second_classifiers: Names of arrays of classifiers that our models do not have.
         outside: Names of arrays that are not the model's, such as an optimizer's.
     """
 

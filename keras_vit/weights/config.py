@@ -17,17 +17,17 @@ _GELUS = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_tanh": "tanh",
 }
-# timm's models that were trained with the approximation and compute it.
+# timm's models that use the tanh approximation of GELU.
 _TIMM_TANH = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
     r"|vit_large_patch16_siglip_(gap_)?512"
 )
-# timm's architectures whose pooling takes in the prefix tokens, by their names alone.
+# timm's architectures that pool the prefix tokens too, which only their names say.
 _TIMM_POOLS_PREFIX = re.compile(r"test_vit3")
-# What `model_type` says of the models of transformers that compute a ViT. Others, such
-# as AST with its overlapping patches, have arrays of the same names.
+# The values of `model_type` in transformers that denote a ViT. Other models, such as
+# AST with its overlapping patches, have arrays of the same names.
 _MODEL_TYPES = ("vit", "deit", "vit_msn")
-# What only the config of a family tells.
+# Hyperparameters that a family states in its config alone.
 _CONFIGURED = {
     "timm": ("gelu", "heads", "pooling"),
     "hugging_face": ("gelu", "heads", "norm_epsilon"),
@@ -36,14 +36,14 @@ _CONFIGURED = {
 
 
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Arguments that are guessed, because no config gives them."""
+    """Arguments that are assumed, because no config gives them."""
     if checkpoint.family not in _CONFIGURED or checkpoint.file.config:
         return ()
     return _CONFIGURED[checkpoint.family]
 
 
 def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """GELU and epsilon of LayerNorm, which no array shows."""
+    """GELU variant and LayerNorm epsilon, which the arrays do not determine."""
     family, config = FAMILIES[checkpoint.family], checkpoint.file.config
     name, epsilon = None, family.norm_epsilon
     if checkpoint.family == "hugging_face":
@@ -69,7 +69,7 @@ def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def config_class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
-    """Class names, if a config gives each class one."""
+    """Class names, if the config has one for each class."""
     config, names = checkpoint.file.config, None
     if checkpoint.family == "hugging_face":
         labels = config.get("id2label", {})
@@ -155,7 +155,8 @@ def _refuse(checkpoint: Checkpoint, rule: str, received: Any) -> NoReturn:
     )
 
 
-# Where `save_checkpoint` states the grid: the metadata of .safetensors, a ZIP comment.
+# Key under which `save_checkpoint` writes the grid: in the metadata of .safetensors, in
+# the comment of a ZIP archive.
 GRID_METADATA = "keras_vit.grid"
 
 
@@ -214,7 +215,7 @@ def _covered(checkpoint: Checkpoint, prefix: int) -> tuple[int, ...]:
     return either.get(checkpoint.family, (prefix,)) if prefix else (0,)
 
 
-# How timm and keras-hub name what becomes of the tokens.
+# Pooling by its name in timm and keras-hub.
 _POOLINGS = {"token": "token", "avg": "avg", "gap": "avg", "map": "map", "": None}
 
 
@@ -225,18 +226,18 @@ def model_arguments(
 
     Args:
         checkpoint: An open checkpoint.
-        grid: (h, w) of its positions, where the caller states it.
+        grid: (h, w) of its positions, if the caller gives it.
 
     Returns:
         Arguments of `VisionTransformer`, or of `ResNet` for BiT. `heads` and
-        `image_size` are absent where neither arrays nor config tell them. A pooling
-        that we do not compute is `pooling` in words, which no model takes. `grid` is
-        that of the positions where it is stated; without it, `image_size` is that of a
-        square grid.
+        `image_size` are absent where neither arrays nor config determine them. An
+        unsupported pooling is returned under its own name, which no model accepts.
+        `grid` is present where it is stated; otherwise `image_size` assumes a square
+        grid.
 
     Raises:
         WeightsFileError: An array that every model has is missing or malformed, or the
-            config names something that we do not compute.
+            config names something unsupported.
     """
     try:
         return _arguments(checkpoint, grid)
@@ -251,7 +252,7 @@ def model_arguments(
 def differences(
     file: dict[str, Any], names: tuple[str, ...], wanted: Callable[[str], Any]
 ) -> list[str]:
-    """Describe those of these arguments of a file that are not the wanted ones."""
+    """Describe the arguments of a file that differ from the wanted ones."""
     return [
         f"{name}={file[name]} instead of {wanted(name)}"
         for name in names
@@ -293,7 +294,7 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
     return arguments
 
 
-# Of the weights whose shapes tell a model's sizes.
+# Number of axes of the weights whose shapes determine a model's sizes.
 _AXES = {
     "stem_conv/kernel": 4,
     "embedding/kernel": 4,
@@ -351,7 +352,7 @@ def _blocks(shapes) -> tuple[int, ...]:
 def _positions(checkpoint: Checkpoint, shapes) -> str:
     if "position_embedding/embedding" in shapes:
         return "learned_1d"
-    # big_vision has waves where nothing is learned, the others nothing.
+    # Without learned ones, big_vision has sine embeddings and the others none.
     return "sincos2d" if checkpoint.family == "big_vision" else "none"
 
 
@@ -414,8 +415,8 @@ def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
             arguments["width"]
             // shapes["encoder_block_0/attention/query_norm/gamma"][0]
         )
-    if told := config_heads(checkpoint):
-        return told
+    if heads := config_heads(checkpoint):
+        return heads
     size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
     known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
     return known.get(size)

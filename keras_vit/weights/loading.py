@@ -39,8 +39,8 @@ def load_checkpoint(
 ) -> LoadReport:
     """Load a checkpoint of any family atomically into a built model.
 
-    The family is recognised from the names of the arrays. Nothing in the model changes
-    before everything is known to fit. Positions of another grid, patches of another
+    The family is recognised from the array names. The model changes only after
+    everything is known to fit. Positions of another grid, patches of another
     size and images of other than three channels are adapted, and the report says so.
 
     Args:
@@ -50,13 +50,14 @@ def load_checkpoint(
         classifier: `"load"` the file's classifier; or leave it out and `"keep"` the
             model's, or `"reset"` the model's to its initial values; or `"drop"` it, the
             model having none.
-        resample: How positions go to another grid: `"google"` (corner-aligned bilinear,
+        resample: How positions are resampled: `"google"` (corner-aligned bilinear,
             the official code's), `"timm"` (bicubic, antialiased), `"bicubic"` or
             `"bilinear"`. See `keras_vit.weights.resample_positions`.
-        grid: (h, w) of the file's positions, where nothing in the file or beside it
-            states it and another grid than a square fits too.
+        grid: (h, w) of the file's positions. Needed where neither the file nor its
+            config states it and a grid that is not square would fit too.
         settings: `"match"`: the file's GELU, LayerNorm epsilon and number of heads must
-            be the model's. `"ignore"`: the model's stay, and the report says so.
+            equal the model's. `"ignore"`: the model keeps its own, and the report
+            lists the differences.
         strict: Whether an array without a weight, or a weight without an array, is an
             error.
 
@@ -106,7 +107,7 @@ def load_open_checkpoint(
 
 
 def _check_kind(model, checkpoint) -> None:
-    """Raise CheckpointError for the file of another architecture."""
+    """Raise CheckpointError unless the file is of the model's architecture."""
     check_model(model)
     kind = model.architecture
     family = FAMILIES[checkpoint.family]
@@ -119,7 +120,7 @@ def _check_kind(model, checkpoint) -> None:
 
 
 def _check_size(plan: Plan) -> None:
-    """Raise CheckpointError for another size, instead of one problem per weight."""
+    """Raise one CheckpointError for another size, not a problem per weight."""
     sizes = (
         *("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width_factor"),
         *("blocks", "width_factor"),
@@ -195,23 +196,23 @@ def _warn(plan: Plan, text: str) -> None:
 
 
 def _finite(array: np.ndarray) -> bool:
-    # A sum is four times as fast as looking at each number, and infected by any.
+    # Four times as fast as testing each number: a NaN or infinity spreads to the sum.
     with np.errstate(all="ignore"):
         total = np.sum(array, dtype="float32")
     return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
 
 
-# Columns at once of a matrix that lies transposed: one line of the processor's cache.
+# Columns copied at once from a transposed matrix: one cache line.
 COLUMNS = 16
-# Bytes from which on a spare copy matters.
+# Bytes above which an intermediate copy matters.
 LARGE = 2**20
 
 
 class _Fresh:
-    """Wrapper of an array that is not shared, so that TensorFlow copies it once.
+    """Wrapper of an unshared array, which TensorFlow copies once instead of twice.
 
-    TensorFlow copies every ndarray before it copies it into its own memory. What comes
-    by `__array__` it copies into its own at once.
+    TensorFlow copies every ndarray before it copies it into its own memory, but not the
+    result of `__array__`.
     """
 
     def __init__(self, array: np.ndarray):
@@ -246,16 +247,16 @@ def assign(weight, fresh: np.ndarray) -> None:
         fresh: Of its shape and type, from `fresh_copy`; belongs to the weight now.
     """
     if fresh.nbytes >= LARGE:
-        # The weight lets go of its old values, into whose memory the new ones can go.
+        # Releases the weight's old values, so that the new ones can reuse their memory.
         weight.assign(_Fresh(_untouched(fresh.shape, fresh.dtype)))
     weight.assign(_Fresh(fresh))
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised array that does not begin at a multiple of 64 bytes.
+    """Uninitialised array that is not aligned to 64 bytes.
 
-    TensorFlow and JAX would keep one that does. The weight's former memory, which they
-    do not give back to the system, would then lie idle.
+    TensorFlow and JAX would keep an aligned one. The weight's former memory, which they
+    do not return to the system, would then be wasted.
     """
     size = int(np.prod(shape)) * dtype.itemsize
     memory = np.empty(size + 64, "uint8")
@@ -264,6 +265,6 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Array of pages that take no memory until they are touched."""
+    """Array of pages that occupy no memory until they are touched."""
     pages = mmap.mmap(-1, int(np.prod(shape)) * dtype.itemsize)
     return np.frombuffer(pages, dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Placement of a checkpoint's arrays: which goes into which weight, and adapted how."""
+"""Plan of a load: which array goes into which weight, and how it is adapted."""
 
 from collections.abc import Callable
 
@@ -25,14 +25,14 @@ class Plan:
     Args:
         model: The model, which is not touched.
         checkpoint: The open checkpoint.
-        grid: (h, w) of its positions, where the caller states it.
+        grid: (h, w) of its positions, if the caller gives it.
 
     Attributes:
         weights: The model's weights by path.
-        entries: The checkpoint's arrays that have no place yet, by path.
-        values: What goes into a weight: path -> a function that gives the array.
+        entries: The checkpoint's arrays that are not placed yet, by path.
+        values: Functions that read the new value of each weight, by path.
         problems: Why the checkpoint does not fit.
-        report: What is going to be done.
+        report: The report of the load, as far as it is planned.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Plan:
         self.report.used[path] = self.entries.pop(path).name
 
     def compare_settings(self, required: bool) -> None:
-        """Compare the settings that no array shows."""
+        """Compare the hyperparameters that the arrays do not determine."""
         for name in _SETTINGS:
             theirs, ours = self.file.get(name), getattr(self.model, name, None)
             if None in (theirs, ours) or theirs == ours:
@@ -138,7 +138,7 @@ class Plan:
             self.refuse(path)
 
     def leave_classifier(self, policy: str) -> None:
-        """Leave out the file's classifier, as the caller asked."""
+        """Omit the file's classifier, as the caller asked."""
         ours = [path for path in self.weights if path.startswith("head/")]
         if policy == "drop" and ours:
             self.problems.append(
@@ -237,9 +237,9 @@ def _adapt_kernel(plan: Plan, path: str, shape, wanted) -> None:
 def adapt_positions(plan: Plan, method: str) -> None:
     """Adapt positions to the model's grid and prefix tokens.
 
-    Where the model's positions cover fewer prefix tokens than the file's, a token's
-    position is added to the token, as the model would; where they cover more, theirs
-    are zero. Both leave the outputs as they were.
+    If the model has positions for fewer prefix tokens than the file, the rest are added
+    to their tokens, as the file's model would do; positions that only the model has are
+    zero. Neither changes the outputs.
     """
     if POSITIONS not in plan.entries or POSITIONS not in plan.weights:
         return
@@ -303,7 +303,7 @@ def _file_grid(plan: Plan, name: str, tokens: int) -> tuple[int, int] | None:
 
 
 def _merge_positions(plan: Plan, ours: int, theirs: int) -> None:
-    """Add to tokens the positions that the model does not keep apart."""
+    """Add to the prefix tokens those positions that the model has no weights for."""
     positions, start = plan.entries[POSITIONS], 0
     for path in ("class_token/token", "register_tokens/tokens"):
         if path not in plan.entries:

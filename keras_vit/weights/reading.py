@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# safetensors' names, of the types that NumPy and ml_dtypes have.
+# The types of safetensors that NumPy and ml_dtypes have, by their names there.
 SAFETENSORS_DTYPES = {
     **{f"F{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
     **{f"I{bits}": np.dtype(f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
@@ -31,9 +31,9 @@ SAFETENSORS_DTYPES = {
     "BF16": BFLOAT16,
     "BOOL": np.dtype(bool),
 }
-# In the header before a member of a ZIP: the lengths of its name and extra field.
+# Of the header before a member of a ZIP: the lengths of its name and extra field.
 ZIP_LENGTHS = struct.Struct("<26xHH")
-# In the record at the end of a ZIP: the number of members; 0xFFFF where it is too big.
+# Of the record at the end of a ZIP: the number of members; 0xFFFF if it is larger.
 ZIP_COUNT = struct.Struct("<10xH")
 
 
@@ -69,7 +69,7 @@ def refuse(path: pathlib.Path, problem: str) -> NoReturn:
 
 @contextlib.contextmanager
 def refusing(path: pathlib.Path) -> Iterator[None]:
-    """Turn any parser's error into a `WeightsFileError`."""
+    """Convert any parser's error into a `WeightsFileError`."""
     try:
         yield
     except (WeightsFileError, MemoryError):
@@ -92,7 +92,7 @@ def refuse_pickle(path: pathlib.Path) -> NoReturn:
 
 
 def _map(path: pathlib.Path) -> mmap.mmap:
-    # Never closed by hand: it lives as long as the last view of it.
+    # Not closed explicitly: it must outlive every view of it.
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -183,8 +183,8 @@ def safetensors_arrays(
     path: pathlib.Path,
 ) -> tuple[dict[str, StoredArray], dict[str, str]]:
     """Arrays and metadata of a .safetensors file."""
-    # Not by the safetensors library, which copies every array that it reads. Its
-    # checks are here: the arrays lie side by side and fill the file.
+    # Without the safetensors library, which copies every array that it reads. Its
+    # checks are here: the arrays are contiguous and fill the file.
     data = _map(path)
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
@@ -242,8 +242,8 @@ def _hdf5_dataset(path, dataset) -> StoredArray:
 
 __all__ = ["ArrayFile", "StoredArray", "WeightsFileError", "open_arrays"]
 
-# What a folder is opened by: Hugging Face and timm, then keras-hub, whose backbone
-# and head are two files.
+# The files to look for in a folder: Hugging Face's and timm's, then keras-hub's, which
+# has one for the backbone and one for the head.
 FOLDER_FILES = (
     ("model.safetensors",),
     ("model.safetensors.index.json",),
@@ -358,7 +358,7 @@ def _shards(index: pathlib.Path) -> tuple[list[pathlib.Path], set[str]]:
     shards = _read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         refuse(index, "a .json without the `weight_map` of a sharded .safetensors")
-    # Plain names: an index from elsewhere opens no file of another folder.
+    # Plain names only: an untrusted index must not open files of other folders.
     names = sorted({pathlib.PurePath(str(shard)).name for shard in shards.values()})
     files = [index.parent / name for name in names]
     for file in files:

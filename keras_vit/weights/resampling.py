@@ -32,7 +32,7 @@ class Resize:
         kernel: Weight of a source pixel by its distance.
         corners: Whether the first and last pixels' centres meet, or the borders.
         antialias: Whether the kernel widens when shrinking; what is left of it at a
-            border is then normalised, else the border pixel stands for those beyond.
+            border is then normalised, else the border pixel is repeated.
     """
 
     kernel: Callable[[np.ndarray], np.ndarray]

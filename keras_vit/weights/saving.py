@@ -168,7 +168,7 @@ def _timm_vit(model) -> tuple[str, dict[str, Any]]:
         "mlp_ratio": ratio,
         "class_token": model.class_token,
         "global_pool": _TIMM_POOLINGS[model.pooling],
-        # Attention pooling of ours takes in the class token.
+        # Our attention pooling includes the class token.
         "pool_include_prefix": model.pooling == "map" and model.class_token,
         "no_embed_class": not model.prefix_positions,
         "reg_tokens": model.register_tokens,
@@ -240,7 +240,7 @@ def save_checkpoint(
     Raises:
         CheckpointError: The family has no place for a part of the model, or computes
             it in another way. All reasons are listed; nothing is written.
-        ValueError: `family` is none of the three, or `path` does not suit it.
+        ValueError: An unknown `family`, or a `path` that does not suit it.
         TypeError: `model` is another kind of model.
     """
     check_model(model)
