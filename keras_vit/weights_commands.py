@@ -48,7 +48,7 @@ def _list(arguments: argparse.Namespace) -> None:
         box=rich.box.SIMPLE_HEAD,
         caption='from_preset("VARIANT:NAME"), or weights="NAME" in a constructor. '
         "top-1: published accuracy on ImageNet in percent, and who measured it. "
-        "zeros: the authors emptied the classifier.",
+        "zeros: the authors set the classifier to zero.",
     )
     for heading in ("variant", "name", "classes", "pixels", "MiB", "top-1", "source"):
         left = heading in ("variant", "name", "source")
@@ -58,7 +58,7 @@ def _list(arguments: argparse.Namespace) -> None:
         table.add_row(
             row.variant,
             row.name,
-            f"{classes} zeros" if row.head == "zeros" else classes,
+            f"{classes} zeros" if row.classifier == "zeros" else classes,
             str(row.image_size),
             f"{row.bytes / 2**20:,.0f}",
             "" if row.top1 is None else f"{row.top1:.2f}",

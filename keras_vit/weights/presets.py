@@ -35,8 +35,8 @@ class PublishedWeights:
         classes: Number of classes, `None` without a classifier.
         image_size: Side of the images in pixels, of the best result in a ResNet.
         parameters: Number of weights of the model in the file.
-        head: `"valid"`, `"zeros"` (emptied by the authors: for features only),
-            `"unknown"` or `"none"`.
+        classifier: `"valid"`, `"zeros"` (set to zero by the authors: the file is for
+            features only), `"unknown"` or `"none"`.
         size: Size of the file as it was published, such as `"393.69 MiB"`, or empty.
         top1: Published accuracy on ImageNet-1k's validation images in percent.
         source: Who measured it.
@@ -49,7 +49,7 @@ class PublishedWeights:
     classes: int | None
     image_size: int
     parameters: int
-    head: str
+    classifier: str
     size: str
     top1: float | None
     source: str
@@ -95,7 +95,7 @@ def _row(cells: dict[str, str]) -> PublishedWeights:
         classes=int(cells["classes"]) if cells["classes"] else None,
         image_size=int(cells["image_size"]),
         parameters=int(cells["parameters"]),
-        head=cells["head"],
+        classifier=cells["classifier"],
         size=cells["size"],
         top1=float(cells["top1"]) if cells["top1"] else None,
         source=cells["source"],

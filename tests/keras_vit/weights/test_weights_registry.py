@@ -73,9 +73,9 @@ def test_no_file_and_no_name_is_there_twice():
 
 def test_some_rows_are_as_published():
     best = find_weights("R50+L/32", "augreg_recommended_in21k_ft_in1k@384")
-    assert (best.top1, best.classes, best.head) == (85.99, 1000, "valid")
+    assert (best.top1, best.classes, best.classifier) == (85.99, 1000, "valid")
     original = find_weights("B/16", "orig_in21k")
-    assert (original.head, original.classes) == ("zeros", 21843)
+    assert (original.classifier, original.classes) == ("zeros", 21843)
     assert original.bytes == pytest.approx(393.69 * 2**20, abs=1)
     distilled = find_weights("R50x1", "goog_distilled_in1k@160")
     assert "80.5 % (README" in repr(distilled)
