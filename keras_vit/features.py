@@ -17,7 +17,7 @@ LAYOUTS = ("tokens", "map")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionWeights(keras.layers.Layer):
-    """The attention weights of an encoder block, or of the pooling, that it shares.
+    """Output the attention weights of an existing encoder block or attention pooling.
 
     Args:
         block: An `EncoderBlock` or an `AttentionPooling`.

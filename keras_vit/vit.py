@@ -253,7 +253,7 @@ class VisionTransformer(PublishedModel):
         return x
 
     def _position_layers(self):
-        """What adds positions: at the stem, and before each block (appendix D.4)."""
+        """The position layer of the stem, and one for each block (appendix D.4)."""
         name, none = "position_embedding", _identity
         if self.position_placement == "stem":
             return self._position_layer(name), [none] * self.depth
@@ -277,7 +277,9 @@ class VisionTransformer(PublishedModel):
                 return layers.SinCosPositionEmbedding(
                     self.grid, self.position_embedding == "sincos2d", **common
                 )
-        return _identity  # there are none, or they are relative: in the attention
+            case "none" | "relative":  # the attention adds relative ones
+                return _identity
+        raise NotImplementedError(self.position_embedding)
 
     def _block(self, index):
         relative = self.position_embedding == "relative"

@@ -363,9 +363,9 @@ def copy_weights(model, new, resample: str = "google") -> None:
             weight.assign(values[weight.path])
     fresh = _layers(new, values)
     left_out = [layer for layer in _layers(model, values) if layer not in fresh]
-    for layers, what in ((fresh, "begins anew"), (left_out, "is left out")):
+    for layers, what in ((fresh, "newly initialised"), (left_out, "dropped")):
         for layer in layers:
-            _LOG.warning("%s %s", layer, what)
+            _LOG.warning("%s: %s", layer, what)
 
 
 def _same_classifier(model, new) -> bool:
@@ -393,7 +393,7 @@ def _resized(path: str, weight, model, new, resample: str) -> np.ndarray:
         return resample_patches(array, (new.patch_size,) * 2)
     if "relative" in path and model.grid != new.grid:
         raise ValueError(
-            "`model` must have other than relative positions, which belong to their "
+            "`model` must not have relative position embeddings, which are tied to its "
             f"grid. Received: {path} for {model.grid} instead of {new.grid}"
         )
     if not layer.startswith("position_embedding"):

@@ -41,8 +41,8 @@ def stated_preprocessing(checkpoint: Checkpoint) -> dict[str, Any] | None:
             ImagePreprocessing(1, **policy)  # raises for values of the wrong kind
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         _LOG.warning(
-            "%s: the preprocessing stated beside it is left out, for "
-            "`ImagePreprocessing` does not compute it (%s: %s)",
+            "%s: ignoring its preprocessing config, which `ImagePreprocessing` does "
+            "not support (%s: %s)",
             *(checkpoint.file.path, type(error).__name__, error),
         )
         return None

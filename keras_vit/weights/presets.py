@@ -185,7 +185,7 @@ def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
         except (OSError, http.client.HTTPException) as error:
             raise WeightsFileError(
                 "`weights` must be a file that can be downloaded. Received: "
-                f"{url}: {error}. Try again, it goes on from where it stopped; or "
+                f"{url}: {error}. Retry to resume the download, or "
                 f"download the file elsewhere and put it at {path}"
             ) from error
     return pathlib.Path(

@@ -2,9 +2,8 @@
 
 Decoding allocates them all: 47 kB of PNG can be 48 MB of pixels. An animated GIF gives
 its first frame (see `keras_vit.decoding`), but all its frames count, since TensorFlow
-unpacks them all. Offsets are those of
-the PNG specification (IHDR), GIF89a, BITMAPINFOHEADER and RFC 9649 (WebP); JPEG's
-header is read by TensorFlow's own operation.
+unpacks them all. Offsets are those of the PNG specification (IHDR), GIF89a,
+BITMAPINFOHEADER and RFC 9649 (WebP); TensorFlow's own operation reads JPEG's header.
 """
 
 import tensorflow as tf

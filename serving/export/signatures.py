@@ -19,10 +19,10 @@ Tensors = dict[str, tf.Tensor]
 
 # Images of one request that are decoded in parallel.
 DECODERS = 8
-NOT_FINITE = "The model must give finite values; the request is not at fault."
+NOT_FINITE = "The model produced non-finite values; the request itself is valid."
 TOO_LARGE = (
-    "The model must give finite values. Are these `pixel_values` normalised, about -1 "
-    "to 1? If so, the request is not at fault."
+    "The model produced non-finite values. Are these `pixel_values` normalised, about "
+    "-1 to 1? If so, the request itself is valid."
 )
 
 

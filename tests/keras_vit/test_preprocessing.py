@@ -208,7 +208,7 @@ def test_pixels_for_a_model_of_normalised_ones_give_one_warning(tiny_vit, use):
         use(model, pictures(0, 255))  # once
 
 
-@uses
+@pytest.mark.parametrize("use", [USES["call"], USES["fit"]], ids=["call", "fit"])
 def test_a_model_of_pixels_tells_normalised_images_from_pixels(tiny_vit, use):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -206,7 +206,7 @@ def test_a_policy_that_we_do_not_compute_is_left_out(
 ):
     path = timm_folder(tiny_vit(**SQUARE), tmp_path, **{**TIMM_DEIT, **change})
     assert from_preset(path).preprocessing is None
-    assert "the preprocessing stated beside it is left out" in caplog.text
+    assert "ignoring its preprocessing config" in caplog.text
 
 
 def test_statistics_of_three_channels_are_not_for_one(tiny_vit, tmp_path, caplog):

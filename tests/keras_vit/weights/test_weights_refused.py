@@ -30,12 +30,28 @@ from keras_vit.weights.reading import WeightsFileError
 pytestmark = pytest.mark.backend
 
 EXACT = {"gelu": "exact"}
+HUGGING_FACE = {"gelu": "exact", "norm_epsilon": 1e-12}
 ATTENTION = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def source(tiny_vit):
+    return tiny_vit()
+
+
+@pytest.fixture(scope="module")
 def model(tiny_vit):
+    """Refused files leave it as it is, so that all tests share it."""
     return tiny_vit(seed=12)
+
+
+@pytest.fixture(scope="module")
+def sources(tiny_vit):
+    """A model of every family's usual settings, and another one to load it into."""
+    return {
+        name: (tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs))
+        for name, kwargs in {"timm": EXACT, "hugging_face": HUGGING_FACE}.items()
+    }
 
 
 def check_refused(model, path, match, error=ValueError):
@@ -48,10 +64,10 @@ def check_refused(model, path, match, error=ValueError):
 
 
 @pytest.mark.parametrize("writer", [google, timm, keras_hub])
-def test_a_truncated_file(writer, tiny_vit, tmp_path):
-    kwargs = {} if writer is google else EXACT
-    model = tiny_vit(seed=12, **kwargs)
-    path = writer(tiny_vit(**kwargs), tmp_path)
+def test_a_truncated_file(writer, source, model, sources, tmp_path):
+    if writer is not google:
+        source, model = sources["timm"]
+    path = writer(source, tmp_path)
     file = tmp_path / "model.weights.h5" if writer is keras_hub else path
     data = file.read_bytes()
     for part in (0.001, 0.3, 0.7, 0.99, 0.9999):
@@ -60,9 +76,9 @@ def test_a_truncated_file(writer, tiny_vit, tmp_path):
 
 
 def test_damage_in_the_last_array_is_found_before_the_first_is_used(
-    tiny_vit, model, tmp_path
+    source, model, tmp_path
 ):
-    path = google(tiny_vit(), tmp_path)
+    path = google(source, tmp_path)
     data = bytearray(path.read_bytes())
     last = data.rindex(b"PK\3\4")
     data[last + 300] ^= 64
@@ -90,8 +106,8 @@ def test_no_file(model, tmp_path):
     check_refused(model, tmp_path / "weights.npz", r"weights\.npz")
 
 
-def test_a_pickled_array_among_others(tiny_vit, model, tmp_path):
-    arrays = foreign.google(arrays_of(tiny_vit()), 5)
+def test_a_pickled_array_among_others(source, model, tmp_path):
+    arrays = foreign.google(arrays_of(source), 5)
     arrays["head/bias"] = np.array([None] * 7, dtype=object)
     path = write_npz(tmp_path / "g.npz", arrays)
     check_refused(model, path, "Python objects, 'head/bias", WeightsFileError)
@@ -141,29 +157,30 @@ def changed(source, folder, name, change):
         ("Transformer/encoder_norm/scale", lambda a: a[None], "encoder_norm"),
     ],
 )
-def test_right_names_with_wrong_shapes(name, change, match, tiny_vit, model, tmp_path):
-    check_refused(model, changed(tiny_vit(), tmp_path, name, change), match)
+def test_right_names_with_wrong_shapes(name, change, match, source, model, tmp_path):
+    check_refused(model, changed(source, tmp_path, name, change), match)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64", "<U3"])
-def test_an_array_of_no_floats(dtype, tiny_vit, model, tmp_path):
+def test_an_array_of_no_floats(dtype, source, model, tmp_path):
     def change(array):
         return np.zeros(array.shape, dtype)
 
-    path = changed(tiny_vit(), tmp_path, "head/bias", change)
+    path = changed(source, tmp_path, "head/bias", change)
     check_refused(model, path, "`head/bias` must hold floats", CheckpointError)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_loaded_with_a_warning(
-    value, tiny_vit, model, tmp_path
+    value, source, tiny_vit, tmp_path
 ):
     def change(array):
         array = array.copy()
         array[3, 1, 2] = value
         return array
 
-    path = changed(tiny_vit(), tmp_path, f"{ATTENTION}/query/kernel", change)
+    model = tiny_vit(seed=12)
+    path = changed(source, tmp_path, f"{ATTENTION}/query/kernel", change)
     match = f"not all numbers are finite in {ATTENTION}/query/kernel"
     with pytest.warns(UserWarning, match=match):
         report = load_checkpoint(model, path)
@@ -172,8 +189,9 @@ def test_numbers_that_are_not_finite_are_loaded_with_a_warning(
     np.testing.assert_array_equal(kernel[3, 1 * 3 + 2], np.float32(value))
 
 
-def test_large_numbers_alone_are_no_reason_to_warn(tiny_vit, model, tmp_path):
-    path = changed(tiny_vit(), tmp_path, "head/kernel", lambda a: a * 0 + 3e38)
+def test_large_numbers_alone_are_no_reason_to_warn(source, tiny_vit, tmp_path):
+    model = tiny_vit(seed=12)
+    path = changed(source, tmp_path, "head/kernel", lambda a: a * 0 + 3e38)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_checkpoint(model, path)
@@ -199,8 +217,8 @@ def test_large_numbers_alone_are_no_reason_to_warn(tiny_vit, model, tmp_path):
         ({"resnet_blocks": (1,), "image_size": (32, 32)}, "stem_conv/kernel"),
     ],
 )
-def test_a_model_of_another_size_or_form(kwargs, match, tiny_vit, tmp_path):
-    path = google(tiny_vit(), tmp_path)
+def test_a_model_of_another_size_or_form(kwargs, match, source, tiny_vit, tmp_path):
+    path = google(source, tmp_path)
     check_refused(tiny_vit(seed=12, **kwargs), path, match, CheckpointError)
 
 
@@ -208,11 +226,11 @@ def small_resnet():
     return ResNet(image_size=32, blocks=(1,), classes=7)
 
 
-def test_another_kind_of_model(tiny_vit, model, tmp_path):
+def test_another_kind_of_model(source, model, tmp_path):
     resnet = small_resnet()
     path = write_npz(tmp_path / "bit.npz", foreign.bit(arrays_of(resnet)))
     check_refused(model, path, "must be a ResNet for.*Received: VisionTransformer")
-    path = google(tiny_vit(), tmp_path)
+    path = google(source, tmp_path)
     check_refused(resnet, path, "must be a VisionTransformer for.*Received: ResNet")
     for other in (keras.Sequential([keras.layers.Dense(2)]), None):
         with pytest.raises(TypeError, match="must be a VisionTransformer"):
@@ -243,10 +261,9 @@ def test_arrays_of_no_known_family(model, tmp_path):
         ({"patch_size": [2, 4]}, r"`patch_size` must be 2, the side.*\(2, 4\)"),
     ],
 )
-def test_a_config_that_makes_no_sense(config, match, tiny_vit, tmp_path):
-    kwargs = {"gelu": "exact", "norm_epsilon": 1e-12}
-    path = hugging_face(tiny_vit(**kwargs), tmp_path, **config)
-    check_refused(tiny_vit(seed=12, **kwargs), path, match)
+def test_a_config_that_makes_no_sense(config, match, sources, tmp_path):
+    source, model = sources["hugging_face"]
+    check_refused(model, hugging_face(source, tmp_path, **config), match)
 
 
 # Of transformers; each has arrays of a ViT's names, and computes something else.
@@ -254,11 +271,10 @@ OTHER_TYPES = ("audio-spectrogram-transformer", "vit_mae", "ijepa", "vivit", "yo
 
 
 @pytest.mark.parametrize("kind", OTHER_TYPES)
-def test_a_config_of_another_type_of_model(kind, tiny_vit, tmp_path):
-    kwargs = {"gelu": "exact", "norm_epsilon": 1e-12}
-    path = hugging_face(tiny_vit(**kwargs), tmp_path, model_type=kind)
+def test_a_config_of_another_type_of_model(kind, sources, tmp_path):
+    source, model = sources["hugging_face"]
+    path = hugging_face(source, tmp_path, model_type=kind)
     match = f"`model_type` must be one of vit, deit, vit_msn.*{kind}"
-    model = tiny_vit(seed=12, **kwargs)
     check_refused(model, path, match, WeightsFileError)
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path, grid=(11, 7))
@@ -266,9 +282,8 @@ def test_a_config_of_another_type_of_model(kind, tiny_vit, tmp_path):
 
 @pytest.mark.parametrize("writer", [google, big_vision, timm, hugging_face, keras_hub])
 @pytest.mark.parametrize("sides", [(2, 4), (4, 2)])
-def test_patches_that_are_not_square(sides, writer, tiny_vit, tmp_path, monkeypatch):
+def test_patches_that_are_not_square(sides, writer, source, tmp_path, monkeypatch):
     """Whatever the family, with the model's width and number of positions."""
-    source = tiny_vit()
     arrays = arrays_of(source)
     kernel = np.ones((*sides, 3, 15), "float32")
     stretched = {**arrays, "embedding/kernel": kernel}
@@ -278,7 +293,7 @@ def test_patches_that_are_not_square(sides, writer, tiny_vit, tmp_path, monkeypa
     match = rf"Patches must be square.*\({sides[0]}, {sides[1]}\)"
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path, grid=(11, 7), heads=5)
-    check_refused(tiny_vit(), path, match, WeightsFileError)
+    check_refused(source, path, match, WeightsFileError)
 
 
 def test_pooling_that_only_the_name_of_an_architecture_tells(tiny_vit, tmp_path):
@@ -292,13 +307,12 @@ def test_pooling_that_only_the_name_of_an_architecture_tells(tiny_vit, tmp_path)
     check_refused(source, path, match)
 
 
-def test_a_config_that_is_no_json(tiny_vit, tmp_path):
-    kwargs = {"gelu": "exact", "norm_epsilon": 1e-12}
-    path = hugging_face(tiny_vit(**kwargs), tmp_path)
-    model = tiny_vit(seed=12, **kwargs)
+def test_a_config_that_is_not_a_json_object(sources, tmp_path):
+    source, model = sources["hugging_face"]
+    hugging_face(source, tmp_path)
     for text in ("{", "[]", "null", json.dumps("a")):
         (tmp_path / "config.json").write_text(text)
-        check_refused(model, path, "config.json", WeightsFileError)
+        check_refused(model, tmp_path, "config.json", WeightsFileError)
 
 
 def test_two_arrays_for_one_weight(tiny_vit, tmp_path):

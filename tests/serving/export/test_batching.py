@@ -170,7 +170,7 @@ def test_a_non_finite_answer_fails_its_own_request_only(size_model):
         lambda: served.run("serve_pixels", good),
     )
     assert isinstance(bad, tf.errors.InvalidArgumentError)
-    assert "the request is not at fault" in bad.message
+    assert "the request itself is valid" in bad.message
     assert batch_size(one) == batch_size(other) == 3
 
 

@@ -195,7 +195,7 @@ def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, batching)
         assert "The model must give finite values" in message
         hint = "Are these `pixel_values` normalised, about -1 to 1?"
         assert (hint in message) is (name == "serve_pixels")
-        assert "the request is not at fault" in message
+        assert "the request itself is valid" in message
 
 
 EMPTY_EXIF = b"Exif\0\0MM\0*\0\0\0\x08" + bytes(6)
