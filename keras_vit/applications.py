@@ -104,7 +104,7 @@ def application(
         if input_shape is not None:
             if again := sorted({"image_size", "channels"} & kwargs.keys()):
                 raise ValueError(
-                    "`input_shape` must not be combined with `image_size` or `channels`. "
+                    "`input_shape` must not be given with `image_size` or `channels`. "
                     f"Received: input_shape={input_shape}, and {', '.join(again)}"
                 )
             if not isinstance(input_shape, Sequence) or len(input_shape) != 3:

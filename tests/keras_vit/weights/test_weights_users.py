@@ -23,7 +23,9 @@ def test_a_constructor_honours_the_pooling(pooling):
 
 
 def test_an_image_size_is_said_once():
-    with pytest.raises(ValueError, match=r"`input_shape` must not be combined.*image_size"):
+    with pytest.raises(
+        ValueError, match=r"`input_shape` must not be given with.*image"
+    ):
         keras_vit.ViTTi16(input_shape=(32, 32, 3), image_size=48)
     with pytest.raises(ValueError, match=r"`input_shape` must be \(height"):
         keras_vit.ViTTi16(input_shape=224)
