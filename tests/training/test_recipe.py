@@ -9,6 +9,7 @@ import typing
 
 import pytest
 import yaml
+from parsed_recipes import every_recipe
 
 import keras_vit
 from keras_vit import checks, layers
@@ -71,11 +72,10 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_is_valid_and_has_its_name(name):
-    recipe = named_recipe(name)
-    assert recipe.name == name
-    assert recipe.description
+def test_every_recipe_is_valid_and_has_its_name():
+    recipes = every_recipe()
+    assert [recipe.name for recipe in recipes] == recipe_names()
+    assert all(recipe.description for recipe in recipes)
 
 
 def test_a_variant_overrides_its_file_by_its_row():

@@ -1,17 +1,14 @@
 """The recipes' values against tables copied here from the papers."""
 
-import functools
-
 import numpy as np
 import pytest
+from parsed_recipes import every_recipe, recipe
 
 from keras_vit import list_weights
 from keras_vit.specs import parse_variant, patch_side
 from training.model import make_preprocessing
-from training.recipes import named_recipe, recipe_names, recipes_of_file
 from training.recipes import recipe_files as files
-
-recipe = functools.cache(named_recipe)
+from training.recipes import recipe_names, recipes_of_file
 
 # arXiv:2010.11929, Table 3:
 # models                  data set     epochs  base rate  decay   weight decay  dropout
@@ -184,7 +181,7 @@ def test_the_official_codes_development_split_is_in_the_file(data, share):
 
 
 def test_published_weights_exist_for_every_recipe_that_names_some():
-    named = [r for r in map(recipe, recipe_names()) if r.model.weights]
+    named = [r for r in every_recipe() if r.model.weights]
     assert len(named) == 5 * 5 + 19 + 5
     for ours in named:
         if ours.model.architecture == "resnet":
@@ -422,15 +419,16 @@ def test_the_convolutional_baseline_differs_from_the_digits_in_the_model_alone()
     assert ours.model.architecture == "cnn"
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_patches_fit_into_the_image_at_full_size(name):
-    model = recipe(name).model
-    if model.architecture == "vit":
+def test_patches_fit_into_the_image_at_full_size():
+    for ours in every_recipe():
+        model = ours.model
+        if model.architecture != "vit":
+            continue
         patch = model.patch_size
         if model.variant is not None:
             spec, patch_size = parse_variant(model.variant)
             patch = patch_side(patch_size, spec.resnet_blocks)
-        assert model.image_size % patch == 0
+        assert model.image_size % patch == 0, ours.name
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)

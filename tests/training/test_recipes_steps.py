@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from parsed_recipes import every_recipe, recipe
 
 from keras_vit.specs import parse_variant, patch_side
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
 from training.model import build_model, compile_trainer
-from training.recipes import named_recipe, recipe_names
 
-SMALL = {"width": 12, "depth": 2, "mlp_dim": 16, "heads": 3}
+SMALL = {"width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 LONG = 100_000  # steps of a training whose length is given in epochs
 IN_WORDS = ("name", "description", "reference", "published_accuracy")
 
@@ -173,7 +173,7 @@ def options(recipe):
 @pytest.fixture(scope="module")
 def recipes():
     """The options of each recipe, by its name, without those that all have."""
-    every = {name: set(options(named_recipe(name))) for name in recipe_names()}
+    every = {each.name: set(options(each)) for each in every_recipe()}
     shared = set.intersection(*every.values())
     return {name: own - shared for name, own in every.items()}
 
@@ -199,20 +199,20 @@ def test_the_trained_recipes_cover_all_options(recipes, names, size):
     [*COVER, *(pytest.param(name, marks=pytest.mark.slow) for name in PAIRWISE_COVER)],
 )
 def test_a_recipe_takes_two_steps(name, folder, eagerly):
-    recipe = small_recipe(named_recipe(name), folder)
+    reduced = small_recipe(recipe(name), folder)
     own = any(word in name for word in ("clevr", "kitti"))
-    images = 200 if recipe.data.validation else 12  # shares and slices of 1 %
+    images = 200 if reduced.data.validation else 12  # shares and slices of 1 %
     with tfds.testing.mock_data(images, as_dataset_fn=objects if own else None):
-        splits = load_splits(recipe.data, recipe.model.channels)
-        keras.utils.set_random_seed(recipe.seed)
-        model = build_model(recipe.model, splits.class_names, recipe.precision)
+        splits = load_splits(reduced.data, reduced.model.channels)
+        keras.utils.set_random_seed(reduced.seed)
+        model = build_model(reduced.model, splits.class_names, reduced.precision)
         batches = training_batches(
-            splits.train, recipe, model.preprocessing, total_steps=2
+            splits.train, reduced, model.preprocessing, total_steps=2
         )
         before = [np.array(weight) for weight in model.trainable_weights]
-        trainer = compile_trainer(model, recipe, recipe.steps, LONG / recipe.epochs)
+        trainer = compile_trainer(model, reduced, reduced.steps, LONG / reduced.epochs)
         history = trainer.fit(batches, epochs=2, steps_per_epoch=1, verbose=0).history
-    expected = loss_of_a_zero_classifier(recipe, len(splits.class_names))
+    expected = loss_of_a_zero_classifier(reduced, len(splits.class_names))
     assert history["loss"][0] == pytest.approx(expected, rel=1e-4)
     assert np.isfinite(history["loss"][1])
     assert int(trainer.optimizer.iterations) == 2

@@ -13,7 +13,7 @@ from training.errors import DataError, RunError, TrainingError
 from training.predict import find_images, predict
 from training.recipe import load_recipe
 from training.recipes import named_recipe
-from training.reporting.pictures import pyplot
+from training.reporting import pictures
 from training.studies import baselines
 
 
@@ -28,6 +28,8 @@ def folder(tmp_path_factory):
     (folder / "images" / "notes.txt").write_text("no image")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        for name in (name for name in dir(pictures) if name.startswith("draw_")):
+            patch.setattr(pictures, name, lambda *_: None)
         short = ["--epochs=1", "--schedule.warmup_epochs=0.5", "--model.depth=1"]
         main(["fit", "--recipe", "digits", "--name", "tiny", *short])
     return folder
@@ -163,4 +165,4 @@ def test_baseline_accuracies_match_known_ones():
 def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(TrainingError, match="pip install .*viz"):
-        pyplot()
+        pictures.pyplot()

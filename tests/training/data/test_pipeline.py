@@ -16,7 +16,7 @@ from training.data.pipeline import (
     training_batches,
 )
 from training.data.splits import load_splits
-from training.errors import DataError, RecipeError
+from training.errors import DataError
 from training.recipe import AugmentationConfig, DataConfig, Recipe
 
 PREPROCESSING = ImagePreprocessing((9, 7))
@@ -58,12 +58,6 @@ def same(ours, theirs):
     )
 
 
-def test_the_same_seed_gives_the_same_pixels(split):
-    first = batches(training_batches(split, RECIPE, PREPROCESSING))
-    again = batches(training_batches(split, RECIPE, PREPROCESSING))
-    assert same(first, again)
-
-
 def test_pixels_do_not_depend_on_the_number_of_threads(split):
     dataset = training_batches(split, RECIPE, PREPROCESSING)
     options = tf.data.Options()
@@ -72,7 +66,7 @@ def test_pixels_do_not_depend_on_the_number_of_threads(split):
     assert same(batches(dataset), batches(dataset.with_options(options)))
 
 
-@pytest.mark.parametrize("step", [1, 5, 8, 14, 15])
+@pytest.mark.parametrize("step", [5, 14])
 def test_a_resumed_run_sees_the_batches_of_an_uninterrupted_one(split, step):
     whole = batches(training_batches(split, RECIPE, PREPROCESSING))
     resumed = training_batches(split, RECIPE, PREPROCESSING, first_step=step)
@@ -151,9 +145,8 @@ def test_evaluation_images_match_the_servers(resize):
         np.testing.assert_array_equal(image, served)
 
 
-@pytest.mark.parametrize("crop_fraction", [1.0, 0.75])
-def test_images_in_memory_are_the_same(split, crop_fraction):
-    preprocessing = ImagePreprocessing((9, 7), crop_fraction=crop_fraction)
+def test_images_in_memory_are_the_same(split):
+    preprocessing = ImagePreprocessing((9, 7), crop_fraction=0.75)
     cached = evaluation_batches(in_memory(split, preprocessing), 5, preprocessing)
     assert same(batches(cached), batches(evaluation_batches(split, 5, preprocessing)))
 
@@ -176,13 +169,6 @@ def test_example_images_are_the_first_training_images(split):
 def test_fewer_images_than_a_batch_is_an_error(split):
     recipe = dataclasses.replace(RECIPE, batch_size=24)
     with pytest.raises(DataError, match="batch_size=24, 23 training images"):
-        training_batches(split, recipe, PREPROCESSING)
-
-
-def test_an_odd_batch_size_with_mixup_is_an_error(split):
-    augmentation = AugmentationConfig(mixup=0.2)
-    recipe = dataclasses.replace(RECIPE, batch_size=5, augmentation=augmentation)
-    with pytest.raises(RecipeError, match="an even number of images.*Received: 5 for"):
         training_batches(split, recipe, PREPROCESSING)
 
 
