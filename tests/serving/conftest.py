@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def verification_in_this_process(monkeypatch):
-    """Verify what a test exports here; fixtures of modules verify in a fresh process."""
+    """Verify what a test exports here; what a module shares, in a fresh process."""
     run = subprocess.run
 
     def run_here(command, **options):
