@@ -225,14 +225,7 @@ AROUND |= {"PartitionedCall", "StatefulPartitionedCall", "NoOp", "_Arg", "_Retva
     ("batching", "precision"),
     [
         ("graph", "float32"),
-        *(
-            pytest.param(batching, precision, marks=pytest.mark.slow)
-            for batching, precision in (
-                ("graph", "bfloat16"),
-                ("server", "float32"),
-                ("none", "bfloat16"),
-            )
-        ),
+        pytest.param("none", "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_an_export_runs_no_more_operations_than_the_backbone(

@@ -22,11 +22,7 @@ LIMITS = {"max_images": 6, "max_image_bytes": 3000, "max_image_pixels": 7000}
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "graph",
-        pytest.param("server", marks=pytest.mark.slow),
-        pytest.param("none", marks=pytest.mark.slow),
-    ],
+    params=["graph", pytest.param("none", marks=pytest.mark.slow)],
 )
 def served(request, tiny_vit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("version") / "1"
@@ -174,13 +170,10 @@ def test_examples_need_the_image_feature(served):
     assert "parse" in refusal(served, "classify", strings([b"no example"]))
 
 
-@pytest.mark.parametrize(
-    "batching", ["graph", pytest.param("none", marks=pytest.mark.slow)]
-)
-def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, batching):
+def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path):
     model = tiny_vit()
     model.get_layer("encoder_block_0").attention.query.bias.assign(np.full(15, np.nan))
-    save(model, tmp_path / "1", ExportOptions(batching=batching))
+    save(model, tmp_path / "1", ExportOptions())
     served = SavedModel(tmp_path / "1")
     images = pictures(3)
     for name in served.signatures:

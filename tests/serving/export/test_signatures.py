@@ -34,13 +34,6 @@ def build_vit(tiny_vit):
     )
 
 
-def build_resnet(_):
-    model = keras_vit.ResNet(
-        image_size=(22, 14), blocks=(1, 1), classes=7, class_names=NAMES
-    )
-    return randomised(model)
-
-
 def build_classifier(_):
     images = keras.Input((22, 14, 3))
     features = keras.layers.Dense(15)(keras.layers.GlobalAveragePooling2D()(images))
@@ -67,7 +60,6 @@ def build_normalised(tiny_vit):
 BUILDERS = {
     "vit": build_vit,
     "normalised": build_normalised,
-    "resnet": build_resnet,
     "classifier": build_classifier,
 }
 # One with its own preprocessing, and one without any.
