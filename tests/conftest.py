@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a tiny model whose sizes all differ, TensorFlow's settings."""
+"""Fixtures of all tests: a tiny model, images for it, TensorFlow's settings."""
 
 import gc
 import os
@@ -11,16 +11,7 @@ from benchmarks import torch_libraries  # noqa: F401  isort: skip  before Tensor
 
 import numpy as np
 import pytest
-
-TINY = {
-    "image_size": (22, 14),
-    "patch_size": 2,
-    "width": 15,
-    "depth": 2,
-    "mlp_dim": 23,
-    "heads": 5,
-    "classes": 7,
-}
+from tiny_model import build_vit
 
 
 def pytest_collection_finish():
@@ -42,20 +33,7 @@ def without_determinism():
 @pytest.fixture(scope="session")
 def tiny_vit():
     """A function that builds a tiny model with random weights, biases included."""
-    import keras
-
-    import keras_vit
-
-    def build(seed=11, **kwargs):
-        keras.utils.set_random_seed(seed)
-        random = np.random.default_rng(seed)
-        model = keras_vit.VisionTransformer(**{**TINY, **kwargs})
-        for weight in model.weights:
-            if "seed" not in weight.path:
-                weight.assign(random.normal(scale=0.3, size=weight.shape))
-        return model
-
-    return build
+    return build_vit
 
 
 @pytest.fixture

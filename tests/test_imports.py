@@ -188,7 +188,8 @@ def stubs(tmp_path):
     for name in ("tensorflow", "torch", "torchvision"):
         (tmp_path / f"{name}.py").touch()
     (tmp_path / "triton.py").write_text(CRASH)
-    return os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "tests")])
+    tests = ROOT / "tests"
+    return os.pathsep.join(map(str, (tmp_path, ROOT, tests, tests / "support")))
 
 
 @pytest.mark.parametrize("first", ["benchmarks.torch_libraries", "conftest"])

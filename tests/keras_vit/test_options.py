@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import TINY
+from tiny_model import TINY
 
 import keras_vit
 

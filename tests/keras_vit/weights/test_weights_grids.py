@@ -62,7 +62,7 @@ def test_grids_that_are_not_square_go_there_and_back(tmp_path):
 @pytest.mark.parametrize(("family", "kwargs"), FORMS)
 def test_other_prefix_tokens_go_there_and_back(family, kwargs, tmp_path):
     # With five prefix tokens, 9 positions are 3 x 3, or 2 x 2 and the five.
-    for grid in (*DECEPTIVE[::3], (3, 3), (2, 2), (1, 9), (3, 5)):
+    for grid in (*DECEPTIVE[::8], (3, 3), (2, 2), (1, 9), (3, 5)):
         check_round_trip(make(grid, **kwargs), family, tmp_path)
 
 

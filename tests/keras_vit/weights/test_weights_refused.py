@@ -20,6 +20,7 @@ from foreign_files import (
     write_npz,
     write_safetensors,
 )
+from tiny_model import build_vit
 
 import keras_vit
 from keras_vit.resnet import ResNet
@@ -35,21 +36,21 @@ ATTENTION = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1"
 
 
 @pytest.fixture(scope="module")
-def source(tiny_vit):
-    return tiny_vit()
+def source():
+    return build_vit()
 
 
 @pytest.fixture(scope="module")
-def model(tiny_vit):
+def model():
     """Refused files leave it as it is, so that all tests share it."""
-    return tiny_vit(seed=12)
+    return build_vit(seed=12)
 
 
 @pytest.fixture(scope="module")
-def sources(tiny_vit):
+def sources():
     """A model of every family's usual settings, and another one to load it into."""
     return {
-        name: (tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs))
+        name: (build_vit(**kwargs), build_vit(seed=12, **kwargs))
         for name, kwargs in {"timm": EXACT, "hugging_face": HUGGING_FACE}.items()
     }
 

@@ -1,0 +1,56 @@
+"""A tiny Vision Transformer whose sizes all differ."""
+
+import numpy as np
+
+TINY = {
+    "image_size": (22, 14),
+    "patch_size": 2,
+    "width": 15,
+    "depth": 2,
+    "mlp_dim": 23,
+    "heads": 5,
+    "classes": 7,
+}
+
+
+def build_vit(seed=11, **kwargs):
+    """A tiny model with random weights, biases included."""
+    import keras
+
+    import keras_vit
+
+    keras.utils.set_random_seed(seed)
+    return with_random_weights(keras_vit.VisionTransformer(**{**TINY, **kwargs}), seed)
+
+
+def with_random_weights(model, seed):
+    random = np.random.default_rng(seed)
+    for weight in model.weights:
+        if "seed" not in weight.path:
+            weight.assign(random.normal(scale=0.3, size=weight.shape))
+    return model
+
+
+class Pool:
+    """Models of former tests, which get new weights: building takes five times as long.
+
+    A test that changes more than weights must build its own.
+    """
+
+    def __init__(self):
+        self._idle, self._taken = {}, []
+
+    def take(self, seed=11, **kwargs):
+        """`build_vit`, or a model of the same arguments that no test has."""
+        key = repr(sorted(kwargs.items()))
+        idle = self._idle.setdefault(key, [])
+        model = with_random_weights(idle.pop(), seed) if idle else None
+        model = model or build_vit(seed, **kwargs)
+        self._taken.append((key, model))
+        return model
+
+    def give_back(self):
+        """End a test: its models are for others."""
+        for key, model in self._taken:
+            self._idle[key].append(model)
+        self._taken.clear()
