@@ -9,6 +9,7 @@ import pytest
 import scipy.ndimage
 from foreign_files import arrays_of, google, hugging_face, numpy, timm, write_npz
 from foreign_weights import bit
+from tiny_model import build_vit
 
 import keras_vit
 from keras_vit import specs
@@ -204,9 +205,9 @@ def resampled(path, array, old, new, prefix):
     return np.concatenate([array[:, :prefix], grid.reshape(1, new[0] * new[1], -1)], 1)
 
 
-def test_what_belongs_to_the_model_goes_along(tiny_vit):
+def test_what_belongs_to_the_model_goes_along():
     preprocessing = keras_vit.ImagePreprocessing((22, 14))
-    source = tiny_vit(preprocessing=preprocessing, class_names=list("abcdefg"))
+    source = build_vit(preprocessing=preprocessing, class_names=list("abcdefg"))
     source.get_layer("encoder_block_0").trainable = False
     model = keras_vit.with_image_size(source, (14, 26))
     assert model.preprocessing.image_size == (14, 26)
