@@ -12,6 +12,7 @@ class SavedModel:
     """
 
     def __init__(self, folder):
+        self.folder = folder
         graph = tf.Graph()
         self.session = tf.compat.v1.Session(graph=graph)
         with graph.as_default():

@@ -18,18 +18,24 @@ from serving.export.options import ExportOptions
 from serving.export.signatures import save
 
 FORMS = {
-    "token": {},
-    "gap": {"pooling": "avg", "class_token": False, "representation_size": 13},
+    "token": {"classifier_activation": "softmax", "class_names": [*"abcdefg"]},
+    "gap": {
+        "pooling": "avg",
+        "class_token": False,
+        "representation_size": 13,
+        "fc_norm": True,
+        "dropout": 0.1,
+    },
     "map": {
         "pooling": "map",
         "register_tokens": 4,
         "gelu": "exact",
         "norm_epsilon": 0.3,
+        "layer_scale": 0.1,
+        "qk_norm": True,
     },
-    "options": {"layer_scale": 0.1, "qk_norm": True, "fc_norm": True, "dropout": 0.1},
     "relative": {"position_embedding": "relative", "position_placement": "shared"},
     "axial": {"attention": "axial", "pooling": "avg", "class_token": False},
-    "scores": {"classifier_activation": "softmax", "class_names": [*"abcdefg"]},
     "rounded": {"dtype": "mixed_bfloat16", "stochastic_depth": 0.2},
 }
 BIT = {"image_size": (33, 26), "blocks": (1, 2), "channels": 5, "classes": 7}

@@ -198,31 +198,26 @@ def test_the_embedding_is_the_classifier_s_input(pair):
     np.testing.assert_allclose(answer["embedding"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_pre_logits_are_in_the_embedding(tiny_vit, exported):
-    served = SavedModel(exported(tiny_vit(representation_size=13)))
-    embedding = served.run("embed", png_files(pictures(3)))["embedding"]
+@pytest.fixture(scope="module")
+def combined(tiny_vit, exported):
+    """A model with the options that the pairs do not have, and its export."""
+    model = tiny_vit(
+        preprocessing=keras_vit.ImagePreprocessing((22, 14), resize="small"),
+        representation_size=13,
+        classifier_activation="sigmoid",
+    )
+    served = SavedModel(exported(model, top_k=1000))
+    yield model, served
+    served.close()
+
+
+def test_pre_logits_are_in_the_embedding(combined):
+    embedding = combined[1].run("embed", png_files(pictures(3)))["embedding"]
     assert embedding.shape == (3, 13)
     assert np.abs(embedding).max() < 1  # tanh
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "options", "tolerance"),
-    [
-        ({}, {}, 1e-6),
-        ({"pooling": "avg", "class_token": False}, {}, 1e-6),
-        pytest.param(
-            {"pooling": "map", "register_tokens": 3},
-            {"precision": "bfloat16"},
-            5e-3,
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_attention_is_the_model_s_rollout(
-    tiny_vit, exported, kwargs, options, tolerance
-):
-    model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)), **kwargs)
-    served = SavedModel(exported(model, **options))
+def check_rollout(model, served, tolerance):
     images = pictures(3)
     answer = served.run("attention", png_files(images))
     expected = model.attention_rollout_model()(images).numpy()
@@ -231,33 +226,46 @@ def test_attention_is_the_model_s_rollout(
     np.testing.assert_array_equal(seen, images)
 
 
-def test_seen_is_the_image_after_resize_and_crop(tiny_vit, exported):
-    preprocessing = keras_vit.ImagePreprocessing((22, 14), resize="small")
-    served = SavedModel(exported(tiny_vit(preprocessing=preprocessing)))
-    image = pictures(3, 1, size=(66, 80))[0]
-    [seen] = served.run("attention", png_files([image]))["seen_bytes"]
-    expected = keras_vit.decoding.resize_image(image, preprocessing)
-    np.testing.assert_array_equal(tf.io.decode_png(seen), expected)
-
-
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-def test_probabilities_use_the_model_s_activation(tiny_vit, exported, activation):
-    model = tiny_vit(classifier_activation=activation)
-    served = SavedModel(exported(model, top_k=7))
-    images = pictures(3)
-    expected = model(keras_pixels(model, images)).numpy()
-    pixels = keras_pixels(model, images)
-    answer = served.run("serve_pixels", pixels)
-    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-6)
-    scores = served.run("serve_images", images)["scores"]
-    np.testing.assert_allclose(scores, -np.sort(-expected), rtol=0, atol=1e-6)
+def test_attention_is_the_model_s_rollout(combined):
+    check_rollout(*combined, tolerance=1e-6)
 
 
 @pytest.mark.slow
-def test_a_large_top_k_gives_all_classes(tiny_vit, exported):
-    served = SavedModel(exported(tiny_vit(), top_k=1000))
+def test_attention_of_other_pooling_in_bfloat16_is_the_model_s_rollout(
+    tiny_vit, exported
+):
+    model = tiny_vit(
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
+        pooling="map",
+        register_tokens=3,
+    )
+    check_rollout(model, SavedModel(exported(model, precision="bfloat16")), 5e-3)
+
+
+def test_seen_is_the_image_after_resize_and_crop(combined):
+    model, served = combined
+    image = pictures(3, 1, size=(66, 80))[0]
+    [seen] = served.run("attention", png_files([image]))["seen_bytes"]
+    expected = keras_vit.decoding.resize_image(image, model.preprocessing)
+    np.testing.assert_array_equal(tf.io.decode_png(seen), expected)
+
+
+def test_probabilities_use_the_model_s_activation(combined):
+    model, served = combined
+    images = pictures(3)
+    expected = model(images.astype("float32")).numpy()
+    pixels = model.preprocessing(images).numpy()
+    answer = served.run("serve_pixels", pixels)
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-6)
+    assert expected.sum(axis=1).min() > 1.1  # no softmax
+
+
+def test_a_large_top_k_gives_all_classes(combined):
+    model, served = combined
     answer = served.run("serve_images", pictures(3))
     assert {answer[name].shape for name in ANSWERS} == {(3, 7)}
+    expected = model(pictures(3).astype("float32")).numpy()
+    np.testing.assert_allclose(answer["scores"], -np.sort(-expected), atol=1e-6)
 
 
 def test_labels_are_class_names_or_imagenet_s_or_indices(tiny_vit):
@@ -270,9 +278,8 @@ def test_labels_are_class_names_or_imagenet_s_or_indices(tiny_vit):
 
 
 def test_every_variable_is_stored_once(pair, exported):
-    model, _ = pair
-    for options in ({}, {"batching": "none"}):
-        folder = exported(model, **options)
+    model, served = pair
+    for folder in (served.folder, exported(model, batching="none")):
         path = str(folder / "variables" / "variables")
         stored = [
             np.prod(shape, dtype=int)
