@@ -1,7 +1,8 @@
-"""Verification of exports in the tests' own process, which has TensorFlow."""
+"""Fixtures that save time: no process for a verification, no pauses of clients."""
 
 import contextlib
 import io
+import math
 import subprocess
 import sys
 import types
@@ -26,3 +27,9 @@ def verification_in_this_process(monkeypatch):
         return types.SimpleNamespace(returncode=status, stdout=output.getvalue())
 
     monkeypatch.setattr(subprocess, "run", run_here)
+
+
+@pytest.fixture
+def without_retries(monkeypatch):
+    """Clients give up at the first failure instead of retrying until the deadline."""
+    monkeypatch.setattr("serving.client.retries.SHORTEST_PAUSE", math.inf)

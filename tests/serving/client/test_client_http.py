@@ -104,6 +104,7 @@ def test_connections_are_reused(kind):
 
 
 @pytest.mark.parametrize("kind", ["rest", "rest-asyncio"])
+@pytest.mark.usefixtures("without_retries")
 def test_tls_trusts_the_given_authorities(kind, tmp_path):
     certificate = make_certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

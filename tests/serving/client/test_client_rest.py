@@ -126,6 +126,7 @@ def test_a_failed_connection_is_retried_until_the_deadline(connect):
         (httpx2.Response(200, text='{"n": ' + "9" * 5000 + "}"), ServingError),
     ],
 )
+@pytest.mark.usefixtures("without_retries")
 def test_other_servers_are_recognised(connect, answer, wanted):
     with pytest.raises(wanted, match="not in TensorFlow Serving's form"):
         connect(lambda _: answer).status()

@@ -370,6 +370,7 @@ def test_the_port_of_the_other_transport_is_recognised(kind, server):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("without_retries")
 def test_unknown_host_names_are_unavailable(kind):
     name = "nobody.invalid:1"
     url = f"http://{name}" if kind.startswith("rest") else name

@@ -158,6 +158,7 @@ def test_missing_images_are_reported_before_any_request(fake, paths, capsys):
 
 
 @pytest.mark.parametrize("transport", ["--rest", "--grpc"])
+@pytest.mark.usefixtures("without_retries")
 def test_a_server_that_does_not_run_is_one_line(transport, paths, capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -319,6 +320,7 @@ def test_headers_are_sent_and_may_come_from_a_file(fake, paths, tmp_path):
     assert request.headers["x-who"] == "me"
 
 
+@pytest.mark.usefixtures("without_retries")
 def test_ca_file_turns_tls_on_over_grpc(fake, tmp_path, capsys):
     certificate = make_certificate(tmp_path)
     server, address = fake.start(certificate=certificate)

@@ -304,6 +304,7 @@ def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
         (["--format", "onnx", "--top_k", 2], "which has no top_k"),
     ],
 )
+@pytest.mark.usefixtures("without_retries")
 def test_errors_are_reported_before_anything_is_written(
     keras_file, tmp_path, arguments, message, capsys
 ):

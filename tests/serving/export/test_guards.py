@@ -185,7 +185,7 @@ def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path):
         elif name == "classify":
             given = examples(given)
         message = refusal(served, name, given)
-        assert "The model must give finite values" in message
+        assert "The model produced non-finite values" in message
         hint = "Are these `pixel_values` normalised, about -1 to 1?"
         assert (hint in message) is (name == "serve_pixels")
         assert "the request itself is valid" in message

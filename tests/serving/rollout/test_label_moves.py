@@ -458,6 +458,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize("command", ["promote", "rollback"])
+@pytest.mark.usefixtures("without_retries")
 def test_an_unreachable_server_is_reported(served_from_labels, command, capsys):
     before = served_from_labels.config.read_text()
     assert run(command, served_from_labels, "--rest", NOWHERE) == 1
@@ -466,6 +467,7 @@ def test_an_unreachable_server_is_reported(served_from_labels, command, capsys):
 
 
 @pytest.mark.parametrize("text", [None, OTHER])
+@pytest.mark.usefixtures("without_retries")
 def test_a_first_label_needs_the_server_and_its_config_file(target, text):
     make(target, 1)
     if text:
