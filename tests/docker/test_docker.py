@@ -209,7 +209,7 @@ def test_every_server_has_threads_for_its_requests_and_none_that_spins(file, lis
         assert flags["tensorflow_session_config_file"] == "/config/session.config"
 
 
-def test_every_way_to_start_the_server_is_looked_at():
+def test_every_way_to_start_the_server_is_checked():
     assert set(command_lines()) == {
         "compose.yaml",
         "serve.Dockerfile",

@@ -173,7 +173,7 @@ def test_a_part_is_the_same_in_a_pipeline(photograph):
         np.testing.assert_array_equal(result, part(tf.constant(data)))
 
 
-def test_it_stands_in_a_tf_data_pipeline(photograph):
+def test_it_runs_in_a_tf_data_pipeline(photograph):
     data = encode(Image.fromarray(photograph), "PNG")
     dataset = tf.data.Dataset.from_tensors(data).map(decoding.decode_image)
     np.testing.assert_array_equal(next(iter(dataset)).numpy(), photograph)

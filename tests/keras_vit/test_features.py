@@ -38,7 +38,7 @@ def test_features_are_the_blocks_outputs(tiny_vit, images, kwargs):
         np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=2e-5)
 
 
-def test_features_are_patches_of_the_last_block_unless_told(tiny_vit, images):
+def test_features_are_patches_of_the_last_block_by_default(tiny_vit, images):
     model = tiny_vit(register_tokens=4)
     everything = model.features_model(1, prefix_tokens=True)(images())
     patches = model.features_model()(images())

@@ -209,7 +209,7 @@ def test_pixels_for_a_model_of_normalised_ones_give_one_warning(tiny_vit, use):
 
 
 @pytest.mark.parametrize("use", [USES["call"], USES["fit"]], ids=["call", "fit"])
-def test_a_model_of_pixels_tells_normalised_images_from_pixels(tiny_vit, use):
+def test_a_model_of_raw_pixels_warns_of_normalised_images(tiny_vit, use):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         use(raw_model(tiny_vit), pictures(0, 255))
@@ -251,7 +251,7 @@ def test_what_a_model_of_normalised_images_is_given(x, mistake):
 
 @pytest.mark.parametrize("raw", [True, False])
 @pytest.mark.parametrize("value", [0, 0.5, 1, 255, -1, np.nan, np.inf])
-def test_constant_images_and_no_numbers_say_nothing(raw, value):
+def test_constant_or_non_finite_images_give_no_verdict(raw, value):
     for dtype in ("float32", "float64"):
         x = np.full((2, 22, 14, 3), value, dtype)
         assert pixel_range.problem(x, raw) is None
@@ -262,18 +262,18 @@ def test_constant_images_and_no_numbers_say_nothing(raw, value):
 @pytest.mark.parametrize(
     "x", [None, [], {}, iter(()), "images", np.zeros((0, 2, 2, 3))]
 )
-def test_what_is_no_array_says_nothing(x):
+def test_inputs_that_are_not_arrays_give_no_verdict(x):
     assert pixel_range.problem(x, True) is pixel_range.problem(x, False) is None
 
 
-def test_what_shows_nothing_is_not_the_last_look(tiny_vit):
+def test_images_without_a_verdict_do_not_end_the_checks(tiny_vit):
     model = raw_model(tiny_vit)
     model(np.zeros((2, 22, 14, 3)))
     with pytest.warns(UserWarning, match="reads pixels"):
         model(pictures(-1, 1))
 
 
-def test_images_that_fit_are_the_last_look(tiny_vit, monkeypatch):
+def test_images_are_checked_until_they_fit_once(tiny_vit, monkeypatch):
     model = tiny_vit()
     model(pictures(-1, 1))
     monkeypatch.setattr("keras_vit.pixel_range.problem", None)
@@ -299,7 +299,7 @@ def test_a_data_set_of_bytes_is_noticed_by_its_type(tiny_vit, use):
         raw_model(tiny_vit).predict(data.batch(2), verbose=0)
 
 
-def test_symbolic_images_and_features_are_left_alone(tiny_vit):
+def test_symbolic_images_and_features_are_not_checked(tiny_vit):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for model in (raw_model(tiny_vit), tiny_vit(), tiny_vit(classes=None)):
@@ -320,7 +320,7 @@ def test_a_backbone_of_another_kind_may_read_what_it_likes(tiny_vit):
         keras_vit.ResNet(image_size=(22, 14), blocks=(1,), classes=3)(pictures(0, 255))
 
 
-def test_looking_leaves_no_trace_in_a_graph(tiny_vit):
+def test_the_pixel_check_adds_nothing_to_a_graph(tiny_vit):
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("graphs are TensorFlow's")

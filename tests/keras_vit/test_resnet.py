@@ -96,7 +96,7 @@ def test_a_standardised_convolution_follows_its_formula(
 
 
 @pytest.mark.parametrize("convention", resnet.CONVENTIONS)
-def test_small_kernels_show_where_epsilon_stands(convention):
+def test_small_kernels_show_where_epsilon_is_added(convention):
     layer = resnet.StdConv2D(11, 3, convention=convention)
     layer.build((None, None, None, 5))
     randomise(layer.weights, scale=2e-5)

@@ -140,7 +140,7 @@ def test_frozen_layers_stay_frozen_in_the_file(tmp_path):
     assert len(names) == len(model.weights) - 16
 
 
-def test_dropout_stands_where_appendix_b1_puts_it():
+def test_dropout_is_applied_where_appendix_b1_says():
     model = small(dropout=0.25)
     block = model.get_layer("encoder_block_0")
     assert model.get_layer("embedding_dropout").rate == 0.25

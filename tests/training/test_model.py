@@ -92,7 +92,7 @@ def test_the_files_open_where_only_the_library_is_imported(tmp_path):
         assert np.abs(logits).max() > 1e-3
 
 
-def test_a_network_that_is_no_transformer_predicts(tmp_path):
+def test_a_convolutional_network_predicts(tmp_path):
     built("cnn").save(tmp_path / "best.keras")
     model = load_model(tmp_path / "best.keras")
     (image,) = pixels(model, count=1)
@@ -131,7 +131,7 @@ def test_a_new_model_has_a_zero_classifier_in_float32(new_models):
     assert keras.config.dtype_policy().name == "float32"
 
 
-def test_evaluation_works_on_a_model_that_is_no_transformer():
+def test_evaluation_works_on_a_convolutional_network():
     model = randomise(build_model(CNN, tuple("0123456789")))
     test = load_splits(DataConfig("digits"), channels=1).test
     evaluation = evaluate(model, test)
@@ -367,7 +367,7 @@ def raw(images, own):
 
 
 @pytest.mark.parametrize(("model_class", "arguments"), OWN.values(), ids=OWN)
-def test_a_run_can_begin_with_any_model_of_ours(model_class, arguments, tmp_path):
+def test_a_run_can_fine_tune_any_of_our_models(model_class, arguments, tmp_path):
     path = tmp_path / "best.keras"
     own = own_model(model_class, arguments, path)
     policy, vit = own.dtype_policy.name, model_class is keras_vit.VisionTransformer
@@ -444,7 +444,7 @@ def test_a_classifier_is_kept_for_the_same_classes_only(runs_file):
         assert not np.any(build_model(config, names).get_layer("head").kernel)
 
 
-def test_what_a_new_head_needs_begins_anew_and_is_said(tmp_path, caplog):
+def test_layers_of_a_new_head_are_initialised_and_reported(tmp_path, caplog):
     path = tmp_path / "best.keras"
     own = own_model(keras_vit.VisionTransformer, VIT | {"representation_size": 7}, path)
     config = own_config(own, path, pooling="map", representation_size=None)
@@ -458,7 +458,7 @@ def test_what_a_new_head_needs_begins_anew_and_is_said(tmp_path, caplog):
     ]
 
 
-def test_other_statistics_than_those_of_a_runs_file_are_said(runs_file, caplog):
+def test_statistics_that_differ_from_a_runs_file_are_reported(runs_file, caplog):
     build_model(own_config(*runs_file), NAMES)
     assert "trained on" not in caplog.text
     build_model(own_config(*runs_file, pixel_mean=0.4), NAMES)
@@ -474,7 +474,7 @@ def test_a_frozen_layer_of_a_runs_file_trains_again(tmp_path):
     assert len(model.trainable_weights) == len(model.weights)
 
 
-def test_a_baseline_can_be_gone_on_from(tmp_path):
+def test_a_baseline_can_be_fine_tuned(tmp_path):
     own, path = built("cnn"), tmp_path / "best.keras"
     own.save(path)
     config = dataclasses.replace(CNN, weights=str(path))

@@ -78,7 +78,7 @@ def test_every_method_resamples_positions_but_not_prefix_tokens(
     np.testing.assert_array_equal(new, expected)
 
 
-def test_a_grid_that_is_no_square_must_be_told(tiny_vit, tmp_path):
+def test_a_grid_that_is_not_square_must_be_given(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, **SQUARE)
     path = google(source, tmp_path)
     message = check_refused(model, path, "78 positions, no square grid: pass grid=")
@@ -98,7 +98,7 @@ def test_a_grid_of_the_right_size_the_other_way_round(tiny_vit, tmp_path):
     np.testing.assert_allclose(arrays_of(model)[POSITIONS], expected, atol=1e-6)
 
 
-def test_the_config_tells_the_grid(tiny_vit, tmp_path):
+def test_the_config_determines_the_grid(tiny_vit, tmp_path):
     source, model = tiny_vit(**EXACT), tiny_vit(seed=12, **EXACT, **SQUARE)
     arguments = {"num_heads": 5, "img_size": [22, 14]}
     report = load_checkpoint(model, timm(source, tmp_path, model_args=arguments))
@@ -317,14 +317,14 @@ def test_settings_that_no_array_shows_must_match(kwargs, match, tiny_vit, tmp_pa
     assert any(f"{name}={value!r} of the model stays" in n for n in report.notes)
 
 
-def test_waves_and_no_positions_are_told_apart(tiny_vit, tmp_path):
+def test_sine_and_absent_positions_are_distinguished(tiny_vit, tmp_path):
     waves = {"position_embedding": "sincos2d", "width": 20}
     path = big_vision(tiny_vit(**waves), tmp_path)
     model = tiny_vit(seed=12, position_embedding="none", width=20)
     check_refused(model, path, "position_embedding='sincos2d', this one has")
 
 
-def test_the_config_of_hugging_face_tells_its_settings(tiny_vit, tmp_path):
+def test_the_config_of_hugging_face_determines_its_settings(tiny_vit, tmp_path):
     kwargs = {"gelu": "tanh", "norm_epsilon": 1e-5}
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
     config = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-5}

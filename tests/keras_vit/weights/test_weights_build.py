@@ -139,7 +139,7 @@ def test_a_bit_file_alone_is_enough(tmp_path):
     check_others_same(model, source, "head/kernel", "head/bias")
 
 
-def test_heads_that_the_file_does_not_tell_are_asked_for(tiny_vit, tmp_path):
+def test_unknown_numbers_of_heads_must_be_given(tiny_vit, tmp_path):
     path = timm(tiny_vit(**SQUARE, gelu="exact"), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match="`heads` must be given"):

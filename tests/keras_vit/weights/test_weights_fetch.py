@@ -114,7 +114,7 @@ def test_a_url_does_not_leave_the_cache(server, home):
     assert path.resolve().is_relative_to(home.resolve())
 
 
-def test_an_interrupted_download_goes_on(server):
+def test_an_interrupted_download_resumes(server):
     server.cut = 1_100_000
     with pytest.raises(WeightsFileError, match="ended after 1100000 of 3000017 bytes"):
         fetch(server.url)
@@ -123,7 +123,7 @@ def test_an_interrupted_download_goes_on(server):
     assert server.requests == [None, "bytes=1100000-"]
 
 
-def test_an_interrupted_download_begins_anew_where_the_server_knows_no_ranges(server):
+def test_an_interrupted_download_restarts_without_range_support(server):
     server.cut, server.ranges = 1_100_000, False
     with pytest.raises(WeightsFileError):
         fetch(server.url)
@@ -131,7 +131,7 @@ def test_an_interrupted_download_begins_anew_where_the_server_knows_no_ranges(se
     assert fetch(server.url).read_bytes() == CONTENT
 
 
-def test_a_whole_part_that_never_got_its_name_is_no_dead_end(server):
+def test_a_complete_part_file_is_renamed_by_the_next_attempt(server):
     server.cut = 1_100_000
     with pytest.raises(WeightsFileError) as error:
         fetch(server.url)
@@ -208,19 +208,19 @@ def check_it_says_what_to_do(url, reason):
     assert fetch(url).read_bytes() == b"by hand"
 
 
-def test_offline_the_place_for_the_file_is_said(server):
+def test_offline_the_error_names_the_path_for_the_file(server):
     server.missing = True
     check_it_says_what_to_do(server.url, "404")
 
 
-def test_without_a_server_the_place_for_the_file_is_said(monkeypatch):
+def test_without_a_server_the_error_names_the_path_for_the_file(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with Server() as server:
         url = server.url  # nobody answers: the server is closed
     check_it_says_what_to_do(url, "refused")
 
 
-def test_without_an_answer_the_place_for_the_file_is_said(server, monkeypatch):
+def test_without_an_answer_the_error_names_the_path_for_the_file(server, monkeypatch):
     def never(*_, **__):
         raise TimeoutError("timed out")
 
@@ -273,7 +273,7 @@ def test_a_row_of_the_hub_is_fetched_from_there(hub, published, tmp_path):
     assert fetch(row) == tmp_path
 
 
-def test_a_repository_of_pickles_only_is_said(hub, tmp_path):
+def test_a_repository_with_pickles_only_is_reported(hub, tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(WeightsFileError, match="hf://me/mine, .* pickles only"):
         fetch("hf://me/mine")

@@ -197,7 +197,7 @@ CONTENT = {
 
 
 @pytest.mark.parametrize("name", CONTENT)
-def test_what_is_no_file_of_arrays_is_said(name, tmp_path):
+def test_a_file_without_arrays_is_reported(name, tmp_path):
     content, message = CONTENT[name]
     path = tmp_path / name
     path.write_bytes(content)
@@ -213,7 +213,7 @@ def test_what_is_no_file_of_arrays_is_said(name, tmp_path):
         ("notes.txt", "no .npz"),
     ],
 )
-def test_another_zip_archive_is_said(member, message, tmp_path):
+def test_another_zip_archive_is_refused(member, message, tmp_path):
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr(member, b"content")
     with pytest.raises(WeightsFileError, match=message):
@@ -226,7 +226,7 @@ def test_an_array_of_objects_is_refused_before_anything_is_read(tmp_path):
         open_arrays(tmp_path / "objects.npz")
 
 
-def test_a_missing_file_is_said(tmp_path):
+def test_a_missing_checkpoint_is_reported(tmp_path):
     with pytest.raises(WeightsFileError, match="does not exist"):
         open_arrays(tmp_path / "nowhere.npz")
 
@@ -253,7 +253,7 @@ def test_a_preset_of_keras_hub_is_its_two_files(tmp_path):
         assert file.config == {}
 
 
-def test_a_folder_without_weights_says_what_is_looked_for(tmp_path):
+def test_an_error_for_a_folder_without_weights_lists_the_expected_files(tmp_path):
     with pytest.raises(WeightsFileError, match=r"model\.safetensors,.*model\.weights"):
         open_arrays(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
@@ -332,7 +332,7 @@ def test_a_safetensors_header_that_lies_is_an_error(entry, message, tmp_path):
         open_arrays(path)
 
 
-def test_a_header_of_any_length_is_no_web_page(tmp_path, arrays):
+def test_no_header_length_is_mistaken_for_a_web_page(tmp_path, arrays):
     rest = len(safetensors_bytes({}, padding="")) - 8
     padding = "." * (int.from_bytes(b" <", "little") - rest)
     path = tmp_path / "model.safetensors"

@@ -52,7 +52,7 @@ def check_round_trip(model, family, folder):
     return path
 
 
-def test_grids_that_are_not_square_go_there_and_back(tmp_path):
+def test_grids_that_are_not_square_survive_a_round_trip(tmp_path):
     for grid in (*DECEPTIVE[::6], (1, 1), (1, 24), (23, 24)):
         model = make(grid)
         for family in ("google", "timm", "hugging_face"):
@@ -60,14 +60,14 @@ def test_grids_that_are_not_square_go_there_and_back(tmp_path):
 
 
 @pytest.mark.parametrize(("family", "kwargs"), FORMS)
-def test_other_prefix_tokens_go_there_and_back(family, kwargs, tmp_path):
+def test_other_prefix_tokens_survive_a_round_trip(family, kwargs, tmp_path):
     # With five prefix tokens, 9 positions are 3 x 3, or 2 x 2 and the five.
     for grid in (*DECEPTIVE[::8], (3, 3), (2, 2), (1, 9), (3, 5)):
         check_round_trip(make(grid, **kwargs), family, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["google", "timm", "hugging_face"])
-def test_a_file_of_ours_states_its_grid(family, tmp_path):
+def test_files_that_we_write_record_their_grid(family, tmp_path):
     source = make((9, 16))
     path = check_round_trip(source, family, tmp_path)
     model = keras_vit.VisionTransformer.from_preset(path, image_size=(18, 32), heads=3)
@@ -78,7 +78,7 @@ def test_a_file_of_ours_states_its_grid(family, tmp_path):
 
 
 @pytest.mark.parametrize("write", ["google", "big_vision", "timm", "hugging_face"])
-def test_what_nothing_states_is_asked(write, tmp_path):
+def test_a_grid_that_nothing_states_must_be_given(write, tmp_path):
     head = {"pooling": "avg", "class_token": False} if write == "big_vision" else {}
     source, model = make((9, 16), **head), make((9, 16), **head)
     path = getattr(foreign_files, write)(source, tmp_path)
@@ -98,7 +98,7 @@ def test_what_nothing_states_is_asked(write, tmp_path):
     foreign_files.check_unmoved(model, arrays_of(source))
 
 
-def test_squares_of_which_one_has_positions_for_its_prefix_tokens_are_asked(tmp_path):
+def test_ambiguous_square_grids_must_be_given(tmp_path):
     source = make((3, 3), register_tokens=4, prefix_positions=False)
     path = foreign_files.timm(source, tmp_path)
     with pytest.raises(CheckpointError, match=r"of grid \(2, 2\) or \(3, 3\)"):
@@ -137,7 +137,7 @@ def test_numpy_reads_nothing_but_the_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("comment", [b"", b"hello", b"[1]", b'{"keras_vit.grid": 3}'])
-def test_a_comment_of_somebody_else_states_nothing(comment, tmp_path):
+def test_another_program_s_zip_comment_is_ignored(comment, tmp_path):
     source = make((4, 4))
     keras_vit.save_checkpoint(source, tmp_path / "m.npz")
     with zipfile.ZipFile(tmp_path / "m.npz", "a") as archive:

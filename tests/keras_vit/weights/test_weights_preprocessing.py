@@ -75,7 +75,7 @@ def test_what_is_read_is_written_again(family, tiny_vit, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_policy_goes_there_and_back(family, tmp_path):
+def test_every_preprocessing_survives_a_round_trip(family, tmp_path):
     model = build_vit(**SQUARE)
     policies = [
         dict(zip(OPTIONS, values, strict=True))
@@ -139,7 +139,9 @@ def test_googles_files_mean_minus_one_to_one(tiny_vit, tmp_path):
     assert (model.preprocessing.mean, model.preprocessing.std) == (127.5, 127.5)
 
 
-def test_other_statistics_than_the_weights_are_said(tiny_vit, tmp_path, caplog):
+def test_statistics_that_differ_from_the_weights_are_reported(
+    tiny_vit, tmp_path, caplog
+):
     path = timm_folder(tiny_vit(**SQUARE), tmp_path, **TIMM_DEIT)
     layer = ImagePreprocessing((14, 14), **IN_BYTES)
     assert from_preset(path, preprocessing=layer).reads_raw_pixels

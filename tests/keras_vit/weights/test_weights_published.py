@@ -192,7 +192,7 @@ def check_listed(path, listed):
     assert float(number) - step / 2 <= size < float(number) + step
 
 
-def test_a_published_file_goes_whole_into_the_official_architecture(published):
+def test_a_published_file_fills_the_official_architecture_completely(published):
     row, path = published
     with open_checkpoint(path) as checkpoint:
         assert checkpoint.family == "google"
@@ -210,7 +210,7 @@ def test_a_published_file_goes_whole_into_the_official_architecture(published):
 
 @pytest.mark.parametrize("classes", [1000, 21843])
 @pytest.mark.parametrize("name", BITS)
-def test_a_bit_file_goes_whole_into_its_resnet(name, classes, tmp_path):
+def test_a_bit_file_fills_its_resnet_completely(name, classes, tmp_path):
     units, factor, count = BITS[name]
     shapes = bit(units, factor, classes)
     count += (classes - 1000) * (2048 * factor + 1)
@@ -243,7 +243,7 @@ def test_a_training_checkpoint_gives_the_model_and_names_the_rest(tmp_path):
     ("size", "rows", "count"), [("B", 14, 92_884_224), ("L", 16, 315_956_224)]
 )
 @pytest.mark.parametrize("change", ["module", "inlined", "stacked"])
-def test_a_tower_of_big_vision_goes_whole_into_a_model(
+def test_a_big_vision_tower_fills_a_model_completely(
     size, rows, count, change, tmp_path
 ):
     arrays = big_vision(SIZES[size], 16, rows, pooling="map")
@@ -279,7 +279,7 @@ def test_big_vision_without_an_array_of_positions_has_waves(tmp_path):
     assert model.count_params() == 22_049_896 - 196 * 384
 
 
-def test_the_zero_classifier_of_the_paper_is_said(tmp_path):
+def test_the_all_zero_classifier_of_the_paper_is_reported(tmp_path):
     arrays = google((6, 2, 10, 3), 4, 3, 5, pre_logits=True)
     published_arrays.write_sparse(tmp_path / "weights.npz", arrays)
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:

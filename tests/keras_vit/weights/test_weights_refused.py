@@ -297,7 +297,7 @@ def test_patches_that_are_not_square(sides, writer, source, tmp_path, monkeypatc
     check_refused(source, path, match, WeightsFileError)
 
 
-def test_pooling_that_only_the_name_of_an_architecture_tells(tiny_vit, tmp_path):
+def test_pooling_that_only_the_architecture_name_determines(tiny_vit, tmp_path):
     source = tiny_vit(pooling="map", class_token=False, register_tokens=1, **EXACT)
     arguments = {"num_heads": 5, "global_pool": "map"}
     name = "test_vit3.r160_in1k"

@@ -57,7 +57,7 @@ def test_the_place_of_a_file_is_one_of_the_projects():
             assert url.path.endswith(".npz"), row
 
 
-def test_a_name_tells_the_resolution():
+def test_a_published_name_determines_the_resolution():
     for row in ROWS:
         if "-res_" in row.url:
             assert f"-res_{row.image_size}.npz" in row.url, row

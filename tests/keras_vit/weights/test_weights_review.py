@@ -80,9 +80,7 @@ def test_the_pooling_is_the_configs_where_we_compute_it(
         assert keras_vit.VisionTransformer.from_preset(path).pooling == pooling
 
 
-def test_a_pooling_that_we_lack_is_no_obstacle_to_another_classifier(
-    tiny_vit, tmp_path
-):
+def test_an_unsupported_pooling_does_not_prevent_a_new_classifier(tiny_vit, tmp_path):
     source = tiny_vit(**EXACT)
     args = {"num_heads": 5, "img_size": [22, 14], "global_pool": "max"}
     path = foreign_files.timm(source, tmp_path, model_args=args)
@@ -139,7 +137,7 @@ def test_another_activation_of_the_pooler_is_refused(tiny_vit, tmp_path):
         keras_vit.VisionTransformer.from_preset(path)
 
 
-def test_an_architecture_of_other_blocks_is_said(tiny_vit, tmp_path):
+def test_an_architecture_with_other_blocks_is_reported(tiny_vit, tmp_path):
     model = tiny_vit()
     arrays = foreign_files.foreign.hugging_face(arrays_of(model), 4)
     arrays = {n.replace("layernorm_before", "norm1"): a for n, a in arrays.items()}
@@ -148,7 +146,7 @@ def test_an_architecture_of_other_blocks_is_said(tiny_vit, tmp_path):
         keras_vit.VisionTransformer.from_preset(path, heads=5)
 
 
-def test_without_a_config_what_is_usual_is_said(tiny_vit, tmp_path, caplog, capsys):
+def test_assumptions_without_a_config_are_reported(tiny_vit, tmp_path, caplog, capsys):
     path = foreign_files.timm(tiny_vit(**EXACT), tmp_path)
     (tmp_path / "config.json").unlink()
     keras_vit.VisionTransformer.from_preset(path, heads=5, grid=(11, 7))
@@ -312,7 +310,9 @@ def test_timm_computes_what_we_write(kwargs, tiny_vit, tmp_path):
     [{}, {"resnet_blocks": (), "image_size": (64, 32)}],
     ids=["plain", "hybrid"],
 )
-def test_timm_goes_on_with_other_classes_and_channels(kwargs, tiny_vit, tmp_path):
+def test_timm_adapts_what_we_write_to_other_classes_and_channels(
+    kwargs, tiny_vit, tmp_path
+):
     import timm
 
     keras_vit.save_checkpoint(tiny_vit(**kwargs, patch_size=2), tmp_path, "timm")
@@ -329,7 +329,7 @@ def test_timm_goes_on_with_other_classes_and_channels(kwargs, tiny_vit, tmp_path
 
 
 @needs("timm")
-def test_timm_goes_on_with_a_resnet(tmp_path):
+def test_timm_fine_tunes_a_resnet_that_we_write(tmp_path):
     import timm
 
     model = keras_vit.ResNet(image_size=64, classes=5, pooling=None)
@@ -368,7 +368,7 @@ def test_timms_token_pooling_with_fc_norm_is_read(tmp_path):
 # The command line
 
 
-def test_a_model_of_unknown_layers_is_said_without_a_traceback(tmp_path, capsys):
+def test_a_model_with_unknown_layers_is_reported_without_a_traceback(tmp_path, capsys):
     import keras
 
     @keras.saving.register_keras_serializable(package="elsewhere")
@@ -384,7 +384,7 @@ def test_a_model_of_unknown_layers_is_said_without_a_traceback(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("family", ["timm", "hugging_face"])
-def test_a_full_disk_is_said_and_leaves_the_old_files(
+def test_a_full_disk_is_reported_and_keeps_the_old_files(
     family, tiny_vit, tmp_path, capsys, monkeypatch
 ):
     source, out = tmp_path / "in.keras", tmp_path / "out"
@@ -402,7 +402,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_files(
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_weights_of_keras_itself_are_told_from_a_checkpoint(tiny_vit, tmp_path):
+def test_keras_s_own_weights_files_are_not_mistaken_for_checkpoints(tiny_vit, tmp_path):
     tiny_vit().save_weights(tmp_path / "x.weights.h5")
     with pytest.raises(WeightsFileError, match="load_weights"):
         keras_vit.VisionTransformer.from_preset(tmp_path / "x.weights.h5")

@@ -79,7 +79,7 @@ def test_the_file_alone_gives_the_model_back(family, kwargs, tiny_vit, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["google", "timm"])
-def test_a_resnet_goes_there_and_back(family, tmp_path):
+def test_a_resnet_survives_a_round_trip(family, tmp_path):
     keras.utils.set_random_seed(5)
     source = ResNet.from_variant("R50x1", image_size=32, classes=7)
     source.get_layer("head").kernel.assign(keras.random.normal((2048, 7)))

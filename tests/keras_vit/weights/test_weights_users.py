@@ -22,7 +22,7 @@ def test_a_constructor_honours_the_pooling(pooling):
     assert features.output_shape == (None, 192)
 
 
-def test_an_image_size_is_said_once():
+def test_image_size_and_input_shape_exclude_each_other():
     with pytest.raises(
         ValueError, match=r"`input_shape` must not be given with.*image"
     ):
@@ -64,7 +64,7 @@ def test_names_of_classes_come_back(family, tmp_path):
     assert fewer.class_names is None
 
 
-def test_names_that_a_library_made_up_are_none(tmp_path):
+def test_placeholder_class_names_are_ignored(tmp_path):
     pytest.importorskip("safetensors")
     model = keras_vit.VisionTransformer(**TINY, gelu="exact")
     keras_vit.save_checkpoint(model, tmp_path / "out", "hugging_face")

@@ -199,7 +199,7 @@ def test_with_the_flag_every_answer_allows_other_origins(connect, method, path, 
         head(target=b"/v1/models/\xff"),
     ],
 )
-def test_invalid_http_is_a_400_and_the_server_lives(connect, sent):
+def test_invalid_http_is_a_400_and_the_server_keeps_running(connect, sent):
     connection = connect()
     connection.sendall(sent)
     assert read(connection)[0] == 400

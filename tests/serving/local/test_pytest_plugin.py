@@ -33,7 +33,7 @@ TESTS = """
         assert other.rest_url != local_server(MODELS).rest_url
         assert ask(other) == {{"predictions": [2.0]}}
 
-    def test_a_wrong_path_is_told(local_server):
+    def test_a_wrong_path_is_reported(local_server):
         import pytest
         with pytest.raises(StartError, match="No such file"):
             local_server({{"double": "/nope"}})
