@@ -47,7 +47,7 @@ def keras_hub_model(spec: keras_vit.ViTSpec, patch_size: int, dtype: str):
 
 
 def contestants(variant: str, dtype: str) -> dict[str, Callable]:
-    """Name to compiled forward pass, all with random weights in every place."""
+    """Map each name to its compiled forward pass, with all weights random."""
     spec, patch_size = keras_vit.parse_variant(variant)
     models = {"keras-hub": keras_hub_model(spec, patch_size, dtype)}
     for gelu in GELUS:

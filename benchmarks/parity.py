@@ -3,7 +3,7 @@
     python -m benchmarks.parity            # the published sizes; about five minutes
     python -m benchmarks.parity --small    # the same models in small; what tests run
 
-Every model is built by its own library with random weights in every place, written by
+Every model is built by its own library with all weights random, written by
 that library, and read by `from_preset`; then ours is written by `save_checkpoint` and
 read by the library. Needs `pip install -e ".[parity]"`.
 """

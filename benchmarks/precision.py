@@ -1,4 +1,4 @@
-"""What does bfloat16 bring to an exported model, and what does it change?
+"""How much faster is an exported model in bfloat16, and how do its outputs change?
 
     python -m benchmarks.precision [--variant B/16] [--digits runs/digits/best.keras]
 

@@ -51,7 +51,7 @@ Seconds = list[tuple[float, float]]
 def export_all(
     spec: keras_vit.ViTSpec, patch_size: int, precision: str, folder: Path
 ) -> dict[str, Path]:
-    """Writes all contestants with random weights in every place."""
+    """Writes all contestants with all weights random."""
     hub = _filled(keras_hub_model(spec, patch_size, PRECISIONS[precision]))
     hub.export(str(folder / REFERENCE), verbose=False)
     found = {REFERENCE: folder / REFERENCE}

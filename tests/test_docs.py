@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 APPLICATIONS = ("keras_vit", "training", "serving")
 # Flags that make a command short, and sizes that make a block short.
 SHORTER = {
-    "python -m training fit": "--epochs 1",
+    "python -m training fit": "--epochs 1 --model.depth 1",
     "python -m training compare": "--epochs 1",
     "python -m serving load": "--clients 2 --duration 1 --warmup 0.1",
 }

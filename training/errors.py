@@ -5,7 +5,7 @@ TrainingError       exit status 1
 |-- RunError        the run's folder or a model file cannot be used
 |-- RecipeError     exit status 2: the command line or the recipe is wrong
 |-- Preempted       exit status 75: SIGTERM; the same command with --resume continues
-|-- Diverged        exit status 76: the loss is not finite
+|-- Diverged        exit status 76: the loss or the weights are not finite
 `-- WorkerLost      exit status 77: another worker ended; restart all with --resume
 """
 
@@ -43,6 +43,6 @@ class WorkerLost(TrainingError):
 
 
 class Diverged(TrainingError):
-    """The loss is infinite or NaN; a retry would end in the same way."""
+    """The loss or the weights are not finite; a retry would end in the same way."""
 
     exit_status = 76

@@ -180,7 +180,7 @@ def _train(
     """Call `model.fit` for the remaining steps."""
     trainer, progress = recorder.trainer, recorder.trainer.progress
     first_step = progress.first_step
-    diverged = StopOnDivergence(recorder.checkpoints, progress)
+    stop_on_divergence = StopOnDivergence(recorder.checkpoints, progress)
     lines = [EpochLines()] * is_chief(trainer.distribute_strategy)
     with Preemption(progress):
         trainer.fit(
@@ -188,7 +188,7 @@ def _train(
             epochs=length.steps // length.interval,
             initial_epoch=first_step // length.interval,
             steps_per_epoch=length.interval,
-            callbacks=[diverged, *callbacks, *lines, recorder],
+            callbacks=[stop_on_divergence, *callbacks, *lines, recorder],
             verbose=0,
             **validation_arguments(trainer, splits.validation),
         )

@@ -95,14 +95,14 @@ def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
 
 
 def _in_bytes(value: float | tuple[float, ...]) -> float | list[float]:
-    """From a share of 0..1 to pixels of 0 to 255, digits of rounding left out."""
+    """Scale a value from [0, 1] to [0, 255], rounding away floating-point noise."""
     if isinstance(value, (list, tuple)):
         return [round(255 * share, 9) for share in value]
     return round(255 * value, 9)
 
 
 def _refuse_foreign_settings(config: ModelConfig) -> None:
-    """Raises RecipeError for what this architecture would silently leave out."""
+    """Raise RecipeError for settings that this architecture does not support."""
     used = SETTINGS.get(config.architecture)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -159,7 +159,7 @@ def _default(name: str) -> Any:
 
 
 def _check_structure(config: ModelConfig, model) -> None:
-    """Raises RecipeError where the recipe asks for another structure than the weights'.
+    """Raise RecipeError where the recipe asks for another structure than the weights'.
 
     What it leaves at its default is as the weights have it.
     """

@@ -1,4 +1,4 @@
-"""Image files that the arguments of a command stand for."""
+"""Image files of a command line: files, folders and "-"."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
 
 
 def image_paths(arguments: Iterable[str]) -> list[str]:
-    """The image files that the arguments of a command stand for.
+    """Expand the arguments of a command line to image files.
 
     Args:
         arguments: Files, which are taken as they are; folders, for the image files in

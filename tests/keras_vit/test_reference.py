@@ -69,18 +69,23 @@ def test_every_form_of_the_model_equals_the_equations(tiny_vit, images, kwargs):
 
 WITHOUT = {"class_token": False, "pooling": "avg"}
 PREFIXES = [{}, {"register_tokens": 4}, {"prefix_positions": False}, WITHOUT]
+TABLE_8 = [
+    *itertools.product(
+        ["learned_1d", "learned_2d", "sincos2d", "sincos2d_mae"],
+        ["stem", "every_layer", "shared"],
+    ),
+    ("relative", "every_layer"),
+    ("relative", "shared"),
+]
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+# Each row with two kinds of prefix tokens, in turn.
 @pytest.mark.parametrize(
-    ("kind", "placement"),
+    ("kind", "placement", "prefix"),
     [
-        *itertools.product(
-            ["learned_1d", "learned_2d", "sincos2d", "sincos2d_mae"],
-            ["stem", "every_layer", "shared"],
-        ),
-        ("relative", "every_layer"),
-        ("relative", "shared"),
+        (*row, PREFIXES[(number + more) % 4])
+        for number, row in enumerate(TABLE_8)
+        for more in (0, 1)
     ],
 )
 def test_every_row_of_table_8_equals_the_equations(

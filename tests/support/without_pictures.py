@@ -13,13 +13,17 @@ import numpy as np
 from training.reporting import pictures
 
 
-def leave_out_pictures() -> None:
-    """Replace the functions of `training.reporting.pictures` in this process."""
+def leave_out_pictures(replace=setattr) -> None:
+    """Replace the functions of `training.reporting.pictures`.
+
+    Args:
+        replace: `setattr`, for the rest of the process, or that of a MonkeyPatch.
+    """
     for name in dir(pictures):
         if name.startswith("draw_"):
-            setattr(pictures, name, lambda *_: None)
+            replace(pictures, name, lambda *_: None)
     for name in ("confusion_matrix_image", "example_grid"):
-        setattr(pictures, name, lambda _: np.zeros((1, 1, 3), "uint8"))
+        replace(pictures, name, lambda _: np.zeros((1, 1, 3), "uint8"))
 
 
 if __name__ == "__main__":

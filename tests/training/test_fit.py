@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
+from without_pictures import leave_out_pictures
 
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
@@ -28,7 +29,6 @@ from training.recipe import (
     OptimizerConfig,
     ScheduleConfig,
 )
-from training.reporting import pictures
 from training.reporting.progress_line import EpochLines
 
 # Everything that draws random numbers is on.
@@ -129,8 +129,7 @@ def equal(ours, theirs):
 def without_pictures():
     """Pictures take a third of the time of a run; these tests look at none."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in (name for name in dir(pictures) if name.startswith("draw_")):
-            patch.setattr(pictures, name, lambda *_: None)
+        leave_out_pictures(patch.setattr)
         board = keras.callbacks.Callback
         patch.setattr("training.fit._board", lambda *_: board())
         yield

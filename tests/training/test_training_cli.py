@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+from without_pictures import leave_out_pictures
 
 from training.cli import main
 from training.engine.run_folder import load_model
@@ -28,8 +29,7 @@ def folder(tmp_path_factory):
     (folder / "images" / "notes.txt").write_text("no image")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name in (name for name in dir(pictures) if name.startswith("draw_")):
-            patch.setattr(pictures, name, lambda *_: None)
+        leave_out_pictures(patch.setattr)
         short = ["--epochs=1", "--schedule.warmup_epochs=0.5", "--model.depth=1"]
         main(["fit", "--recipe", "digits", "--name", "tiny", *short])
     return folder

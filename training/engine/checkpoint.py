@@ -149,8 +149,8 @@ def restore(
     return checkpoint
 
 
-def last_complete(folder: epath.PathLike) -> epath.Path | None:
-    """The newest checkpoint that has a marker; its contents are not checked."""
+def newest_committed(folder: epath.PathLike) -> epath.Path | None:
+    """The newest checkpoint whose two files exist; `latest` compares them too."""
     steps = _committed(epath.Path(folder))
     return _data(epath.Path(folder), steps[-1]) if steps else None
 

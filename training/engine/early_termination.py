@@ -1,4 +1,8 @@
-"""Early ends of a run: preemption by SIGTERM, and divergence (a non-finite loss)."""
+"""Early ends of a run: preemption by SIGTERM, and divergence.
+
+A run has diverged when a loss (`StopOnDivergence`) or, after the last update, a weight
+(`Recorder.check_weights`) is not finite.
+"""
 
 import math
 import signal
@@ -8,7 +12,7 @@ import keras
 from etils import epath
 
 from ..errors import Diverged
-from .checkpoint import last_complete
+from .checkpoint import newest_committed
 from .progress import Progress
 
 
@@ -73,9 +77,14 @@ class StopOnDivergence(keras.callbacks.Callback):
         loss = float(logs.get(name, 0.0))
         if math.isfinite(loss):
             return
-        last = last_complete(self.checkpoints)
-        kept = f"the last good checkpoint is {last}" if last else "no checkpoint yet"
-        raise Diverged(
-            f"{name} is {loss} at step {self.progress.step}; {kept}; a lower "
-            "optimizer.learning_rate, more warm-up or optimizer.clip_norm may help"
-        )
+        raise divergence(f"{name} is {loss}", self.progress, self.checkpoints)
+
+
+def divergence(what: str, progress: Progress, checkpoints: epath.PathLike) -> Diverged:
+    """The error of a run that has diverged: what is wrong, and what to try."""
+    newest = newest_committed(checkpoints)
+    kept = f"the checkpoint before it is {newest}" if newest else "no checkpoint yet"
+    return Diverged(
+        f"{what} at step {progress.step}; {kept}; a new run (--overwrite) with a lower "
+        "optimizer.learning_rate, more warm-up or optimizer.clip_norm may help"
+    )

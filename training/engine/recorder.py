@@ -6,10 +6,11 @@ import keras
 import numpy as np
 from etils import epath
 
-from ..errors import Diverged, Preempted
+from ..errors import Preempted
 from ..recipe import Recipe
 from . import checkpoint, run_folder
 from .checkpoint import Checkpoint, Owner
+from .early_termination import divergence
 from .schedule import learning_rate
 from .strategy import is_chief, worker_count
 from .trainer import Trainer
@@ -139,11 +140,8 @@ class Recorder(keras.callbacks.Callback):
         arrays = self.trainer.state_arrays()
         bad = [n for n, array in arrays.items() if not checkpoint.is_finite(array)]
         if bad:
-            raise Diverged(
-                f"the weights are not finite after step {self.progress.step} "
-                f"({bad[0]}); the last good checkpoint is "
-                f"{checkpoint.last_complete(self.checkpoints)}"
-            )
+            what = f"the weights are not finite ({bad[0]})"
+            raise divergence(what, self.progress, self.checkpoints)
 
     def save_model(self, name: str) -> None:
         """Write the plain model with averaged weights."""

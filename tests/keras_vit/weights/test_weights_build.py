@@ -1,4 +1,4 @@
-"""Models that begin with a checkpoint, and living models at another image size."""
+"""Models built from a checkpoint, and existing models at another image size."""
 
 import json
 import logging

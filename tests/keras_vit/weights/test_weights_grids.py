@@ -1,4 +1,4 @@
-"""Position embeddings of every grid go there and back; nobody guesses another grid."""
+"""Position embeddings of every grid round-trip; an ambiguous grid is never guessed."""
 
 import itertools
 import math

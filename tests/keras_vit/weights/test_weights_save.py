@@ -81,11 +81,14 @@ def test_the_file_alone_gives_the_model_back(family, kwargs, tiny_vit, tmp_path)
 @pytest.mark.parametrize("family", ["google", "timm"])
 def test_a_resnet_survives_a_round_trip(family, tmp_path):
     keras.utils.set_random_seed(5)
-    source = ResNet.from_variant("R50x1", image_size=32, classes=7)
-    source.get_layer("head").kernel.assign(keras.random.normal((2048, 7)))
+    # timm has the published sizes only.
+    blocks = (3, 4, 6, 3) if family == "timm" else (1, 2)
+    source = ResNet(blocks=blocks, image_size=32, classes=7)
+    head = source.get_layer("head").kernel
+    head.assign(keras.random.normal(head.shape))
     path = place(tmp_path, family)
     keras_vit.save_checkpoint(source, path, family)
-    model = ResNet.from_variant("R50x1", image_size=32, classes=7)
+    model = ResNet(blocks=blocks, image_size=32, classes=7)
     load_checkpoint(model, path)
     check_equal_bits(model, source)
 
@@ -181,6 +184,18 @@ def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
         ("hugging_face", {"representation_size": 15}, ["where there are classes"]),
         ("hugging_face", HYBRID, ["resnet_blocks must be None"]),
         ("hugging_face", {"layer_scale": 0.1}, ["layer_scale1"]),
+        ("hugging_face", {"register_tokens": 1}, ["register_tokens must be 0"]),
+        (
+            "hugging_face",
+            {"pooling": None, "representation_size": 15},
+            ["where pooling=None"],
+        ),
+        (
+            "timm",
+            {"pooling": "map", "register_tokens": 2},
+            ["no class token beside"],
+        ),
+        ("google", {**EXACT, "qk_norm": True}, ["gelu must be", "query_norm"]),
     ],
 )
 def test_what_a_family_cannot_hold_is_refused_with_all_reasons(

@@ -85,7 +85,7 @@ def test_numpy_alone_reads_the_arrays(tmp_path):
 
 def test_latest_is_none_without_checkpoints(folder):
     assert latest(folder) is None
-    assert checkpoint.last_complete(folder) is None
+    assert checkpoint.newest_committed(folder) is None
     assert restore(folder, OWNER, state(0)) is None
 
 
@@ -94,7 +94,7 @@ def test_the_newest_complete_checkpoints_are_kept(folder, keep):
     for step in (5, 40, 100000000, 200000000):
         save(folder, make(step), keep)
     assert names(folder) == files_of(*[5, 40, 100000000, 200000000][-keep:])
-    assert checkpoint.last_complete(folder) == folder / "200000000.npz"
+    assert checkpoint.newest_committed(folder) == folder / "200000000.npz"
     check_is(latest(folder), 200000000)
 
 

@@ -25,6 +25,6 @@ def test_non_finite_weights_after_the_last_update_are_a_divergence(tmp_path):
         optimizer=OptimizerConfig(learning_rate=3e38, weight_decay=10.0),
         schedule=ScheduleConfig("constant"),
     )
-    with pytest.raises(Diverged, match="not finite after step 1"):
+    with pytest.raises(Diverged, match="not finite .* at step 1"):
         fit(recipe, tmp_path / "run")
     assert not (tmp_path / "run" / "best.keras").exists()

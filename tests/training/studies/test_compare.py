@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from sklearn.metrics import f1_score
 from tiny_recipe import TINY_RECIPE
+from without_pictures import leave_out_pictures
 
 from training.cli import main
 from training.data.splits import load_splits
@@ -16,7 +17,6 @@ from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluate import evaluate
 from training.recipe import DataConfig, ModelConfig
-from training.reporting import pictures
 from training.studies import compare as module
 from training.studies.compare import compare
 
@@ -40,8 +40,7 @@ def compared(tmp_path_factory):
     """Folder and rows of a comparison."""
     folder = tmp_path_factory.mktemp("compare")
     with pytest.MonkeyPatch.context() as patch:
-        for name in (name for name in dir(pictures) if name.startswith("draw_")):
-            patch.setattr(pictures, name, lambda *_: None)
+        leave_out_pictures(patch.setattr)
         return folder, compare([VIT, CNN], folder)
 
 
