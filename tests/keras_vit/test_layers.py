@@ -123,6 +123,21 @@ def test_the_branches_of_an_axial_block_are_dropped_for_whole_images():
     assert len(np.unique(output[:, 0, 0].round(4))) > 2
 
 
+def test_both_dense_layers_of_an_mlp_are_followed_by_dropout():
+    """With identity kernels a number passes both, and is doubled twice, or is 0."""
+    keras.utils.set_random_seed(2)
+    mlp = layers.MLP(64, dropout=0.5)
+    tokens = np.full((4, 50, 64), 9.0, "float32")  # where GELU is the identity
+    mlp(tokens)
+    for dense in (mlp.dense1, mlp.dense2):
+        dense.kernel.assign(np.eye(64))
+        dense.bias.assign(np.zeros(64))
+    outputs = keras.ops.convert_to_numpy(mlp(tokens, training=True))
+    passed = np.isclose(outputs, 36)
+    assert (passed | (outputs == 0)).all()
+    assert passed.mean() == pytest.approx(0.25, abs=0.02)
+
+
 @pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")
 def test_one_token_takes_all_of_itself_whatever_its_relative_position(inputs):
     layer = layers.MultiHeadSelfAttention(3, relative_stddev=1.0)
