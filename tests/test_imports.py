@@ -164,10 +164,13 @@ def test_a_backend_of_keras_own_file_is_refused_too(tmp_path):
     assert "Received: backend='numpy'" in result.stderr
 
 
-@pytest.mark.parametrize("backend", ["openvino", "tensroflow"])
 @pytest.mark.parametrize(
-    "command",
-    ["keras_vit list", "training fit --recipe digits", "serving export {model} --to m"],
+    ("command", "backend"),
+    [
+        ("keras_vit list", "openvino"),
+        ("training fit --recipe digits", "tensroflow"),
+        ("serving export {model} --to m", "openvino"),
+    ],
 )
 def test_the_commands_refuse_a_backend_in_one_line(tmp_path, command, backend):
     model = tmp_path / "m.keras"

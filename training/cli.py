@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command.
 
     Args:
-        arguments: The command line's words; by default those of the process.
+        arguments: The command line arguments; by default those of the process.
 
     Raises:
         TrainingError: A user's mistake, in one line.
@@ -174,13 +174,13 @@ def _add_launch(parser: ArgumentParser) -> None:
         default=0,
         help="how often to restart all workers, with --resume, after one was killed",
     )
-    parser.add_argument("words", type=str, nargs="*", help="-- fit and its flags")
+    parser.add_argument("arguments", type=str, nargs="*", help="-- fit and its flags")
 
 
 def _run_launch(options: Namespace) -> None:
     from .engine.launch import launch
 
-    sys.exit(launch(options.words, options.workers, options.restarts))
+    sys.exit(launch(options.arguments, options.workers, options.restarts))
 
 
 def _add_evaluate(parser: ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .concurrent_images import in_order
 from .errors import DeadlineExceeded, NotFound, ServingError, Unavailable
-from .image_encoding import Image, images_bytes
+from .image_encoding import Image, encode_images
 from .image_signatures import ATTENTION, CLASSIFY, EMBED, Exported
 from .protocol import Call, Protocol
 from .responses import Attention, Metadata, Prediction, Signature, VersionStatus
@@ -310,7 +310,7 @@ class BaseClient:
 
 
 def _read_all(images: Iterable[Image]) -> Steps[list[bytes]]:
-    return (yield Work(lambda: images_bytes(images)))
+    return (yield Work(lambda: encode_images(images)))
 
 
 def _check_top_k(top_k: int | None) -> None:

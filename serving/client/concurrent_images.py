@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .errors import InvalidArgument, MessageTooLarge, ServingError
-from .image_encoding import Image, check_images, image_bytes
+from .image_encoding import Image, check_images, encode_image
 from .steps import Await, Flow, FlowSteps, Give, Start, Steps, Work
 
 Result = TypeVar("Result")
@@ -82,7 +82,7 @@ def _one_by_one_if_refused(
 
 def _bytes_or_error(image: Image) -> bytes | ServingError:
     try:
-        return image_bytes(image)
+        return encode_image(image)
     except (OSError, TypeError, ValueError) as error:
         refused = InvalidArgument(str(error))
         refused.__cause__ = error

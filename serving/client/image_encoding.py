@@ -27,7 +27,7 @@ _FLOATS_HINT = (
 )
 
 
-def image_bytes(image: Image) -> bytes:
+def encode_image(image: Image) -> bytes:
     """Encode one image.
 
     Args:
@@ -53,18 +53,18 @@ def image_bytes(image: Image) -> bytes:
     )
 
 
-def images_bytes(images: Iterable[Image]) -> list[bytes]:
+def encode_images(images: Iterable[Image]) -> list[bytes]:
     """Encode several images.
 
     Args:
         images: A list or another iterable of images, or pixels [N, H, W, C].
 
     Raises:
-        OSError, TypeError, ValueError, ModuleNotFoundError: As `image_bytes`; a
+        OSError, TypeError, ValueError, ModuleNotFoundError: As `encode_image`; a
             single image is a TypeError too.
     """
     check_images(images)
-    return [image_bytes(image) for image in images]
+    return [encode_image(image) for image in images]
 
 
 def check_images(images: Iterable[Image]) -> None:

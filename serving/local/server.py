@@ -167,7 +167,7 @@ def _rest_server(
     return uvicorn.Server(
         uvicorn.Config(
             RestApp(service, threads, metrics_path),
-            http="h11",
+            http="httptools",
             ws="none",
             lifespan="off",
             log_config=None,

@@ -23,8 +23,8 @@ CHECKPOINT_TIMEOUT = 300.0
 KILL_TIMEOUT = 10.0  # between SIGTERM and SIGKILL
 
 
-def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
-    """Run `python -m training` with the same words once for each worker.
+def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
+    """Run `python -m training` with the same arguments once for each worker.
 
     Worker 0 writes to the terminal, each of the others to a file whose path is printed.
     The processor's cores are divided among them. SIGTERM, SIGINT and SIGHUP are
@@ -32,7 +32,7 @@ def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
     `nohup`: the workers inherit that.
 
     Args:
-        words: `fit` and its flags.
+        arguments: `fit` and its flags.
         workers: Number of workers.
         restarts: How often to restart all of them, with `--resume`, after one was
             killed.
@@ -44,26 +44,26 @@ def launch(words: Sequence[str], workers: int, restarts: int = 0) -> int:
     Raises:
         RecipeError: `fit` is missing, or there is less than one worker.
     """
-    _check(words, workers, restarts)
+    _check(arguments, workers, restarts)
     logs = Path(tempfile.mkdtemp(prefix="training-launch-"))
     for worker in range(1, workers):
         print(f"worker {worker} writes to {_log(logs, worker)}", flush=True)
-    words = [*words, "--strategy", "multi_worker"]
+    arguments = [*arguments, "--strategy", "multi_worker"]
     while True:
-        status, signalled = _run(words, workers, logs)
+        status, signalled = _run(arguments, workers, logs)
         if not restarts or signalled or not _was_lost(status):
             return status
         restarts -= 1
-        words = [word for word in words if word not in ("--overwrite", "--resume")]
-        words.append("--resume")
+        arguments = [a for a in arguments if a not in ("--overwrite", "--resume")]
+        arguments.append("--resume")
         print("restarting all workers with --resume", file=sys.stderr, flush=True)
 
 
-def _check(words: Sequence[str], workers: int, restarts: int) -> None:
-    if list(words[:1]) != ["fit"]:
+def _check(arguments: Sequence[str], workers: int, restarts: int) -> None:
+    if list(arguments[:1]) != ["fit"]:
         raise RecipeError(
-            "`launch` must be followed by -- and the command to run, such as: "
-            f"launch --workers 2 -- fit --recipe digits. Received: {' '.join(words)!r}"
+            "`launch` must be followed by -- and the command to run, such as: launch "
+            f"--workers 2 -- fit --recipe digits. Received: {' '.join(arguments)!r}"
         )
     for name, value, least in (("workers", workers, 1), ("restarts", restarts, 0)):
         if value < least:
@@ -78,14 +78,14 @@ def _log(folder: Path, worker: int) -> Path:
     return folder / f"worker{worker}.log"
 
 
-def _run(words: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]:
+def _run(arguments: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]:
     """Run all workers once: the exit status, and whether this process got a signal."""
     processes: list[subprocess.Popen[bytes]] = []
     with _forwarded_signals(processes) as received:
         try:
             for worker, variables in enumerate(environments(workers)):
                 log = _log(logs, worker) if worker else None
-                processes.append(_start(words, variables, log))
+                processes.append(_start(arguments, variables, log))
                 for number in received:  # while it was starting
                     processes[-1].send_signal(number)
             while not (failed := _failed(processes)) and _running(processes):
@@ -129,12 +129,12 @@ def environments(workers: int) -> list[dict[str, str]]:
     ]
 
 
-def _start(words, variables, log: Path | None) -> subprocess.Popen[bytes]:
+def _start(arguments, variables, log: Path | None) -> subprocess.Popen[bytes]:
     """Start a worker in its own session: Ctrl-C reaches it through this process."""
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("ab")) if log else None
         return subprocess.Popen(
-            [*COMMAND, *words],
+            [*COMMAND, *arguments],
             env=os.environ | variables,
             stdin=subprocess.DEVNULL,
             stdout=output,

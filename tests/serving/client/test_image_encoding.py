@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from serving.client.image_encoding import image_bytes, images_bytes
+from serving.client.image_encoding import encode_image, encode_images
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def decoded(content):
 def test_files_and_bytes_are_unchanged(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(b"not decoded here")
-    assert images_bytes([path, str(path), b"raw"]) == [
+    assert encode_images([path, str(path), b"raw"]) == [
         b"not decoded here",
         b"not decoded here",
         b"raw",
@@ -32,16 +32,16 @@ def test_files_and_bytes_are_unchanged(tmp_path):
 @pytest.mark.parametrize("shape", [(7, 5), (7, 5, 1), (7, 5, 3), (7, 5, 4)])
 def test_arrays_keep_every_pixel(shape):
     pixels = np.random.default_rng(5).integers(0, 256, shape, dtype="uint8")
-    np.testing.assert_array_equal(decoded(image_bytes(pixels)), np.squeeze(pixels))
+    np.testing.assert_array_equal(decoded(encode_image(pixels)), np.squeeze(pixels))
 
 
 def test_arrays_need_not_be_contiguous(pixels):
     flipped = pixels[:, ::-1]
-    np.testing.assert_array_equal(decoded(image_bytes(flipped)), flipped)
+    np.testing.assert_array_equal(decoded(encode_image(flipped)), flipped)
 
 
 def test_a_batch_of_pixels_is_a_list_of_images(pixels):
-    first, second = images_bytes(np.stack([pixels, pixels + 1]))
+    first, second = encode_images(np.stack([pixels, pixels + 1]))
     np.testing.assert_array_equal(decoded(first), pixels)
     np.testing.assert_array_equal(decoded(second), pixels + 1)
 
@@ -49,12 +49,12 @@ def test_a_batch_of_pixels_is_a_list_of_images(pixels):
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "HSV"])
 def test_pil_images_of_every_mode_become_png(mode, pixels):
     image = PIL.Image.fromarray(pixels).convert(mode)
-    assert decoded(image_bytes(image)).shape[:2] == (7, 5)
+    assert decoded(encode_image(image)).shape[:2] == (7, 5)
 
 
 def test_pil_images_keep_sixteen_bits():
     pixels = np.arange(35, dtype="uint16").reshape(7, 5) * 1871
-    sent = PIL.Image.open(io.BytesIO(image_bytes(PIL.Image.fromarray(pixels))))
+    sent = PIL.Image.open(io.BytesIO(encode_image(PIL.Image.fromarray(pixels))))
     assert sent.mode == "I;16"
     np.testing.assert_array_equal(np.asarray(sent), pixels)
 
@@ -62,15 +62,15 @@ def test_pil_images_keep_sixteen_bits():
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_pil_images_without_a_range_are_refused(mode):
     with pytest.raises(ValueError, match=f"8 or 16 bits .* Received: mode '{mode}'"):
-        image_bytes(PIL.Image.new(mode, (5, 7)))
+        encode_image(PIL.Image.new(mode, (5, 7)))
 
 
 def test_floats_are_refused_with_advice():
     pixels = np.full((7, 5, 3), 0.5, "float32")
     with pytest.raises(ValueError, match="no agreed range") as caught:
-        image_bytes(pixels)
+        encode_image(pixels)
     assert '(255 * pixels).round().astype("uint8")' in str(caught.value)
-    assert decoded(image_bytes((255 * pixels).round().astype("uint8"))).max() == 128
+    assert decoded(encode_image((255 * pixels).round().astype("uint8"))).max() == 128
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,20 @@ def test_floats_are_refused_with_advice():
 )
 def test_arrays_of_other_shapes_and_types_are_refused(array):
     with pytest.raises(ValueError, match=r"must be uint8 .* Received: "):
-        image_bytes(array)
+        encode_image(array)
 
 
 @pytest.mark.parametrize("image", ["a.png", b"raw", np.zeros((7, 5, 3), "uint8")])
 def test_a_single_image_must_be_in_a_list(image):
     with pytest.raises(TypeError, match=r"write \[image\]"):
-        images_bytes(image)
+        encode_images(image)
 
 
 def test_other_objects_are_refused():
     with pytest.raises(TypeError, match="Received: int"):
-        image_bytes(3)
+        encode_image(3)
 
 
 def test_a_missing_file_is_named():
     with pytest.raises(FileNotFoundError, match="nothing-here"):
-        image_bytes("nothing-here.png")
+        encode_image("nothing-here.png")

@@ -76,7 +76,7 @@ def usual_signals():
         signal.signal(number, how)
 
 
-def words(*acts):
+def arguments(*acts):
     return ["fit", *(word for i, act in enumerate(acts) for word in (f"--do{i}", act))]
 
 
@@ -85,7 +85,7 @@ def alive(lines):
 
 
 def test_all_workers_get_the_same_arguments_and_their_own_index(stub):
-    assert launch([*words("0", "0", "0"), "--recipe", "x"], 3) == 0
+    assert launch([*arguments("0", "0", "0"), "--recipe", "x"], 3) == 0
     lines = stub()
     assert sorted(worker for worker, *_ in lines) == ["0", "1", "2"]
     said = {said for *_, said in lines}
@@ -94,7 +94,7 @@ def test_all_workers_get_the_same_arguments_and_their_own_index(stub):
 
 
 def test_worker_0_writes_to_the_terminal_and_the_others_to_log_files(stub, capfd):
-    launch(words("0", "0"), 2)
+    launch(arguments("0", "0"), 2)
     out = capfd.readouterr().out
     assert "\n0 fit" in out
     assert "\n1 fit" not in out
@@ -119,7 +119,7 @@ def test_one_failure_ends_all_and_gives_the_exit_status(
 ):
     if "late" in acts:  # however long it takes to start
         monkeypatch.setattr(launching, "LOST_TIMEOUT", 60.0)
-    assert launch(words(*acts), 2) == status
+    assert launch(arguments(*acts), 2) == status
     assert len(stub()) == 2
     assert not alive(stub())
 
@@ -138,7 +138,7 @@ def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
     before = signal.getsignal(number)
     thread = threading.Thread(target=send)
     thread.start()
-    status = launch(words("wait", "wait"), 2, restarts=3)
+    status = launch(arguments("wait", "wait"), 2, restarts=3)
     thread.join()
     expected = {signal.SIGTERM: 75, signal.SIGHUP: 129, signal.SIGINT: 1}
     assert status in (expected[number], 128 + number)
@@ -151,14 +151,14 @@ def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
 def test_a_signal_while_the_workers_start_reaches_all(stub, monkeypatch, number):
     start = launching._start
 
-    def start_and_send(words, variables, log):
-        process = start(words, variables, log)
+    def start_and_send(arguments, variables, log):
+        process = start(arguments, variables, log)
         if log is None:
             os.kill(os.getpid(), number)
         return process
 
     monkeypatch.setattr(launching, "_start", start_and_send)
-    status = launch(words("wait", "wait"), 2, restarts=3)
+    status = launch(arguments("wait", "wait"), 2, restarts=3)
     # The stubs may not even have begun to run.
     assert status in (75, 1, 128 + number)
     assert len(stub()) <= 2
@@ -177,7 +177,7 @@ def test_no_worker_outlives_a_second_signal(stub, monkeypatch, number):
         timer.join()
 
     monkeypatch.setattr(launching, "_stop", end_and_send)
-    assert launch(words("stubborn", "1"), 2) == 1
+    assert launch(arguments("stubborn", "1"), 2) == 1
     assert not alive(stub())
 
 
@@ -193,14 +193,14 @@ def test_an_ignored_signal_ends_no_worker(stub, number):
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert launch(words("0", "killed-later"), 2, restarts=1) == 0
+    assert launch(arguments("0", "killed-later"), 2, restarts=1) == 0
     thread.join()
     assert len(stub()) == 4
     assert signal.getsignal(number) == signal.SIG_IGN
 
 
 def test_a_lost_worker_makes_all_restart_and_resume(stub):
-    assert launch([*words("0", "killed"), "--overwrite"], 2, restarts=1) == 0
+    assert launch([*arguments("0", "killed"), "--overwrite"], 2, restarts=1) == 0
     lines = stub()
     assert [worker for worker, *_ in sorted(lines)] == ["0", "0", "1", "1"]
     first, again = lines[0][2], lines[-1][2]
@@ -214,7 +214,7 @@ def test_a_lost_worker_makes_all_restart_and_resume(stub):
     ("acts", "starts"), [(("0", "77"), 3), (("0", "1"), 1), (("75", "75"), 1)]
 )
 def test_only_lost_workers_are_restarted_and_at_most_n_times(stub, acts, starts):
-    assert launch(words(*acts), 2, restarts=2) == int(acts[1])
+    assert launch(arguments(*acts), 2, restarts=2) == int(acts[1])
     assert len(stub()) == 2 * starts
 
 
