@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := PIP_CONSTRAINT=$(CURDIR)/build-constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
-	-q -c constraints.txt
+PIP := PIP_CONSTRAINT=$(CURDIR)/build-constraints.txt $(BIN)/python -m pip install \
+	--disable-pip-version-check --progress-bar off -q
+# uv takes half of pip's time. It reads UV_* variables, not pip's configuration.
+INSTALL := UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install -q --compile-bytecode \
+	--python $(BIN)/python -b build-constraints.txt -c constraints.txt
 # Four processes at most: each imports TensorFlow.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 # Quiet: TensorFlow's start-up lines say nothing about this project.
@@ -34,7 +37,7 @@ lint: $(VENV)/.test
 parity: $(VENV)/.test
 	@$(BIN)/python -c "import torch" 2>/dev/null || echo "Installing PyTorch and others \
 	into $(VENV), once: on Linux a download of 2.7 GB, 4.5 GB on disk."
-	$(PIP_INSTALL) -e ".[parity]"
+	$(PIP) -c constraints.txt -e ".[parity]"
 	$(PYTEST) --dist worksteal -m parity
 
 # The site of docs/, in docs/_build/html; warnings are errors.
@@ -52,29 +55,29 @@ $(VENV)/.python:
 		sys.exit(None if (3, 11) <= v <= (3, 13) else \
 		"keras-vit needs Python 3.11 to 3.13, $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % v)'
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt uv
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.python setup.cfg constraints.txt
-	@echo "Installing into $(VENV): about two minutes, once."
-	$(PIP_INSTALL) -e ".[train,serve,viz]"
+	@echo "Installing into $(VENV): about a minute, once."
+	$(INSTALL) -e ".[train,serve,viz]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
-	@echo "Installing into $(VENV): about three minutes, once."
-	$(PIP_INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]"
+	@echo "Installing into $(VENV): about a minute, once."
+	$(INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]"
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
-	@echo "Installing into $(VENV): about two minutes, once."
-	$(PIP_INSTALL) -e ".[train,serve,docs]"
+	@echo "Installing into $(VENV): about a minute, once."
+	$(INSTALL) -e ".[train,serve,docs]"
 	@touch $@
 
 # Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
-constraints:
-	$(PYTHON) -m venv $(VENV)-uv && $(VENV)-uv/bin/pip install -q uv
-	$(VENV)-uv/bin/uv pip compile -q setup.cfg --universal --python-version 3.11 \
+constraints: $(VENV)/.python
+	$(BIN)/uv pip compile -q setup.cfg --universal --python-version 3.11 \
 		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra docs --extra parity \
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:
-	rm -rf $(VENV) $(VENV)-uv build dist *.egg-info docs/_build docs/generated
+	rm -rf $(VENV) build dist *.egg-info docs/_build docs/generated
