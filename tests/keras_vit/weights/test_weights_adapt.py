@@ -54,7 +54,7 @@ def zoomed(positions, old, new):
     return np.concatenate([positions[0, :1], grid.reshape(new[0] * new[1], -1)])[None]
 
 
-def test_positions_go_to_the_models_grid_as_in_the_official_code(tiny_vit, tmp_path):
+def test_positions_are_resampled_as_in_the_official_code(tiny_vit, tmp_path):
     source, model = tiny_vit(**SQUARE), tiny_vit(seed=12)
     report = load_checkpoint(model, google(source, tmp_path))
     assert (source.grid, model.grid) == ((11, 11), (11, 7))
@@ -90,7 +90,7 @@ def test_a_grid_that_is_not_square_must_be_given(tiny_vit, tmp_path):
     assert report.resampled[POSITIONS].startswith("grid (11, 7) to (11, 11)")
 
 
-def test_a_grid_of_the_right_size_the_other_way_round(tiny_vit, tmp_path):
+def test_a_transposed_grid_is_resampled(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, image_size=(14, 22))
     path = google(source, tmp_path)
     load_checkpoint(model, path, grid=(11, 7))
@@ -150,7 +150,7 @@ def deit(model, folder, **names):
     return write_safetensors(folder / "model.safetensors", arrays)
 
 
-def test_a_distillation_token_is_a_register_and_its_classifier_is_not_lost_silently(
+def test_a_distillation_token_is_a_register_and_its_classifier_is_reported(
     tiny_vit, images, tmp_path
 ):
     kwargs = {**EXACT, "register_tokens": 1}
@@ -165,7 +165,7 @@ def test_a_distillation_token_is_a_register_and_its_classifier_is_not_lost_silen
     np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
 
 
-def test_a_head_policy_is_for_both_classifiers_of_deit(tiny_vit, tmp_path):
+def test_a_classifier_policy_applies_to_both_classifiers_of_deit(tiny_vit, tmp_path):
     kwargs = {**EXACT, "register_tokens": 1}
     source = tiny_vit(**kwargs)
     model = tiny_vit(seed=12, **kwargs, classes=None)
@@ -179,7 +179,7 @@ def test_a_head_policy_is_for_both_classifiers_of_deit(tiny_vit, tmp_path):
 # Patches and channels
 
 
-def test_patches_of_another_size_by_the_pseudo_inverse(tiny_vit, images, tmp_path):
+def test_patch_kernels_are_resized_by_the_pseudo_inverse(tiny_vit, images, tmp_path):
     """What was a patch, enlarged, gives the token that it gave (FlexiViT)."""
     source = tiny_vit(image_size=(11, 7), patch_size=1)
     model = tiny_vit(seed=12, image_size=(22, 14), patch_size=2)
@@ -193,7 +193,7 @@ def test_patches_of_another_size_by_the_pseudo_inverse(tiny_vit, images, tmp_pat
     }
 
 
-def test_one_channel_sees_what_three_equal_ones_saw(tiny_vit, images, tmp_path):
+def test_one_channel_gives_the_logits_of_three_equal_ones(tiny_vit, images, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, channels=1)
     report = load_checkpoint(model, google(source, tmp_path))
     grey = images(1)
@@ -202,7 +202,7 @@ def test_one_channel_sees_what_three_equal_ones_saw(tiny_vit, images, tmp_path):
     assert report.adapted == {"embedding/kernel": "3 to 1 channels"}
 
 
-def test_five_channels_repeat_the_three_and_keep_their_size(tiny_vit, tmp_path):
+def test_five_channels_repeat_the_three_rescaled(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, channels=5)
     load_checkpoint(model, google(source, tmp_path))
     three = arrays_of(source)["embedding/kernel"]
@@ -211,7 +211,7 @@ def test_five_channels_repeat_the_three_and_keep_their_size(tiny_vit, tmp_path):
     np.testing.assert_allclose(five[:, :, 2], three[:, :, 2] * 3 / 5, rtol=1e-6)
 
 
-def test_a_hybrids_first_convolution_reads_the_channels(tiny_vit, tmp_path):
+def test_a_hybrids_first_convolution_is_adapted_to_the_channels(tiny_vit, tmp_path):
     kwargs = {"image_size": (32, 64), "resnet_blocks": (), "patch_size": 2}
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, channels=1, **kwargs)
     report = load_checkpoint(model, google(source, tmp_path))
@@ -224,7 +224,7 @@ def test_a_hybrids_first_convolution_reads_the_channels(tiny_vit, tmp_path):
 # Classifiers
 
 
-def test_another_number_of_classes_asks_for_a_policy(tiny_vit, tmp_path):
+def test_another_number_of_classes_needs_a_classifier_policy(tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
     model = tiny_vit(seed=12, classes=4)
     message = check_refused(
@@ -233,7 +233,7 @@ def test_another_number_of_classes_asks_for_a_policy(tiny_vit, tmp_path):
     assert "without" not in message
 
 
-def test_a_classifier_for_another_pooling_asks_for_a_policy(tiny_vit, tmp_path):
+def test_another_pooling_needs_a_classifier_policy(tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
     model = tiny_vit(seed=12, pooling="avg")
     check_refused(model, path, "pooling='token', the model's for pooling='avg': pass")
@@ -271,7 +271,7 @@ def test_drop_leaves_the_classifier_out(tiny_vit, images, tmp_path):
     check_others_loaded(model, source)
 
 
-def test_policies_that_do_not_suit_the_model(tiny_vit, tmp_path):
+def test_a_classifier_policy_must_suit_the_model(tiny_vit, tmp_path):
     path = google(tiny_vit(), tmp_path)
     check_refused(
         tiny_vit(seed=12), path, "'drop' is for a model wit", classifier="drop"
@@ -307,7 +307,9 @@ def test_a_hidden_layer_before_the_classifier_loads_or_is_named(tiny_vit, tmp_pa
         ({"heads": 3}, "heads=5, this one has heads=3"),
     ],
 )
-def test_settings_that_no_array_shows_must_match(kwargs, match, tiny_vit, tmp_path):
+def test_settings_that_follow_from_no_array_must_match(
+    kwargs, match, tiny_vit, tmp_path
+):
     source, model = tiny_vit(), tiny_vit(seed=12, **kwargs)
     path = google(source, tmp_path)
     check_refused(model, path, match)
@@ -348,7 +350,7 @@ def test_without_a_config_the_report_says_what_is_not_known(tiny_vit, tmp_path):
 # Strictness
 
 
-def test_strict_lists_all_that_is_left_over_and_lacking(tiny_vit, tmp_path):
+def test_strict_lists_unused_arrays_and_missing_weights(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12)
     arrays = foreign.google(arrays_of(source), 5)
     del arrays["Transformer/encoderblock_1/LayerNorm_2/bias"], arrays["head/bias"]

@@ -81,7 +81,7 @@ def test_a_file_gives_its_weights_and_its_logits(
     np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
 
 
-def test_the_hybrids_of_the_paper(tiny_vit, tmp_path):
+def test_hybrids_are_loaded(tiny_vit, tmp_path):
     source, model = tiny_vit(**HYBRID), tiny_vit(seed=12, **HYBRID)
     report = load_checkpoint(model, google(source, tmp_path))
     check_loaded(model, source, report, "google")
@@ -90,7 +90,7 @@ def test_the_hybrids_of_the_paper(tiny_vit, tmp_path):
     np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=1e-4)
 
 
-def test_the_resnets_of_bit(tmp_path):
+def test_resnets_of_bit_are_loaded(tmp_path):
     def build(seed):
         keras.utils.set_random_seed(seed)
         model = ResNet(image_size=(32, 48), blocks=(1, 2), classes=7)
@@ -108,7 +108,7 @@ def test_the_resnets_of_bit(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["opt/target/", "params/"])
-def test_what_is_beside_the_model_is_named_and_left(prefix, tiny_vit, tmp_path):
+def test_arrays_outside_the_model_are_reported_and_ignored(prefix, tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12)
     arrays = prefixed(prefix, foreign.google(arrays_of(source), 5))
     moments = prefixed("opt/state/param_states/", {"head/bias/grad_ema": np.ones(7)})
@@ -119,7 +119,7 @@ def test_what_is_beside_the_model_is_named_and_left(prefix, tiny_vit, tmp_path):
     assert "beside the model: opt/state" in str(report)
 
 
-def test_the_image_tower_of_two(tiny_vit, tmp_path):
+def test_the_image_tower_of_a_two_tower_checkpoint_is_loaded(tiny_vit, tmp_path):
     source, model = tiny_vit(**MAP), tiny_vit(seed=12, **MAP)
     arrays = prefixed("params/img/", foreign.big_vision(arrays_of(source), 5))
     text = prefixed("params/txt/", foreign.big_vision(arrays_of(model), 5))
@@ -132,7 +132,7 @@ def test_the_image_tower_of_two(tiny_vit, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["google", "big_vision"])
-def test_blocks_stacked_by_a_scan(family, tiny_vit, tmp_path):
+def test_blocks_stacked_by_scan_are_loaded(family, tiny_vit, tmp_path):
     kwargs = {"depth": 3, "prefix_positions": family == "google"}
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
     arrays = getattr(foreign, family)(arrays_of(source), 5)
@@ -142,7 +142,7 @@ def test_blocks_stacked_by_a_scan(family, tiny_vit, tmp_path):
     check_loaded(model, source, report, family)
 
 
-def test_an_attention_pooling_that_was_no_module(tiny_vit, tmp_path):
+def test_attention_pooling_without_a_module_of_its_own_is_loaded(tiny_vit, tmp_path):
     source, model = tiny_vit(**MAP), tiny_vit(seed=12, **MAP)
     arrays = inlined(foreign.big_vision(arrays_of(source), 5))
     assert "MlpBlock_0/Dense_1/bias" in arrays
@@ -151,7 +151,7 @@ def test_an_attention_pooling_that_was_no_module(tiny_vit, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "posembed_input/"])
-def test_big_vision_before_2022_had_its_positions_elsewhere(name, tiny_vit, tmp_path):
+def test_positions_of_big_vision_before_2022_are_loaded(name, tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12)
     arrays = foreign.big_vision(arrays_of(source), 5)
     arrays[f"Transformer/{name}pos_embedding"] = arrays.pop("pos_embedding")
@@ -195,7 +195,7 @@ def test_a_model_in_half_precision_keeps_float32_weights(tiny_vit, tmp_path):
     check_loaded(model, source, report, "google")
 
 
-def test_names_of_release_5_of_transformers(tiny_vit, tmp_path):
+def test_the_weight_names_of_transformers_5_are_known(tiny_vit, tmp_path):
     source, model = tiny_vit(**HUGGING_FACE), tiny_vit(seed=12, **HUGGING_FACE)
     path = hugging_face(source, tmp_path, release=5)
     report = load_checkpoint(model, path)
@@ -205,7 +205,7 @@ def test_names_of_release_5_of_transformers(tiny_vit, tmp_path):
     )
 
 
-def test_a_sharded_file(tiny_vit, tmp_path):
+def test_a_sharded_checkpoint_is_loaded(tiny_vit, tmp_path):
     source, model = tiny_vit(**HUGGING_FACE), tiny_vit(seed=12, **HUGGING_FACE)
     hugging_face(source, tmp_path)
     arrays = foreign.hugging_face(arrays_of(source))
@@ -222,14 +222,14 @@ def test_a_sharded_file(tiny_vit, tmp_path):
         check_loaded(model, source, load_checkpoint(model, path), "hugging_face")
 
 
-def test_a_state_dict_saved_while_data_parallel(tiny_vit, tmp_path):
+def test_a_data_parallel_state_dict_is_loaded(tiny_vit, tmp_path):
     source, model = tiny_vit(**EXACT), tiny_vit(seed=12, **EXACT)
     arrays = prefixed("module.", foreign.timm(arrays_of(source)))
     path = write_safetensors(tmp_path / "model.safetensors", arrays)
     check_loaded(model, source, load_checkpoint(model, path), "timm")
 
 
-def test_keras_hub_in_one_file(tiny_vit, tmp_path):
+def test_a_keras_hub_checkpoint_in_one_file_is_loaded(tiny_vit, tmp_path):
     source, model = tiny_vit(**EXACT), tiny_vit(seed=12, **EXACT)
     backbone, head = foreign.keras_hub(arrays_of(source), 5)
     arrays = {**prefixed("layers/vi_t_backbone/", backbone), **head}
@@ -239,7 +239,7 @@ def test_keras_hub_in_one_file(tiny_vit, tmp_path):
     assert report.outside == ["optimizer/vars/0", "optimizer/vars/1"]
 
 
-def test_a_report_reads_well(tiny_vit, tmp_path):
+def test_the_report_names_the_family_the_file_and_its_arrays(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12)
     path = google(source, tmp_path)
     report = load_checkpoint(model, path)
@@ -253,7 +253,7 @@ def test_a_report_reads_well(tiny_vit, tmp_path):
     )
 
 
-def test_the_published_names_are_those_of_the_hand_written_files(tiny_vit, tmp_path):
+def test_both_generators_of_googles_files_agree(tiny_vit, tmp_path):
     """The two generators of the tests agree, so that both describe Google's files."""
     from benchmarks import published_arrays
 

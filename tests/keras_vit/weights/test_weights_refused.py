@@ -65,7 +65,7 @@ def check_refused(model, path, match, error=ValueError):
 
 
 @pytest.mark.parametrize("writer", [google, timm, keras_hub])
-def test_a_truncated_file(writer, source, model, sources, tmp_path):
+def test_a_truncated_file_is_refused(writer, source, model, sources, tmp_path):
     if writer is not google:
         source, model = sources["timm"]
     path = writer(source, tmp_path)
@@ -97,17 +97,17 @@ def test_damage_in_the_last_array_is_found_before_the_first_is_used(
         (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs"),
     ],
 )
-def test_a_file_that_holds_no_arrays(content, match, model, tmp_path):
+def test_a_file_without_arrays_is_refused(content, match, model, tmp_path):
     path = tmp_path / "weights.npz"
     path.write_bytes(content)
     check_refused(model, path, match, WeightsFileError)
 
 
-def test_no_file(model, tmp_path):
+def test_a_missing_file_is_refused(model, tmp_path):
     check_refused(model, tmp_path / "weights.npz", r"weights\.npz")
 
 
-def test_a_pickled_array_among_others(source, model, tmp_path):
+def test_a_pickled_array_is_refused(source, model, tmp_path):
     arrays = foreign.google(arrays_of(source), 5)
     arrays["head/bias"] = np.array([None] * 7, dtype=object)
     path = write_npz(tmp_path / "g.npz", arrays)
@@ -158,12 +158,12 @@ def changed(source, folder, name, change):
         ("Transformer/encoder_norm/scale", lambda a: a[None], "encoder_norm"),
     ],
 )
-def test_right_names_with_wrong_shapes(name, change, match, source, model, tmp_path):
+def test_wrong_shapes_are_refused(name, change, match, source, model, tmp_path):
     check_refused(model, changed(source, tmp_path, name, change), match)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64", "<U3"])
-def test_an_array_of_no_floats(dtype, source, model, tmp_path):
+def test_an_array_of_another_type_is_refused(dtype, source, model, tmp_path):
     def change(array):
         return np.zeros(array.shape, dtype)
 
@@ -172,7 +172,7 @@ def test_an_array_of_no_floats(dtype, source, model, tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_loaded_with_a_warning(
+def test_non_finite_weights_are_loaded_with_a_warning(
     value, source, tiny_vit, tmp_path
 ):
     def change(array):
@@ -190,7 +190,7 @@ def test_numbers_that_are_not_finite_are_loaded_with_a_warning(
     np.testing.assert_array_equal(kernel[3, 1 * 3 + 2], np.float32(value))
 
 
-def test_large_numbers_alone_are_no_reason_to_warn(source, tiny_vit, tmp_path):
+def test_large_weights_give_no_warning(source, tiny_vit, tmp_path):
     model = tiny_vit(seed=12)
     path = changed(source, tmp_path, "head/kernel", lambda a: a * 0 + 3e38)
     with warnings.catch_warnings():
@@ -218,7 +218,9 @@ def test_large_numbers_alone_are_no_reason_to_warn(source, tiny_vit, tmp_path):
         ({"resnet_blocks": (1,), "image_size": (32, 32)}, "stem_conv/kernel"),
     ],
 )
-def test_a_model_of_another_size_or_form(kwargs, match, source, tiny_vit, tmp_path):
+def test_a_model_of_another_architecture_is_refused(
+    kwargs, match, source, tiny_vit, tmp_path
+):
     path = google(source, tmp_path)
     check_refused(tiny_vit(seed=12, **kwargs), path, match, CheckpointError)
 
@@ -227,7 +229,7 @@ def small_resnet():
     return ResNet(image_size=32, blocks=(1,), classes=7)
 
 
-def test_another_kind_of_model(source, model, tmp_path):
+def test_another_model_class_is_refused(source, model, tmp_path):
     resnet = small_resnet()
     path = write_npz(tmp_path / "bit.npz", foreign.bit(arrays_of(resnet)))
     check_refused(model, path, "must be a ResNet for.*Received: VisionTransformer")
@@ -238,7 +240,7 @@ def test_another_kind_of_model(source, model, tmp_path):
             load_checkpoint(other, path)
 
 
-def test_arrays_of_no_known_family(model, tmp_path):
+def test_an_unknown_family_is_refused(model, tmp_path):
     arrays = {
         "layer4.2.conv1.weight": np.ones((2, 3), "float32"),
         "fc.bias": np.ones(2),
@@ -262,7 +264,7 @@ def test_arrays_of_no_known_family(model, tmp_path):
         ({"patch_size": [2, 4]}, r"`patch_size` must be 2, the side.*\(2, 4\)"),
     ],
 )
-def test_a_config_that_makes_no_sense(config, match, sources, tmp_path):
+def test_an_invalid_config_is_refused(config, match, sources, tmp_path):
     source, model = sources["hugging_face"]
     check_refused(model, hugging_face(source, tmp_path, **config), match)
 
@@ -272,7 +274,7 @@ OTHER_TYPES = ("audio-spectrogram-transformer", "vit_mae", "ijepa", "vivit", "yo
 
 
 @pytest.mark.parametrize("kind", OTHER_TYPES)
-def test_a_config_of_another_type_of_model(kind, sources, tmp_path):
+def test_a_config_of_another_model_type_is_refused(kind, sources, tmp_path):
     source, model = sources["hugging_face"]
     path = hugging_face(source, tmp_path, model_type=kind)
     match = f"`model_type` must be one of vit, deit, vit_msn.*{kind}"
@@ -283,7 +285,7 @@ def test_a_config_of_another_type_of_model(kind, sources, tmp_path):
 
 @pytest.mark.parametrize("writer", [google, big_vision, timm, hugging_face, keras_hub])
 @pytest.mark.parametrize("sides", [(2, 4), (4, 2)])
-def test_patches_that_are_not_square(sides, writer, source, tmp_path, monkeypatch):
+def test_rectangular_patches_are_refused(sides, writer, source, tmp_path, monkeypatch):
     """Whatever the family, with the model's width and number of positions."""
     arrays = arrays_of(source)
     kernel = np.ones((*sides, 3, 15), "float32")
@@ -297,7 +299,7 @@ def test_patches_that_are_not_square(sides, writer, source, tmp_path, monkeypatc
     check_refused(source, path, match, WeightsFileError)
 
 
-def test_pooling_that_only_the_architecture_name_determines(tiny_vit, tmp_path):
+def test_pooling_that_follows_from_the_architecture_name_is_known(tiny_vit, tmp_path):
     source = tiny_vit(pooling="map", class_token=False, register_tokens=1, **EXACT)
     arguments = {"num_heads": 5, "global_pool": "map"}
     name = "test_vit3.r160_in1k"
@@ -308,7 +310,7 @@ def test_pooling_that_only_the_architecture_name_determines(tiny_vit, tmp_path):
     check_refused(source, path, match)
 
 
-def test_a_config_that_is_not_a_json_object(sources, tmp_path):
+def test_a_config_that_is_not_a_json_object_is_refused(sources, tmp_path):
     source, model = sources["hugging_face"]
     hugging_face(source, tmp_path)
     for text in ("{", "[]", "null", json.dumps("a")):
@@ -316,7 +318,7 @@ def test_a_config_that_is_not_a_json_object(sources, tmp_path):
         check_refused(model, tmp_path, "config.json", WeightsFileError)
 
 
-def test_two_arrays_for_one_weight(tiny_vit, tmp_path):
+def test_two_arrays_for_one_weight_are_refused(tiny_vit, tmp_path):
     model = tiny_vit(seed=12, **EXACT, register_tokens=1)
     arrays = foreign.timm(arrays_of(tiny_vit(**EXACT, register_tokens=1)))
     arrays["dist_token"] = arrays["reg_token"]

@@ -178,7 +178,7 @@ def test_attention_pooling_is_left_out_for_another_pooling(pooling, tiny_vit, tm
     )
 
 
-def test_weights_that_stay_are_named(tiny_vit, tmp_path):
+def test_weights_that_are_not_loaded_are_reported(tiny_vit, tmp_path):
     model = tiny_vit(pooling="map", seed=12)
     path = foreign_files.google(tiny_vit(), tmp_path)
     report = keras_vit.load_checkpoint(model, path, classifier="reset")
@@ -189,12 +189,12 @@ def test_weights_that_stay_are_named(tiny_vit, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".keras", ".h5", ".npz"])
-def test_a_folder_has_no_name_of_a_file(suffix, tiny_vit, tmp_path):
+def test_a_folder_must_not_have_a_files_suffix(suffix, tiny_vit, tmp_path):
     with pytest.raises(ValueError, match="`path` must be a folder"):
         keras_vit.save_checkpoint(tiny_vit(), tmp_path / f"x{suffix}", "timm")
 
 
-def test_only_our_own_models_are_taken(tiny_vit, tmp_path):
+def test_other_models_are_refused(tiny_vit, tmp_path):
     import keras
 
     inner = tiny_vit()
@@ -233,7 +233,9 @@ def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
         {"classes": None},
     ],
 )
-def test_timms_config_gives_our_model_back(kwargs, tiny_vit, images, tmp_path):
+def test_a_model_survives_a_round_trip_through_timms_config(
+    kwargs, tiny_vit, images, tmp_path
+):
     source = tiny_vit(**kwargs)
     keras_vit.save_checkpoint(source, tmp_path, "timm")
     model = keras_vit.VisionTransformer.from_preset(tmp_path)

@@ -56,7 +56,7 @@ def check_equal_bits(model, source):
 
 
 @pytest.mark.parametrize(("family", "kwargs"), FORMS)
-def test_the_file_alone_gives_the_model_back(family, kwargs, tiny_vit, tmp_path):
+def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     """Built from the file, then loaded again into a model with other weights."""
     source = tiny_vit(**kwargs)
     path = place(tmp_path, family)
@@ -94,7 +94,7 @@ def test_a_resnet_survives_a_round_trip(family, tmp_path):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"representation_size": 9}, HYBRID])
-def test_googles_files_are_those_written_by_hand(kwargs, tiny_vit, tmp_path):
+def test_googles_files_have_the_expected_arrays(kwargs, tiny_vit, tmp_path):
     model = tiny_vit(**kwargs)
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     check_arrays(np.load(tmp_path / "model.npz"), foreign.google(arrays_of(model), 5))
@@ -109,9 +109,7 @@ def test_googles_files_are_those_written_by_hand(kwargs, tiny_vit, tmp_path):
         ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
     ],
 )
-def test_safetensors_files_are_those_written_by_hand(
-    family, kwargs, tiny_vit, tmp_path
-):
+def test_safetensors_files_have_the_expected_arrays(family, kwargs, tiny_vit, tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     model = tiny_vit(**kwargs)
     keras_vit.save_checkpoint(model, tmp_path, family)
@@ -138,7 +136,7 @@ def test_a_class_token_without_position_gets_zeros(tiny_vit, images, tmp_path):
     np.testing.assert_allclose(model(images()), source(images()), rtol=0, atol=1e-5)
 
 
-def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
+def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path):
     pytest.importorskip("safetensors")
     preprocessing = keras_vit.ImagePreprocessing((22, 14))
     options = {"preprocessing": preprocessing, "class_names": list("abcdefg")}
@@ -198,7 +196,7 @@ def test_the_configs_say_what_the_arrays_do_not(tiny_vit, tmp_path):
         ("google", {**EXACT, "qk_norm": True}, ["gelu must be", "query_norm"]),
     ],
 )
-def test_what_a_family_cannot_hold_is_refused_with_all_reasons(
+def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
     family, kwargs, reasons, tiny_vit, tmp_path
 ):
     path = tmp_path / ("model.npz" if family == "google" else "model")
@@ -210,9 +208,7 @@ def test_what_a_family_cannot_hold_is_refused_with_all_reasons(
 
 
 @pytest.mark.parametrize("family", ["google", "timm", "hugging_face"])
-def test_a_failure_in_the_middle_leaves_the_old_files(
-    family, tiny_vit, tmp_path, monkeypatch
-):
+def test_a_failed_write_leaves_the_old_files(family, tiny_vit, tmp_path, monkeypatch):
     kwargs = HUGGING_FACE if family == "hugging_face" else {}
     path = place(tmp_path, family)
     keras_vit.save_checkpoint(tiny_vit(**kwargs), path, family)
