@@ -91,6 +91,6 @@ def test_a_vits_file_is_for_a_vit(tiny_vit, tmp_path):
         ("augreg_in21k", WeightsFileError, "augreg_in21k"),
     ],
 )
-def test_an_unknown_preset_is_named(preset, error, message):
+def test_an_unknown_preset_is_reported(preset, error, message):
     with pytest.raises(error, match=message):
         from_preset(preset)

@@ -63,13 +63,13 @@ def zoom(grids, mode="nearest"):
     )
 
 
-def test_google_is_scipys_zoom(grids, prefix_tokens):
+def test_method_google_equals_scipys_zoom(grids, prefix_tokens):
     array = embedding(grids[0], prefix_tokens)
     check_patches(array, grids, "google", zoom(grids), prefix_tokens)
 
 
 @pytest.mark.parametrize(("old", "new"), [(7, 12), (14, 24), (16, 32), (16, 37)])
-def test_google_is_what_the_official_code_calls_at_its_sizes(old, new):
+def test_method_google_equals_the_official_call_at_published_sizes(old, new):
     grids = (old, old), (new, new)
     expected = zoom(grids, mode="constant")
     check_patches(embedding(grids[0]), grids, "google", expected)
@@ -98,17 +98,17 @@ def interpolate(kernel, grids):
     return lambda x: axis(axis(x, h).swapaxes(0, 1), w).swapaxes(0, 1)
 
 
-def test_bicubic_is_the_formula(grids):
+def test_bicubic_equals_the_formula(grids):
     expected = interpolate(lambda x: cubic(x, a=-0.75), grids)
     check_patches(embedding(grids[0]), grids, "bicubic", expected)
 
 
-def test_bilinear_is_the_formula(grids):
+def test_bilinear_equals_the_formula(grids):
     expected = interpolate(lambda x: max(0, 1 - abs(x)), grids)
     check_patches(embedding(grids[0]), grids, "bilinear", expected)
 
 
-def test_timm_is_jaxs_antialiased_bicubic(grids):
+def test_method_timm_equals_jaxs_antialiased_bicubic(grids):
     def expected(x):
         return jax.image.resize(x, (*grids[1], 3), "cubic", antialias=True)
 
@@ -123,7 +123,7 @@ def test_the_same_grid_gives_the_same_array(method):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", ml_dtypes.bfloat16])
-def test_the_type_is_kept(dtype):
+def test_the_dtype_is_kept(dtype):
     array = embedding((5, 3), 1, dtype)
     exact = resample_positions(array.astype("float64"), (5, 3), (7, 2), 1)
     found = resample_positions(array, (5, 3), (7, 2), 1)
@@ -140,7 +140,7 @@ def test_the_type_is_kept(dtype):
         (((5, 3), (7, 2), 1, "nearest"), "`method` must be one of 'google'"),
     ],
 )
-def test_what_does_not_fit_is_an_error(arguments, message):
+def test_a_wrong_number_of_positions_is_an_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         resample_positions(embedding((5, 3), 1), *arguments)
 
@@ -169,7 +169,7 @@ def test_patches_are_resampled_by_the_pseudo_inverse(old, new, method):
 
 
 @pytest.mark.parametrize("method", JAX_METHODS)
-def test_on_larger_patches_the_tokens_stay(method):
+def test_enlarged_patches_give_the_same_tokens(method):
     """Section 3.4 of FlexiViT: <x, w> = <B x, w'> for every patch x."""
     random = np.random.default_rng(7)
     patch, kernel = random.normal(size=(5, 3)), random.normal(size=(5, 3, 1, 2))
@@ -179,7 +179,7 @@ def test_on_larger_patches_the_tokens_stay(method):
     np.testing.assert_allclose(found, token, rtol=0, atol=1e-5)
 
 
-def test_patches_of_the_same_size_stay_and_the_type_is_kept():
+def test_patches_of_the_same_size_are_unchanged():
     kernel = np.random.default_rng(7).normal(size=(5, 3, 2, 7)).astype("float32")
     assert resample_patches(kernel, (5, 3)) is kernel
     assert resample_patches(kernel, (4, 4)).dtype == "float32"
@@ -189,7 +189,7 @@ def test_patches_of_the_same_size_stay_and_the_type_is_kept():
     ("arguments", "message"),
     [(((0, 4),), "`new_size`"), (((4, 4), "google"), "`method`.*'bilinear', 'timm'")],
 )
-def test_patches_that_cannot_be_are_an_error(arguments, message):
+def test_an_invalid_patch_size_is_an_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         resample_patches(np.ones((5, 3, 2, 7)), *arguments)
 
@@ -199,7 +199,7 @@ def rgb():
     return np.random.default_rng(9).normal(size=(5, 2, 3, 7)).astype("float32")
 
 
-def test_one_channel_gives_what_three_equal_ones_gave(rgb):
+def test_one_channel_gives_the_output_of_three_equal_ones(rgb):
     image = np.random.default_rng(1).normal(size=(5, 2))
     expected = np.einsum("pq,pqcd->d", image, rgb)
     found = np.einsum("pq,pqcd->d", image, adapt_channels(rgb, 1))
@@ -207,7 +207,7 @@ def test_one_channel_gives_what_three_equal_ones_gave(rgb):
 
 
 @pytest.mark.parametrize(("channels", "sources"), [(2, [0, 1]), (5, [0, 1, 2, 0, 1])])
-def test_more_channels_repeat_the_three_scaled(rgb, channels, sources):
+def test_more_channels_repeat_the_three_rescaled(rgb, channels, sources):
     found = adapt_channels(rgb, channels)
     assert found.dtype == "float32"
     for channel, source in enumerate(sources):
@@ -215,7 +215,7 @@ def test_more_channels_repeat_the_three_scaled(rgb, channels, sources):
         np.testing.assert_allclose(found[:, :, channel], expected, rtol=1e-6)
 
 
-def test_three_channels_stay(rgb):
+def test_three_channels_are_unchanged(rgb):
     assert adapt_channels(rgb, 3) is rgb
 
 

@@ -38,7 +38,7 @@ def check_others_same(model, source, *changed):
             assert weight.tobytes() == expected[path].tobytes(), path
 
 
-def test_a_constructor_takes_what_is_open_from_the_file(viny, tiny_vit, tmp_path):
+def test_a_constructor_takes_the_settings_of_the_file(viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE, gelu="exact", layer_scale=0.1, register_tokens=2)
     path = timm(source, tmp_path)
     model = viny(weights=path, classifier_activation=None)
@@ -56,7 +56,7 @@ def test_scores_are_probabilities_as_in_keras_applications(viny, tiny_vit, tmp_p
     np.testing.assert_allclose(scores.sum(-1), 1, rtol=1e-5)
 
 
-def test_other_classes_begin_anew(viny, tiny_vit, tmp_path, caplog):
+def test_other_classes_get_a_new_classifier(viny, tiny_vit, tmp_path, caplog):
     source = tiny_vit(**SQUARE, representation_size=9)
     path = google(source, tmp_path)
     with caplog.at_level(logging.WARNING, "keras_vit"):
@@ -69,7 +69,7 @@ def test_other_classes_begin_anew(viny, tiny_vit, tmp_path, caplog):
     assert "dropped: " in caplog.text
 
 
-def test_the_files_own_number_of_classes_keeps_its_classifier(viny, tiny_vit, tmp_path):
+def test_the_same_number_of_classes_keeps_the_classifier(viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE, representation_size=9)
     model = viny(weights=google(source, tmp_path), classes=7)
     assert model.representation_size == 9
@@ -77,7 +77,7 @@ def test_the_files_own_number_of_classes_keeps_its_classifier(viny, tiny_vit, tm
 
 
 @pytest.mark.parametrize("pooling", [None, "avg", "token"])
-def test_without_the_top_there_are_features(pooling, viny, tiny_vit, tmp_path):
+def test_include_top_false_gives_features(pooling, viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE)
     path = google(source, tmp_path)
     model = viny(include_top=False, weights=path, pooling=pooling)
@@ -86,7 +86,7 @@ def test_without_the_top_there_are_features(pooling, viny, tiny_vit, tmp_path):
     assert model.output_shape == shape
 
 
-def test_resample_and_channels(viny, tiny_vit, tmp_path):
+def test_resample_and_channels_are_passed_on(viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE)
     path = google(source, tmp_path)
     models = {
@@ -108,19 +108,19 @@ def test_another_size_than_the_files_is_an_error(viny, tiny_vit, tmp_path):
         viny(weights=path)
 
 
-def test_weights_that_save_weights_wrote(viny, tiny_vit, tmp_path):
+def test_files_of_save_weights_are_loaded(viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE)
     source.save_weights(tmp_path / "own.weights.h5")
     model = viny(weights=tmp_path / "own.weights.h5", classes=7, input_shape=(8, 8, 3))
     check_others_same(model, source)
 
 
-def test_an_unknown_name_lists_those_that_there_are():
+def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"augreg_in21k_ft_in1k.*Received.*'augerg'"):
         keras_vit.ViTB16(weights="augerg")
 
 
-def test_a_file_alone_is_enough(tiny_vit, images, tmp_path):
+def test_a_file_determines_the_model(tiny_vit, images, tmp_path):
     kwargs = {"gelu": "tanh", "norm_epsilon": 1e-5}
     source = tiny_vit(**kwargs)
     config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "image_size": [22, 14]}
@@ -131,7 +131,7 @@ def test_a_file_alone_is_enough(tiny_vit, images, tmp_path):
     np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
 
 
-def test_a_bit_file_alone_is_enough(tmp_path):
+def test_a_bit_file_determines_the_model(tmp_path):
     source = ResNet(image_size=32, blocks=(1, 2), classes=7)
     path = write_npz(tmp_path / "bit.npz", bit(arrays_of(source)))
     model = ResNet.from_preset(path, image_size=64, classes=4)
@@ -175,7 +175,7 @@ def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
 
 
 @pytest.mark.parametrize("kwargs", LIVING)
-def test_another_size_resamples_positions_and_nothing_else(kwargs, tiny_vit):
+def test_another_image_size_resamples_only_the_positions(kwargs, tiny_vit):
     source = tiny_vit(**kwargs)
     size = (32, 64) if "resnet_blocks" in kwargs else (14, 26)
     model = keras_vit.with_image_size(source, size)
@@ -205,7 +205,7 @@ def resampled(path, array, old, new, prefix):
     return np.concatenate([array[:, :prefix], grid.reshape(1, new[0] * new[1], -1)], 1)
 
 
-def test_what_belongs_to_the_model_goes_along():
+def test_preprocessing_and_class_names_are_kept():
     preprocessing = keras_vit.ImagePreprocessing((22, 14))
     source = build_vit(preprocessing=preprocessing, class_names=list("abcdefg"))
     source.get_layer("encoder_block_0").trainable = False
@@ -217,7 +217,7 @@ def test_what_belongs_to_the_model_goes_along():
     assert frozen == ["encoder_block_0"]
 
 
-def test_the_new_model_is_a_model_of_its_own(tiny_vit):
+def test_the_new_model_shares_no_weights(tiny_vit):
     source = tiny_vit()
     before = arrays_of(source)
     model = keras_vit.with_image_size(source, source.image_size)
@@ -253,7 +253,7 @@ def test_a_classifier_around_a_model_is_refused(tiny_vit, tmp_path, call):
     assert [file.name for file in tmp_path.iterdir()] == ["in.npz"]
 
 
-def test_sizes_that_do_not_fit_are_errors(tiny_vit):
+def test_an_invalid_image_size_is_an_error(tiny_vit):
     with pytest.raises(ValueError, match="multiple of `patch_size`"):
         keras_vit.with_image_size(tiny_vit(), (23, 14))
     relative = tiny_vit(position_embedding="relative")

@@ -104,7 +104,7 @@ def test_a_file_is_downloaded_once_into_kerass_cache(server, home):
     assert [p.name for p in path.parent.iterdir()] == ["ViT.npz"]
 
 
-def test_files_of_the_same_name_stay_apart(server):
+def test_files_of_the_same_name_are_cached_apart(server):
     urls = [server.url, f"{server.url}?version=2", server.url.replace("a+b", "c")]
     assert len({fetch(url) for url in urls}) == 3
 
@@ -228,7 +228,7 @@ def test_without_an_answer_the_error_names_the_path_for_the_file(server, monkeyp
     check_it_says_what_to_do(server.url, "timed out")
 
 
-def test_a_path_stays(tmp_path):
+def test_a_path_is_returned_unchanged(tmp_path):
     assert fetch(tmp_path / "a.npz") == tmp_path / "a.npz"
     assert str(fetch("models/a.npz")) == "models/a.npz"
 

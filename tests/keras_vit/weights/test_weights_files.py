@@ -90,7 +90,7 @@ def check_same(found, arrays):
         assert found[name].tobytes() == array.tobytes()
 
 
-def test_arrays_come_out_as_they_went_in(path, arrays):
+def test_arrays_survive_a_round_trip(path, arrays):
     check_same(read(path), arrays)
 
 
@@ -144,7 +144,7 @@ def test_a_flipped_bit_is_found_by_the_checksum(kind, tmp_path):
         file.arrays["large"].verify()
 
 
-def test_an_npz_that_lost_entries_of_its_directory_is_an_error(tmp_path, arrays):
+def test_an_npz_with_a_damaged_directory_is_an_error(tmp_path, arrays):
     path = write(tmp_path / "weights.npz", arrays, "npz")
     data = bytearray(path.read_bytes())
     first = data.find(b"PK\1\2")
@@ -158,7 +158,7 @@ def test_an_npz_that_lost_entries_of_its_directory_is_an_error(tmp_path, arrays)
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("surplus", [-4, 4])
-def test_an_npz_whose_header_lies_is_an_error(compression, surplus, tmp_path):
+def test_an_npz_with_a_wrong_header_is_an_error(compression, surplus, tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(7, "float32"))
     content = (tmp_path / "a.npy").read_bytes() + bytes(4)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
@@ -167,7 +167,7 @@ def test_an_npz_whose_header_lies_is_an_error(compression, surplus, tmp_path):
         open_arrays(tmp_path / "a.npz")
 
 
-def test_an_npz_whose_array_would_end_behind_the_file_is_an_error(tmp_path):
+def test_an_npz_whose_array_exceeds_the_file_is_an_error(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(700, "float32"))
     content = (tmp_path / "a.npy").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
@@ -325,7 +325,7 @@ def test_an_array_in_two_shards_is_an_error(shards):
         ({"dtype": "F32", "shape": [3]}, "data_offsets"),
     ],
 )
-def test_a_safetensors_header_that_lies_is_an_error(entry, message, tmp_path):
+def test_a_wrong_safetensors_header_is_an_error(entry, message, tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors_bytes({"a": np.zeros(3, "float32")}, a=entry))
     with pytest.raises(WeightsFileError, match=message):
@@ -350,7 +350,7 @@ def test_the_safetensors_library_writes_what_is_read(tmp_path, arrays):
     check_same(read(tmp_path / "a.safetensors"), arrays)
 
 
-def test_hdf5_takes_no_array_from_another_file(tmp_path):
+def test_an_external_hdf5_dataset_is_refused(tmp_path):
     (tmp_path / "raw").write_bytes(bytes(12))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("a", (3,), "f4", external=[(tmp_path / "raw", 0, 12)])
@@ -358,7 +358,7 @@ def test_hdf5_takes_no_array_from_another_file(tmp_path):
         open_arrays(tmp_path / "a.h5")
 
 
-def test_hdf5_without_the_bytes_of_an_array_is_an_error(tmp_path):
+def test_a_truncated_hdf5_dataset_is_an_error(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("a", (3,), "f4")  # never written
     with pytest.raises(WeightsFileError, match="/a has 0 bytes"):

@@ -52,7 +52,7 @@ def check_round_trip(model, family, folder):
     return path
 
 
-def test_grids_that_are_not_square_survive_a_round_trip(tmp_path):
+def test_rectangular_grids_survive_a_round_trip(tmp_path):
     for grid in (*DECEPTIVE[::6], (1, 1), (1, 24), (23, 24)):
         model = make(grid)
         for family in ("google", "timm", "hugging_face"):
@@ -78,7 +78,7 @@ def test_files_that_we_write_record_their_grid(family, tmp_path):
 
 
 @pytest.mark.parametrize("write", ["google", "big_vision", "timm", "hugging_face"])
-def test_a_grid_that_nothing_states_must_be_given(write, tmp_path):
+def test_an_unknown_grid_must_be_given(write, tmp_path):
     head = {"pooling": "avg", "class_token": False} if write == "big_vision" else {}
     source, model = make((9, 16), **head), make((9, 16), **head)
     path = getattr(foreign_files, write)(source, tmp_path)
@@ -107,7 +107,7 @@ def test_ambiguous_square_grids_must_be_given(tmp_path):
     foreign_files.check_unmoved(model, arrays_of(source))
 
 
-def test_a_stated_grid_outranks_the_models_own(tmp_path):
+def test_the_grid_of_a_config_overrides_the_models(tmp_path):
     source = make((12, 12))
     config = {"num_heads": 3, "img_size": [24, 24]}
     path = foreign_files.timm(source, tmp_path, model_args=config)
@@ -115,7 +115,7 @@ def test_a_stated_grid_outranks_the_models_own(tmp_path):
     assert "grid (12, 12) to (9, 16)" in str(report)
 
 
-def test_a_published_file_is_of_square_images(monkeypatch, tmp_path, caplog):
+def test_a_published_file_has_a_square_grid(monkeypatch, tmp_path, caplog):
     source = keras_vit.VisionTransformer.from_variant("Ti/16", classes=None)
     path = foreign_files.google(source, tmp_path)
     monkeypatch.setattr("keras_vit.weights.building.fetch", lambda published: path)
@@ -129,7 +129,7 @@ def test_a_published_file_is_of_square_images(monkeypatch, tmp_path, caplog):
     foreign_files.check_unmoved(model, arrays_of(source))
 
 
-def test_numpy_reads_nothing_but_the_arrays(tmp_path):
+def test_numpy_reads_only_the_arrays(tmp_path):
     keras_vit.save_checkpoint(make((2, 3)), tmp_path / "m.npz")
     assert all("grid" not in name for name in np.load(tmp_path / "m.npz").files)
     with zipfile.ZipFile(tmp_path / "m.npz") as archive:

@@ -55,7 +55,7 @@ def timm_folder(model, folder, **preprocessing):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_read_is_written_again(family, tiny_vit, tmp_path):
+def test_a_preprocessing_config_survives_a_round_trip(family, tiny_vit, tmp_path):
     source = timm_folder(tiny_vit(**SQUARE), tmp_path, **TIMM_DEIT)
     model = from_preset(source)
     assert policy_of(model) == DEIT
@@ -90,7 +90,9 @@ def test_every_preprocessing_survives_a_round_trip(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["google", *FAMILIES])
-def test_what_a_format_cannot_say_is_warned_of(family, tiny_vit, tmp_path):
+def test_preprocessing_that_a_format_cannot_express_gives_a_warning(
+    family, tiny_vit, tmp_path
+):
     size = {"image_size": (22, 14), "gelu": "tanh"}
     policy = {**DEIT, "antialias": False, "interpolation": "lanczos5"}
     layer = ImagePreprocessing((22, 14), **policy)
@@ -115,7 +117,7 @@ def test_googles_statistics_need_no_warning(tiny_vit, tmp_path):
         keras_vit.save_checkpoint(model, tmp_path / "m.npz")
 
 
-def test_the_model_reads_what_the_other_project_feeds(tiny_vit, images, tmp_path):
+def test_preprocessed_images_are_those_of_the_other_project(tiny_vit, images, tmp_path):
     source = tiny_vit(**SQUARE)
     path = timm_folder(source, tmp_path, **TIMM_DEIT)
     pixels = np.random.default_rng(3).uniform(0, 255, (2, 14, 14, 3))

@@ -267,7 +267,7 @@ def test_a_big_vision_tower_fills_a_model_completely(
     assert (model.heads, model.image_size) == (SIZES[size][3], (16 * rows,) * 2)
 
 
-def test_big_vision_without_an_array_of_positions_has_waves(tmp_path):
+def test_big_vision_without_position_arrays_has_sine_positions(tmp_path):
     # gs://big_vision/vit_s16_i1k_90ep.npz (arXiv:2205.01580)
     arrays = big_vision(SIZES["S"], 16, 14, 1000)
     del arrays["pos_embedding"]

@@ -46,7 +46,7 @@ def test_a_row_can_be_found():
         assert repr(row).startswith(f"<{row.variant} {row.name!r}: ")
 
 
-def test_the_place_of_a_file_is_one_of_the_projects():
+def test_a_file_is_in_a_bucket_or_repository_of_its_project():
     for row in ROWS:
         url = urllib.parse.urlsplit(row.url)
         if url.scheme == "hf":
@@ -66,12 +66,12 @@ def test_a_published_name_determines_the_resolution():
             assert marked == (row.image_size != 224), row
 
 
-def test_no_file_and_no_name_is_there_twice():
+def test_files_and_names_are_unique():
     assert len({row.url for row in ROWS}) == len(ROWS)
     assert len({(row.variant, row.name) for row in ROWS}) == len(ROWS)
 
 
-def test_some_rows_are_as_published():
+def test_sampled_rows_equal_the_published_values():
     best = find_weights("R50+L/32", "augreg_recommended_in21k_ft_in1k@384")
     assert (best.top1, best.classes, best.classifier) == (85.99, 1000, "valid")
     original = find_weights("B/16", "orig_in21k")
@@ -81,7 +81,7 @@ def test_some_rows_are_as_published():
     assert "80.5 % (README" in repr(distilled)
 
 
-def test_what_is_not_published_is_an_error_with_the_choices():
+def test_an_unpublished_variant_is_an_error_with_the_choices():
     with pytest.raises(ValueError, match=r"one of 'Ti/16'.*'R50x1'.*variant='X/16'"):
         list_weights("X/16")
     with pytest.raises(ValueError, match=r"one of 'sam_in1k', .* for S/16, or a path"):

@@ -52,7 +52,7 @@ def test_own_weights_of_another_model_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["timm", "hugging_face"])
-def test_names_of_classes_come_back(family, tmp_path):
+def test_class_names_survive_a_round_trip(family, tmp_path):
     pytest.importorskip("safetensors")
     names = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
     model = keras_vit.VisionTransformer(**TINY, gelu="exact", class_names=names)
@@ -84,7 +84,7 @@ def test_converting_a_file_into_itself_is_refused(tmp_path, capsys):
         assert copy.entries.keys() == file.entries.keys()
 
 
-def test_a_model_of_another_width_is_one_line(tmp_path):
+def test_a_model_of_another_width_is_refused_in_one_line(tmp_path):
     model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
     other = keras_vit.VisionTransformer(**{**TINY, "image_size": 14, "width": 20})
@@ -93,7 +93,7 @@ def test_a_model_of_another_width_is_one_line(tmp_path):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_report_says_what_happened_to_many_weights_in_one_line():
+def test_the_report_summarises_many_weights_in_one_line():
     paths = [f"encoder_block_{i}/norm1/gamma" for i in range(50)]
     report = LoadReport(
         "x.npz", "google", adapted=dict.fromkeys(paths, "from bfloat16")
@@ -102,7 +102,7 @@ def test_the_report_says_what_happened_to_many_weights_in_one_line():
     assert len(str(report).splitlines()) == 3
 
 
-def test_a_file_without_classifier_or_model_without_one_says_which_policy(tmp_path):
+def test_a_missing_classifier_needs_a_policy(tmp_path):
     keras.utils.set_random_seed(1)
     scores = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
     features = keras_vit.VisionTransformer(
@@ -116,7 +116,7 @@ def test_a_file_without_classifier_or_model_without_one_says_which_policy(tmp_pa
         keras_vit.load_checkpoint(scores, tmp_path / "features.npz")
 
 
-def test_an_image_size_may_be_numpys(tmp_path):
+def test_an_image_size_may_be_a_numpy_integer(tmp_path):
     model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
     larger = keras_vit.with_image_size(model, np.int64(28))
     assert larger.image_size == (28, 28)
