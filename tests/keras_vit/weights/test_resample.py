@@ -140,7 +140,7 @@ def test_the_dtype_is_kept(dtype):
         (((5, 3), (7, 2), 1, "nearest"), "`method` must be one of 'google'"),
     ],
 )
-def test_a_wrong_number_of_positions_is_an_error(arguments, message):
+def test_invalid_arguments_are_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
         resample_positions(embedding((5, 3), 1), *arguments)
 

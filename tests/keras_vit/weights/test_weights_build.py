@@ -205,7 +205,7 @@ def resampled(path, array, old, new, prefix):
     return np.concatenate([array[:, :prefix], grid.reshape(1, new[0] * new[1], -1)], 1)
 
 
-def test_preprocessing_and_class_names_are_kept():
+def test_preprocessing_class_names_and_frozen_layers_are_kept():
     preprocessing = keras_vit.ImagePreprocessing((22, 14))
     source = build_vit(preprocessing=preprocessing, class_names=list("abcdefg"))
     source.get_layer("encoder_block_0").trainable = False
