@@ -79,6 +79,8 @@ class ServingGraph:
         self.activation = keras.activations.get(
             model.classifier_activation or "softmax"
         )
+        # One graph for all signatures with an input of the same name.
+        self.decode = tf.function(self._decode)
         self.backbone = make_backbone(model, options.precision)
         self.run: Callable[[tf.Tensor], Tensors] = self.backbone
         if options.batching == "graph":
@@ -149,7 +151,7 @@ class ServingGraph:
             "seen_bytes": tf.io.encode_png(images),
         }
 
-    def decode(self, files: tf.Tensor, name: str) -> tf.Tensor:
+    def _decode(self, files: tf.Tensor, name: str) -> tf.Tensor:
         """Decode files [B] of the named input to uint8 images [B, H, W, C]."""
         options = self.options
         files = checked_batch(files, name, [], options.max_images)

@@ -127,6 +127,15 @@ def test_digits_are_shuffled_before_they_are_sliced():
     assert np.bincount(parts.train.labels).min() > 60
 
 
+def test_a_share_depends_on_the_split_seed_alone():
+    first, again, other = (
+        load_splits(DataConfig("digits", validation=0.1, split_seed=seed), 1)
+        for seed in (0, 0, 1)
+    )
+    assert first.validation.names == again.validation.names
+    assert first.validation.names != other.validation.names
+
+
 def test_a_share_and_a_slice_can_be_combined():
     splits = load_splits(
         DataConfig("digits", train="train[:1000]", validation=0.1, test="train[1000:]"),
