@@ -71,6 +71,12 @@ def run(command, target, *arguments):
     )
 
 
+def test_versions_are_folders_named_by_an_ascii_number(tmp_path):
+    for name in ("1", "02", "٣", "²", "-4", "5.0", str(2**63), "6.tmp"):
+        (tmp_path / name).mkdir()
+    assert versions(tmp_path) == [1, 2]
+
+
 def test_list_of_a_folder_without_versions(target, capsys):
     assert main(["list", str(target.folder)]) == 0
     assert capsys.readouterr().out == f"no versions in {target.folder}\n"

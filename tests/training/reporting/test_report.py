@@ -3,9 +3,11 @@
 import dataclasses
 import math
 import shlex
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import yaml
 from etils import epath
 from PIL import Image
@@ -263,6 +265,27 @@ def test_long_names_keep_both_ends():
     assert long.startswith("Cymb")
     assert long.endswith("alba")
     assert pictures._shorten("daisy") == "daisy"
+
+
+def test_the_most_confident_mistakes_come_first(tmp_path, monkeypatch):
+    shares = np.array([0.4, 0.1, 0.3, 0.2])  # of the right class, the first of two
+    scores = Evaluation(
+        ("a", "b"), np.zeros(4, int), np.stack([shares, 1 - shares], axis=1)
+    )
+    split = types.SimpleNamespace(
+        read=lambda index: tf.fill([8, 8, 1], tf.cast(index, tf.uint8))
+    )
+    drawn, mosaic = [], pictures._mosaic
+    monkeypatch.setattr(
+        pictures, "_mosaic", lambda *given: drawn.append(given) or mosaic(*given)
+    )
+    path = tmp_path / "misclassified.png"
+    pictures.draw_misclassified(scores, split, ImagePreprocessing(8), path)
+    [(images, captions)] = drawn
+    assert [image[0, 0, 0] for image in images] == [1, 3, 2, 0]
+    for caption, share in zip(captions, ("90%", "80%", "70%", "60%"), strict=True):
+        assert share in caption
+    assert path.exists()
 
 
 def test_a_perfect_model_has_a_picture_too(tmp_path):
