@@ -57,7 +57,10 @@ class Backbone(tf.Module):
 
         pixel_values = tf.TensorSpec(network.input_shape, tf.float32, "pixel_values")
         return tf.function(
-            call, input_signature=[pixel_values], experimental_attributes=NOT_INLINED
+            call,
+            input_signature=[pixel_values],
+            autograph=False,
+            experimental_attributes=NOT_INLINED,
         )
 
 

@@ -30,7 +30,9 @@ def batched(
     Returns:
         A function of the same form, for graph code.
     """
-    computation = tf.function(function, input_signature=[rows]).get_concrete_function()
+    computation = tf.function(
+        function, input_signature=[rows], autograph=False
+    ).get_concrete_function()
     outputs = computation.structured_outputs
     # Queues are shared by name within a process: a fixed name would mix the rows of
     # different models.

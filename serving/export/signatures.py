@@ -80,7 +80,7 @@ class ServingGraph:
             model.classifier_activation or "softmax"
         )
         # One graph for all signatures with an input of the same name.
-        self.decode = tf.function(self._decode)
+        self.decode = tf.function(self._decode, autograph=False)
         self.backbone = make_backbone(model, options.precision)
         self.run: Callable[[tf.Tensor], Tensors] = self.backbone
         if options.batching == "graph":
@@ -100,7 +100,9 @@ class ServingGraph:
             "attention": of_files,
         }
         return {
-            name: tf.function(getattr(self, name), input_signature=[inputs[name]])
+            name: tf.function(
+                getattr(self, name), input_signature=[inputs[name]], autograph=False
+            )
             for name in signature_names(self.model)
         }
 

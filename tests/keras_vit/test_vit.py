@@ -291,9 +291,8 @@ def test_a_clone_and_a_new_top_work_as_with_any_functional_model(
     np.testing.assert_array_equal(numpy(loaded(images())), numpy(extended(images())))
 
 
-@pytest.mark.parametrize(
-    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_fit_runs_in_half_precision_with_weights_in_float32(policy):
     model = small(dtype=policy, dropout=0.1, stochastic_depth=0.1)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

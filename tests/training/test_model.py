@@ -64,34 +64,6 @@ def built(name):
     return randomise(build_model(CONFIGS[name], NAMES))
 
 
-def test_the_files_open_where_only_the_library_is_imported(tmp_path):
-    names = ["vit", "cnn"]
-    for name in names:
-        model = built(name)
-        model.save(tmp_path / f"{name}.keras")
-        np.save(tmp_path / f"{name}.npy", pixels(model))
-    code = (
-        "import sys, keras, keras_vit, numpy as np\n"
-        f"for name in {names}:\n"
-        "    model = keras.models.load_model(f'{name}.keras')\n"
-        "    images = np.load(f'{name}.npy')\n"
-        "    np.save(f'{name}_logits.npy', model(images))\n"
-        "    print(model.class_names[1], model.preprocessing.image_size,\n"
-        "          model.channels, 'training' in sys.modules)\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    printed = result.stdout.splitlines()
-    assert len(printed) == len(names), result.stderr
-    for line, name in zip(printed, names, strict=True):
-        images = pixels(built(name))
-        assert line == f"bee {images.shape[1:3]} {images.shape[-1]} False"
-        logits = np.load(tmp_path / f"{name}_logits.npy")
-        np.testing.assert_allclose(logits, scores_of(built(name), images), rtol=1e-5)
-        assert np.abs(logits).max() > 1e-3
-
-
 def test_a_convolutional_network_predicts(tmp_path):
     built("cnn").save(tmp_path / "best.keras")
     model = load_model(tmp_path / "best.keras")

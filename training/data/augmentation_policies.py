@@ -4,8 +4,6 @@ All are pure functions of an image and a seed. Of several operations only the ch
 is computed.
 """
 
-from collections.abc import Callable, Sequence
-
 import tensorflow as tf
 
 from ..recipe import AugmentationConfig
@@ -81,23 +79,32 @@ def randaugment(
         )
         magnitudes = tf.unstack(tf.clip_by_value(changed, 0.0, STRONGEST))
     for row, level in zip(tf.unstack(numbers), magnitudes, strict=True):
-        image = _one_of(list(OPERATIONS.values()), row, image, level)
+        choice = tf.cast(row[0] * len(OPERATIONS), tf.int32)
+        image = _operation(image, choice, tf.convert_to_tensor(level), row)
     return image
 
 
-def _one_of(
-    operations: Sequence[Callable[..., tf.Tensor]], numbers: tf.Tensor, image, level
-) -> tf.Tensor:
-    """Apply the operation chosen by the first of four random numbers in [0, 1)."""
-    choice = tf.cast(numbers[0] * len(operations), tf.int32)
+@tf.function(autograph=False)
+def _operation(image: tf.Tensor, choice: tf.Tensor, level, numbers) -> tf.Tensor:
+    """Apply one of `OPERATIONS`, or none if `choice` is their number.
+
+    A graph of its own for each size of image: every operation takes a tenth of a second
+    to trace.
+
+    Args:
+        image: uint8 [H, W, 3].
+        choice: Index of the operation.
+        level: Its magnitude, 0 to 30.
+        numbers: Four random numbers in [0, 1), of which the first is not used.
+    """
     sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
     branches = [
         lambda operation=operation: tf.ensure_shape(
             operation(image, level, sign, numbers[2:]), image.shape
         )
-        for operation in operations
+        for operation in OPERATIONS.values()
     ]
-    return tf.switch_case(choice, branches)
+    return tf.switch_case(choice, [*branches, lambda: image])
 
 
 def autoaugment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -111,28 +118,20 @@ def autoaugment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         seed: Integer [2].
     """
     policy = official().AutoAugment.policy_reduced_imagenet()
+    names = list(OPERATIONS)
+    table = [
+        [(names.index(name), probability, level) for name, probability, level in pair]
+        for pair in policy
+    ]
     numbers = tf.random.stateless_uniform([1 + 2 * 4], seed)
-    choice = tf.cast(numbers[0] * len(policy), tf.int32)
-    rows = tf.unstack(tf.reshape(numbers[1:], [2, 4]))
-
-    def apply(pair):
-        changed = image
-        for (name, probability, level), row in zip(pair, rows, strict=True):
-            changed = _apply_maybe(OPERATIONS[name], probability, changed, level, row)
-        return changed
-
-    return tf.switch_case(choice, [lambda pair=pair: apply(pair) for pair in policy])
-
-
-def _apply_maybe(operation, probability: float, image, level: float, numbers):
-    sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
-    return tf.cond(
-        numbers[0] < probability,
-        lambda: tf.ensure_shape(
-            operation(image, float(level), sign, numbers[2:]), image.shape
-        ),
-        lambda: image,
-    )
+    pair = tf.constant(table, tf.float32)[tf.cast(numbers[0] * len(table), tf.int32)]
+    rows = tf.reshape(numbers[1:], [2, 4])
+    for (index, probability, level), row in zip(
+        (tf.unstack(each) for each in tf.unstack(pair)), tf.unstack(rows), strict=True
+    ):
+        choice = tf.where(row[0] < probability, index, len(names))
+        image = _operation(image, tf.cast(choice, tf.int32), level, row)
+    return image
 
 
 def three_augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

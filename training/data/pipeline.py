@@ -121,6 +121,7 @@ def example_order(
     positions = _positions(recipe, shard)
     steps = steps_per_epoch(split, recipe.batch_size)
 
+    @tf.autograph.experimental.do_not_convert
     def examples(step):
         return _examples(step, positions, len(split), steps, recipe)
 
@@ -163,7 +164,12 @@ def _examples(
 
 
 def parallel(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
-    """Apply a function to several elements in parallel, keeping their order."""
+    """Apply a function to several elements in parallel, keeping their order.
+
+    It must have no Python control flow that depends on tensors: AutoGraph, whose
+    conversion takes longer than all the rest of tracing, is off.
+    """
+    function = tf.autograph.experimental.do_not_convert(function)
     return dataset.map(
         function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
@@ -179,6 +185,7 @@ def _mixed(
         lambda images, labels, seeds: mix_pair(images, labels, seeds, config),
     )
 
+    @tf.autograph.experimental.do_not_convert
     def joined(*pairs):
         return tuple(tf.reshape(pair, [size, *pair.shape[2:]]) for pair in pairs)
 

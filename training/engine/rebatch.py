@@ -42,7 +42,8 @@ def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool
         return x
     size = size or len(next(iter(x))[1])
     size = -(-size // parts) * parts
-    return x.map(lambda *batch: pad(batch, size), num_parallel_calls=tf.data.AUTOTUNE)
+    padded = tf.autograph.experimental.do_not_convert(lambda *batch: pad(batch, size))
+    return x.map(padded, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def pad(batch, size: int):

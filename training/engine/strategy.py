@@ -118,7 +118,7 @@ def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
     if worker_count(strategy) == 1:
         return [number]
 
-    @tf.function
+    @tf.function(autograph=False)
     def gathered():
         own = strategy.run(lambda: tf.constant([number], tf.int64))
         return strategy.gather(own, axis=0)

@@ -418,11 +418,11 @@ def test_no_image_fails_if_half_of_the_requests_are_refused(connect, fake, monke
 )
 def test_retries_end_at_the_deadline(connect, fake, refusal, batch_size):
     fake.answers = [refusal]
-    client = connect(timeout=1.0)
+    client = connect(timeout=0.5)
     start = time.monotonic()
     many = client.classify_many([b"1"] * 3, batch_size=batch_size, concurrency=3)
     errors = [error for _, error in many]
-    assert time.monotonic() - start > 0.8
+    assert time.monotonic() - start > 0.4
     assert [refusal.words in str(error) for error in errors] == [True] * 3
     assert 3 / batch_size < len(fake.calls) <= 3 / batch_size * 12
 

@@ -176,6 +176,7 @@ def test_bfloat16_is_close_and_returns_float32(tiny_vit, answer, form):
     assert {value.dtype.name for value in values.values()} == {"float32"}
 
 
+@pytest.mark.slow
 def test_bfloat16_weights_take_half_the_bytes(tiny_vit, answer, tmp_path):
     model, images = randomised(tiny_vit(width=60, depth=4))
     sizes = {}
@@ -227,12 +228,9 @@ AROUND |= {"StridedSlice", "Softmax", "_MklSoftmax", "BatchFunction", "Const"}
 AROUND |= {"PartitionedCall", "StatefulPartitionedCall", "NoOp", "_Arg", "_Retval"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("batching", "precision"),
-    [
-        ("graph", "float32"),
-        pytest.param("none", "bfloat16", marks=pytest.mark.slow),
-    ],
+    ("batching", "precision"), [("graph", "float32"), ("none", "bfloat16")]
 )
 def test_an_export_runs_no_more_operations_than_the_backbone(
     tiny_vit, answer, tmp_path, batching, precision

@@ -389,12 +389,9 @@ def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
-@pytest.mark.parametrize("number", [28, 13])
-def test_a_disk_error_publishes_nothing(
-    model, tmp_path, monkeypatch, unverified, number
-):
+def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified):
     def fail(*_):
-        raise OSError(number, "the disk says no")
+        raise OSError(28, "the disk says no")
 
     monkeypatch.setattr("serving.rollout.versions.fsync", fail)
     with pytest.raises(CommandError, match="cannot be written: .*the disk says no"):

@@ -111,8 +111,9 @@ def test_the_model_distinguishes_the_files(everywhere):
     assert apart.min() > 1e-5
 
 
-@pytest.mark.parametrize("transport", ["REST", "gRPC"])
-@pytest.mark.parametrize("damage", ["no image", "truncated"])
+@pytest.mark.parametrize(
+    ("transport", "damage"), [("REST", "no image"), ("gRPC", "truncated")]
+)
 def test_one_bad_image_in_32_concurrent_requests_fails_alone(
     everywhere, transport, damage
 ):

@@ -132,6 +132,7 @@ def test_a_server_loads_a_version_with_its_records(exported):
     assert len(logs(exported)) == 2 * len(manifest.signature_specs(exported))
 
 
+@pytest.mark.slow
 def test_verification_runs_every_record(exported):
     ran = []
 

@@ -189,6 +189,7 @@ def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(base_path
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_sigterm_lets_running_calls_finish(base_path):
     process, channel = started(base_path)
     with channel:

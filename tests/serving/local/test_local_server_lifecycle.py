@@ -377,7 +377,9 @@ def test_the_command_reports_mistakes_in_one_line(flag, status, text):
     assert text in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_the_command_prints_its_addresses_and_stops_on_a_signal(publish, number):
     process = run("--model_name=m", f"--model_base_path={publish(1)}")
     line = process.stdout.readline()

@@ -216,6 +216,7 @@ np.testing.assert_allclose(slots[place], average, atol=1e-6)
 """
 
 
+@pytest.mark.slow
 def test_adam_is_the_same_on_jax():
     pytest.importorskip("jax")
     file = pathlib.Path(__file__)
