@@ -155,6 +155,7 @@ class TensorFlowTrainer(Trainer):
         if self.train_function is not None and not force:
             return
         strategy = self.distribute_strategy
+        several = self.steps_per_execution > 1
 
         @tf.autograph.experimental.do_not_convert
         def step(batch, stop):
@@ -163,10 +164,13 @@ class TensorFlowTrainer(Trainer):
 
         @tf.function(reduce_retracing=True)
         def execute(iterator, steps, stop):
-            for _ in tf.range(steps - 1):
-                step(next(iterator), stop)
-            norm, stop = step(next(iterator), stop)
-            return {**self.get_metrics_result(), "gradient_norm": norm}, stop
+            if several:
+                norm, stopping = tf.constant(0.0), stop
+                for _ in tf.range(steps):
+                    norm, stopping = step(next(iterator), stop)
+            else:
+                norm, stopping = step(next(iterator), stop)
+            return {**self.get_metrics_result(), "gradient_norm": norm}, stopping
 
         @tf.function(reduce_retracing=True, autograph=False)
         def execute_on(batch, stop):
