@@ -31,6 +31,8 @@ IGNORED = shutil.ignore_patterns(
     "__pycache__",
     ".*_cache",
     ".hypothesis",
+    "_build",
+    "generated",
 )
 CODE = """
 import keras, keras_vit, numpy as np
