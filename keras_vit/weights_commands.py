@@ -16,6 +16,7 @@ from keras_vit.base import ImageModel
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
+from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.preprocessing_configs import stated_preprocessing
@@ -119,16 +120,15 @@ def _read(arguments: argparse.Namespace):
         if getattr(arguments, key) is not None
     }
     if not arguments.source.endswith(".keras"):
-        path = fetch(arguments.source)
-        with open_checkpoint(path) as checkpoint:
+        with open_checkpoint(fetch(arguments.source)) as checkpoint:
             architecture = FAMILIES[checkpoint.family].model
-        model_class: Any = {"vit": VisionTransformer, "resnet": ResNet}[architecture]
-        return model_class.from_preset(
-            path,
-            resample=arguments.resample,
-            grid=arguments.grid,
-            **chosen,
-        )
+            return build_open_checkpoint(
+                {"vit": VisionTransformer, "resnet": ResNet}[architecture],
+                checkpoint,
+                chosen,
+                arguments.resample,
+                arguments.grid,
+            )
     if chosen or arguments.grid:
         raise ValueError(
             "--heads, --image_size and --grid are for checkpoints of others. "

@@ -147,7 +147,9 @@ def run(*words, **environment):
     )
 
 
-@pytest.mark.parametrize("backend", ["torch", "tensroflow"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("torch", marks=pytest.mark.slow), "tensroflow"]
+)
 def test_any_other_backend_is_refused_at_import(backend):
     """Whether its package is installed or not."""
     result = run("-c", "import keras_vit", KERAS_BACKEND=backend)

@@ -6,6 +6,7 @@ names; see `recipes`.
 
 import ast
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import re
@@ -493,9 +494,16 @@ def load_recipe(path: Path) -> Recipe:
 
 def parse_recipe(text: str, origin: str) -> Recipe:
     """Parse a recipe from YAML; errors name its origin."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe)
+    parser = _recipe_parser()
     try:
         return Recipe(**vars(parser.instantiate(parser.parse_string(text))))
     except (ArgumentError, TypeError) as error:
         raise RecipeError(f"{origin}: {' '.join(str(error).split())}") from None
+
+
+@functools.cache
+def _recipe_parser() -> jsonargparse.ArgumentParser:
+    """Made once: that takes three times as long as parsing a recipe."""
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Recipe)
+    return parser

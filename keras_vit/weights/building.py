@@ -98,6 +98,18 @@ def build_preset(
         return _build(model_class, checkpoint, file, arguments, resample, grid)
 
 
+def build_open_checkpoint(
+    model_class: Any,
+    checkpoint: Checkpoint,
+    arguments: dict[str, Any],
+    resample: str = "google",
+    grid: tuple[int, int] | None = None,
+):
+    """`build_preset`, of a file that is open."""
+    file = _stated(checkpoint, grid)
+    return _build(model_class, checkpoint, file, arguments, resample, grid)
+
+
 def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
     """Load a model from a `.keras` file and replace some of its arguments."""
     model = keras.saving.load_model(path, compile=False)

@@ -1,4 +1,4 @@
-"""The project's recipes, each parsed once: that takes a tenth of a second."""
+"""The project's recipes, each parsed once."""
 
 import functools
 

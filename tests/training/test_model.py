@@ -338,7 +338,18 @@ def raw(images, own):
     return images if own.reads_raw_pixels else (images - 127.5) / 127.5
 
 
-@pytest.mark.parametrize(("model_class", "arguments"), OWN.values(), ids=OWN)
+QUICK = ("avg", "map", "without pooling", "hybrid", "wide")
+
+
+@pytest.mark.parametrize(
+    ("model_class", "arguments"),
+    [
+        pytest.param(
+            *case, id=name, marks=() if name.endswith(QUICK) else pytest.mark.slow
+        )
+        for name, case in OWN.items()
+    ],
+)
 def test_a_run_can_fine_tune_any_of_our_models(model_class, arguments, tmp_path):
     path = tmp_path / "best.keras"
     own = own_model(model_class, arguments, path)

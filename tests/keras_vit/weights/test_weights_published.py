@@ -110,6 +110,8 @@ ROWS = [
     ("R50_L_32-384", None, 329_092_136, 551, "L", 1, 12, 1000, False, "R50"),
 ]
 FILES = [Published(*row) for row in ROWS]
+# The first file of each architecture; `make test-all` takes all.
+FIRST = {(row.size, row.patch, row.stem): row for row in reversed(FILES)}.values()
 # Parameters with 1,000 classes as timm counts them (resnetv2_50x1_bit and so on).
 BITS = {
     "R50x1": (UNITS["R50"], 1, 25_549_352),
@@ -167,7 +169,13 @@ def test_sparse_files_are_numpys_own(tmp_path):
     assert (tmp_path / "sparse.npz").read_bytes() == expected
 
 
-@pytest.fixture(scope="module", params=FILES, ids=lambda row: row.name)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(row, id=row.name, marks=() if row in FIRST else pytest.mark.slow)
+        for row in FILES
+    ],
+)
 def published(request, tmp_path_factory):
     """A row of the table, and its file."""
     path = tmp_path_factory.mktemp("published") / "weights.npz"
@@ -208,7 +216,7 @@ def test_a_published_file_fills_the_official_architecture_completely(published):
     assert (model.pooling, model.gelu, model.norm_epsilon) == ("token", "tanh", 1e-6)
 
 
-@pytest.mark.parametrize("classes", [1000, 21843])
+@pytest.mark.parametrize("classes", [1000, pytest.param(21843, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BITS)
 def test_a_bit_file_fills_its_resnet_completely(name, classes, tmp_path):
     units, factor, count = BITS[name]

@@ -124,7 +124,17 @@ def session_run(folder, images, name="f"):
     return values, collections.Counter(label.partition("(")[0] for label in labels)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "token",
+        pytest.param("gap", marks=pytest.mark.slow),
+        "map",
+        pytest.param("relative", marks=pytest.mark.slow),
+        "axial",
+        pytest.param("rounded", marks=pytest.mark.slow),
+    ],
+)
 def test_a_vision_transformer_answers_by_the_equations(tiny_vit, answer, form):
     model, images = randomised(tiny_vit(**FORMS[form]))
     values, _ = answer(make_backbone(model), images)
@@ -146,8 +156,9 @@ def test_a_resnet_answers_by_the_equations_and_is_not_changed(answer):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("inner", ["net", "vit"])
+@pytest.mark.parametrize(
+    ("inner", "precision"), [("net", "bfloat16"), ("vit", "float32")]
+)
 def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precision):
     backbone = convolutional() if inner == "net" else tiny_vit(classes=None)
     model, images = randomised(around(backbone, classifier_activation="softmax"))
@@ -166,7 +177,10 @@ def test_preprocessing_is_left_to_the_caller(tiny_vit, answer):
     np.testing.assert_allclose(values["logits"], model(images), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["token", "gap", "map"])
+@pytest.mark.parametrize(
+    "form",
+    ["map", *(pytest.param(form, marks=pytest.mark.slow) for form in ("token", "gap"))],
+)
 def test_bfloat16_is_close_and_returns_float32(tiny_vit, answer, form):
     model, images = randomised(tiny_vit(**FORMS[form]))
     values, _ = answer(make_backbone(model, "bfloat16"), images)
@@ -189,7 +203,9 @@ def test_bfloat16_weights_take_half_the_bytes(tiny_vit, answer, tmp_path):
     assert sizes["bfloat16"] < 0.55 * sizes["float32"]
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 def test_standardised_kernels_are_precomputed(answer, precision):
     model, images = randomised(keras_vit.ResNet(**BIT))
     backbone = make_backbone(model, precision)
@@ -208,7 +224,7 @@ def test_standardised_kernels_are_precomputed(answer, precision):
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("bfloat16", marks=BFLOAT16_KERNELS)]
 )
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("batched", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_layers_are_fused_inside_a_batching_operation(
     tiny_vit, answer, batched, precision
 ):

@@ -160,12 +160,11 @@ def test_levels_may_be_tensors_in_a_pipeline(picture, name):
     def changed(level):
         return OPERATIONS[name](tf.constant(picture), level, 1.0, tf.fill([2], 0.3))
 
-    for level in (0.0, 7.0, 30.0):
-        dataset = tf.data.Dataset.from_tensors(level).map(changed)
-        result = next(dataset.as_numpy_iterator())
-        np.testing.assert_array_equal(
-            result, apply(name, picture, level, 1.0, [0.3] * 2)
-        )
+    levels = [0.0, 7.0, 30.0]
+    results = tf.data.Dataset.from_tensor_slices(levels).map(changed)
+    for level, result in zip(levels, results.as_numpy_iterator(), strict=True):
+        expected = apply(name, picture, level, 1.0, [0.3] * 2)
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
