@@ -19,7 +19,7 @@ from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
-from keras_vit.weights.preprocessing_configs import stated_preprocessing
+from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 from keras_vit.weights.presets import fetch, list_weights
 from keras_vit.weights.reading import refusing
 from keras_vit.weights.resampling import RESIZES
@@ -47,18 +47,17 @@ def add_list(commands: Any) -> None:
 def _list(arguments: argparse.Namespace) -> None:
     table = Table(
         box=rich.box.SIMPLE_HEAD,
-        caption='from_preset("VARIANT:NAME"), or weights="NAME" in a constructor. '
+        caption="from_preset(PRESET), or weights= with what follows the colon. "
         "top-1: published accuracy on ImageNet in percent, and who measured it. "
         "zeros: the authors set the classifier to zero.",
     )
-    for heading in ("variant", "name", "classes", "pixels", "MiB", "top-1", "source"):
-        left = heading in ("variant", "name", "source")
+    for heading in ("preset", "classes", "pixels", "MiB", "top-1", "source"):
+        left = heading in ("preset", "source")
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in list_weights(arguments.variant):
         classes = f"{row.classes:,}" if row.classes else "none"
         table.add_row(
-            row.variant,
-            row.name,
+            f"{row.variant}:{row.name}",
             f"{classes} zeros" if row.classifier == "zeros" else classes,
             str(row.image_size),
             f"{row.bytes / 2**20:,.0f}",
@@ -151,7 +150,7 @@ def print_file(source: str) -> None:
     with open_checkpoint(fetch(source)) as checkpoint:
         arguments = model_arguments(checkpoint)
         facts = _facts(checkpoint, arguments)
-        for key, value in (stated_preprocessing(checkpoint) or {}).items():
+        for key, value in (preprocessing_arguments(checkpoint) or {}).items():
             facts[key] = str(value)
         table = Table(title=source, show_header=False)
         for key, value in facts.items():
@@ -160,13 +159,13 @@ def print_file(source: str) -> None:
 
 
 def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
-    stored = {entry.name: entry.stored for entry in checkpoint.entries.values()}
-    parameters = sum(int(np.prod(array.shape)) for array in stored.values())
+    arrays = {entry.name: entry.array for entry in checkpoint.entries.values()}
+    parameters = sum(int(np.prod(array.shape)) for array in arrays.values())
     family = FAMILIES[checkpoint.family]
     facts = {
         "family": f"{family.title}, {checkpoint.file.format}",
         "model": _variant(arguments),
-        "arrays": f"{len(stored)} of the model, {parameters:,} parameters",
+        "arrays": f"{len(arrays)} of the model, {parameters:,} parameters",
         "classifier": _classifier(checkpoint, arguments),
     }
     if "image_size" in arguments:

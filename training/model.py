@@ -199,13 +199,13 @@ def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, 
     """
     own = _own_model(config, model_class)
     # The loss reads logits; the data are pixels from 0 to 255.
-    stated: dict[str, Any] = {
+    changes: dict[str, Any] = {
         "classifier_activation": None,
         "include_preprocessing": True,
     }
     if config.variant is not None:
-        stated |= model_class.variant_arguments(config.variant)
-    model = rebuild(own, **stated | arguments)
+        changes |= model_class.variant_arguments(config.variant)
+    model = rebuild(own, **changes | arguments)
     for layer in model.layers:  # what is frozen the recipe says, not the file
         layer.trainable = True
     return model

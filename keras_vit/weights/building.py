@@ -26,7 +26,7 @@ from keras_vit.weights.config import differences, model_arguments
 from keras_vit.weights.loading import load_open_checkpoint
 from keras_vit.weights.preprocessing_configs import (
     MINUS_ONE_TO_ONE,
-    stated_preprocessing,
+    preprocessing_arguments,
 )
 from keras_vit.weights.presets import fetch, find_weights
 from keras_vit.weights.reading import open_arrays
@@ -86,7 +86,7 @@ def build_preset(
                 f"The checkpoint must be one of a {model_class.__name__}. Received: "
                 f"{str(path)!r} of another architecture ({family.title})"
             )
-        file = _stated(checkpoint, grid)
+        file = _file_arguments(checkpoint, grid)
         if published is not None and "patch_size" in file and "grid" not in file:
             # The images of every published file are square.
             grid = _grid(file)
@@ -106,7 +106,7 @@ def build_open_checkpoint(
     grid: tuple[int, int] | None = None,
 ):
     """`build_preset`, of a file that is open."""
-    file = _stated(checkpoint, grid)
+    file = _file_arguments(checkpoint, grid)
     return _build(model_class, checkpoint, file, arguments, resample, grid)
 
 
@@ -121,9 +121,9 @@ def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
     return rebuild(model, resample, **arguments) if arguments else model
 
 
-def _stated(checkpoint: Checkpoint, grid) -> dict[str, Any]:
+def _file_arguments(checkpoint: Checkpoint, grid) -> dict[str, Any]:
     """Model arguments of a checkpoint, `preprocessing` as arguments of the layer."""
-    policy = stated_preprocessing(checkpoint)
+    policy = preprocessing_arguments(checkpoint)
     if policy is None and checkpoint.family in MINUS_ONE_TO_ONE:
         policy = {}
     return {**model_arguments(checkpoint, grid), "preprocessing": policy}
@@ -201,30 +201,31 @@ def _build(model_class, checkpoint, file, arguments, resample, grid):
     return model
 
 
-def _preprocessing(path, stated, arguments, chosen) -> dict[str, Any]:
+def _preprocessing(path, described, arguments, chosen) -> dict[str, Any]:
     """Choose `preprocessing` and `include_preprocessing`: the caller's or the config's.
 
     Args:
         path: Of the checkpoint.
-        stated: What is stated beside it, as arguments of the layer, or None.
+        described: What a config beside it says, as arguments of the layer, or None.
         arguments: The caller's arguments of the model.
         chosen: All of the model's arguments.
     """
     include = arguments.get("include_preprocessing", False)
     if "preprocessing" in arguments:
         ours = arguments["preprocessing"]
-        if stated is not None and ours is not None:
-            theirs = ImagePreprocessing(ours.image_size, **stated)
+        if described is not None and ours is not None:
+            theirs = ImagePreprocessing(ours.image_size, **described)
             _warn_of_other_statistics(str(path), theirs, ours)
         return {}
-    if stated is None and include:
+    if described is None and include:
         raise ValueError(
             "`preprocessing` must be given with include_preprocessing=True: nothing "
-            f"beside the file states it. Received: {str(path)!r}"
+            f"beside the file describes it. Received: {str(path)!r}"
         )
-    if not stated and not include:
+    if not described and not include:
         return {"preprocessing": None}
-    channels, statistics = chosen["channels"], (stated.get("mean"), stated.get("std"))
+    channels = chosen["channels"]
+    statistics = described.get("mean"), described.get("std")
     if any(isinstance(v, tuple) and len(v) != channels for v in statistics):
         if include:
             raise ValueError(
@@ -233,7 +234,7 @@ def _preprocessing(path, stated, arguments, chosen) -> dict[str, Any]:
             )
         _LOG.warning("%s: its preprocessing is not for %d channels", path, channels)
         return {"preprocessing": None}
-    layer = ImagePreprocessing(chosen.get("image_size", 224), **stated)
+    layer = ImagePreprocessing(chosen.get("image_size", 224), **described)
     return {"preprocessing": layer, "include_preprocessing": include}
 
 

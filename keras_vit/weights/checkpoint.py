@@ -161,14 +161,14 @@ class Entry:
 
     Args:
         name: Name of the array in the file.
-        stored: The array.
+        array: Where it is stored.
         layout: The order of its axes.
         part, parts: Which of several weights in one array, on its first axis.
         block: Which block, where a scan has stacked all blocks into one array.
     """
 
     name: str
-    stored: StoredArray
+    array: StoredArray
     layout: Layout
     part: int = 0
     parts: int = 1
@@ -184,7 +184,7 @@ class Entry:
     @property
     def raw_shape(self) -> tuple[int, ...]:
         """Shape in the file, of one block."""
-        return self.stored.shape[self.block is not None :]
+        return self.array.shape[self.block is not None :]
 
     def shape(self) -> tuple[int, ...]:
         """Shape in our layout, without reading the array.
@@ -194,16 +194,16 @@ class Entry:
         """
         try:
             # A view of one number with the array's shape.
-            return self._ours(np.broadcast_to(np.float32(0), self.stored.shape)).shape
+            return self._ours(np.broadcast_to(np.float32(0), self.array.shape)).shape
         except (ValueError, IndexError) as error:
             raise WeightsFileError(
                 f"`{self.name}` must have the shape that its name promises. "
-                f"Received: shape={self.stored.shape}"
+                f"Received: shape={self.array.shape}"
             ) from error
 
     def read(self) -> np.ndarray:
         """Read the weight in our layout and the file's dtype; a view where possible."""
-        return self._ours(self.stored.read())
+        return self._ours(self.array.read())
 
 
 @dataclasses.dataclass
@@ -287,13 +287,13 @@ def _checkpoint(file, key, inside, stacked) -> Checkpoint:
     return Checkpoint(file, key, entries, unknown, second, outside)
 
 
-def _entries(rows, bare, name, stored, stacked) -> dict[str, Entry]:
+def _entries(rows, bare, name, array, stacked) -> dict[str, Entry]:
     """Entries for our weights in one of the file's arrays."""
     if stacked and "/encoderblock/" in bare:
         found: dict[str, Entry] = {}
-        for block in range(stored.shape[0] if stored.shape else 0):
+        for block in range(array.shape[0] if array.shape else 0):
             one = bare.replace("/encoderblock/", f"/encoderblock_{block}/")
-            for path, entry in _entries(rows, one, name, stored, False).items():
+            for path, entry in _entries(rows, one, name, array, False).items():
                 found[path] = dataclasses.replace(entry, block=block)
         return found
     match = match_theirs(rows, bare)
@@ -301,6 +301,6 @@ def _entries(rows, bare, name, stored, stacked) -> dict[str, Entry]:
         return {}
     row, paths = match
     return {
-        path: Entry(name, stored, row.layout, part, len(paths))
+        path: Entry(name, array, row.layout, part, len(paths))
         for part, path in enumerate(paths)
     }

@@ -167,7 +167,7 @@ def grid_fits(
     return tokens - grid[0] * grid[1] in _covered(checkpoint, prefix)
 
 
-def stated_grid(
+def grid_of_metadata(
     checkpoint: Checkpoint, tokens: int, prefix: int, side: int
 ) -> tuple[int, int] | None:
     """Grid from the file's metadata or the config beside it, if it fits.
@@ -443,7 +443,7 @@ def _grid(checkpoint: Checkpoint, shapes, arguments, asked) -> dict[str, Any]:
         return {"image_size": size} if size else {}
     tokens = shapes["position_embedding/embedding"][1]
     prefix = arguments["class_token"] + arguments["register_tokens"]
-    known = asked or stated_grid(checkpoint, tokens, prefix, side)
+    known = asked or grid_of_metadata(checkpoint, tokens, prefix, side)
     squares = square_grids(checkpoint, tokens, prefix)
     grid = known or next(iter(squares), None)
     if grid is None:

@@ -157,7 +157,7 @@ def _verify(plan: Plan) -> None:
     """Raise for damaged bytes; warn of an all-zero classifier."""
     entries = plan.checkpoint.entries
     stored = {
-        entry.name: entry.stored
+        entry.name: entry.array
         for path, entry in entries.items()
         if path in plan.values
     }

@@ -55,7 +55,7 @@ class Plan:
     def use(self, path: str, read: Callable[[], np.ndarray] | None = None) -> None:
         """Place an array in its weight, as it is or through `read`."""
         entry = self.entries.pop(path)
-        dtype = entry.stored.dtype
+        dtype = entry.array.dtype
         if not is_float(dtype):
             self.problems.append(f"`{entry.name}` must hold floats, not {dtype}")
         elif dtype != np.float32:
@@ -283,11 +283,11 @@ def _file_grid(plan: Plan, name: str, tokens: int) -> tuple[int, int] | None:
     """(h, w) of the file's positions; a problem is noted if that is not certain."""
     checkpoint = plan.checkpoint
     prefix = plan.file["class_token"] + plan.file["register_tokens"]
-    stated, own = plan.file.get("grid"), tuple(plan.model.grid)
-    if stated is not None:
-        if config.grid_fits(checkpoint, tokens, prefix, stated):
-            return stated
-        plan.problems.append(f"`{name}` has {tokens} positions, no grid of {stated}")
+    given, own = plan.file.get("grid"), tuple(plan.model.grid)
+    if given is not None:
+        if config.grid_fits(checkpoint, tokens, prefix, given):
+            return given
+        plan.problems.append(f"`{name}` has {tokens} positions, no grid of {given}")
         return None
     possible = config.square_grids(checkpoint, tokens, prefix)
     if own not in possible and config.grid_fits(checkpoint, tokens, prefix, own):

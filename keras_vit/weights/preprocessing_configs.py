@@ -19,7 +19,7 @@ _TIMM = {
 MINUS_ONE_TO_ONE = ("google", "big_vision", "bit")
 
 
-def stated_preprocessing(checkpoint: Checkpoint) -> dict[str, Any] | None:
+def preprocessing_arguments(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """Preprocessing in the configs beside a checkpoint, or None.
 
     Warns where they state what `ImagePreprocessing` does not compute.

@@ -99,8 +99,8 @@ def status(argv: list[str]) -> int:
 
 def _classify(client: BlockingClient, args: argparse.Namespace) -> int:
     paths = _checked_paths(client, args, "serving_default")
-    many = client.classify_many(paths, args.top_k, concurrency=args.concurrency)
-    answers = _answers("classify", paths, many)
+    results = client.classify_many(paths, args.top_k, concurrency=args.concurrency)
+    answers = _answers("classify", paths, results)
     if args.json:
         return _print_json(answers)
     width = max(len("image"), *map(len, paths))
@@ -140,8 +140,8 @@ def _embed(client: BlockingClient, args: argparse.Namespace) -> int:
     if not args.out.parent.is_dir():
         raise CommandError(f"--out: there is no folder {args.out.parent}")
     paths = _checked_paths(client, args, "embed")
-    many = client.embed_many(paths, concurrency=args.concurrency)
-    answers = [a for a in _answers("embed", paths, many) if not isinstance(a[1], str)]
+    results = client.embed_many(paths, concurrency=args.concurrency)
+    answers = [a for a in _answers("embed", paths, results) if not isinstance(a[1], str)]
     if answers:
         done, rows = zip(*answers, strict=True)
         if len({row.shape for row in rows}) > 1:

@@ -221,7 +221,7 @@ def test_statistics_of_three_channels_are_not_for_one(tiny_vit, tmp_path, caplog
     with pytest.raises(ValueError, match="`preprocessing` must be given for 1 channel"):
         from_preset(path, channels=1, include_preprocessing=True)
     (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 5}}')
-    with pytest.raises(ValueError, match="nothing beside the file states it"):
+    with pytest.raises(ValueError, match="nothing beside the file describes it"):
         from_preset(path, include_preprocessing=True)
 
 
