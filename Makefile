@@ -20,12 +20,13 @@ demo: $(VENV)/.demo
 	$(BIN)/python demo.py
 
 # Every behaviour once, within minutes.
-test: lint
+test: $(VENV)/.test
 	$(PYTEST) --dist worksteal -m "not slow and not parity"
 
-# The long tests too: kills, replicas, launch, JAX, soak, the other libraries. Whole
-# files side by side, because setting up their fixtures takes most of the time.
-test-all: test
+# Everything: linters, and the long tests too (kills, replicas, launch, JAX, soak, the
+# other libraries). Of these, whole files run side by side, because setting up their
+# fixtures takes most of the time.
+test-all: test lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow and not parity"
 	$(MAKE) parity
 

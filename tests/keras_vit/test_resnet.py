@@ -284,9 +284,8 @@ def test_bit_in_half_precision_is_near_and_keeps_float32_weights_and_scores():
     assert np.abs(numpy(scores) - expected).max() < 0.05 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize(
-    "policy", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_fit_trains_every_weight(policy):
     model = resnet.ResNet(**SMALL, dtype=policy)
     randomise(model.trainable_weights)

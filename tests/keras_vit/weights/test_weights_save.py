@@ -55,7 +55,13 @@ def check_equal_bits(model, source):
         assert weight.tobytes() == expected[name].tobytes(), name
 
 
-@pytest.mark.parametrize(("family", "kwargs"), FORMS)
+@pytest.mark.parametrize(
+    ("family", "kwargs"),
+    [
+        *FORMS[::2],
+        *(pytest.param(*form, marks=pytest.mark.slow) for form in FORMS[1::2]),
+    ],
+)
 def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     """Built from the file, then loaded again into a model with other weights."""
     source = tiny_vit(**kwargs)

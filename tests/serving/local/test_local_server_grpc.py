@@ -174,6 +174,7 @@ def started(base_path):
     return process, grpc.insecure_channel(line.rpartition("gRPC ")[2].strip())
 
 
+@pytest.mark.slow
 def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(base_path):
     process, channel = started(base_path)
     with channel:

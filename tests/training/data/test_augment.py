@@ -73,7 +73,7 @@ def functions_eagerly():
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.slow if kind == "autoaugment" else ())
+        pytest.param(kind, marks=() if kind == "all" else pytest.mark.slow)
         for kind in KINDS
     ],
 )

@@ -63,7 +63,10 @@ def whole(split):
     return pieces(training_batches(split, RECIPE, PREPROCESSING))
 
 
-@pytest.mark.parametrize(("workers", "replicas"), SHARDS)
+@pytest.mark.parametrize(
+    ("workers", "replicas"),
+    [SHARDS[0], *(pytest.param(*row, marks=pytest.mark.slow) for row in SHARDS[1:])],
+)
 def test_the_global_batch_does_not_depend_on_the_shards(
     split, whole, workers, replicas
 ):

@@ -128,10 +128,11 @@ def test_utilization_is_written_where_the_peak_is_known(board):
         assert value == pytest.approx(rate * flops / (2 * 8.1e12))
 
 
-def test_pictures_match_the_report(board):
+def test_pictures_match_the_report(board, monkeypatch):
+    monkeypatch.setattr(tensorboard, "MOST_MATRICES", 4)
     images = np.zeros((5, 8, 6, 1), "uint8")
     made = board(example_images=lambda: images, validation=lambda: EVALUATION)
-    run(made, epochs=45)
+    run(made, epochs=10)
     grid = read(board.folder / "train")["augmented images"]
     assert list(grid) == [0]
     width, height, png = grid[0]
@@ -139,8 +140,7 @@ def test_pictures_match_the_report(board):
     assert picture.shape == (int(height), int(width), 3)
     assert picture.min() == 0  # the black images
     matrices = read(board.folder / "validation")["confusion matrix"]
-    assert list(matrices) == [*range(3, 46, 3)]
-    assert len(matrices) <= tensorboard.MOST_MATRICES
+    assert list(matrices) == [3, 6, 9, 10]
 
 
 def test_the_last_epoch_always_has_a_confusion_matrix(board):
