@@ -141,7 +141,8 @@ def _embed(client: BlockingClient, args: argparse.Namespace) -> int:
         raise CommandError(f"--out: there is no folder {args.out.parent}")
     paths = _checked_paths(client, args, "embed")
     results = client.embed_many(paths, concurrency=args.concurrency)
-    answers = [a for a in _answers("embed", paths, results) if not isinstance(a[1], str)]
+    outcomes = _answers("embed", paths, results)
+    answers = [outcome for outcome in outcomes if not isinstance(outcome[1], str)]
     if answers:
         done, rows = zip(*answers, strict=True)
         if len({row.shape for row in rows}) > 1:
