@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..commandline import CommandError
+from ..commandline import CommandError, without_keras
 from . import warmup_records
 from .numeric_agreement import Disagreement, difference
 from .verification_inputs import SIGNATURE_INPUTS, Arrays, example, invalid_inputs
@@ -74,8 +74,7 @@ def verified(
 def main(argv: list[str]) -> int:
     """Compare FOLDER with GOLDEN; print the agreement as JSON, or the error."""
     folder, golden_path = argv
-    for name in ("keras", "keras_vit"):
-        sys.modules[name] = None  # type: ignore[assignment]  # an import fails
+    without_keras()
     import tensorflow as tf
 
     with np.load(golden_path, allow_pickle=True) as file:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from ..commandline import without_keras
 from .flags import ServerOptions, parse_flags
 from .status_errors import ServingError, UsageError
 
@@ -21,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     """
     # Failures are exceptions; TensorFlow's own log is about missing GPUs.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    without_keras()
     try:
         options = parse_flags(argv)
         if options.version:
