@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from demo import digit_png
+
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 APPLICATIONS = ("keras_vit", "training", "serving")
@@ -141,7 +143,8 @@ def demo(tmp_path_factory):
     for line in PREPARATION:
         run(folder, line)
     shutil.copytree(folder / "runs" / "digits", folder / "runs" / "demo")
-    shell(folder, "python -c 'import demo; demo.digit_png()'")
+    with contextlib.chdir(folder):
+        digit_png()
     model = {"digits": str(folder / "models" / "digits")}
     with LocalServer(model, rest_port=0, grpc_port=0) as server:
         yield folder, server

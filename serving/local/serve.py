@@ -22,7 +22,6 @@ def main(argv: Sequence[str]) -> int:
     """
     # Failures are exceptions; TensorFlow's own log is about missing GPUs.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    without_keras()
     try:
         options = parse_flags(argv)
         if options.version:
@@ -57,6 +56,7 @@ def _log_to_stderr() -> None:
 
 
 async def _serve(options: ServerOptions) -> None:
+    without_keras()
     from .config import config_of
     from .server import Addresses, Stop, serve
 
