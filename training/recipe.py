@@ -503,7 +503,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
 
 @functools.cache
 def _recipe_parser() -> jsonargparse.ArgumentParser:
-    """Made once: that takes three times as long as parsing a recipe."""
+    """The parser of recipes; making it takes three times as long as its use."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Recipe)
     return parser

@@ -79,10 +79,14 @@ TABLE_8 = [
 ]
 
 
-# Each row with one kind of prefix tokens, in turn.
+# Each row with two kinds of prefix tokens, in turn; `make test` takes one.
 @pytest.mark.parametrize(
     ("kind", "placement", "prefix"),
-    [(*row, PREFIXES[number % 4]) for number, row in enumerate(TABLE_8)],
+    [
+        pytest.param(*row, PREFIXES[(number + more) % 4], marks=marks)
+        for number, row in enumerate(TABLE_8)
+        for more, marks in ((0, ()), (1, pytest.mark.slow))
+    ],
 )
 def test_every_row_of_table_8_equals_the_equations(
     tiny_vit, images, kind, placement, prefix

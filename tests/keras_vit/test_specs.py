@@ -79,7 +79,16 @@ def count(variant, **kwargs):
 
 
 # The deep ones take a second each to build; the closed form below counts all.
-@pytest.mark.parametrize("variant", ["mu/16", "B/16", "So400m/14"])
+QUICK = ("mu/16", "B/16", "So400m/14")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in BACKBONES
+    ],
+)
 def test_a_backbone_has_the_published_parameters(variant):
     assert count(variant, pooling=None) == BACKBONES[variant]
 
@@ -100,8 +109,12 @@ def test_the_closed_form_counts_a_published_classifier(variant):
     assert variant_costs(variant).parameters == (CLASSIFIERS | BIT)[variant]
 
 
-def test_a_mean_pooled_model_has_the_published_parameters():
-    assert count("B/16", pooling="avg", class_token=False) == 86_566_120
+@pytest.mark.parametrize(
+    ("variant", "parameters"),
+    [("S/16", 22_049_896), ("B/16", 86_566_120), ("B/32", 88_222_696)],
+)
+def test_a_mean_pooled_model_has_the_published_parameters(variant, parameters):
+    assert count(variant, pooling="avg", class_token=False) == parameters
 
 
 @pytest.mark.parametrize(
@@ -131,7 +144,12 @@ def test_the_closed_form_counts_the_parameters_of_the_model(variant, kwargs):
 
 @pytest.mark.parametrize(
     ("variant", "kwargs"),
-    [("R26x3", {}), ("R26x1", {"classes": None}), ("R50x1", {"channels": 5})],
+    [
+        ("R26x3", {}),
+        ("R26x1", {"classes": None}),
+        ("R50x1", {"channels": 5}),
+        pytest.param("R200x1", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_closed_form_counts_the_parameters_of_a_resnet(variant, kwargs):
     costs = resnet_costs(*parse_resnet(variant), **kwargs)

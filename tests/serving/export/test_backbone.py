@@ -157,7 +157,13 @@ def test_a_resnet_answers_by_the_equations_and_is_not_changed(answer):
 
 
 @pytest.mark.parametrize(
-    ("inner", "precision"), [("net", "bfloat16"), ("vit", "float32")]
+    ("inner", "precision"),
+    [
+        ("net", "bfloat16"),
+        ("vit", "float32"),
+        pytest.param("net", "float32", marks=pytest.mark.slow),
+        pytest.param("vit", "bfloat16", marks=pytest.mark.slow),
+    ],
 )
 def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precision):
     backbone = convolutional() if inner == "net" else tiny_vit(classes=None)
