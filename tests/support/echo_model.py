@@ -5,6 +5,7 @@ is the first four of them; images that begin with "bad" are refused.
 """
 
 import tensorflow as tf
+from pause import pause
 
 IMAGES = tf.TensorSpec([None], tf.string, "image_bytes")
 
@@ -54,21 +55,11 @@ def save(folder):
     def echo(**inputs):
         return {name: tf.identity(value) for name, value in inputs.items()}
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int64, "loops")])
-    def slow(loops):
-        eye = tf.eye(64)
-        _, end = tf.while_loop(
-            lambda i, matrix: i < loops,
-            lambda i, matrix: (i + 1, tf.clip_by_value(matrix @ eye, 0.0, 1.0)),
-            [tf.constant(0, tf.int64), eye],
-        )
-        return {"total": tf.reduce_sum(end)}
-
     signatures = {
         "serving_default": classify,
         "embed": embed,
         "attention": attention,
         "echo": echo.get_concrete_function(**tensors),
-        "slow": slow,
+        "pause": pause,
     }
     tf.saved_model.save(module, str(folder), signatures=signatures)

@@ -142,20 +142,9 @@ def _odd():
     def pairs(x):
         return {"y": tf.reduce_sum(x, 1)}
 
-    @tf.function(input_signature=[spec("int64", [], "loops")])
-    def slow(loops):
-        start = tf.eye(64)
-        _, end = tf.while_loop(
-            lambda i, m: i < loops,
-            lambda i, m: (i + 1, tf.clip_by_value(m @ start, 0.0, 1.0)),
-            [tf.constant(0, tf.int64), start],
-        )
-        return {"y": tf.reduce_sum(end)}
-
     return {
         "scalar": scalar,
         "ragged": ragged,
         "half_out": half_out,
         "pairs": pairs,
-        "slow": slow,
     }

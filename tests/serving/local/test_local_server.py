@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from pause import pause
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     inference_pb2,
@@ -50,16 +51,6 @@ def save_model(folder, offset=0.0):
         with tf.control_dependencies([check]):  # [] has no axes 1 and 2 either
             return {"mean": tf.reduce_mean(tf.cast(images, tf.float32), [1, 2])}
 
-    @tf.function(input_signature=[tf.TensorSpec([], tf.int64, "loops")])
-    def slow(loops):
-        start = tf.eye(64)
-        _, end = tf.while_loop(
-            lambda i, m: i < loops,
-            lambda i, m: (i + 1, tf.clip_by_value(m @ start, 0.0, 1.0)),
-            [tf.constant(0, tf.int64), start],
-        )
-        return {"y": tf.reduce_sum(end)}
-
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
     def regress(inputs):
         feature = tf.io.FixedLenFeature([1], tf.float32)
@@ -77,7 +68,7 @@ def save_model(folder, offset=0.0):
         "echo": echo,
         "below_100": below_100,
         "mean": mean,
-        "slow": slow,
+        "pause": pause,
         "regress": regress,
         "classify": classify,
     }
@@ -310,7 +301,7 @@ def test_outside_of_v1_the_answer_is_an_html_404(get):
         ({"signature_name": "mean", "inputs": []}, 400, "[0] is not compatible"),
         ({"instances": []}, 400, "No values in 'instances' array"),
         (
-            {"signature_name": "slow", "inputs": 10**9},
+            {"signature_name": "pause", "inputs": 10**9},
             504,
             "Timed out waiting for notification",
         ),
@@ -376,7 +367,7 @@ def test_grpc_requests_that_are_refused(call, signature, inputs, code, text):
 
 def test_the_deadline_of_a_grpc_call_ends_it(call):
     with pytest.raises(grpc.RpcError) as caught:
-        call("slow", timeout=0.3, loops=np.int64(10**9))
+        call("pause", timeout=0.3, milliseconds=np.int64(10**9))
     assert code_of(caught) == "DEADLINE_EXCEEDED"
 
 

@@ -67,31 +67,32 @@ def double(channel, timeout=20):
     return list(answer.outputs["y"].float_val)
 
 
-def slow(channel, loops=FOREVER, timeout=20):
+def pause(channel, milliseconds=FOREVER, timeout=20):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    return stub.Predict.future(asked("slow", loops=np.int64(loops)), timeout=timeout)
+    request = asked("pause", milliseconds=np.int64(milliseconds))
+    return stub.Predict.future(request, timeout=timeout)
 
 
 def test_a_deadline_ends_the_run_and_frees_its_thread(channel, caplog):
-    late = slow(channel, timeout=0.5)
+    late = pause(channel, timeout=0.5)
     assert late.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert double(channel) == [3.0]  # by the only thread
     assert caplog.text == ""
 
 
 def test_a_call_whose_deadline_passes_in_the_queue_is_not_run(channel):
-    first = slow(channel, timeout=1.0)
+    first = pause(channel, timeout=1.0)
     time.sleep(0.1)
-    second = slow(channel, timeout=0.5)
+    second = pause(channel, timeout=0.5)
     assert second.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert first.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert double(channel) == [3.0]
 
 
 def test_a_cancelled_call_that_no_thread_has_taken_is_not_run(channel):
-    first = slow(channel, timeout=1.0)
+    first = pause(channel, timeout=1.0)
     time.sleep(0.1)
-    waiting = [slow(channel, timeout=60) for _ in range(5)]
+    waiting = [pause(channel, timeout=60) for _ in range(5)]
     time.sleep(0.2)
     for call in waiting:
         call.cancel()
@@ -178,7 +179,9 @@ def started(base_path):
 def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(base_path):
     process, channel = started(base_path)
     with channel:
-        call = slow(channel, timeout=6)  # less than the grace, so that it would not end
+        call = pause(
+            channel, timeout=6
+        )  # less than the grace, so that it would not end
         time.sleep(0.5)
         os.kill(process.pid, signal.SIGTERM)
         time.sleep(0.3)
@@ -194,7 +197,7 @@ def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(base_path
 def test_sigterm_lets_running_calls_finish(base_path):
     process, channel = started(base_path)
     with channel:
-        calls = [slow(channel, loops=1500, timeout=60) for _ in range(12)]
+        calls = [pause(channel, milliseconds=25, timeout=60) for _ in range(12)]
         calls[0].result()
         os.kill(process.pid, signal.SIGTERM)
         assert all(call.result().outputs for call in calls)
@@ -209,7 +212,7 @@ def test_a_call_after_the_deadline_leaves_no_thread(base_path):
         LocalServer({"double": base_path}, **flags) as server,
         grpc.insecure_channel(server.grpc_address) as channel,
     ):
-        late = slow(channel, timeout=0.2)
+        late = pause(channel, timeout=0.2)
         assert late.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:

@@ -241,7 +241,7 @@ def test_a_request_that_runs_when_the_server_stops_is_answered(base_path, monkey
     monkeypatch.setattr(local_server, "_GRACE", 60)
     answers = []
     with LocalServer({"double": base_path}, rest_port=0, grpc_port=0) as server:
-        document = json.dumps({"signature_name": "slow", "inputs": 1500})
+        document = json.dumps({"signature_name": "pause", "inputs": 25})
 
         def ask():
             path = "/v1/models/double:predict"
@@ -273,7 +273,7 @@ def test_requests_that_no_thread_took_in_time_are_counted(base_path, tmp_path):
         ) as server,
         ThreadPoolExecutor(5) as threads,
     ):
-        slow = json.dumps({"signature_name": "slow", "inputs": 10**9})
+        slow = json.dumps({"signature_name": "pause", "inputs": 10**9})
         ask = ("POST", "/v1/models/double:predict", slow)
         late = [threads.submit(request, server, *ask) for _ in range(5)]
         assert [future.result()[0] for future in late] == [504] * 5
