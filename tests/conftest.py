@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -18,6 +19,16 @@ def pytest_collection_finish():
     """Leave what is imported out of each garbage collection: a fifth of the time."""
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory):
+    """Keep what tests and libraries leave in temporary folders in pytest's own."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -159,6 +159,7 @@ def test_any_other_backend_is_refused_at_import(backend):
     assert "KERAS_BACKEND" in error
 
 
+@pytest.mark.slow
 def test_a_backend_of_keras_own_file_is_refused_too(tmp_path):
     config = {"backend": "numpy", "floatx": "float32", "epsilon": 1e-7}
     (tmp_path / "keras.json").write_text(json.dumps(config))

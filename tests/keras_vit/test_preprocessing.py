@@ -208,7 +208,11 @@ def test_pixels_for_a_model_of_normalised_ones_give_one_warning(tiny_vit, use):
         use(model, pictures(0, 255))  # once
 
 
-@pytest.mark.parametrize("use", [USES["call"], USES["fit"]], ids=["call", "fit"])
+@pytest.mark.parametrize(
+    "use",
+    [USES["call"], pytest.param(USES["fit"], marks=pytest.mark.slow)],
+    ids=["call", "fit"],
+)
 def test_a_model_of_raw_pixels_warns_of_normalised_images(tiny_vit, use):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -283,7 +287,10 @@ def test_images_are_checked_until_they_fit_once(tiny_vit, monkeypatch):
 @pytest.mark.parametrize(
     "use",
     [
-        lambda model, x: model.fit(x, shuffle=False, verbose=0),
+        pytest.param(
+            lambda model, x: model.fit(x, shuffle=False, verbose=0),
+            marks=pytest.mark.slow,
+        ),
         lambda model, x: model.predict(x, verbose=0),
     ],
     ids=["fit", "predict"],

@@ -93,7 +93,7 @@ def test_a_backbone_has_the_published_parameters(variant):
     assert count(variant, pooling=None) == BACKBONES[variant]
 
 
-# test_weights_published.py counts those of the files.
+# test_published_files.py counts those of the files.
 @pytest.mark.parametrize("variant", ["B/16", "R+Ti/16", "R26+S/32"])
 def test_a_classifier_has_the_published_parameters(variant):
     assert count(variant) == CLASSIFIERS[variant]

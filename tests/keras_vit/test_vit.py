@@ -97,7 +97,7 @@ def pixels_for(model):
 
 
 @pytest.mark.parametrize(
-    "forms", [FORMS[:3], pytest.param(FORMS[3:], marks=pytest.mark.slow)]
+    "forms", [FORMS[:1], pytest.param(FORMS[1:], marks=pytest.mark.slow)]
 )
 def test_a_saved_model_opens_in_a_process_that_only_imports_keras_vit(
     tiny_vit, tmp_path, forms

@@ -9,7 +9,6 @@ import typing
 
 import pytest
 import yaml
-from parsed_recipes import every_recipe
 
 import keras_vit
 from keras_vit import checks, layers
@@ -70,12 +69,6 @@ def test_the_model_section_has_the_choices_of_the_model(name, choices):
 def elsewhere(tmp_path, monkeypatch):
     """Run in a temporary folder, so that no run is left in the checkout."""
     monkeypatch.chdir(tmp_path)
-
-
-def test_every_recipe_is_valid_and_has_its_name():
-    recipes = every_recipe()
-    assert [recipe.name for recipe in recipes] == recipe_names()
-    assert all(recipe.description for recipe in recipes)
 
 
 def test_a_variant_overrides_its_file_by_its_row():

@@ -1,4 +1,6 @@
-"""The recipes' values against tables copied here from the papers."""
+"""All recipes: valid, with a schedule for short runs, and with the papers' values."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -6,9 +8,48 @@ from parsed_recipes import every_recipe, recipe
 
 from keras_vit import list_weights
 from keras_vit.specs import parse_variant, patch_side
+from training.engine.schedule import make_schedule, requested_warmup, warmup_steps
 from training.model import make_preprocessing
 from training.recipes import recipe_files as files
 from training.recipes import recipe_names, recipes_of_file
+
+
+def test_every_recipe_is_valid_and_has_its_name():
+    recipes = every_recipe()
+    assert [r.name for r in recipes] == recipe_names()
+    assert all(r.description for r in recipes)
+
+
+SHORT = {
+    "one epoch": {"epochs": 1},
+    "one epoch instead of steps": {"epochs": 1, "steps": None},
+    "one step": {"steps": 1},
+    "ten steps": {"steps": 10},
+}
+
+
+@pytest.mark.parametrize("changes", SHORT.values(), ids=SHORT)
+def test_a_short_run_of_every_recipe_warms_up_to_the_peak(changes):
+    alike = {
+        (r.schedule, r.optimizer.learning_rate, r.epochs, r.steps): r
+        for r in every_recipe()
+    }
+    for own in alike.values():
+        name, recipe = own.name, dataclasses.replace(own, **changes)
+        for per_pass in (3, 45):
+            steps = recipe.steps or per_pass
+            warmup = warmup_steps(recipe, steps, per_pass)
+            if requested_warmup(recipe, per_pass) >= steps:
+                assert warmup == steps // 10, name
+            else:
+                assert warmup == requested_warmup(recipe, per_pass), name
+            schedule = make_schedule(recipe, steps, per_pass)
+            rates = np.array(schedule(np.arange(steps)))
+            peak = pytest.approx(recipe.optimizer.learning_rate)
+            assert rates[warmup] == peak, name
+            assert rates.max() == peak, name
+            assert rates.min() >= 0, name
+
 
 # arXiv:2010.11929, Table 3:
 # models                  data set     epochs  base rate  decay   weight decay  dropout

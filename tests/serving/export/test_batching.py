@@ -15,6 +15,7 @@ from serving.export.options import ExportOptions
 
 LONG = 20_000_000  # microseconds: a batch that does not fill up would be noticed
 ROWS = tf.TensorSpec([None], tf.float32)
+FIVE = ("serving_default", "serve_images", "serve_pixels", "embed", "classify")
 
 
 def at_once(*calls):
@@ -129,9 +130,9 @@ class SizeBackbone(tf.Module):
 def size_model(tiny_vit, tmp_path, monkeypatch):
     """Exports a model around `SizeBackbone`; gives it in a session."""
     monkeypatch.setattr(signatures, "make_backbone", lambda *_: SizeBackbone())
-    monkeypatch.setattr(signatures, "has_attention", lambda _: False)
 
-    def export(**options):
+    def export(*names, **options):
+        monkeypatch.setattr(signatures, "signature_names", lambda _: names)
         model = tiny_vit(classes=2)
         signatures.save(model, tmp_path / "1", ExportOptions(**options))
         return SavedModel(tmp_path / "1")
@@ -148,7 +149,7 @@ def batch_size(answer):
 
 
 def test_five_signatures_share_one_queue(size_model):
-    served = size_model(max_batch_size=5, batch_timeout_micros=LONG)
+    served = size_model(*FIVE, max_batch_size=5, batch_timeout_micros=LONG)
     images = pictures(3, 1)
     files = png_files(images)
     answers = at_once(
@@ -159,10 +160,13 @@ def test_five_signatures_share_one_queue(size_model):
         lambda: served.run("classify", examples(files)),
     )
     assert [batch_size(answer) for answer in answers] == [5] * 5
+    nodes = served.nodes("BatchFunction")
+    assert len(nodes) == 5
+    assert len({node.attr["shared_name"].s for node in nodes}) == 1
 
 
 def test_a_non_finite_answer_fails_its_own_request_only(size_model):
-    served = size_model(max_batch_size=3, batch_timeout_micros=LONG)
+    served = size_model("serve_pixels", max_batch_size=3, batch_timeout_micros=LONG)
     good = np.zeros((1, 22, 14, 3), "float32")
     one, bad, other = at_once(
         lambda: served.run("serve_pixels", good),
@@ -176,7 +180,7 @@ def test_a_non_finite_answer_fails_its_own_request_only(size_model):
 
 def test_refused_requests_do_not_enter_the_queue(size_model):
     """An empty batch is answered, and the others are a full batch without it."""
-    served = size_model(max_batch_size=2, batch_timeout_micros=LONG)
+    served = size_model("embed", max_batch_size=2, batch_timeout_micros=LONG)
     good = png_files(pictures(3, 1))
     answers = at_once(
         lambda: served.run("embed", good),
@@ -191,7 +195,7 @@ def test_refused_requests_do_not_enter_the_queue(size_model):
 
 @pytest.mark.parametrize("batching", ["none", "server"])
 def test_without_batching_in_the_graph_each_request_runs_alone(size_model, batching):
-    served = size_model(batching=batching)
+    served = size_model("serve_images", batching=batching)
     assert not served.nodes("BatchFunction")
     images = pictures(3, 3)
     assert batch_size(served.run("serve_images", images)) == 3
@@ -199,24 +203,25 @@ def test_without_batching_in_the_graph_each_request_runs_alone(size_model, batch
 
 def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model):
     served = size_model(
+        "serve_pixels",
         max_batch_size=6,
         batch_timeout_micros=1234,
         num_batch_threads=3,
         max_enqueued_batches=77,
         max_images=50,
     )
-    nodes = served.nodes("BatchFunction")
-    assert len(nodes) == 5
-    for node in nodes:
-        assert node.attr["batch_timeout_micros"].i == 1234
-        assert node.attr["num_batch_threads"].i == 3
-        assert node.attr["max_enqueued_batches"].i == 77
-        assert node.attr["max_batch_size"].i == 50
-        assert list(node.attr["allowed_batch_sizes"].list.i) == [1, 2, 4, 6]
-    assert len({node.attr["shared_name"].s for node in nodes}) == 1
+    [node] = served.nodes("BatchFunction")
+    assert node.attr["batch_timeout_micros"].i == 1234
+    assert node.attr["num_batch_threads"].i == 3
+    assert node.attr["max_enqueued_batches"].i == 77
+    assert node.attr["max_batch_size"].i == 50
+    assert list(node.attr["allowed_batch_sizes"].list.i) == [1, 2, 4, 6]
 
 
-def test_batched_answers_equal_those_of_single_requests(tiny_vit, tmp_path):
+def test_batched_answers_equal_those_of_single_requests(
+    tiny_vit, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_images"])
     model = tiny_vit()
     options = ExportOptions(max_batch_size=8, batch_timeout_micros=50_000)
     signatures.save(model, tmp_path / "1", options)
@@ -248,7 +253,7 @@ def test_two_exports_in_one_process_are_independent(tiny_vit, tmp_path):
 
 
 def test_server_batching_writes_its_parameters(size_model, tmp_path):
-    size_model(batching="server", max_batch_size=6, max_images=20)
+    size_model("serve_pixels", batching="server", max_batch_size=6, max_images=20)
     written = batching_parameters.read(tmp_path / "1" / "batching_params.pbtxt")
     assert written.num_batch_threads.value == 2
     assert batching_parameters.queue_of(written) == batching_parameters.Queue(
@@ -283,7 +288,7 @@ def test_batching_parameters_are_valid_for_any_options(tmp_path, max_batch_size,
 
 
 def test_only_server_batching_writes_parameters(size_model, tmp_path):
-    size_model(batching="graph")
+    size_model("serve_pixels", batching="graph")
     assert not (tmp_path / "1" / "batching_params.pbtxt").exists()
 
 

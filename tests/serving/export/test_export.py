@@ -58,9 +58,13 @@ def published(model, keras_file, tmp_path_factory):
 
 @pytest.fixture
 def unverified(monkeypatch):
-    """Skip the verification in a fresh process."""
-    agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
-    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
+    """Export one signature, and skip the verification in a fresh process."""
+
+    def verified(folder, golden, tolerance, limits):
+        return {"images": len(golden["files"]), "max_difference": 0.0, "top1": 1.0}
+
+    monkeypatch.setattr(publish, "verified", verified)
+    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_images"])
 
 
 def run(*arguments):
@@ -91,7 +95,9 @@ def test_a_published_version_agrees_and_has_a_manifest(published, keras_file):
     }
 
 
-def test_the_command_publishes_a_runs_best_model(keras_file, tmp_path, capsys):
+def test_the_command_publishes_a_runs_best_model(
+    keras_file, tmp_path, capsys, unverified
+):
     to = tmp_path / "models" / "m"
     config = tmp_path / "models.config"
     image = tmp_path / "gray.png"
@@ -241,6 +247,8 @@ def test_a_wrong_export_is_not_published(model, tmp_path, monkeypatch, broken, m
         monkeypatch.setattr(signatures, "class_labels", lambda _: swapped)
     elif broken == "guard":
         monkeypatch.setattr(signatures, "checked_finite", lambda values, _: values)
+    names = ["serving_default", "serve_pixels"]
+    monkeypatch.setattr(signatures, "signature_names", lambda _: names)
     save = signatures.save
 
     def save_otherwise(model, folder, options):

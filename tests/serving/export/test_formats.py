@@ -57,6 +57,7 @@ def test_onnx_is_published_and_answers_as_keras(model, tmp_path):
     assert written.graph.input[0].doc_string == "reads pixels from 0 to 255"
 
 
+@pytest.mark.slow
 def test_the_command_says_that_pixels_must_be_normalised(tiny_vit, tmp_path, capsys):
     needs("ai_edge_litert")
     tiny_vit().save(tmp_path / "m.keras")

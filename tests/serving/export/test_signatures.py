@@ -277,18 +277,20 @@ def test_labels_are_class_names_or_imagenet_s_or_indices(tiny_vit):
     ]
 
 
-def test_every_variable_is_stored_once(pair, exported):
+@pytest.mark.parametrize(
+    "batching", ["graph", pytest.param("none", marks=pytest.mark.slow)]
+)
+def test_every_variable_is_stored_once(pair, exported, batching):
     model, served = pair
-    for folder in (served.folder, exported(model, batching="none")):
-        path = str(folder / "variables" / "variables")
-        stored = [
-            np.prod(shape, dtype=int)
-            for name, shape in tf.train.list_variables(path)
-            if "OBJECT_GRAPH" not in name
-        ]
-        assert sum(stored) == model.count_params()
-        data = folder / "variables" / "variables.data-00000-of-00001"
-        assert data.stat().st_size < 4 * model.count_params() + 60_000
+    folder = served.folder if batching == "graph" else exported(model, batching="none")
+    stored = [
+        np.prod(shape, dtype=int)
+        for name, shape in tf.train.list_variables(str(folder / "variables/variables"))
+        if "OBJECT_GRAPH" not in name
+    ]
+    assert sum(stored) == model.count_params()
+    data = folder / "variables" / "variables.data-00000-of-00001"
+    assert data.stat().st_size < 4 * model.count_params() + 60_000
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 import keras_vit
 from serving.client import RestClient
-from serving.export import publish, verify, warmup_records
+from serving.export import publish, signatures, verify, warmup_records
 from serving.export.numeric_agreement import Disagreement
 from serving.export.options import ExportOptions
-from serving.export.signatures import save
 from serving.local import LocalServer
 from serving.local.status_errors import StartError
 from serving.rollout import manifest
@@ -120,11 +119,14 @@ def exported(tiny_vit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "m" / "1"
     folder.mkdir(parents=True)
     model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
-    save(model, folder, ExportOptions(max_batch_size=2, max_images=3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signatures, "signature_names", lambda _: ["embed", "classify"])
+        signatures.save(model, folder, ExportOptions(max_batch_size=2, max_images=3))
     write(folder, manifest.signature_specs(folder), [1, 2])
     return folder
 
 
+@pytest.mark.slow
 def test_a_server_loads_a_version_with_its_records(exported):
     server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
     with server, RestClient(server.rest_url, "m") as client:

@@ -9,7 +9,6 @@ import sys
 import keras
 import numpy as np
 import pytest
-from parsed_recipes import every_recipe
 
 import keras_vit
 from training.engine.optimizer import learning_rate_factors, make_optimizer
@@ -17,8 +16,6 @@ from training.engine.schedule import (
     ReciprocalSquareRoot,
     Warmup,
     make_schedule,
-    requested_warmup,
-    warmup_steps,
 )
 from training.errors import RecipeError
 from training.recipe import DataConfig, OptimizerConfig, Recipe, ScheduleConfig
@@ -266,43 +263,6 @@ def test_warmup_steps_take_precedence_over_epochs():
     schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 20, 4)
     assert float(schedule(1)) == pytest.approx(2e-3)
     assert float(schedule(3)) == pytest.approx(3e-3)
-
-
-SHORT = {
-    "one epoch": {"epochs": 1},
-    "one epoch instead of steps": {"epochs": 1, "steps": None},
-    "one step": {"steps": 1},
-    "ten steps": {"steps": 10},
-}
-
-
-@pytest.fixture(scope="module")
-def recipes():
-    """All recipes of the project, one of each group with equal schedules."""
-    alike = {
-        (r.schedule, r.optimizer.learning_rate, r.epochs, r.steps): r
-        for r in every_recipe()
-    }
-    return list(alike.values())
-
-
-@pytest.mark.parametrize("changes", SHORT.values(), ids=SHORT)
-def test_a_short_run_of_every_recipe_warms_up_to_the_peak(recipes, changes):
-    for recipe in recipes:
-        name, recipe = recipe.name, dataclasses.replace(recipe, **changes)
-        for per_pass in (3, 45):
-            steps = recipe.steps or per_pass
-            warmup = warmup_steps(recipe, steps, per_pass)
-            if requested_warmup(recipe, per_pass) >= steps:
-                assert warmup == steps // 10, name
-            else:
-                assert warmup == requested_warmup(recipe, per_pass), name
-            schedule = make_schedule(recipe, steps, per_pass)
-            rates = np.array(schedule(np.arange(steps)))
-            peak = pytest.approx(recipe.optimizer.learning_rate)
-            assert rates[warmup] == peak, name
-            assert rates.max() == peak, name
-            assert rates.min() >= 0, name
 
 
 def test_a_constant_rate_needs_no_schedule():

@@ -53,7 +53,7 @@ def check_round_trip(model, family, folder):
 
 
 def test_rectangular_grids_survive_a_round_trip(tmp_path):
-    for grid in (*DECEPTIVE[::6], (1, 1), (1, 24), (23, 24)):
+    for grid in (*DECEPTIVE[::9], (1, 1), (1, 24), (23, 24)):
         model = make(grid)
         for family in ("google", "timm", "hugging_face"):
             check_round_trip(model, family, tmp_path)
@@ -62,7 +62,7 @@ def test_rectangular_grids_survive_a_round_trip(tmp_path):
 @pytest.mark.parametrize(("family", "kwargs"), FORMS)
 def test_other_prefix_tokens_survive_a_round_trip(family, kwargs, tmp_path):
     # With five prefix tokens, 9 positions are 3 x 3, or 2 x 2 and the five.
-    for grid in (*DECEPTIVE[::8], (3, 3), (2, 2), (1, 9), (3, 5)):
+    for grid in (*DECEPTIVE[::16], (3, 3), (2, 2), (1, 9), (3, 5)):
         check_round_trip(make(grid, **kwargs), family, tmp_path)
 
 
