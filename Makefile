@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=$(CURDIR)/build-constraints.txt $(BIN)/python -m pip install \
-	--disable-pip-version-check --progress-bar off -q
+	--disable-pip-version-check --progress-bar off -q --no-compile
 # uv takes half of pip's time. It reads UV_* variables, not pip's configuration.
-INSTALL := UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install -q --compile-bytecode \
-	--python $(BIN)/python -b build-constraints.txt -c constraints.txt
+INSTALL := UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install -q --python $(BIN)/python \
+	-b build-constraints.txt -c constraints.txt
 # One process more than cores, as some tests wait; four at most, as each takes 2 GB.
 WORKERS = $(shell $(PYTHON) -c "import os; print(min((os.cpu_count() or 1) + 1, 4))")
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
+# Python compiles what is imported, once: a quarter of what is installed.
+export PYTHONDONTWRITEBYTECODE =
 # Quiet: TensorFlow's start-up lines say nothing about this project.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1

@@ -269,6 +269,7 @@ def test_layer_norm_survives_numbers_whose_squares_overflow_in_float16():
     np.testing.assert_allclose(numpy(norm(tokens))[0, 0], expected, atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow only")
 def test_keras_own_export_gives_the_same_scores(tiny_vit, images, tmp_path):
     import tensorflow as tf

@@ -143,6 +143,7 @@ def test_the_small_network_computes_what_it_says():
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_resnet_sees_what_keras_applications_prepares(tmp_path):
     """Weights as they are published: for blue, green, red, each less its mean."""
     theirs = randomise(
@@ -338,7 +339,7 @@ def raw(images, own):
     return images if own.reads_raw_pixels else (images - 127.5) / 127.5
 
 
-QUICK = ("avg", "map", "without pooling", "hybrid", "wide")
+QUICK = ("avg", "without pooling", "hybrid")
 
 
 @pytest.mark.parametrize(
@@ -699,6 +700,7 @@ def test_activations_are_computed_twice(both):
     assert softmaxes(ours) == 4
 
 
+@pytest.mark.slow
 def test_a_rematerialised_model_computes_in_half_precision():
     _, step = gradient_function(REMATERIALISED, "mixed_bfloat16")
     loss, gradients = step()

@@ -115,6 +115,7 @@ def test_the_grid_of_a_config_overrides_the_models(tmp_path):
     assert "grid (12, 12) to (9, 16)" in str(report)
 
 
+@pytest.mark.slow
 def test_a_published_file_has_a_square_grid(monkeypatch, tmp_path, caplog):
     source = keras_vit.VisionTransformer.from_variant("Ti/16", classes=None)
     path = foreign_files.google(source, tmp_path)

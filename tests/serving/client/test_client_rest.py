@@ -178,6 +178,7 @@ def test_invalid_compression_is_an_error(connect):
         connect(broken).status()
 
 
+@pytest.mark.slow
 def test_an_answer_of_fifty_megabytes_is_read(connect, fake):
     row = np.arange(700_000, dtype="float32") / 7
     text = json.dumps({"outputs": [row.tolist()] * 4})

@@ -115,7 +115,8 @@ def test_the_model_distinguishes_the_files(everywhere):
 
 
 @pytest.mark.parametrize(
-    ("transport", "damage"), [("REST", "no image"), ("gRPC", "truncated")]
+    ("transport", "damage"),
+    [("REST", "no image"), pytest.param("gRPC", "truncated", marks=pytest.mark.slow)],
 )
 def test_one_bad_image_in_32_concurrent_requests_fails_alone(
     everywhere, transport, damage

@@ -178,7 +178,11 @@ def test_unsupported_optimizer_options_are_rejected(optimizer):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [keras.optimizers.SGD(), keras.optimizers.Adam(), keras.optimizers.Lion()],
+    [
+        keras.optimizers.Adam(),
+        pytest.param(keras.optimizers.SGD(), marks=pytest.mark.slow),
+        pytest.param(keras.optimizers.Lion(), marks=pytest.mark.slow),
+    ],
     ids=lambda optimizer: optimizer.name,
 )
 def test_other_keras_optimizers_match_stock_keras(optimizer):
