@@ -1,8 +1,8 @@
 """The reference pages, which list the public names of each package."""
 
 import inspect
-import sys
 import types
+from collections.abc import Collection, Sequence
 
 from markdown_table import table
 
@@ -26,7 +26,10 @@ def library() -> str:
     return "\n\n".join(
         [
             "## Classes",
-            *(_directive("autoclass", f"keras_vit.{name}", True) for name in classes),
+            *(
+                _class(getattr(keras_vit, name), f"keras_vit.{name}")
+                for name in classes
+            ),
             "## Functions",
             *(_directive("autofunction", f"keras_vit.{name}") for name in functions),
             "## Models of published sizes",
@@ -64,11 +67,9 @@ def weights() -> str:
         if name not in keras_vit.__all__
     }
     return "\n\n".join(
-        _directive(
-            "autoclass" if inspect.isclass(member) else "autofunction",
-            f"keras_vit.weights.{name}",
-            inspect.isclass(member),
-        )
+        _class(member, f"keras_vit.weights.{name}")
+        if inspect.isclass(member)
+        else _directive("autofunction", f"keras_vit.weights.{name}")
         for name, member in own.items()
         if inspect.isclass(member) or inspect.isfunction(member)
     )
@@ -78,12 +79,15 @@ def client() -> str:
     """`serving.client`: clients, answers, errors."""
     members = _members(serving.client)
     errors = [n for n, m in members.items() if issubclass(m, Exception)]
-    clients = [n for n in members if n.endswith("Client")]
+    clients = ["RestClient", "GrpcClient", "AsyncRestClient", "AsyncGrpcClient"]
     answers = [n for n in members if n not in errors + clients]
-    parts = []
-    for title, names in [("Clients", clients), ("Answers", answers)]:
-        parts += [f"## {title}"]
-        parts += [_directive("autoclass", f"serving.client.{n}", True) for n in names]
+    parts = ["All clients have the methods of `RestClient`."]
+    common = _own_members(serving.client.RestClient)
+    for name in clients:
+        omitted = common if name != "RestClient" else ()
+        parts += [_class(members[name], f"serving.client.{name}", omitted)]
+    parts += ["## Answers"]
+    parts += [_class(members[name], f"serving.client.{name}") for name in answers]
     parts += ["## Errors"]
     parts += [_directive("autoexception", f"serving.client.{name}") for name in errors]
     return "\n\n".join(parts)
@@ -101,17 +105,20 @@ def _first_line(member: object) -> str:
     return (inspect.getdoc(member) or "").splitlines()[0]
 
 
-def _directive(kind: str, name: str, members: bool = False) -> str:
-    """An autodoc directive, which is reStructuredText inside a Markdown page."""
-    lines = [f".. {kind}:: {name}"]
-    if members:
-        module, _, attribute = name.rpartition(".")
-        cls = getattr(sys.modules[module], attribute)
-        for member in _own_members(cls):
+def _class(cls: type, name: str, omitted: Collection[str] = ()) -> str:
+    """The directives of a class and its members."""
+    lines = []
+    for member in _own_members(cls):
+        if member not in omitted:
             a_property = isinstance(inspect.getattr_static(cls, member), property)
             role = "autoproperty" if a_property else "automethod"
             lines += ["", f"   .. {role}:: {name}.{member}"]
-    return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
+    return _directive("autoclass", name, lines)
+
+
+def _directive(kind: str, name: str, content: Sequence[str] = ()) -> str:
+    """An autodoc directive, which is reStructuredText inside a Markdown page."""
+    return "\n".join(["```{eval-rst}", f".. {kind}:: {name}", *content, "```"])
 
 
 def _own_members(cls: type) -> list[str]:

@@ -6,6 +6,7 @@ clients differ only in the few lines that perform a step.
 """
 
 import functools
+import inspect
 import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import (
     ParamSpec,
     TypeAlias,
     TypeVar,
+    get_args,
     overload,
 )
 
@@ -131,7 +133,7 @@ class operation(Generic[Arguments, Result]):
     """
 
     def __init__(self, method: Callable[Concatenate[Any, Arguments], Steps[Result]]):
-        self._call = _calling(method, "_run")
+        self._call = _calling(method, "_run", lambda result: result)
 
     @overload
     def __get__(
@@ -155,7 +157,7 @@ class stream(Generic[Arguments, Result]):
     """
 
     def __init__(self, method: Callable[Concatenate[Any, Arguments], Flow[Result]]):
-        self._call = _calling(method, "_stream")
+        self._call = _calling(method, "_stream", _numbered)
 
     @overload
     def __get__(
@@ -171,11 +173,21 @@ class stream(Generic[Arguments, Result]):
         return self._call if client is None else types.MethodType(self._call, client)
 
 
-def _calling(method: Callable, runner: str) -> Callable:
-    """Pass the result of the method to a method of the client."""
+def _numbered(result: Any) -> Any:
+    return Iterator[tuple[int, result | ServingError]]
+
+
+def _calling(method: Callable, runner: str, returned: Callable) -> Callable:
+    """Pass the result of the method to a method of the client.
+
+    `help` and the reference show what the client's method returns.
+    """
 
     @functools.wraps(method)
     def call(client: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(client, runner)(method(client, *args, **kwargs))
 
+    signature = inspect.signature(method)
+    result = returned(get_args(signature.return_annotation)[-1])
+    call.__signature__ = signature.replace(return_annotation=result)  # type: ignore
     return call
