@@ -18,6 +18,9 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# As docs/local_server.md recommends: freed memory that glibc keeps is no leak.
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(8 * 2**20))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(64 * 2**20))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from soak import MEBIBYTE, Record, Soak, Versions, growth
