@@ -19,7 +19,7 @@ from .data.splits import Splits, images_fingerprint, load_splits
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
 from .engine.early_termination import Preemption, StopOnDivergence
-from .engine.recorder import Recorder
+from .engine.recorder import Recorder, best_epoch
 from .engine.run_length import RunLength, run_length
 from .engine.schedule import requested_warmup, warmup_steps
 from .engine.strategy import (
@@ -224,7 +224,7 @@ def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str
     seconds = sum(row["seconds"] for row in recorder.history)
     devices = trainer.distribute_strategy.num_replicas_in_sync
     return {
-        "best_epoch": recorder.best(),
+        "best_epoch": best_epoch(recorder.history),
         "training_images": len(splits.train),
         "bad_images": splits.bad_images,
         "parameters": trainer.model.count_params(),

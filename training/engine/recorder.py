@@ -70,14 +70,6 @@ class Recorder(keras.callbacks.Callback):
             self.history = stored.history
             self.seconds_before = stored.seconds
 
-    def best(self) -> dict[str, float]:
-        """The best epoch's row of the history."""
-        if "val_accuracy" not in self.history[-1]:
-            return self.history[-1]
-        return max(
-            self.history, key=lambda row: (row["val_accuracy"], -row["val_loss"])
-        )
-
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock."""
         self.epoch_began = time.perf_counter()
@@ -127,7 +119,7 @@ class Recorder(keras.callbacks.Callback):
                 "seconds": round(seconds, 3),
             }
         )
-        if self.best() is self.history[-1] and "val_accuracy" in figures:
+        if best_epoch(self.history) is self.history[-1] and "val_accuracy" in figures:
             self.save_model("best.keras")
         if self.chief:
             run_folder.write_history(self.folder / "history.csv", self.history)
@@ -148,6 +140,16 @@ class Recorder(keras.callbacks.Callback):
         with self.trainer.averaged_weights():
             if self.chief:
                 run_folder.save_model(self.trainer.model, self.folder / name)
+
+
+def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:
+    """The row of the history with the best validation accuracy; the last without any.
+
+    Of equal ones, the row with the lowest validation loss, and then the first.
+    """
+    if "val_accuracy" not in history[-1]:
+        return history[-1]
+    return max(history, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
 
 
 def _owner(trainer: Trainer, recipe: Recipe, images: str) -> Owner:
