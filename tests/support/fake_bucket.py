@@ -16,12 +16,12 @@ class Gfile:
     """`tf.io.gfile` without renaming, and with a network that may fail.
 
     Attributes:
-        tear_after: Bytes after which the next copy into the bucket breaks off.
+        break_copy_after: Bytes after which the next copy into the bucket breaks off.
         unreachable: Calls for paths with this text fail; None for no such failure.
     """
 
     def __init__(self):
-        self.tear_after = None
+        self.break_copy_after = None
         self.unreachable = None
 
     def __getattr__(self, name):
@@ -35,13 +35,13 @@ class Gfile:
         args = [_in_memory(arg) for arg in args]
         if name == "copy":
             _forget(args[1], kwargs["overwrite"])
-            if self.tear_after is not None:
-                return self._tear(*args)
+            if self.break_copy_after is not None:
+                return self._break_copy(*args)
         return getattr(tf.io.gfile, name)(*args, **kwargs)
 
-    def _tear(self, source, target):
+    def _break_copy(self, source, target):
         with open(source, "rb") as file, tf.io.gfile.GFile(target, "wb") as copy:
-            copy.write(file.read(self.tear_after))
+            copy.write(file.read(self.break_copy_after))
         raise tf.errors.UnavailableError(None, None, "the network broke off")
 
 
@@ -58,6 +58,11 @@ def _forget(path, overwrite):
 
 class Bucket(backend._TfBackend):
     gfile = None
+
+
+def names(folder):
+    """The names of a folder's files and folders, sorted."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 def install(monkeypatch):

@@ -231,13 +231,6 @@ def test_the_best_epoch_has_the_highest_validation_accuracy(run):
     assert report["best_epoch"]["val_accuracy"] == pytest.approx(highest)
 
 
-def test_a_finished_run_is_not_overwritten(run):
-    for resume in (False, True):
-        with pytest.raises(RunError, match="contains a finished run"):
-            fit(RECIPE, run, resume=resume)
-    assert (run / "report.json").exists()
-
-
 def test_sizes_that_do_not_fit_are_a_one_line_error(tmp_path):
     model = dataclasses.replace(RECIPE.model, patch_size=3)
     with pytest.raises(RecipeError, match="multiple of `patch_size`"):

@@ -6,11 +6,11 @@ import os
 import resource
 import signal
 
-import fake_bucket
 import ml_dtypes
 import numpy as np
 import pytest
 from etils import epath
+from fake_bucket import names
 
 from training import storage
 from training.engine import checkpoint
@@ -37,10 +37,6 @@ def make(step, **changes):
     return Checkpoint(step, changes.pop("arrays", state(step)), OWNER, history)
 
 
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def files_of(*steps):
     return sorted(f"{step:08d}.{end}" for step in steps for end in ("npz", "json"))
 
@@ -57,16 +53,8 @@ def check_is(loaded, step):
 
 
 @pytest.fixture
-def bucket(monkeypatch):
-    return fake_bucket.install(monkeypatch)
-
-
-@pytest.fixture(params=["disk", "bucket"])
-def folder(request, tmp_path):
-    if request.param == "disk":
-        return epath.Path(tmp_path) / "checkpoints"
-    request.getfixturevalue("bucket")
-    return epath.Path("gs://bucket/checkpoints")
+def folder(root):
+    return root / "checkpoints"
 
 
 def test_a_checkpoint_round_trip_is_bit_exact(folder):
@@ -276,9 +264,9 @@ def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, c
 def test_an_interrupted_copy_keeps_the_last_good_checkpoint(bucket, capsys):
     folder = epath.Path("gs://bucket/checkpoints")
     save(folder, make(1))
-    bucket.tear_after = 300
+    bucket.break_copy_after = 300
     assert save(folder, make(2), keep=1) is False
-    bucket.tear_after = None
+    bucket.break_copy_after = None
     assert names(folder) == files_of(1)
     assert "the network broke off" in capsys.readouterr().err
 

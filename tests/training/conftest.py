@@ -1,0 +1,20 @@
+"""A bucket without a network, and a root for folders, on a disk and in a bucket."""
+
+import fake_bucket
+import pytest
+from etils import epath
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """A `Gfile` that serves `gs://bucket` and can be disturbed."""
+    return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def root(request, tmp_path):
+    """An empty folder."""
+    if request.param == "disk":
+        return epath.Path(tmp_path)
+    request.getfixturevalue("bucket")
+    return epath.Path("gs://bucket")
