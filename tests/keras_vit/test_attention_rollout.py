@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
+from tiny_model import numpy
 
 pytestmark = pytest.mark.backend
 
@@ -17,10 +18,6 @@ FORMS = {
     "one block": {"depth": 1},
     "relative": {"position_embedding": "relative", "position_placement": "shared"},
 }
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 def expected_rollout(model, images):

@@ -6,12 +6,9 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
+from tiny_model import numpy
 
 pytestmark = pytest.mark.backend
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
 
 
 def summary(model):

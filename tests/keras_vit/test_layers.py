@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from layer_contract import *  # noqa: F403
+from tiny_model import numpy
 
 from keras_vit import layers
 
@@ -70,10 +71,6 @@ def make(name, arguments):
     return lambda **kwargs: getattr(layers, name)(**arguments, **kwargs)
 
 
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
-
-
 def test_dropped_branches_are_whole_examples_and_the_mean_stays():
     layer = layers.StochasticDepth(0.25, seed=3)
     dropped = numpy(layer(np.ones((4000, 3, 2), "float32"), training=True))
@@ -132,7 +129,7 @@ def test_both_dense_layers_of_an_mlp_are_followed_by_dropout():
     for dense in (mlp.dense1, mlp.dense2):
         dense.kernel.assign(np.eye(64))
         dense.bias.assign(np.zeros(64))
-    outputs = keras.ops.convert_to_numpy(mlp(tokens, training=True))
+    outputs = numpy(mlp(tokens, training=True))
     passed = np.isclose(outputs, 36)
     assert (passed | (outputs == 0)).all()
     assert passed.mean() == pytest.approx(0.25, abs=0.02)

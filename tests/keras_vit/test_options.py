@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from tiny_model import TINY
+from tiny_model import numpy, small
 
 import keras_vit
 
@@ -25,14 +25,6 @@ BLOCK_PATHS = [
     "mlp/Dense_1/kernel",
     "mlp/Dense_1/bias",
 ]
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
-
-
-def small(**kwargs):
-    return keras_vit.VisionTransformer(**{**TINY, **kwargs})
 
 
 def block_shapes(model):

@@ -6,15 +6,12 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_model import numpy
 
 import keras_vit
 from keras_vit import ImagePreprocessing, pixel_range
 
 pytestmark = pytest.mark.backend
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 @pytest.fixture

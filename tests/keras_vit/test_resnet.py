@@ -5,7 +5,8 @@ import numpy as np
 import numpy_resnet
 import pytest
 from layer_contract import *  # noqa: F403
-from test_specs import shapes_only
+from shapes_only import shapes_only
+from tiny_model import numpy
 
 import keras_vit
 from keras_vit import resnet
@@ -58,10 +59,6 @@ def inputs():
 
 def values(*shape, seed=2):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 def randomise(weights, scale=1.0, seed=7):

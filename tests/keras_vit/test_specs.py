@@ -1,25 +1,14 @@
 """Names of models, and their published sizes."""
 
-import contextlib
 import dataclasses
 
-import keras
 import pytest
-from keras.src.backend.common import global_state
+from shapes_only import shapes_only
 
 import keras_vit
 from keras_vit.costs import model_costs, resnet_costs, variant_costs
 from keras_vit.resnet import ResNet
 from keras_vit.specs import parse_resnet
-
-
-@contextlib.contextmanager
-def shapes_only():
-    """Models built inside have weights with shapes but without values."""
-    with keras.StatelessScope(initialize_variables=False):
-        yield
-    global_state.set_global_attribute("uninitialized_variables", [])
-
 
 # Published parameter counts at 224 pixels: class token and no head, then with the
 # 1,000-class head. google-research/vision_transformer models_test.py, keras-hub's ViT

@@ -7,19 +7,11 @@ import textwrap
 import keras
 import numpy as np
 import pytest
-from tiny_model import TINY
+from tiny_model import numpy, small
 
 import keras_vit
 
 pytestmark = pytest.mark.backend
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
-
-
-def small(**kwargs):
-    return keras_vit.VisionTransformer(**{**TINY, **kwargs})
 
 
 def test_it_is_an_ordinary_functional_model(tiny_vit, capsys):

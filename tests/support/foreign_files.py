@@ -4,13 +4,15 @@ Each function that takes a model and a folder writes what a family's code would,
 returns the path to load.
 """
 
+import importlib.util
 import json
 import struct
 
 import foreign_weights as foreign
 import h5py
-import keras
 import numpy as np
+import pytest
+from tiny_model import numpy
 
 SAFETENSORS_TYPES = {
     "float16": "F16",
@@ -21,8 +23,10 @@ SAFETENSORS_TYPES = {
 }
 
 
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
+def needs(package):
+    """The mark of a test that another project's package must be installed for."""
+    found = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not found, reason=f"{package} is not installed")
 
 
 def arrays_of(model):
@@ -33,6 +37,14 @@ def check_unmoved(model, before):
     """Not one weight of the model has changed, bit by bit."""
     for path, weight in arrays_of(model).items():
         assert weight.tobytes() == before[path].tobytes(), path
+
+
+def check_same_weights(model, source, *changed):
+    """The weights are the source's, bit by bit, but for those at these paths."""
+    expected = arrays_of(source)
+    for path, weight in arrays_of(model).items():
+        if path not in changed:
+            assert weight.tobytes() == expected[path].tobytes(), path
 
 
 def write_npz(path, arrays):

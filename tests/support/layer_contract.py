@@ -7,16 +7,13 @@ Such a file has the fixtures `make` (builds the layer, with further keywords),
 import keras
 import numpy as np
 import pytest
+from tiny_model import numpy
 
 
 @pytest.fixture
 def layer(make):
     keras.utils.set_random_seed(1)
     return make()
-
-
-def numpy(tensor):
-    return keras.ops.convert_to_numpy(tensor)
 
 
 def test_a_layer_comes_back_from_its_config(layer, inputs):

@@ -13,14 +13,26 @@ TINY = {
 }
 
 
+def numpy(tensor):
+    """The values of a tensor of any backend."""
+    import keras
+
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def small(**kwargs):
+    """A tiny model with its initial weights."""
+    import keras_vit
+
+    return keras_vit.VisionTransformer(**{**TINY, **kwargs})
+
+
 def build_vit(seed=11, **kwargs):
     """A tiny model with random weights, biases included."""
     import keras
 
-    import keras_vit
-
     keras.utils.set_random_seed(seed)
-    return with_random_weights(keras_vit.VisionTransformer(**{**TINY, **kwargs}), seed)
+    return with_random_weights(small(**kwargs), seed)
 
 
 def with_random_weights(model, seed):

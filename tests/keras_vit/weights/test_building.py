@@ -7,9 +7,16 @@ import numpy as np
 import numpy_vit
 import pytest
 import scipy.ndimage
-from foreign_files import arrays_of, google, hugging_face, numpy, timm, write_npz
+from foreign_files import (
+    arrays_of,
+    check_same_weights,
+    google,
+    hugging_face,
+    timm,
+    write_npz,
+)
 from foreign_weights import bit
-from tiny_model import build_vit
+from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import specs
@@ -31,18 +38,11 @@ def viny(monkeypatch):
     return application(keras_vit.VisionTransformer, "Viny/2", "ViTViny2", poolings)
 
 
-def check_others_same(model, source, *changed):
-    expected = arrays_of(source)
-    for path, weight in arrays_of(model).items():
-        if path not in changed:
-            assert weight.tobytes() == expected[path].tobytes(), path
-
-
 def test_a_constructor_takes_the_settings_of_the_file(viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE, gelu="exact", layer_scale=0.1, register_tokens=2)
     path = timm(source, tmp_path)
     model = viny(weights=path, classifier_activation=None)
-    check_others_same(model, source)
+    check_same_weights(model, source)
     assert (model.image_size, model.classes, model.gelu) == ((8, 8), 7, "exact")
     assert (model.register_tokens, model.pooling) == (2, "token")
     pixels = np.random.default_rng(1).uniform(-1, 1, (2, 8, 8, 3))
@@ -63,7 +63,7 @@ def test_other_classes_get_a_new_classifier(viny, tiny_vit, tmp_path, caplog):
         model = viny(weights=path, classes=4, input_shape=(12, 10, 3))
     assert model.representation_size is None
     assert model.output_shape == (None, 4)
-    check_others_same(model, source, POSITIONS, "head/kernel", "head/bias")
+    check_same_weights(model, source, POSITIONS, "head/kernel", "head/bias")
     assert not arrays_of(model)["head/kernel"].any()
     assert "grid (4, 4) to (6, 5), method 'google'" in caplog.text
     assert "dropped: " in caplog.text
@@ -73,7 +73,7 @@ def test_the_same_number_of_classes_keeps_the_classifier(viny, tiny_vit, tmp_pat
     source = tiny_vit(**SQUARE, representation_size=9)
     model = viny(weights=google(source, tmp_path), classes=7)
     assert model.representation_size == 9
-    check_others_same(model, source)
+    check_same_weights(model, source)
 
 
 @pytest.mark.parametrize("pooling", [None, "avg", "token"])
@@ -81,7 +81,7 @@ def test_include_top_false_gives_features(pooling, viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE)
     path = google(source, tmp_path)
     model = viny(include_top=False, weights=path, pooling=pooling)
-    check_others_same(model, source)
+    check_same_weights(model, source)
     shape = (None, 17, 15) if pooling is None else (None, 15)
     assert model.output_shape == shape
 
@@ -112,7 +112,7 @@ def test_files_of_save_weights_are_loaded(viny, tiny_vit, tmp_path):
     source = tiny_vit(**SQUARE)
     source.save_weights(tmp_path / "own.weights.h5")
     model = viny(weights=tmp_path / "own.weights.h5", classes=7, input_shape=(8, 8, 3))
-    check_others_same(model, source)
+    check_same_weights(model, source)
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -126,7 +126,7 @@ def test_a_file_determines_the_model(tiny_vit, images, tmp_path):
     config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "image_size": [22, 14]}
     path = hugging_face(source, tmp_path, **config)
     model = keras_vit.VisionTransformer.from_preset(path)
-    check_others_same(model, source)
+    check_same_weights(model, source)
     expected = numpy_vit.forward(source, images())
     np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
 
@@ -136,7 +136,7 @@ def test_a_bit_file_determines_the_model(tmp_path):
     path = write_npz(tmp_path / "bit.npz", bit(arrays_of(source)))
     model = ResNet.from_preset(path, image_size=64, classes=4)
     assert (model.blocks, model.image_size) == ((1, 2), (64, 64))
-    check_others_same(model, source, "head/kernel", "head/bias")
+    check_same_weights(model, source, "head/kernel", "head/bias")
 
 
 def test_unknown_numbers_of_heads_must_be_given(tiny_vit, tmp_path):
@@ -169,7 +169,7 @@ def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
     source = tiny_vit(**kwargs)
     model = keras_vit.with_image_size(source, source.image_size)
     assert model is not source
-    check_others_same(model, source)
+    check_same_weights(model, source)
     pixels = np.random.default_rng(0).uniform(-1, 1, (2, *source.image_size, 3))
     np.testing.assert_array_equal(numpy(model(pixels)), numpy(source(pixels)))
 
@@ -182,7 +182,7 @@ def test_another_image_size_resamples_only_the_positions(kwargs, tiny_vit):
     assert model.image_size == size
     old, new = arrays_of(source), arrays_of(model)
     positions = [path for path in new if path.startswith("position_embedding")]
-    check_others_same(model, source, *positions)
+    check_same_weights(model, source, *positions)
     for path in positions:
         prefix = old[path].shape[1] - source.grid[0] * source.grid[1]
         expected = resampled(path, old[path], source.grid, model.grid, prefix)
@@ -230,7 +230,7 @@ def test_the_new_model_shares_no_weights(tiny_vit):
 def test_patches_of_another_size(tiny_vit):
     source = tiny_vit(image_size=(11, 7), patch_size=1)
     model = keras_vit.with_image_size(source, (22, 14), patch_size=2)
-    check_others_same(model, source, "embedding/kernel")
+    check_same_weights(model, source, "embedding/kernel")
     pixels = np.random.default_rng(0).uniform(-1, 1, (2, 11, 7, 3))
     enlarged = pixels.repeat(2, axis=1).repeat(2, axis=2)
     expected = numpy_vit.forward(source, pixels)

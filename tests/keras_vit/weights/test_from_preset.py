@@ -1,9 +1,14 @@
 """`from_preset`: every kind of source, and what it refuses."""
 
 import keras
-import numpy as np
 import pytest
-from foreign_files import arrays_of, google, hugging_face, write_npz
+from foreign_files import (
+    arrays_of,
+    check_same_weights,
+    google,
+    hugging_face,
+    write_npz,
+)
 from foreign_weights import bit
 
 import keras_vit
@@ -13,13 +18,6 @@ pytestmark = pytest.mark.backend
 
 from_preset = keras_vit.VisionTransformer.from_preset
 SQUARE = {"image_size": (8, 8), "patch_size": 2}
-
-
-def check_same_weights(model, source, *but):
-    expected = arrays_of(source)
-    for path, array in arrays_of(model).items():
-        if path not in but:
-            np.testing.assert_array_equal(array, expected[path], err_msg=path)
 
 
 def test_a_published_name_is_looked_up_by_variant(monkeypatch, tmp_path):

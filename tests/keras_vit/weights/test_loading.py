@@ -12,15 +12,16 @@ import pytest
 from foreign_files import (
     arrays_of,
     big_vision,
+    check_same_weights,
     google,
     hugging_face,
     keras_hub,
-    numpy,
     timm,
     write_hdf5,
     write_npz,
     write_safetensors,
 )
+from tiny_model import numpy
 
 import keras_vit
 from benchmarks.published_arrays import as_void, inlined, prefixed, stacked
@@ -41,9 +42,7 @@ def check_loaded(model, source, report, family):
     assert report.family == family
     assert sorted(report.used) == sorted(weight.path for weight in model.weights)
     assert report.unused == report.missing == report.dropped == []
-    expected = arrays_of(source)
-    for path, weight in arrays_of(model).items():
-        assert weight.tobytes() == expected[path].tobytes(), path
+    check_same_weights(model, source)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Configs and models at the borders of what other libraries compute."""
 
-import importlib.util
 import json
 import os
 import stat
@@ -8,7 +7,7 @@ import stat
 import foreign_files
 import numpy as np
 import pytest
-from foreign_files import arrays_of
+from foreign_files import arrays_of, needs
 
 import keras_vit
 from keras_vit.__main__ import main
@@ -17,12 +16,6 @@ from keras_vit.weights.config import model_arguments
 
 EXACT = {"gelu": "exact"}
 GAP = {"pooling": "avg", "class_token": False}
-
-
-def needs(name):
-    found = importlib.util.find_spec(name) is not None
-    skip = pytest.mark.skipif(not found, reason=f"{name} is not installed")
-    return lambda test: pytest.mark.parity(skip(test))
 
 
 def edit(path, **changes):
@@ -118,6 +111,7 @@ def test_timms_siglip_has_the_gelu_of_its_size(architecture, gelu, tiny_vit, tmp
     assert arguments_of(path)["gelu"] == gelu
 
 
+@pytest.mark.parity
 @needs("timm")
 def test_the_gelu_of_every_siglip_is_timms(tiny_vit, tmp_path):
     import timm
@@ -245,6 +239,7 @@ def test_a_model_survives_a_round_trip_through_timms_config(
         assert getattr(model, name) == getattr(source, name)
 
 
+@pytest.mark.parity
 @needs("timm")
 @pytest.mark.parametrize(
     "kwargs",
@@ -270,6 +265,7 @@ def test_timm_computes_what_we_write(kwargs, tiny_vit, tmp_path):
     np.testing.assert_allclose(logits, source(pixels), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parity
 @needs("timm")
 @pytest.mark.parametrize(
     "kwargs",
@@ -294,6 +290,7 @@ def test_timm_adapts_what_we_write_to_other_classes_and_channels(
     assert float(gap) < 1e-6
 
 
+@pytest.mark.parity
 @needs("timm")
 def test_timm_fine_tunes_a_resnet_that_we_write(tmp_path):
     import timm
@@ -309,6 +306,7 @@ def test_timm_fine_tunes_a_resnet_that_we_write(tmp_path):
     assert timm.create_model(name, pretrained=True, num_classes=3).num_classes == 3
 
 
+@pytest.mark.parity
 @needs("timm")
 def test_timms_token_pooling_with_fc_norm_is_read(tmp_path):
     import timm

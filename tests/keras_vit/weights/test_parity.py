@@ -4,18 +4,12 @@ Needs `pip install -e ".[parity]"` (`make parity`); skipped without. The same in
 the published sizes: `python -m benchmarks.parity`.
 """
 
-import importlib.util
-
 import pytest
+from foreign_files import needs
 
 from benchmarks import parity
 
 pytestmark = pytest.mark.parity
-
-
-def needs(name):
-    found = importlib.util.find_spec(name) is not None
-    return pytest.mark.skipif(not found, reason=f"{name} is not installed")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ import scipy.ndimage
 from foreign_files import (
     arrays_of,
     big_vision,
+    check_same_weights,
     check_unmoved,
     google,
     hugging_face,
-    numpy,
     timm,
     write_npz,
     write_safetensors,
 )
+from tiny_model import numpy
 
 from keras_vit.weights.checkpoint import CheckpointError
 from keras_vit.weights.loading import load_checkpoint
@@ -36,13 +37,6 @@ def check_refused(model, path, match, **kwargs):
     return str(caught.value)
 
 
-def check_others_loaded(model, source, *changed):
-    expected = arrays_of(source)
-    for path, weight in arrays_of(model).items():
-        if path not in changed:
-            assert weight.tobytes() == expected[path].tobytes(), path
-
-
 # Positions
 
 
@@ -60,7 +54,7 @@ def test_positions_are_resampled_as_in_the_official_code(tiny_vit, tmp_path):
     assert (source.grid, model.grid) == ((11, 11), (11, 7))
     expected = zoomed(arrays_of(source)[POSITIONS], (11, 11), (11, 7))
     np.testing.assert_allclose(arrays_of(model)[POSITIONS], expected, atol=1e-6)
-    check_others_loaded(model, source, POSITIONS)
+    check_same_weights(model, source, POSITIONS)
     assert report.resampled == {POSITIONS: "grid (11, 11) to (11, 7), method 'google'"}
     assert "resampled position_embedding" in str(report)
 
@@ -173,7 +167,7 @@ def test_a_classifier_policy_applies_to_both_classifiers_of_deit(tiny_vit, tmp_p
     assert sorted(report.dropped) == [
         *("head.bias", "head.weight", "head_dist.bias", "head_dist.weight")
     ]
-    check_others_loaded(model, source)
+    check_same_weights(model, source)
 
 
 # Patches and channels
@@ -247,7 +241,7 @@ def test_keep_keeps_the_models_classifier(classes, tiny_vit, tmp_path):
     after = arrays_of(model)
     for path in ("head/kernel", "head/bias"):
         assert after[path].tobytes() == before[path].tobytes()
-    check_others_loaded(model, source, "head/kernel", "head/bias")
+    check_same_weights(model, source, "head/kernel", "head/bias")
     assert sorted(report.dropped) == ["head/bias", "head/kernel"]
     assert report.missing == []
 
@@ -257,7 +251,7 @@ def test_reset_gives_the_classifier_its_initial_values(tiny_vit, images, tmp_pat
     model = tiny_vit(seed=12, classes=4, head_bias_init=-6.9)
     report = load_checkpoint(model, google(source, tmp_path), classifier="reset")
     np.testing.assert_allclose(numpy(model(images())), np.full((2, 4), -6.9), rtol=1e-6)
-    check_others_loaded(model, source, "head/kernel", "head/bias")
+    check_same_weights(model, source, "head/kernel", "head/bias")
     dropped = ["head/bias", "head/kernel", "pre_logits/bias", "pre_logits/kernel"]
     assert sorted(report.dropped) == dropped
     assert report.adapted["head/bias"] == "new, all -6.9"
@@ -268,7 +262,7 @@ def test_drop_leaves_the_classifier_out(tiny_vit, images, tmp_path):
     path = google(source, tmp_path)
     check_refused(model, path, "a classifier, the model none: pass classifier='drop'")
     load_checkpoint(model, path, classifier="drop")
-    check_others_loaded(model, source)
+    check_same_weights(model, source)
 
 
 def test_a_classifier_policy_must_suit_the_model(tiny_vit, tmp_path):
@@ -290,7 +284,7 @@ def test_a_hidden_layer_before_the_classifier_loads_or_is_named(tiny_vit, tmp_pa
     assert "(9, 7)" in message  # the classifier's inputs
     model = tiny_vit(seed=12, classes=None, representation_size=9)
     load_checkpoint(model, path, classifier="drop")
-    check_others_loaded(model, source)
+    check_same_weights(model, source)
 
 
 # Settings
@@ -314,7 +308,7 @@ def test_settings_that_follow_from_no_array_must_match(
     path = google(source, tmp_path)
     check_refused(model, path, match)
     report = load_checkpoint(model, path, settings="ignore")
-    check_others_loaded(model, source)
+    check_same_weights(model, source)
     ((name, value),) = kwargs.items()
     assert any(f"{name}={value!r} of the model stays" in n for n in report.notes)
 
@@ -331,7 +325,7 @@ def test_the_config_of_hugging_face_determines_its_settings(tiny_vit, tmp_path):
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
     config = {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-5}
     load_checkpoint(model, hugging_face(source, tmp_path, **config))
-    check_others_loaded(model, source)
+    check_same_weights(model, source)
     path = hugging_face(source, tmp_path, hidden_act="gelu")
     check_refused(model, path, "gelu='exact', this one has gelu='tanh'")
 
@@ -342,7 +336,7 @@ def test_without_a_config_the_report_says_what_is_not_known(tiny_vit, tmp_path):
     path = hugging_face(source, tmp_path)
     (tmp_path / "config.json").unlink()
     report = load_checkpoint(model, path)
-    check_others_loaded(model, source)
+    check_same_weights(model, source)
     note = "the file does not say how many heads it has; the model has 5"
     assert note in report.notes
 

@@ -8,7 +8,7 @@ import foreign_files
 import keras
 import numpy as np
 import pytest
-from tiny_model import build_vit
+from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import ImagePreprocessing
@@ -122,7 +122,7 @@ def test_preprocessed_images_are_those_of_the_other_project(tiny_vit, images, tm
     path = timm_folder(source, tmp_path, **TIMM_DEIT)
     pixels = np.random.default_rng(3).uniform(0, 255, (2, 14, 14, 3))
     normalised = ((pixels / 255 - MEAN) / STD).astype("float32")
-    expected = foreign_files.numpy(source(normalised))
+    expected = numpy(source(normalised))
     model = from_preset(path)
     assert not model.reads_raw_pixels
     np.testing.assert_allclose(model(normalised), expected, atol=1e-6)

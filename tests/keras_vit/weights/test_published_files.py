@@ -1,12 +1,10 @@
 """Every published checkpoint file: its arrays, its bytes, its places in a model."""
 
-import contextlib
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import pytest
-from keras.src.backend.common import global_state
+from shapes_only import shapes_only
 
 import keras_vit
 from benchmarks import published_arrays
@@ -121,14 +119,6 @@ BITS = {
     "R152x2": (UNITS["R152"], 2, 236_335_208),
     "R152x4": (UNITS["R152"], 4, 936_533_224),
 }
-
-
-@contextlib.contextmanager
-def shapes_only():
-    """Models built inside have weights with shapes but without values."""
-    with keras.StatelessScope(initialize_variables=False):
-        yield
-    global_state.set_global_attribute("uninitialized_variables", [])
 
 
 def build(model_class, checkpoint):
