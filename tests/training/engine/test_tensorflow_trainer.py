@@ -63,9 +63,9 @@ def assert_equal_weights(ours, theirs):
 
 def test_momentum_and_clipping_match_stock_keras():
     ours, theirs = network(), network()
-    config = OptimizerConfig("sgd", learning_rate=0.1, clip_norm=0.2)
+    config = OptimizerConfig("sgd", learning_rate=0.1, momentum=0.8, clip_norm=0.2)
     _, history = trained(ours, config)
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.2)
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.8, global_clipnorm=0.2)
     expected = stock(theirs, optimizer)
     assert_equal_weights(ours, theirs)
     np.testing.assert_allclose(history["loss"], expected["loss"], atol=1e-6)
@@ -275,21 +275,15 @@ def test_averaged_weights_can_be_nested():
         np.testing.assert_array_equal(now, then)
     with trainer.averaged_weights():
         assert_averaged()
+    with pytest.raises(KeyError), trainer.averaged_weights():
+        raise KeyError
+    np.testing.assert_array_equal(trainer.model.get_weights()[0], before[0])
 
 
 def stock_loss(model):
     logits = model.predict(IMAGES, verbose=0)
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     return float(loss(LABELS, logits))
-
-
-def test_an_error_inside_averaged_weights_restores_the_weights():
-    config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.5)
-    trainer, _ = trained(network(), config)
-    before = trainer.model.get_weights()
-    with pytest.raises(KeyError), trainer.averaged_weights():
-        raise KeyError
-    np.testing.assert_array_equal(trainer.model.get_weights()[0], before[0])
 
 
 def test_training_continues_bit_for_bit_from_the_state():
