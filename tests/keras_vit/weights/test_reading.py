@@ -261,9 +261,10 @@ def test_an_error_for_a_folder_without_weights_lists_the_expected_files(tmp_path
         open_arrays(tmp_path)
 
 
-def test_a_broken_config_is_an_error(tmp_path, arrays):
+@pytest.mark.parametrize("text", ["{", '{"hidden_size": ', "[]", "null", '"a"'])
+def test_a_broken_config_is_an_error(text, tmp_path, arrays):
     path = write(tmp_path / "model.safetensors", arrays, "safetensors")
-    (tmp_path / "config.json").write_text('{"hidden_size": ')
+    (tmp_path / "config.json").write_text(text)
     with open_arrays(path) as file, pytest.raises(WeightsFileError, match=r"config\.j"):
         _ = file.config
 
@@ -342,7 +343,7 @@ def test_no_header_length_is_mistaken_for_a_web_page(tmp_path, arrays):
         open_arrays(path)
 
 
-def test_the_safetensors_library_writes_what_is_read(tmp_path, arrays):
+def test_files_of_the_safetensors_library_are_read(tmp_path, arrays):
     library = pytest.importorskip("safetensors.numpy")
     arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
     library.save_file(arrays, tmp_path / "a.safetensors", metadata={"format": "np"})

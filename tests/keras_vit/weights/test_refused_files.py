@@ -1,7 +1,5 @@
 """Whatever is wrong with a file: a clear error, and not one weight has moved."""
 
-import json
-import pickle
 import random
 import warnings
 
@@ -47,12 +45,9 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def sources():
-    """A model of every family's usual settings, and another one to load it into."""
-    return {
-        name: (build_vit(**kwargs), build_vit(seed=12, **kwargs))
-        for name, kwargs in {"timm": EXACT, "hugging_face": HUGGING_FACE}.items()
-    }
+def hugging_face_pair():
+    """A model with Hugging Face's settings, and another one to load it into."""
+    return build_vit(**HUGGING_FACE), build_vit(seed=12, **HUGGING_FACE)
 
 
 def check_refused(model, path, match, error=ValueError):
@@ -64,18 +59,6 @@ def check_refused(model, path, match, error=ValueError):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("writer", [google, timm, keras_hub])
-def test_a_truncated_file_is_refused(writer, source, model, sources, tmp_path):
-    if writer is not google:
-        source, model = sources["timm"]
-    path = writer(source, tmp_path)
-    file = tmp_path / "model.weights.h5" if writer is keras_hub else path
-    data = file.read_bytes()
-    for part in (0.001, 0.3, 0.7, 0.99, 0.9999):
-        file.write_bytes(data[: int(len(data) * part)])
-        check_refused(model, path, str(tmp_path), WeightsFileError)
-
-
 def test_damage_in_the_last_array_is_found_before_the_first_is_used(
     source, model, tmp_path
 ):
@@ -85,33 +68,6 @@ def test_damage_in_the_last_array_is_found_before_the_first_is_used(
     data[last + 300] ^= 64
     path.write_bytes(data)
     check_refused(model, path, "checksum|corrupt", WeightsFileError)
-
-
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        (b"", "empty"),
-        (b"<!DOCTYPE html><html>Sign in</html>", "web page"),
-        (pickle.dumps({"head.bias": [1.0]}), "pickle"),
-        (b"\x00" * 4096, "no known format"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs"),
-    ],
-)
-def test_a_file_without_arrays_is_refused(content, match, model, tmp_path):
-    path = tmp_path / "weights.npz"
-    path.write_bytes(content)
-    check_refused(model, path, match, WeightsFileError)
-
-
-def test_a_missing_file_is_refused(model, tmp_path):
-    check_refused(model, tmp_path / "weights.npz", r"weights\.npz")
-
-
-def test_a_pickled_array_is_refused(source, model, tmp_path):
-    arrays = foreign.google(arrays_of(source), 5)
-    arrays["head/bias"] = np.array([None] * 7, dtype=object)
-    path = write_npz(tmp_path / "g.npz", arrays)
-    check_refused(model, path, "Python objects, 'head/bias", WeightsFileError)
 
 
 def changed(source, folder, name, change):
@@ -129,33 +85,18 @@ def changed(source, folder, name, change):
             lambda a: a[:-1],
             r"head/bias is \(7,\), and `head/bias`.*\(6,\)",
         ),
-        (f"{ATTENTION}/key/kernel", lambda a: a.T, "query/kernel|key/kernel"),
-        (f"{ATTENTION}/key/kernel", lambda a: a.reshape(15, 15), "key/kernel"),
-        (f"{ATTENTION}/key/bias", lambda a: a.reshape(15), "key/bias"),
-        (f"{ATTENTION}/out/kernel", lambda a: a[0], "out/kernel"),
-        ("embedding/kernel", lambda a: a[..., :14], "embedding/kernel|14"),
-        ("embedding/kernel", lambda a: a.reshape(-1, 15), "embedding/kernel"),
-        ("embedding/kernel", lambda a: a[:, :, :2], "embedding/kernel"),
         (
             "embedding/kernel",
             lambda a: a.transpose(3, 2, 0, 1),
             r"Patches must be square.*\(15, 3\)",
         ),
-        ("cls", lambda a: a[0, 0], "cls|class_token"),
         ("cls", lambda a: np.float32(1), "cls|class_token"),
-        ("head/kernel", lambda a: np.float32(1), "head/kernel"),
         ("head/kernel", lambda a: a.T, "15 classes, the model's 7"),
-        (
-            "Transformer/posembed_input/pos_embedding",
-            lambda a: a[0],
-            "pos_embedding|position",
-        ),
         (
             "Transformer/posembed_input/pos_embedding",
             lambda a: a[..., :4],
             "pos_embedding|position",
         ),
-        ("Transformer/encoder_norm/scale", lambda a: a[None], "encoder_norm"),
     ],
 )
 def test_wrong_shapes_are_refused(name, change, match, source, model, tmp_path):
@@ -264,8 +205,8 @@ def test_an_unknown_family_is_refused(model, tmp_path):
         ({"patch_size": [2, 4]}, r"`patch_size` must be 2, the side.*\(2, 4\)"),
     ],
 )
-def test_an_invalid_config_is_refused(config, match, sources, tmp_path):
-    source, model = sources["hugging_face"]
+def test_an_invalid_config_is_refused(config, match, hugging_face_pair, tmp_path):
+    source, model = hugging_face_pair
     check_refused(model, hugging_face(source, tmp_path, **config), match)
 
 
@@ -274,8 +215,8 @@ OTHER_TYPES = ("audio-spectrogram-transformer", "vit_mae", "ijepa", "vivit", "yo
 
 
 @pytest.mark.parametrize("kind", OTHER_TYPES)
-def test_a_config_of_another_model_type_is_refused(kind, sources, tmp_path):
-    source, model = sources["hugging_face"]
+def test_a_config_of_another_model_type_is_refused(kind, hugging_face_pair, tmp_path):
+    source, model = hugging_face_pair
     path = hugging_face(source, tmp_path, model_type=kind)
     match = f"`model_type` must be one of vit, deit, vit_msn.*{kind}"
     check_refused(model, path, match, WeightsFileError)
@@ -310,14 +251,6 @@ def test_pooling_that_follows_from_the_architecture_name_is_known(tiny_vit, tmp_
     check_refused(source, path, match)
 
 
-def test_a_config_that_is_not_a_json_object_is_refused(sources, tmp_path):
-    source, model = sources["hugging_face"]
-    hugging_face(source, tmp_path)
-    for text in ("{", "[]", "null", json.dumps("a")):
-        (tmp_path / "config.json").write_text(text)
-        check_refused(model, tmp_path, "config.json", WeightsFileError)
-
-
 def test_two_arrays_for_one_weight_are_refused(tiny_vit, tmp_path):
     model = tiny_vit(seed=12, **EXACT, register_tokens=1)
     arrays = foreign.timm(arrays_of(tiny_vit(**EXACT, register_tokens=1)))
@@ -346,7 +279,7 @@ def test_any_change_of_any_array_loads_or_is_refused(family, tiny_vit, tmp_path)
         "google": {"representation_size": 9},
         "big_vision": {"pooling": "map", "class_token": False},
         "timm": {**EXACT, "register_tokens": 2, "qk_norm": True},
-        "hugging_face": {"gelu": "exact", "norm_epsilon": 1e-12},
+        "hugging_face": HUGGING_FACE,
     }[family]
     model = tiny_vit(seed=12, depth=1, **kwargs)
     arguments = (5,) if family in ("google", "big_vision") else ()
