@@ -3,7 +3,6 @@
 import sys
 import types
 
-import fake_bucket
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -172,47 +171,12 @@ def test_system_files_are_neither_images_nor_classes(folder):
     assert len(find_images(str(folder))) == 36
 
 
-def gray_16(photograph):
-    values = np.asarray(photograph.convert("L"), "uint16") * 257
-    return Image.fromarray(values)
-
-
-# suffix, conversion of the photograph to that format, largest mean difference
-KINDS = {
-    "png": (lambda image: image, 0),
-    "bmp": (lambda image: image, 0),
-    "gif": (lambda image: image.quantize(64), 0),
-    "jpg": (lambda image: image, 1.5),
-    "gray.png": (lambda image: image.convert("L"), 0),
-    "gray.jpg": (lambda image: image.convert("L"), 1.5),
-    "16.png": (gray_16, 0),
-    "cmyk.jpg": (lambda image: image.convert("CMYK"), 4),
-}
-
-
-@pytest.mark.parametrize("ending", KINDS)
-def test_each_image_format_matches_pillow(folder, photograph, ending):
-    convert, tolerance = KINDS[ending]
-    path = folder / "bee" / f"zzz.{ending}"
-    convert(photograph).save(path)
-    with Image.open(path) as image:
-        if ending == "16.png":
-            expected = np.repeat(np.asarray(image)[..., np.newaxis] // 257, 3, -1)
-        else:
-            expected = np.asarray(image.convert("RGB"))
+def test_each_name_belongs_to_its_pixels(folder, photograph):
+    path = folder / "bee" / "zzz.png"
+    photograph.save(path)
     split = open_folder(folder).train
     pixels = read(split, split.names.index(str(path)))
-    assert pixels.shape == (40, 32, 3)
-    assert np.abs(pixels.astype(int) - expected.astype(int)).mean() <= tolerance
-
-
-def test_an_animation_is_read_as_its_first_frame(folder, photograph):
-    frames = [photograph.quantize(32), photograph.rotate(90).quantize(32)]
-    path = folder / "bee" / "zzz.gif"
-    frames[0].save(path, save_all=True, append_images=frames[1:])
-    split = open_folder(folder).train
-    pixels = read(split, split.names.index(str(path)))
-    np.testing.assert_array_equal(pixels, np.asarray(frames[0].convert("RGB")))
+    np.testing.assert_array_equal(pixels, np.asarray(photograph))
 
 
 def test_gray_models_get_gray_images(folder):
@@ -222,14 +186,6 @@ def test_gray_models_get_gray_images(folder):
 @pytest.fixture
 def tfds():
     return pytest.importorskip("tensorflow_datasets")
-
-
-def test_tfds_has_train_and_test_images(tfds):
-    with tfds.testing.mock_data(num_examples=7):
-        source = open_tfds("cifar10", channels=3)
-    assert len(source.class_names) == 10
-    assert [len(source.train), len(source.test)] == [7, 7]
-    assert read(source.train, 3).shape == (32, 32, 3)
 
 
 def test_tfds_images_match_its_own_reader(tfds):
@@ -262,26 +218,28 @@ def test_a_data_set_without_class_labels_is_an_error(tfds):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "classes"),
     [
-        "imagenet2012",
-        "cifar10",
-        "cifar100",
-        "oxford_iiit_pet",
-        "oxford_flowers102",
-        "mnist",
+        ("imagenet2012", 1000),
+        ("cifar10", 10),
+        ("cifar100", 100),
+        ("oxford_iiit_pet", 37),
+        ("oxford_flowers102", 102),
+        ("mnist", 10),
     ],
 )
-def test_the_recipes_data_sets_work_with_mock_data(tfds, name):
+def test_the_recipes_data_sets_work_with_mock_data(tfds, name, classes):
     config = DataConfig(
         f"tfds:{name}", "train[:60]", validation="train[60:]", test="validation"
     )
     with tfds.testing.mock_data(num_examples=64):
         splits = load_splits(config, 3)
+    assert len(splits.class_names) == classes
     parts = (splits.train, splits.validation, splits.test)
     assert [len(part) for part in parts] == [60, 4, 64]
     for part in parts:
         assert read(part, 0).dtype == np.uint8
+        assert read(part, 0).shape[-1] == 3
         assert part.encoded(tf.constant(0, tf.int64)).dtype == tf.string
 
 
@@ -495,8 +453,8 @@ def test_parts_that_would_be_ignored_are_rejected(tmp_path, levels):
         open_folder(tmp_path)
 
 
-def test_a_folder_can_be_in_a_bucket(monkeypatch):
-    fake_bucket.install(monkeypatch)
+@pytest.mark.usefixtures("bucket")
+def test_a_folder_can_be_in_a_bucket():
     root = epath.Path("gs://bucket/images")
     for name, count in {"cat": 2, "dog": 3}.items():
         (root / name).mkdir(parents=True)
