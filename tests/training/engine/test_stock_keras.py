@@ -1,7 +1,8 @@
 """Training under two replicas: what stock Keras gets wrong and the trainer does not.
 
 A test that begins with `test_stock_keras_still` fails when Keras has changed: then the
-trainer's workaround may go.
+trainer's workaround may go. The trainer's own clipping, steps per execution and XLA on
+replicas are in `test_replicas.py`.
 """
 
 import json
@@ -47,12 +48,7 @@ def results():
 
 def test_stock_keras_still_clips_each_replica_by_itself(results):
     """The gradients 10 and -9.8 become 1 and -1, and the weight does not change."""
-    assert results["clipping"]["stock"] == 0
-
-
-def test_the_global_gradient_is_clipped(results):
-    """It is 0.1, below the limit of 1; the learning rate is 0.5."""
-    assert results["clipping"]["ours"] == pytest.approx(-0.05, abs=1e-6)
+    assert results["clipping"] == 0
 
 
 def test_stock_keras_still_sees_an_overflow_on_the_first_replica_only(results):
@@ -67,31 +63,15 @@ def test_an_overflow_on_any_replica_skips_a_step_and_halves_the_scale(results, r
 
 
 def test_stock_keras_still_cannot_accumulate(results):
-    assert "`merge_call` called while" in results["accumulation"]["stock"]
+    assert "`merge_call` called while" in results["accumulation"]
 
 
 def test_stock_keras_still_cannot_run_several_steps_per_execution(results):
-    assert "feed a value for placeholder" in results["steps per execution"]["stock"]
-
-
-def test_several_steps_per_execution_are_taken(results):
-    weight = 0.0
-    for _ in range(4):
-        gradients = [(1 / (1 + math.exp(-weight * x)) - y) * x for x, y in IMAGES]
-        weight -= 0.5 * sum(gradients) / 2
-    ours = results["steps per execution"]["ours"]
-    assert ours == pytest.approx(weight, rel=1e-4)
-
-
-IMAGES = [(20.0, 0), (19.6, 1)]
+    assert "feed a value for placeholder" in results["steps per execution"]
 
 
 def test_stock_keras_still_cannot_be_compiled_by_xla(results):
-    assert "Trying to access resource" in results["XLA"]["stock"]
-
-
-def test_xla_compiles_each_replica(results):
-    assert results["XLA"]["ours"] == pytest.approx(-0.05, abs=1e-6)
+    assert "Trying to access resource" in results["XLA"]
 
 
 def test_stock_keras_still_has_one_dropout_mask_for_all_replicas(results):
