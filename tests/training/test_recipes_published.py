@@ -149,13 +149,13 @@ def test_the_accuracy_after_pre_training_is_that_of_issue_62(file):
     assert ours == pytest.approx(typed)
 
 
-# Table 4: data set, steps, base rates.
+# Table 4: data set, steps.
 TABLE_4 = {
-    "imagenet": (20_000, {0.003, 0.01, 0.03, 0.06}),
-    "cifar100": (10_000, {0.001, 0.003, 0.01, 0.03}),
-    "cifar10": (10_000, {0.001, 0.003, 0.01, 0.03}),
-    "pets": (500, {0.001, 0.003, 0.01, 0.03}),
-    "flowers": (500, {0.001, 0.003, 0.01, 0.03}),
+    "imagenet": 20_000,
+    "cifar100": 10_000,
+    "cifar10": 10_000,
+    "pets": 500,
+    "flowers": 500,
 }
 SOURCES = {
     "imagenet": ("tfds:imagenet2012", "validation"),
@@ -193,10 +193,8 @@ def is_table_4(ours):
 @pytest.mark.parametrize("data", TABLE_4)
 def test_fine_tuning_is_that_of_tables_4_and_5(data, model):
     ours = recipe(f"finetune_{data}-{model.replace('/', '')}")
-    steps, rates = TABLE_4[data]
     is_table_4(ours)
-    assert ours.steps == steps
-    assert ours.optimizer.learning_rate in rates
+    assert ours.steps == TABLE_4[data]
     # The official configs: 0.03, but for B/16 on CIFAR-10.
     official = 0.01 if (data, model) == ("cifar10", "B/16") else 0.03
     assert ours.optimizer.learning_rate == official
@@ -263,7 +261,6 @@ NOT_FLIPPED = {"dsprites_location", "dsprites_orientation", "smallnorb_azimuth"}
 def test_vtab_has_its_19_tasks():
     ours = [n.removeprefix("vtab-") for n in recipe_names() if n.startswith("vtab-")]
     assert ours == [row[0] for row in VTAB_ROWS]
-    assert len(ours) == 19
 
 
 @pytest.mark.parametrize("row", VTAB_ROWS, ids=lambda row: row[0])

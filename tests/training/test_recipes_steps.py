@@ -157,7 +157,7 @@ def options(recipe):
         if isinstance(value, dict):
             kept += [(f"{name}.{inner}", each) for inner, each in value.items()]
         elif name.startswith("data.") and name != "data.source":
-            continue  # test_slices.py and test_vtab.py
+            continue  # test_splits.py and test_vtab.py
         elif isinstance(value, str):
             yield name, value.partition(":")[0]
         else:

@@ -221,11 +221,17 @@ def test_curves_show_what_the_history_has(tmp_path, monkeypatch):
     )
 
 
+BLUE = (31, 119, 180)  # matplotlib's first colour, of a curve
+
+
 @pytest.mark.parametrize("epochs", [1, 500])
 def test_curves_of_any_length_are_drawn(tmp_path, epochs):
     history = [{**ROW, "epoch": n + 1, "loss": math.inf} for n in range(epochs)]
     pictures.draw_curves(history, epath.Path(tmp_path / "curves.png"))
-    assert Image.open(tmp_path / "curves.png").size == (1200, 840)
+    picture = np.asarray(Image.open(tmp_path / "curves.png").convert("RGB"))
+    assert picture.shape == (840, 1200, 3)
+    learning_rate = picture[420:, :600]  # the panel without a legend
+    assert (learning_rate == BLUE).all(axis=-1).any()
 
 
 @pytest.mark.parametrize("classes", [2, 31, 160])
