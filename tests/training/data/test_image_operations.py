@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_image
 
 from training.data import image_operations
@@ -111,12 +111,6 @@ def test_a_geometric_operation_moves_pixels_correctly(picture, name, level, sign
     assert (result != expected).any(axis=-1).mean() < 0.02
 
 
-def test_pixels_without_a_source_are_gray(picture):
-    assert (apply("TranslateX", picture, 2.0)[:, -19:] == GRAY).all()
-    assert (apply("TranslateY", picture, 2.0, -1.0)[:19] == GRAY).all()
-    assert (apply("Rotate", picture, 15.0)[0, 0] == GRAY).all()
-
-
 @pytest.mark.parametrize("centre", [(0.0, 0.0), (0.5, 0.25), (0.99, 0.99)])
 def test_cutout_is_a_square_clipped_at_the_border(picture, centre):
     half = 8  # 4 pixels for each unit of the level
@@ -176,14 +170,6 @@ def test_blur_matches_scipys_gaussian(picture, sigma):
     )
     blurred = image_operations.gaussian_blur(tf.constant(picture), sigma).numpy()
     assert np.abs(blurred - expected).max() <= 0.51
-
-
-def test_blur_approximates_pillows(picture):
-    expected = Image.fromarray(picture).filter(ImageFilter.GaussianBlur(2.0))
-    blurred = image_operations.gaussian_blur(tf.constant(picture), 2.0).numpy()
-    inner = np.s_[8:-8, 8:-8]  # Pillow repeats the border
-    difference = blurred[inner].astype(int) - np.asarray(expected, int)[inner]
-    assert np.abs(difference).mean() < 1.5
 
 
 def test_missing_operations_name_the_package_to_install(monkeypatch):

@@ -81,20 +81,6 @@ def test_the_global_batch_does_not_depend_on_the_shards(
         np.testing.assert_array_equal(labels, other_labels)
 
 
-@pytest.mark.parametrize(("workers", "replicas"), SHARDS)
-def test_shards_of_an_epoch_are_disjoint_and_complete(split, workers, replicas):
-    steps = global_batches(
-        workers,
-        replicas,
-        lambda shard: training_batches(split, PLAIN, PREPROCESSING, shard=shard),
-    )
-    for epoch in range(3):
-        labels = np.concatenate([y for _, y in steps[3 * epoch : 3 * epoch + 3]])
-        assert len(set(labels.argmax(axis=1))) == 24
-    seen = np.concatenate([labels for _, labels in steps]).argmax(axis=1)
-    assert set(seen) == set(range(27))
-
-
 @pytest.mark.parametrize(
     ("workers", "replicas", "batch_size"),
     [(1, 1, 7), (2, 2, 8), (4, 1, 64), (1, 4, 7), (3, 2, 8)],

@@ -134,6 +134,8 @@ def test_a_share_depends_on_the_split_seed_alone():
     )
     assert first.validation.names == again.validation.names
     assert first.validation.names != other.validation.names
+    assert first.test.names == again.test.names
+    assert set(first.test.names) != set(other.test.names)
 
 
 def test_a_share_and_a_slice_can_be_combined():

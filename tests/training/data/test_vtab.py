@@ -24,7 +24,7 @@ def last_exceeded(thresholds, distance):
 
 
 @pytest.mark.parametrize("distance", [7.0, 8.0, 8.1, 8.5, 9.2, 9.9, 10.0, 10.1, 15.0])
-def test_the_distance_of_the_closest_object(distance):
+def test_the_label_is_the_binned_distance_of_the_closest_object(distance):
     coordinates = [[1.0, 2.0, 30.0], [0.0, 0.0, distance], [3.0, 3.0, 20.0]]
     objects = {"pixel_coords": tf.constant(coordinates)}
     label = vtab.nearest_object(objects)
@@ -42,7 +42,7 @@ def test_the_distance_of_the_closest_object(distance):
         ([], []),
     ],
 )
-def test_the_distance_of_the_closest_vehicle(types, distances):
+def test_the_label_is_the_binned_distance_of_the_closest_vehicle(types, distances):
     location = np.zeros((len(types), 3), "float32")
     location[:, 2] = distances
     objects = {"type": tf.constant(types, tf.int64), "location": tf.constant(location)}

@@ -72,12 +72,10 @@ MODELS = {
         rematerialize=True,
     ),
     "cnn": ModelConfig("cnn", variant=None, width=8, depth=2, image_size=8),
-}  # fmt: skip
-LARGE = {
     "hybrid": ModelConfig(
         variant="R26+Ti/32", **{**SIZES, "patch_size": None}, image_size=64
     ),
-}
+}  # fmt: skip
 
 
 def make_recipe(model, **changes):
@@ -160,16 +158,15 @@ def test_harmless_lines_have_no_findings(line):
 
 
 @pytest.mark.parametrize(
-    "name", ["vit", pytest.param("vit_gap_rematerialized", marks=pytest.mark.slow)]
+    "name",
+    [
+        "vit",
+        pytest.param("vit_gap_rematerialized", marks=pytest.mark.slow),
+        pytest.param("hybrid", marks=pytest.mark.slow),
+    ],
 )
 def test_the_trainers_steps_have_no_findings(name):
     assert found_in(make_recipe(MODELS[name])) == [[], []]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
-def test_the_steps_of_resnets_have_no_findings(name):
-    assert found_in(make_recipe(LARGE[name])) == [[], []]
 
 
 def test_the_trainers_own_steps_are_checked():

@@ -190,7 +190,7 @@ def test_flags_apply_to_all_recipes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["digits", "digitz"], ["digitz", "digits-cnn"]),
         (["digits", "--epochs", "x"], ["epochs", "int", "x"]),
@@ -199,8 +199,8 @@ def test_flags_apply_to_all_recipes(tmp_path, monkeypatch):
         ([], ["recipes"]),
     ],
 )
-def test_a_command_line_mistake_is_a_one_line_error(words, told):
+def test_a_command_line_mistake_is_a_one_line_error(words, reported):
     with pytest.raises(RecipeError) as error:
         main(["compare", *words])
     assert "\n" not in str(error.value)
-    assert all(word in str(error.value) for word in told)
+    assert all(word in str(error.value) for word in reported)
