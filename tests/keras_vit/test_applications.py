@@ -1,6 +1,5 @@
 """What users do with constructors, own weight files, labels and the command line."""
 
-import keras
 import numpy as np
 import pytest
 from tiny_model import TINY
@@ -12,14 +11,6 @@ from keras_vit.weights.checkpoint import LoadReport
 
 pytestmark = pytest.mark.backend
 SMALL = {"depth": 1, "input_shape": (32, 32, 3)}
-
-
-@pytest.mark.parametrize("pooling", ["avg", "map"])
-def test_a_constructor_honours_the_pooling(pooling):
-    assert keras_vit.ViTTi16(classes=3, pooling=pooling, **SMALL).pooling == pooling
-    features = keras_vit.ViTTi16(include_top=False, pooling=pooling, **SMALL)
-    assert features.pooling == pooling
-    assert features.output_shape == (None, 192)
 
 
 def test_image_size_and_input_shape_exclude_each_other():
@@ -84,15 +75,6 @@ def test_converting_a_file_into_itself_is_refused(tmp_path, capsys):
         assert copy.entries.keys() == file.entries.keys()
 
 
-def test_a_model_of_another_width_is_refused_in_one_line(tmp_path):
-    model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
-    keras_vit.save_checkpoint(model, tmp_path / "model.npz")
-    other = keras_vit.VisionTransformer(**{**TINY, "image_size": 14, "width": 20})
-    with pytest.raises(CheckpointError, match="width=15 instead of 20") as caught:
-        keras_vit.load_checkpoint(other, tmp_path / "model.npz")
-    assert len(str(caught.value).splitlines()) == 1
-
-
 def test_the_report_summarises_many_weights_in_one_line():
     paths = [f"encoder_block_{i}/norm1/gamma" for i in range(50)]
     report = LoadReport(
@@ -102,16 +84,12 @@ def test_the_report_summarises_many_weights_in_one_line():
     assert len(str(report).splitlines()) == 3
 
 
-def test_a_missing_classifier_needs_a_policy(tmp_path):
-    keras.utils.set_random_seed(1)
+def test_a_file_without_a_classifier_needs_a_policy(tmp_path):
     scores = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
     features = keras_vit.VisionTransformer(
         **{**TINY, "image_size": 14, "classes": None}
     )
-    keras_vit.save_checkpoint(scores, tmp_path / "scores.npz")
     keras_vit.save_checkpoint(features, tmp_path / "features.npz")
-    with pytest.raises(CheckpointError, match="the model none: pass classifier='drop'"):
-        keras_vit.load_checkpoint(features, tmp_path / "scores.npz")
     with pytest.raises(CheckpointError, match="the file none: pass classifier='keep'"):
         keras_vit.load_checkpoint(scores, tmp_path / "features.npz")
 

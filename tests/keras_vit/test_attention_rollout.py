@@ -49,7 +49,7 @@ def expected_rollout(model, images):
 
 
 @pytest.mark.parametrize("kwargs", FORMS.values(), ids=FORMS)
-def test_it_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
+def test_rollout_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     rollout = numpy(model.attention_rollout_model()(images()))
     expected = expected_rollout(model, images())
@@ -67,7 +67,7 @@ def test_a_model_in_bfloat16_gives_float32_close_by(tiny_vit, images):
 
 
 @pytest.mark.parametrize("kwargs", [FORMS["attention pooling of all"], {}])
-def test_it_is_saved_and_loaded(tiny_vit, images, tmp_path, kwargs):
+def test_rollout_is_saved_and_loaded(tiny_vit, images, tmp_path, kwargs):
     rollout = tiny_vit(**kwargs).attention_rollout_model()
     rollout.save(tmp_path / "rollout.keras")
     loaded = keras.models.load_model(tmp_path / "rollout.keras", safe_mode=True)

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from tiny_model import numpy, small
 
-import keras_vit
-
 pytestmark = pytest.mark.backend
 
 AXIAL = {"attention": "axial", "class_token": False, "pooling": "avg"}
@@ -142,33 +140,10 @@ def test_an_option_has_these_weights_outside_the_blocks(kwargs, shapes):
     assert other_shapes(small(width=30, **kwargs)) == shapes
 
 
-def test_waves_have_no_weights():
+def test_sincos_positions_have_no_weights():
     for kind in ("sincos2d", "sincos2d_mae"):
         model = small(width=20, position_embedding=kind)
         assert len(model.weights) == len(small().weights) - 1
-
-
-OPTIONS = {
-    "position_embedding",
-    "position_placement",
-    "prefix_positions",
-    "register_tokens",
-    "layer_scale",
-    "qk_norm",
-    "patch_dropout",
-    "fc_norm",
-    "attention",
-    "norm_epsilon",
-    "resnet_blocks",
-    "resnet_width_factor",
-}
-
-
-def test_a_file_from_before_the_options_is_the_papers_model():
-    config = small().get_config()
-    old = {key: value for key, value in config.items() if key not in OPTIONS}
-    assert len(old) == len(config) - len(OPTIONS)
-    assert keras_vit.VisionTransformer.from_config(old).get_config() == config
 
 
 def test_an_axial_block_has_two_blocks_of_weights():
@@ -222,7 +197,7 @@ def test_initial_weights_of_the_options():
         np.testing.assert_array_equal(numpy(layer.gamma), np.float32(0.1))
 
 
-def test_2d_positions_start_as_small_as_others():
+def test_2d_positions_have_the_default_initial_stddev():
     keras.utils.set_random_seed(4)
     options = {"position_embedding": "learned_2d", "position_placement": "shared"}
     layer = small(width=1600, **options).get_layer("position_embedding")

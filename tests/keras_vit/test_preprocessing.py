@@ -83,13 +83,7 @@ def test_the_small_resize_of_a_square_is_the_plain_one(pixels):
     np.testing.assert_array_equal(numpy(plain(square)), numpy(small(square)))
 
 
-def test_a_config_without_the_resize_is_a_plain_one():
-    config = ImagePreprocessing(8, crop_fraction=0.8).get_config()
-    del config["resize"]
-    assert ImagePreprocessing.from_config(config).resize == "plain"
-
-
-def test_it_computes_in_float32_under_a_half_precision_policy(pixels):
+def test_preprocessing_computes_in_float32_under_a_half_precision_policy(pixels):
     keras.config.set_dtype_policy("mixed_float16")
     try:
         layer = ImagePreprocessing((13, 17))
@@ -100,7 +94,7 @@ def test_it_computes_in_float32_under_a_half_precision_policy(pixels):
     np.testing.assert_allclose(numpy(output), expected, atol=1e-6)
 
 
-def test_it_comes_back_from_its_config():
+def test_preprocessing_round_trips_through_its_config():
     layer = ImagePreprocessing(
         (13, 17), (1.0, 2.0, 3.0), 4.0, "bicubic", True, 0.875, "small", name="p"
     )
@@ -231,7 +225,7 @@ def test_a_model_of_raw_pixels_warns_of_normalised_images(tiny_vit, use):
         (pictures(0, 1, "uint8"), None),
     ],
 )
-def test_what_a_model_of_pixels_is_given(x, mistake):
+def test_normalised_input_to_a_raw_pixel_model_is_detected(x, mistake):
     result = pixel_range.problem(x, raw=True)
     assert mistake is (None if result is None else result != "")
 
@@ -246,7 +240,7 @@ def test_what_a_model_of_pixels_is_given(x, mistake):
         (pictures(-1, 1).astype("float16"), False),
     ],
 )
-def test_what_a_model_of_normalised_images_is_given(x, mistake):
+def test_raw_pixels_to_a_normalised_model_are_detected(x, mistake):
     assert mistake is (pixel_range.problem(x, raw=False) != "")
 
 

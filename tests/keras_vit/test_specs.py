@@ -82,12 +82,6 @@ def test_a_backbone_has_the_published_parameters(variant):
     assert count(variant, pooling=None) == BACKBONES[variant]
 
 
-# test_published_files.py counts those of the files.
-@pytest.mark.parametrize("variant", ["B/16", "R+Ti/16", "R26+S/32"])
-def test_a_classifier_has_the_published_parameters(variant):
-    assert count(variant) == CLASSIFIERS[variant]
-
-
 @pytest.mark.parametrize("variant", BACKBONES)
 def test_the_closed_form_counts_a_published_backbone(variant):
     assert variant_costs(variant, classes=None).parameters == BACKBONES[variant]
@@ -179,6 +173,8 @@ def test_an_unknown_hybrid_says_what_exists(variant, message):
         ("R26+S/32", (2, 2, 2, 2), 1),
         ("R50+B/32", (3, 4, 6, 3), 1),
         ("R50+L/16", (3, 4, 9), 1),
+        ("R101+L/16", (3, 4, 26), 1),
+        ("R200+L/32", (3, 24, 36, 3), 1),
         ("R152+H/16", (3, 8, 39), 1),
     ],
 )

@@ -16,7 +16,7 @@ def layer(make):
     return make()
 
 
-def test_a_layer_comes_back_from_its_config(layer, inputs):
+def test_a_layer_round_trips_through_its_config(layer, inputs):
     expected = numpy(layer(inputs))
     copy = type(layer).from_config(layer.get_config())
     copy.build(inputs.shape)

@@ -108,18 +108,6 @@ def test_another_size_than_the_files_is_an_error(viny, tiny_vit, tmp_path):
         viny(weights=path)
 
 
-def test_files_of_save_weights_are_loaded(viny, tiny_vit, tmp_path):
-    source = tiny_vit(**SQUARE)
-    source.save_weights(tmp_path / "own.weights.h5")
-    model = viny(weights=tmp_path / "own.weights.h5", classes=7, input_shape=(8, 8, 3))
-    check_same_weights(model, source)
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"augreg_in21k_ft_in1k.*Received.*'augerg'"):
-        keras_vit.ViTB16(weights="augerg")
-
-
 def test_a_file_determines_the_model(tiny_vit, images, tmp_path):
     kwargs = {"gelu": "tanh", "norm_epsilon": 1e-5}
     source = tiny_vit(**kwargs)
@@ -149,7 +137,7 @@ def test_unknown_numbers_of_heads_must_be_given(tiny_vit, tmp_path):
 
 # with_image_size
 
-LIVING = [
+FORMS = [
     {},
     {"prefix_positions": False},
     {"register_tokens": 4, "pooling": "avg"},
@@ -164,7 +152,7 @@ LIVING = [
 ]
 
 
-@pytest.mark.parametrize("kwargs", LIVING)
+@pytest.mark.parametrize("kwargs", FORMS)
 def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
     source = tiny_vit(**kwargs)
     model = keras_vit.with_image_size(source, source.image_size)
@@ -174,7 +162,7 @@ def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
     np.testing.assert_array_equal(numpy(model(pixels)), numpy(source(pixels)))
 
 
-@pytest.mark.parametrize("kwargs", LIVING)
+@pytest.mark.parametrize("kwargs", FORMS)
 def test_another_image_size_resamples_only_the_positions(kwargs, tiny_vit):
     source = tiny_vit(**kwargs)
     size = (32, 64) if "resnet_blocks" in kwargs else (14, 26)

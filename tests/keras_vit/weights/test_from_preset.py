@@ -6,7 +6,6 @@ from foreign_files import (
     arrays_of,
     check_same_weights,
     google,
-    hugging_face,
     write_npz,
 )
 from foreign_weights import bit
@@ -30,17 +29,6 @@ def test_a_published_name_is_looked_up_by_variant(monkeypatch, tmp_path):
     assert [(row.variant, row.name) for row in asked] == [("Ti/16", "augreg_in21k")]
     assert model.classes == 3
     check_same_weights(model, source, "head/kernel", "head/bias")
-
-
-def test_every_published_file_has_a_preset_of_its_own():
-    presets = [f"{row.variant}:{row.name}" for row in keras_vit.list_weights()]
-    assert len(set(presets)) == len(presets)
-
-
-def test_a_folder_of_another_project_is_enough(tiny_vit, tmp_path):
-    source = tiny_vit(**SQUARE)
-    config = {"hidden_act": "gelu_new", "image_size": 8}
-    check_same_weights(from_preset(hugging_face(source, tmp_path, **config)), source)
 
 
 def test_a_keras_file_is_the_model_itself(tiny_vit, tmp_path):

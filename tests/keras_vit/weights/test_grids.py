@@ -95,6 +95,7 @@ def test_an_unknown_grid_must_be_given(write, tmp_path):
     load_checkpoint(model, path, grid=(9, 16), settings="ignore")
     foreign_files.check_unmoved(model, arrays_of(source))
     model = keras_vit.VisionTransformer.from_preset(path, heads=3, grid=(9, 16))
+    assert model.image_size == (18, 32)
     foreign_files.check_unmoved(model, arrays_of(source))
 
 

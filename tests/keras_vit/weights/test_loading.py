@@ -23,7 +23,6 @@ from foreign_files import (
 )
 from tiny_model import numpy
 
-import keras_vit
 from benchmarks.published_arrays import as_void, inlined, prefixed, stacked
 from keras_vit.resnet import ResNet
 from keras_vit.weights.loading import assign, fresh_copy, load_checkpoint
@@ -250,19 +249,6 @@ def test_the_report_names_the_family_the_file_and_its_arrays(tiny_vit, tmp_path)
     assert report.used["encoder_block_1/norm2/gamma"] == (
         "Transformer/encoderblock_1/LayerNorm_2/scale"
     )
-
-
-def test_both_generators_of_googles_files_agree(tiny_vit, tmp_path):
-    """The two generators of the tests agree, so that both describe Google's files."""
-    from benchmarks import published_arrays
-
-    model = keras_vit.VisionTransformer(
-        **{"image_size": 12, "patch_size": 4, "width": 6, "depth": 2, "mlp_dim": 10},
-        **{"heads": 3, "classes": 5, "representation_size": 6},
-    )
-    arrays = foreign.google(arrays_of(model), 3)
-    shapes = {name: array.shape for name, array in arrays.items()}
-    assert shapes == published_arrays.google((6, 2, 10, 3), 4, 3, 5, pre_logits=True)
 
 
 @pytest.mark.parametrize("writer", [google, timm])

@@ -149,14 +149,6 @@ def test_assumptions_without_a_config_are_reported(tiny_vit, tmp_path, caplog, c
     assert "gelu, heads, pooling: there is no config.json" in capsys.readouterr().out
 
 
-def test_a_grid_gives_the_image_size(tiny_vit, images, tmp_path):
-    source = tiny_vit()
-    path = foreign_files.google(source, tmp_path)
-    model = keras_vit.VisionTransformer.from_preset(path, grid=(11, 7))
-    assert model.image_size == source.image_size == (22, 14)
-    np.testing.assert_array_equal(model(images()), source(images()))
-
-
 # Another pooling
 
 
@@ -180,12 +172,6 @@ def test_weights_that_are_not_loaded_are_reported(tiny_vit, tmp_path):
 
 
 # Writing
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".keras", ".h5", ".npz"])
-def test_a_folder_must_not_have_a_files_suffix(suffix, tiny_vit, tmp_path):
-    with pytest.raises(ValueError, match="`path` must be a folder"):
-        keras_vit.save_checkpoint(tiny_vit(), tmp_path / f"x{suffix}", "timm")
 
 
 def test_other_models_are_refused(tiny_vit, tmp_path):
@@ -214,29 +200,6 @@ def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
     finally:
         os.umask(mask)
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o640}
-
-
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"pooling": None},
-        {"pooling": "avg"},
-        {"pooling": "map", "class_token": False, "register_tokens": 2},
-        {"fc_norm": True, "layer_scale": 0.0},
-        {**GAP, "prefix_positions": True},
-        {"classes": None},
-    ],
-)
-def test_a_model_survives_a_round_trip_through_timms_config(
-    kwargs, tiny_vit, images, tmp_path
-):
-    source = tiny_vit(**kwargs)
-    keras_vit.save_checkpoint(source, tmp_path, "timm")
-    model = keras_vit.VisionTransformer.from_preset(tmp_path)
-    np.testing.assert_array_equal(model(images()), source(images()))
-    told = ("pooling", "class_token", "fc_norm", "prefix_positions", "gelu", "classes")
-    for name in told:
-        assert getattr(model, name) == getattr(source, name)
 
 
 @pytest.mark.parity

@@ -196,15 +196,6 @@ def test_one_channel_gives_the_logits_of_three_equal_ones(tiny_vit, images, tmp_
     assert report.adapted == {"embedding/kernel": "3 to 1 channels"}
 
 
-def test_five_channels_repeat_the_three_rescaled(tiny_vit, tmp_path):
-    source, model = tiny_vit(), tiny_vit(seed=12, channels=5)
-    load_checkpoint(model, google(source, tmp_path))
-    three = arrays_of(source)["embedding/kernel"]
-    five = arrays_of(model)["embedding/kernel"]
-    np.testing.assert_allclose(five[:, :, 3], three[:, :, 0] * 3 / 5, rtol=1e-6)
-    np.testing.assert_allclose(five[:, :, 2], three[:, :, 2] * 3 / 5, rtol=1e-6)
-
-
 def test_a_hybrids_first_convolution_is_adapted_to_the_channels(tiny_vit, tmp_path):
     kwargs = {"image_size": (32, 64), "resnet_blocks": (), "patch_size": 2}
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, channels=1, **kwargs)

@@ -142,10 +142,10 @@ def test_large_weights_give_no_warning(source, tiny_vit, tmp_path):
 @pytest.mark.parametrize(
     ("kwargs", "match"),
     [
-        ({"width": 20}, "the size of the model.*width=15 instead of 20"),
+        ({"width": 20}, "the size of the model.*width=15 instead of 20$"),
         ({"depth": 3}, "without an array: encoder_block_2/norm1/gamma"),
         ({"depth": 1}, "without a weight: Transformer/encoderblock_1/LayerNorm_0"),
-        ({"mlp_dim": 29}, "the size of the model.*mlp_dim=23 instead of 29"),
+        ({"mlp_dim": 29}, "the size of the model.*mlp_dim=23 instead of 29$"),
         ({"register_tokens": 4}, "without an array: register_tokens/tokens"),
         ({"layer_scale": 0.1}, "without an array: encoder_block_0/layer_scale1/gamma"),
         ({"qk_norm": True}, "encoder_block_0/attention/key_norm/beta and 4 more"),

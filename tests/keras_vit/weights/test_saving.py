@@ -35,6 +35,12 @@ FORMS = [
     ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
     ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT}),
     ("timm", {**HYBRID, **EXACT}),
+    ("timm", {"pooling": None}),
+    ("timm", {"pooling": "avg"}),
+    ("timm", {"pooling": "map", "class_token": False, "register_tokens": 2}),
+    ("timm", {"fc_norm": True, "layer_scale": 0.0}),
+    ("timm", {"pooling": "avg", "class_token": False, "prefix_positions": True}),
+    ("timm", {"classes": None}),
     ("hugging_face", HUGGING_FACE),
     ("hugging_face", {"classes": None, **HUGGING_FACE}),
     ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
@@ -67,7 +73,8 @@ def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     )
     names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling")
     names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "qk_norm")
-    for name in (*names, "fc_norm", "resnet_blocks", "representation_size"):
+    names += ("fc_norm", "resnet_blocks", "representation_size", "class_token")
+    for name in (*names, "prefix_positions"):
         assert getattr(model, name) == getattr(source, name), name
     check_same_weights(model, source)
     for weight in model.weights:
@@ -245,8 +252,9 @@ def test_names_and_families_are_checked(tiny_vit, tmp_path):
     model = tiny_vit()
     with pytest.raises(ValueError, match="must be an .npz file for family='google'"):
         keras_vit.save_checkpoint(model, tmp_path / "folder")
-    with pytest.raises(ValueError, match="must be a folder for family='timm'"):
-        keras_vit.save_checkpoint(model, tmp_path / "model.npz", "timm")
+    for suffix in (".npz", ".safetensors", ".keras", ".h5"):
+        with pytest.raises(ValueError, match="must be a folder for family='timm'"):
+            keras_vit.save_checkpoint(model, tmp_path / f"model{suffix}", "timm")
     with pytest.raises(ValueError, match="`family` must be one of.*'keras_hub'"):
         keras_vit.save_checkpoint(model, tmp_path / "model", "keras_hub")
     assert saving.WRITTEN == ("google", "timm", "hugging_face")
