@@ -15,7 +15,6 @@ from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
 from keras_vit.weights.config import model_arguments
 
 EXACT = {"gelu": "exact"}
-GAP = {"pooling": "avg", "class_token": False}
 
 
 def edit(path, **changes):
