@@ -2,15 +2,12 @@
 
 import base64
 import gzip
-import http.client
 import json
-import urllib.parse
 
 import grpc
 import numpy as np
 import pytest
-import tensorflow as tf
-from pause import pause
+from server_requests import predict_request, request
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     inference_pb2,
@@ -19,67 +16,12 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.apis.classification_pb2 import ClassificationRequest
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
-from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
 from serving.local import LocalServer
 
-ROWS = tf.TensorSpec([None], tf.float32, "x")
-
-
-def save_model(folder, offset=0.0):
-    """Save y = 2 x + offset, and a signature for each kind of failure."""
-    module = tf.Module()
-
-    @tf.function(input_signature=[ROWS])
-    def double(x):
-        return {"y": 2 * x + offset}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "s")])
-    def echo(s):
-        return {"s_bytes": tf.identity(s), "length": tf.strings.length(s)}
-
-    @tf.function(input_signature=[ROWS])
-    def below_100(x):
-        check = tf.debugging.assert_less(x, 100.0, message="x must be below 100")
-        with tf.control_dependencies([check]):
-            return {"y": tf.identity(x)}
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 2, 3], tf.uint8, "images")])
-    def mean(images):
-        count = tf.shape(images)[0]
-        check = tf.debugging.assert_positive(count, message="empty batch")
-        with tf.control_dependencies([check]):  # [] has no axes 1 and 2 either
-            return {"mean": tf.reduce_mean(tf.cast(images, tf.float32), [1, 2])}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
-    def regress(inputs):
-        feature = tf.io.FixedLenFeature([1], tf.float32)
-        return {"outputs": 2 * tf.io.parse_example(inputs, {"x": feature})["x"]}
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
-    def classify(inputs):
-        feature = tf.io.FixedLenFeature([1], tf.float32)
-        x = tf.io.parse_example(inputs, {"x": feature})["x"]
-        classes = tf.tile(tf.constant([["low", "high"]]), [tf.shape(x)[0], 1])
-        return {"classes": classes, "scores": tf.concat([1 - x, x], 1)}
-
-    signatures = {
-        "serving_default": double,
-        "echo": echo,
-        "below_100": below_100,
-        "mean": mean,
-        "pause": pause,
-        "regress": regress,
-        "classify": classify,
-    }
-    tf.saved_model.save(module, str(folder), signatures=signatures)
-    return folder
-
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    base_path = tmp_path_factory.mktemp("double")
-    save_model(base_path / "3")
+def server(base_path, tmp_path_factory):
     monitoring = tmp_path_factory.mktemp("config") / "monitoring.config"
     monitoring.write_text("prometheus_config { enable: true }")
     with LocalServer(
@@ -91,18 +33,6 @@ def server(tmp_path_factory):
         enable_grpc_healthcheck_service=True,
     ) as running:
         yield running
-
-
-def request(server, method, path, body=None, headers=None):
-    """Status, and the body, parsed if it is JSON."""
-    address = urllib.parse.urlsplit(server.rest_url).netloc
-    connection = http.client.HTTPConnection(address, timeout=20)
-    connection.request(method, path, body, headers or {})
-    answer = connection.getresponse()
-    data = answer.read()
-    connection.close()
-    is_json = answer.headers["Content-Type"] == "application/json" and data
-    return answer.status, json.loads(data) if is_json else data.decode()
 
 
 @pytest.fixture
@@ -131,11 +61,7 @@ def call(channel):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
     def send(signature="", name="double", timeout=20, **inputs):
-        asked = PredictRequest()
-        asked.model_spec.name = name
-        asked.model_spec.signature_name = signature
-        for alias, value in inputs.items():
-            asked.inputs[alias].CopyFrom(tf.make_tensor_proto(value))
+        asked = predict_request(name, signature, **inputs)
         return stub.Predict(asked, timeout=timeout)
 
     return send

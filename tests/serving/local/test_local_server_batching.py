@@ -6,7 +6,7 @@ import logging
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from test_local_server import request
+from server_requests import request
 
 from serving import batching_parameters
 from serving.local import LocalServer

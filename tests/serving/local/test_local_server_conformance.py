@@ -1,6 +1,5 @@
 """The local server gives the answers that a TensorFlow Serving 2.20 gave."""
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -9,9 +8,10 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+
+from benchmarks.server_process import server_process
 
 CORPUS = Path(
     os.environ.get("KERAS_VIT_CONFORMANCE")
@@ -34,25 +34,6 @@ DIFFERENCES = {
 SIDE_BY_SIDE = 16
 
 
-@contextlib.contextmanager
-def started(*flags):
-    """A server process on free ports; it must survive the block and end with 0."""
-    command = [sys.executable, "-m", "serving", "serve", "--port=0"]
-    process = subprocess.Popen(
-        [*command, "--rest_api_port=0", *flags],
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    line = process.stdout.readline()
-    rest, _, grpc = line.partition("REST ")[2].partition("/v1/models, gRPC ")
-    yield SimpleNamespace(rest=rest, grpc=grpc.strip(), process=process)
-    assert process.poll() is None
-    process.terminate()
-    assert process.wait(timeout=30) == 0
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A process with the flags that the corpus's README gives."""
@@ -65,13 +46,15 @@ def server(tmp_path_factory):
     monitoring.write_text(
         'prometheus_config { enable: true path: "/monitoring/prometheus/metrics" }'
     )
-    with started(
+    with server_process(
+        folder / "server.log",
         f"--model_config_file={models}",
         f"--monitoring_config_file={monitoring}",
         "--allow_version_labels_for_unavailable_models",
         "--enable_grpc_healthcheck_service",
     ) as running:
         yield running
+        assert running.process.poll() is None
 
 
 def test_replay_finds_only_the_documented_differences(server):

@@ -8,30 +8,20 @@ import time
 import grpc
 import numpy as np
 import pytest
-import tensorflow as tf
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from server_requests import predict_request
 from tensorflow_serving.apis import (
     model_service_pb2_grpc,
     prediction_service_pb2_grpc,
 )
 from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest
-from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
-from test_local_server import save_model
-from test_local_server_lifecycle import run
 
 from serving.local import LocalServer
 from serving.local.session import LoadedModel
 from serving.local.status_errors import StartError
 
 FOREVER = 10**9
-
-
-@pytest.fixture(scope="module")
-def base_path(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("double")
-    save_model(folder / "1")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,25 +42,17 @@ def channel(server):
         yield opened
 
 
-def asked(signature="", **inputs):
-    request = PredictRequest()
-    request.model_spec.name = "double"
-    request.model_spec.signature_name = signature
-    for alias, value in inputs.items():
-        request.inputs[alias].CopyFrom(tf.make_tensor_proto(value))
-    return request
-
-
 def double(channel, timeout=20):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    answer = stub.Predict(asked(x=np.float32([1.5])), timeout=timeout)
+    message = predict_request("double", x=np.float32([1.5]))
+    answer = stub.Predict(message, timeout=timeout)
     return list(answer.outputs["y"].float_val)
 
 
 def pause(channel, milliseconds=FOREVER, timeout=20):
     stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    request = asked("pause", milliseconds=np.int64(milliseconds))
-    return stub.Predict.future(request, timeout=timeout)
+    message = predict_request("double", "pause", milliseconds=np.int64(milliseconds))
+    return stub.Predict.future(message, timeout=timeout)
 
 
 def test_a_deadline_ends_the_run_and_frees_its_thread(channel, caplog):
@@ -119,8 +101,7 @@ def test_bytes_that_are_not_a_message(channel):
 
 
 def test_long_texts_are_cut_after_bytes(channel):
-    request = asked(x=np.float32([1.5]))
-    request.model_spec.name = "é" * 600
+    request = predict_request("é" * 600, x=np.float32([1.5]))
     with pytest.raises(grpc.RpcError) as caught:
         prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request)
     text, half, end = caught.value.details().partition("\N{REPLACEMENT CHARACTER}")
@@ -167,21 +148,15 @@ def test_a_unix_socket_answers_too(base_path, tmp_path):
         LocalServer(models, grpc_socket_path=nowhere, **flags).__enter__()
 
 
-def started(base_path):
-    """The command and a channel to it, once it serves."""
-    process = run("--model_name=double", f"--model_base_path={base_path}")
-    line = process.stdout.readline()
-    assert line.startswith("serving double")
-    return process, grpc.insecure_channel(line.rpartition("gRPC ")[2].strip())
-
-
 @pytest.mark.slow
-def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(base_path):
-    process, channel = started(base_path)
-    with channel:
-        call = pause(
-            channel, timeout=6
-        )  # less than the grace, so that it would not end
+def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(
+    base_path, serve_command
+):
+    process = serve_command("--model_name=double", f"--model_base_path={base_path}")
+    address = process.stdout.readline().rpartition("gRPC ")[2].strip()
+    with grpc.insecure_channel(address) as channel:
+        # Less than the grace, so that it would not end.
+        call = pause(channel, timeout=6)
         time.sleep(0.5)
         os.kill(process.pid, signal.SIGTERM)
         time.sleep(0.3)
@@ -191,18 +166,6 @@ def test_sigterm_waits_for_running_calls_and_a_second_one_cancels_them(base_path
         _, error = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in error
-
-
-@pytest.mark.slow
-def test_sigterm_lets_running_calls_finish(base_path):
-    process, channel = started(base_path)
-    with channel:
-        calls = [pause(channel, milliseconds=25, timeout=60) for _ in range(12)]
-        calls[0].result()
-        os.kill(process.pid, signal.SIGTERM)
-        assert all(call.result().outputs for call in calls)
-        process.communicate(timeout=30)
-    assert process.returncode == 0
 
 
 def test_a_call_after_the_deadline_leaves_no_thread(base_path):

@@ -5,109 +5,40 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import grpc
-import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
+from served_versions import (
+    ANSWERS,
+    config,
+    one_row,
+    predict,
+    reload,
+    states,
+    wait_for,
+    waiting,
+    warmup_file,
+)
+from server_requests import request
 from tensorflow_serving.apis import (
-    model_service_pb2_grpc,
-    prediction_log_pb2,
     prediction_service_pb2_grpc,
 )
-from tensorflow_serving.apis.model_management_pb2 import ReloadConfigRequest
-from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.config.model_server_config_pb2 import (
     TENSORFLOW,
     ModelServerConfig,
 )
-from test_local_server import request
 
 from serving.local import LocalServer
 from serving.local.server import _bind
 from serving.local.status_errors import ServingError, StartError
 
-ANSWERS = {1: 11.0, 2: 12.0, 3: 13.0}
-
-
-class Adder(tf.Module):
-    """Answers x + 10 + version; `wait` begins with one file and ends with another."""
-
-    def __init__(self, version):
-        super().__init__()
-        self.offset = tf.Variable(10.0 + version)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
-    def add(self, x):
-        return {"y": x + self.offset}
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([], tf.string, name) for name in ("begun", "go")]
-    )
-    def wait(self, begun, go):
-        tf.io.write_file(begun, "")
-        loops = tf.while_loop(
-            lambda i: tf.size(tf.io.matching_files(go)) == 0, lambda i: [i + 1], [0.0]
-        )
-        return {"y": self.offset + 0 * loops[0]}
-
-
-def save_versions(folders):
-    for version in ANSWERS:
-        adder = Adder(version)
-        signatures = {"serving_default": adder.add, "wait": adder.wait}
-        tf.saved_model.save(adder, str(folders / str(version)), signatures=signatures)
-    return folders
-
-
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory):
-    """Folders of versions 1 to 3."""
-    return save_versions(tmp_path_factory.mktemp("versions"))
-
-
-@pytest.fixture
-def publish(versions, tmp_path):
-    """Publish versions under a base path, each with one rename."""
-    base_path = tmp_path / "m"
-    base_path.mkdir()
-
-    def put(*numbers):
-        for number in numbers:
-            staged = base_path / f".staging-{number}"
-            shutil.copytree(versions / str(number), staged)
-            staged.rename(base_path / str(number))
-        return base_path
-
-    return put
-
 
 def serve(base_path, **flags):
     return LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags)
-
-
-def states(server):
-    _, answer = request(server, "GET", "/v1/models/m")
-    return {int(one["version"]): one["state"] for one in answer["model_version_status"]}
-
-
-def predict(server, name="m"):
-    body = '{"inputs": [0.0]}'
-    status, answer = request(server, "POST", f"/v1/models/{name}:predict", body)
-    return answer["outputs"][0] if status == 200 else status
-
-
-def wait_for(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_new_version_takes_over_without_a_lost_request(publish):
@@ -162,39 +93,21 @@ def test_without_polling_nothing_changes(publish):
         assert states(server) == {1: "AVAILABLE"}
 
 
-def config(base_path, policy="", labels=""):
-    return text_format.Parse(
-        f'model_config_list {{ config {{ name: "m" base_path: "{base_path}" '
-        f'model_platform: "tensorflow" model_version_policy {{ {policy} }} '
-        f"{labels} }} }}",
-        ModelServerConfig(),
-    )
-
-
-def reload(server, wanted):
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        stub = model_service_pb2_grpc.ModelServiceStub(channel)
-        return stub.HandleReloadConfigRequest(ReloadConfigRequest(config=wanted))
-
-
-STABLE = 'version_labels { key: "stable" value: %d }'
-
-
 def test_labels_point_to_loaded_versions(publish):
     base_path = publish(1, 2)
     with LocalServer(config(base_path, "all {}"), rest_port=0, grpc_port=0) as server:
-        reload(server, config(base_path, "all {}", STABLE % 1))
+        reload(server, config(base_path, "all {}", {"stable": 1}))
         assert predict(server, "m/labels/stable") == ANSWERS[1]
-        reload(server, config(base_path, "all {}", STABLE % 2))
+        reload(server, config(base_path, "all {}", {"stable": 2}))
         assert predict(server, "m/labels/stable") == ANSWERS[2]
         with pytest.raises(grpc.RpcError) as caught:
-            reload(server, config(base_path, "all {}", STABLE % 9))
+            reload(server, config(base_path, "all {}", {"stable": 9}))
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert predict(server, "m/labels/stable") == ANSWERS[2]
 
 
 def test_labels_at_the_start_need_the_flag(publish):
-    labelled = config(publish(1), labels=STABLE % 1)
+    labelled = config(publish(1), labels={"stable": 1})
     flag = "allow_version_labels_for_unavailable_models"
     with pytest.raises(StartError, match=flag):
         LocalServer(labelled, rest_port=0, grpc_port=0).__enter__()
@@ -244,7 +157,7 @@ def test_a_reload_checks_names_then_labels_then_platforms(publish):
         )
         with pytest.raises(grpc.RpcError, match="Illegal to list model m multiple"):
             reload(server, wanted)
-        wanted = config(base_path, labels=STABLE % 9)
+        wanted = config(base_path, labels={"stable": 9})
         other = wanted.model_config_list.config.add()
         other.CopyFrom(wanted.model_config_list.config[0])
         wanted.model_config_list.config[0].ClearField("version_labels")
@@ -277,32 +190,16 @@ def test_a_changed_configuration_file_is_adopted(publish, tmp_path):
         wait_for(lambda: predict(server) == ANSWERS[1])
 
 
-def warmup_file(folder, asked):
-    log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.CopyFrom(asked)
-    (folder / "assets.extra").mkdir()
-    path = str(folder / "assets.extra" / "tf_serving_warmup_requests")
-    with tf.io.TFRecordWriter(path) as writer:
-        writer.write(log.SerializeToString())
-
-
-def asked_for(alias):
-    asked = PredictRequest()
-    asked.model_spec.name = "m"
-    asked.inputs[alias].CopyFrom(tf.make_tensor_proto(np.float32([1])))
-    return asked
-
-
 def test_warm_up_requests_run_before_a_version_serves(publish):
     base_path = publish(1)
-    warmup_file(base_path / "1", asked_for("x"))
+    warmup_file(base_path / "1", one_row("x"))
     with serve(base_path) as server:
         assert predict(server) == ANSWERS[1]
 
 
 def test_a_failing_warm_up_request_fails_the_load(publish):
     base_path = publish(1)
-    warmup_file(base_path / "1", asked_for("z"))
+    warmup_file(base_path / "1", one_row("z"))
     with pytest.raises(StartError, match="Signature input alias: x"):
         serve(base_path).__enter__()
     with serve(base_path, enable_model_warmup=False) as server:
@@ -349,16 +246,6 @@ def test_a_port_in_use_is_reported(publish, interface):
             LocalServer({"m": base_path}, **ports).__enter__()
 
 
-def run(*flags, **options):
-    command = [sys.executable, "-m", "serving", "serve", "--port=0"]
-    return subprocess.Popen(
-        [*command, "--rest_api_port=0", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("flag", "status", "text"),
     [
@@ -368,8 +255,8 @@ def run(*flags, **options):
         ("--model_config_file=/dev/null", 1, "names no model"),
     ],
 )
-def test_the_command_reports_mistakes_in_one_line(flag, status, text):
-    process = run(flag)
+def test_the_command_reports_mistakes_in_one_line(serve_command, flag, status, text):
+    process = serve_command(flag)
     out, error = process.communicate(timeout=30)
     assert process.returncode == status
     assert out == ""
@@ -380,14 +267,16 @@ def test_the_command_reports_mistakes_in_one_line(flag, status, text):
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
-def test_the_command_prints_its_addresses_and_stops_on_a_signal(publish, number):
-    process = run("--model_name=m", f"--model_base_path={publish(1)}")
+def test_the_command_prints_its_addresses_and_stops_on_a_signal(
+    publish, serve_command, number
+):
+    process = serve_command("--model_name=m", f"--model_base_path={publish(1)}")
     line = process.stdout.readline()
     address = line.rpartition("gRPC ")[2].strip()
     assert line.startswith("serving m: REST http://127.0.0.1:")
     with grpc.insecure_channel(address) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        assert stub.Predict(asked_for("x")).outputs["y"].float_val == [12.0]
+        assert stub.Predict(one_row("x")).outputs["y"].float_val == [12.0]
     os.kill(process.pid, number)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -430,25 +319,12 @@ def refuses(host, port):
     return False
 
 
-def waiting_document(begun, go):
-    """A request that writes one file and waits for another."""
-    inputs = {"begun": str(begun), "go": str(go)}
-    return {"signature_name": "wait", "inputs": inputs}
-
-
-def asked_to_wait(begun, go):
-    """The same over gRPC."""
-    asked = PredictRequest()
-    asked.model_spec.name, asked.model_spec.signature_name = "m", "wait"
-    for alias, path in (("begun", begun), ("go", go)):
-        asked.inputs[alias].CopyFrom(tf.make_tensor_proto(str(path)))
-    return asked
-
-
-def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(publish, tmp_path):
+def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
+    publish, serve_command, tmp_path
+):
     place = ("--model_name=m", f"--model_base_path={publish(1)}")
     # Each request that waits keeps one of these threads busy.
-    process = run(*place, "--tensorflow_inter_op_parallelism=8")
+    process = serve_command(*place, "--tensorflow_inter_op_parallelism=8")
     line = process.stdout.readline()
     rest = line.partition("REST http://")[2].partition("/")[0]
     address = line.rpartition("gRPC ")[2].strip()
@@ -459,13 +335,14 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(publish, tmp_pa
         grpc.insecure_channel(address) as channel,
     ):
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        inputs = [{"begun": str(path), "go": str(go)} for path in begun[:2]]
+        bodies = [json.dumps({"signature_name": "wait", "inputs": i}) for i in inputs]
         over_rest = [
             threads.submit(request, url, "POST", "/v1/models/m:predict", body)
-            for body in (json.dumps(waiting_document(path, go)) for path in begun[:2])
+            for body in bodies
         ]
         over_grpc = [
-            stub.Predict.future(asked_to_wait(path, go), timeout=20)
-            for path in begun[2:]
+            stub.Predict.future(waiting(path, go), timeout=20) for path in begun[2:]
         ]
         wait_for(lambda: all(path.exists() for path in begun))
         process.terminate()

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from protocol_model import save_protocol_model
+from server_requests import request
 from tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,
@@ -17,7 +18,6 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
     regression_pb2,
 )
-from test_local_server import request
 
 from serving.local import LocalServer
 

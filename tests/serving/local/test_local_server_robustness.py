@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from protocol_model import save_protocol_model
-from test_local_server_conformance import started
+
+from benchmarks.server_process import server_process
 
 REQUESTS = int(os.environ.get("KERAS_VIT_FUZZ_REQUESTS", "240"))
 MODEL = "probe"
@@ -24,9 +25,11 @@ MODEL = "probe"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     base_path = save_protocol_model(tmp_path_factory.mktemp(MODEL), 1)
-    with started(f"--model_name={MODEL}", f"--model_base_path={base_path}") as running:
-        running.rest = running.rest.removeprefix("http://")
-        yield running
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    flags = (f"--model_name={MODEL}", f"--model_base_path={base_path}")
+    with server_process(log, *flags) as running:
+        yield running._replace(rest=running.rest.removeprefix("http://"))
+        assert running.process.poll() is None
 
 
 def send(server, method, path, body=None):

@@ -10,7 +10,7 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_local_server import request, save_model
+from server_requests import request
 
 from serving.local import LocalServer, rest_api
 from serving.local import server as local_server
@@ -18,13 +18,6 @@ from serving.local import server as local_server
 BODY = b'{"instances": [1.0, 2.5]}'
 ANSWER = b'{"predictions": [2.0, 5.0]}'
 PATH = b"/v1/models/double:predict"
-
-
-@pytest.fixture(scope="module")
-def base_path(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("double")
-    save_model(folder / "1")
-    return folder
 
 
 @pytest.fixture(scope="module")

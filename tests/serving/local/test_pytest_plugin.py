@@ -3,7 +3,6 @@
 import socket
 
 import pytest
-from test_local_server import save_model
 
 from serving.local import LocalServer
 
@@ -38,13 +37,6 @@ TESTS = """
         with pytest.raises(StartError, match="No such file"):
             local_server({{"double": "/nope"}})
 """
-
-
-@pytest.fixture(scope="module")
-def base_path(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("double")
-    save_model(folder / "1")
-    return folder
 
 
 def test_the_fixture_serves_and_stops_with_the_session(pytester, base_path):

@@ -1,9 +1,8 @@
 """Version policy, retries and unloading, with a fake loader."""
 
 import pytest
-from google.protobuf import text_format
+from served_versions import config
 from tensorflow_serving.apis.model_pb2 import ModelSpec
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from serving.local.config import read_model_config
 from serving.local.flags import ServerOptions
@@ -71,15 +70,6 @@ def base(tmp_path):
         return path
 
     return make
-
-
-def config(path, policy="", labels=""):
-    return text_format.Parse(
-        f'model_config_list {{ config {{ name: "m" base_path: "{path}" '
-        f'model_platform: "tensorflow" model_version_policy {{ {policy} }} '
-        f"{labels} }} }}",
-        ModelServerConfig(),
-    )
 
 
 def models(loader, **flags):
@@ -261,7 +251,7 @@ def test_a_model_in_use_is_closed_by_its_last_user(loader, base):
 
 def test_labels(loader, base):
     path = base("1", "2")
-    labelled = config(path, "all { }", 'version_labels { key: "a" value: 1 }')
+    labelled = config(path, "all { }", {"a": 1})
     served = models(loader)
     with pytest.raises(StartError, match="allow_version_labels_for_unavailable_models"):
         served.start(labelled)
@@ -270,11 +260,11 @@ def test_labels(loader, base):
     assert found(served, version_label="a") == 1
     with pytest.raises(InvalidArgument, match="Unrecognized servable version label: b"):
         found(served, version_label="b")
-    moved = config(path, "all { }", 'version_labels { key: "a" value: 3 }')
+    moved = config(path, "all { }", {"a": 3})
     with pytest.raises(FailedPrecondition, match="Request to assign label to version"):
         served.reload(moved)
     assert found(served, version_label="a") == 1
-    new = config(path, "all { }", 'version_labels { key: "b" value: 3 }')
+    new = config(path, "all { }", {"b": 3})
     served.reload(new)
     with pytest.raises(NotFound, match="Specific.m, 3."):
         found(served, version_label="b")

@@ -6,10 +6,10 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from double_model import save_double_model
 from prometheus_client.parser import text_string_to_metric_families
+from server_requests import predict_request, request
 from tensorflow_serving.apis import prediction_log_pb2, prediction_service_pb2_grpc
-from test_local_server import request, save_model
-from test_local_server_grpc import asked
 
 from serving.local import LocalServer
 from serving.local.metrics import Counter, Histogram, Metrics
@@ -36,10 +36,10 @@ def of(page, name, **labels):
 @pytest.fixture(scope="module")
 def base_path(tmp_path_factory):
     """A version with two warm-up requests."""
-    folder = save_model(tmp_path_factory.mktemp("double") / "1")
+    folder = save_double_model(tmp_path_factory.mktemp("double") / "1")
     (folder / "assets.extra").mkdir()
     log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.CopyFrom(asked(x=np.float32([1])))
+    log.predict_log.request.CopyFrom(predict_request("double", x=np.float32([1])))
     path = folder / "assets.extra" / "tf_serving_warmup_requests"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for _ in range(2):
@@ -87,9 +87,9 @@ def test_requests_are_counted_by_model_interface_and_status(server):
     assert request(server, "GET", "/v1/models/nope")[0] == 404
     with grpc.insecure_channel(server.grpc_address) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        stub.Predict(asked(x=np.float32([1, 2])))
+        stub.Predict(predict_request("double", x=np.float32([1, 2])))
         with pytest.raises(grpc.RpcError):
-            stub.Predict(asked("nope"))
+            stub.Predict(predict_request("double", "nope"))
     page = page_of(server)
     count, latency = f"{SERVING}request_count", f"{SERVING}request_latency_count"
     runtime = f"{SERVING}runtime_latency_count"
