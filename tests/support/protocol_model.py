@@ -29,7 +29,7 @@ def save_protocol_model(folder, version):
         **{f"echo_{name}": _echo(name) for name in (*ECHOED, *NOT_IN_JSON)},
         **_several(),
         **_of_examples(),
-        **_odd(),
+        **_half_out(),
     }
 
     @tf.function(input_signature=[spec("float32", None, "x")])
@@ -123,28 +123,9 @@ def _of_examples():
     }
 
 
-def _odd():
-    rows = spec("float32", [None], "x")
-
-    @tf.function(input_signature=[rows])
-    def scalar(x):
-        return {"y": tf.reduce_sum(x)}
-
-    @tf.function(input_signature=[rows])
-    def ragged(x):
-        return {"a": tf.identity(x), "b": tf.reshape(tf.reduce_sum(x), [1])}
-
-    @tf.function(input_signature=[rows])
+def _half_out():
+    @tf.function(input_signature=[spec("float32", [None], "x")])
     def half_out(x):
         return {"y": tf.cast(x, tf.float16)}
 
-    @tf.function(input_signature=[spec("float32", [None, 2], "x")])
-    def pairs(x):
-        return {"y": tf.reduce_sum(x, 1)}
-
-    return {
-        "scalar": scalar,
-        "ragged": ragged,
-        "half_out": half_out,
-        "pairs": pairs,
-    }
+    return {"half_out": half_out}

@@ -50,7 +50,7 @@ def test_parse_accepts_a_byte_order_mark_and_non_finite_numbers():
         (b"null", "JSON Value: null Is not object"),
     ],
 )
-def test_parse_refuses(body, text):
+def test_invalid_json_is_refused(body, text):
     with pytest.raises(InvalidArgument) as caught:
         parse(body)
     assert str(caught.value).startswith(text)
@@ -72,14 +72,14 @@ def test_quoted_values_are_cut():
         ("", b""),
     ],
 )
-def test_base64_of_tensorflow_serving(text, data):
+def test_base64_is_decoded_as_by_tensorflow_serving(text, data):
     assert decode_base64({"b64": text}) == data
 
 
 @pytest.mark.parametrize(
     "text", ["_-_-", "aGVsbG8==", "a", "YQ==YQ==", "=", "YQ=", "data:,YQ==", "é"]
 )
-def test_base64_that_is_refused(text):
+def test_invalid_base64_is_refused(text):
     with pytest.raises(InvalidArgument, match="Unable to base64 decode"):
         decode_base64({"b64": text})
 

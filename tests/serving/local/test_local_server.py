@@ -1,7 +1,6 @@
 """The local server over small SavedModels: REST and gRPC, good and bad requests."""
 
 import base64
-import gzip
 import json
 
 import grpc
@@ -130,13 +129,6 @@ def multi_inference(channel, *tasks):
     return stub.MultiInference(asked).results
 
 
-def test_multi_inference_runs_a_task(channel):
-    (result,) = multi_inference(channel, ("double", "regress"))
-    assert result.regression_result.regressions[0].value == 3.0
-    (result,) = multi_inference(channel, ("double", "classify"))
-    assert result.classification_result.classifications[0].classes[1].score == 1.5
-
-
 def test_multi_inference_gives_every_signature_the_same_examples(channel):
     """Each has an input tensor of its own, as TensorFlow 2 exports them."""
     tasks = [("double", "regress"), ("double", "classify")]
@@ -217,7 +209,6 @@ def test_outside_of_v1_the_answer_is_an_html_404(get):
 @pytest.mark.parametrize(
     ("document", "status", "text"),
     [
-        ({"instances": ["a"]}, 400, "is not of expected type: float"),
         (
             {"signature_name": "below_100", "instances": [100.0]},
             400,
@@ -225,14 +216,11 @@ def test_outside_of_v1_the_answer_is_an_html_404(get):
         ),
         ({"signature_name": "nope", "instances": [1.0]}, 400, '"nope" not found'),
         ({"signature_name": "mean", "inputs": []}, 400, "[0] is not compatible"),
-        ({"instances": []}, 400, "No values in 'instances' array"),
         (
             {"signature_name": "pause", "inputs": 10**9},
             504,
             "Timed out waiting for notification",
         ),
-        (b"", 400, "The document is empty"),
-        (b"[" * 100_000, 400, "JSON Parse error: the document is nested too deeply."),
         (b'{"instances": ' + b"[" * 600 + b"]" * 600 + b"}", 400, "tensor parsing"),
     ],
 )
@@ -251,25 +239,10 @@ def test_unknown_models_and_labels_are_reported(post):
     assert post({"instances": [1]}, model="double/labels/x")[0] == 400
 
 
-def test_bodies_may_be_compressed(post):
-    body = gzip.compress(b'{"instances": [1.0]}')
-    gzipped = {"Content-Encoding": "gzip"}
-    assert post(body, **gzipped) == (200, {"predictions": [2.0]})
-    for broken in (body[:-4], b"no gzip", body + b"x"):
-        status, answer = post(broken, **gzipped)
-        assert (status, answer["error"]) == (
-            400,
-            "JSON Parse error: The document is empty",
-        )
-
-
 @pytest.mark.parametrize(
     ("signature", "inputs", "code", "text"),
     [
         ("", {"x": np.float64([1])}, "INVALID_ARGUMENT", "float but double"),
-        ("", {}, "INVALID_ARGUMENT", "input size does not match signature: 0!=1"),
-        ("", {"z": np.float32([1])}, "INVALID_ARGUMENT", "input alias: x(feed name"),
-        ("nope", {}, "FAILED_PRECONDITION", 'signature key "nope" not found'),
         (
             "below_100",
             {"x": np.float32([100])},
@@ -289,12 +262,6 @@ def test_grpc_requests_that_are_refused(call, signature, inputs, code, text):
         call(signature, **inputs)
     assert code_of(caught) == code
     assert text in caught.value.details()
-
-
-def test_the_deadline_of_a_grpc_call_ends_it(call):
-    with pytest.raises(grpc.RpcError) as caught:
-        call("pause", timeout=0.3, milliseconds=np.int64(10**9))
-    assert code_of(caught) == "DEADLINE_EXCEEDED"
 
 
 def test_grpc_reports_a_missing_model_spec_or_model(channel):

@@ -4,23 +4,11 @@ import dataclasses
 import os
 
 import pytest
-from google.protobuf import text_format
 
-from serving.local.config import (
-    ModelConfig,
-    aspired_versions,
-    config_of,
-    metrics_path,
-    version_folders,
-)
+from serving.local.config import config_of, metrics_path
 from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
 from serving.local.session import session_config
-from serving.local.status_errors import (
-    InvalidArgument,
-    ServingError,
-    StartError,
-    UsageError,
-)
+from serving.local.status_errors import ServingError, StartError, UsageError
 
 # Name, default and type, as `tensorflow_model_server --help` of 2.20.0 lists them.
 TENSORFLOW_SERVING = """
@@ -94,30 +82,6 @@ def test_every_flag_of_tensorflow_serving_is_known_with_its_default_and_type():
             assert ours[name] is (default == "true"), name
         else:
             assert ours[name] == TYPES[kind](default.strip('"')), name
-
-
-# What docker/compose.yaml runs, and what its users add.
-COMPOSE = """
---port=8500 --rest_api_port=8501 --model_config_file=/config/models.config
---model_config_file_poll_wait_seconds=10
---allow_version_labels_for_unavailable_models
---monitoring_config_file=/config/monitoring.config --enable_grpc_healthcheck_service
---enable_profiler=false --max_num_load_retries=1 --load_retry_interval_micros=2000000
---num_load_threads=2 --num_unload_threads=2 --rest_api_timeout_in_ms=10000
---tensorflow_session_config_file=/config/session.config
---tensorflow_intra_op_parallelism=2 --tensorflow_inter_op_parallelism=2
---enable_batching=false --flush_filesystem_caches=false --grpc_max_threads=64
---rest_api_num_threads=32 --file_system_poll_wait_seconds=1
---grpc_channel_arguments=grpc.max_connection_age_ms=60000
-"""
-
-
-def test_the_command_line_of_the_image_is_accepted():
-    options = parse_flags(COMPOSE.split())
-    assert options.model_config_file == "/config/models.config"
-    assert options.num_unload_threads == 2
-    assert options.allow_version_labels_for_unavailable_models
-    assert options.grpc_channel_arguments == "grpc.max_connection_age_ms=60000"
 
 
 @pytest.mark.parametrize("spins_not", [True, False])
@@ -228,54 +192,6 @@ def test_session_threads_are_set_by_one_flag():
                 "--tensorflow_intra_op_parallelism=1",
             ]
         )
-
-
-def config(text):
-    return text_format.Parse(text, ModelConfig(name="m"))
-
-
-@pytest.mark.parametrize(
-    ("policy", "versions"),
-    [
-        ("", [12]),
-        ("latest {}", [12]),
-        ("latest { num_versions: 2 }", [7, 12]),
-        ("all {}", [1, 7, 12]),
-        ("specific { versions: 7 versions: 99 }", [7]),
-    ],
-)
-def test_policies_select_versions_on_disk(tmp_path, policy, versions):
-    for name in ("1", "0007", "12", ".staging-13", "v14", "15x"):
-        (tmp_path / name).mkdir()
-    model = config(f'base_path: "{tmp_path}" model_version_policy {{ {policy} }}')
-    assert aspired_versions(model) == versions
-    assert version_folders(str(tmp_path))[7] == "0007"
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        ("model_config_list {", StartError, "Error parsing text-format"),
-        ("", StartError, "names no model"),
-        (
-            'model_config_list { config { name: "a" base_path: "rel" } }',
-            InvalidArgument,
-            "Expected model a to have an absolute path or URI; got base_path()=rel",
-        ),
-        (
-            'model_config_list { config { name: "a" base_path: "/a" } '
-            'config { name: "a" base_path: "/b" } }',
-            InvalidArgument,
-            "Illegal to list model a multiple times in config list",
-        ),
-    ],
-)
-def test_configuration_files_that_are_refused(tmp_path, text, error, message):
-    path = tmp_path / "models.config"
-    path.write_text(text)
-    with pytest.raises(error) as caught:
-        config_of(ServerOptions(model_config_file=str(path)))
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["models/m", "./models/m/", "../here/models/m"])

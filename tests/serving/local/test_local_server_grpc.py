@@ -87,8 +87,8 @@ def test_health_is_watched(channel):
     for service, status in (("ModelService", "SERVING"), ("x", "SERVICE_UNKNOWN")):
         asked_for = health_pb2.HealthCheckRequest(service=service)
         watching = stub.Watch(asked_for, timeout=1)
-        told = next(watching).status
-        assert told == health_pb2.HealthCheckResponse.ServingStatus.Value(status)
+        reported = next(watching).status
+        assert reported == health_pb2.HealthCheckResponse.ServingStatus.Value(status)
         with pytest.raises(grpc.RpcError) as caught:  # not the end of the stream
             next(watching)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

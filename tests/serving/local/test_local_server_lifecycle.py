@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import time
@@ -24,9 +23,7 @@ from served_versions import (
     warmup_file,
 )
 from server_requests import request
-from tensorflow_serving.apis import (
-    prediction_service_pb2_grpc,
-)
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tensorflow_serving.config.model_server_config_pb2 import (
     TENSORFLOW,
     ModelServerConfig,
@@ -41,79 +38,11 @@ def serve(base_path, **flags):
     return LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags)
 
 
-def test_a_new_version_takes_over_without_a_lost_request(publish):
-    with serve(publish(1)) as server:
-        answers = [predict(server)]
-        publish(2)
-        deadline = time.monotonic() + 20
-        while answers[-1] != ANSWERS[2] and time.monotonic() < deadline:
-            answers.append(predict(server))
-        assert set(answers) == {ANSWERS[1], ANSWERS[2]}
-        wait_for(lambda: states(server) == {1: "END", 2: "AVAILABLE"})
-
-
-def test_removing_the_newest_version_brings_the_last_one_back(publish):
-    base_path = publish(1, 2)
-    with serve(base_path) as server:
-        assert predict(server) == ANSWERS[2]
-        shutil.rmtree(base_path / "2")
-        wait_for(lambda: predict(server) == ANSWERS[1])
-
-
-def test_a_broken_version_leaves_the_old_one_in_service(publish, capfd):
-    base_path = publish(1)
-    with serve(base_path, max_num_load_retries=0) as server:
-        (base_path / "2").mkdir()
-        wait_for(lambda: states(server).get(2) == "END")
-        assert predict(server) == ANSWERS[1]
-        _, answer = request(server, "GET", "/v1/models/m/versions/2")
-        error = answer["model_version_status"][0]["status"]
-        assert error["error_code"] == "NOT_FOUND"
-        assert "Could not find SavedModel" in error["error_message"]
-        shutil.rmtree(base_path / "2")
-        time.sleep(1.1)
-        publish(2)
-        wait_for(lambda: predict(server) == ANSWERS[2])
-
-
-def test_a_failed_load_is_tried_again(publish):
-    base_path = publish(1)
-    with serve(base_path, load_retry_interval_micros=200_000) as server:
-        (base_path / "2").mkdir()
-        wait_for(lambda: states(server).get(2) == "LOADING")
-        shutil.rmtree(base_path / "2")
-        publish(2)
-        wait_for(lambda: predict(server) == ANSWERS[2])
-
-
 def test_without_polling_nothing_changes(publish):
     with serve(publish(1), file_system_poll_wait_seconds=0) as server:
         publish(2)
         time.sleep(1.5)
         assert states(server) == {1: "AVAILABLE"}
-
-
-def test_labels_point_to_loaded_versions(publish):
-    base_path = publish(1, 2)
-    with LocalServer(config(base_path, "all {}"), rest_port=0, grpc_port=0) as server:
-        reload(server, config(base_path, "all {}", {"stable": 1}))
-        assert predict(server, "m/labels/stable") == ANSWERS[1]
-        reload(server, config(base_path, "all {}", {"stable": 2}))
-        assert predict(server, "m/labels/stable") == ANSWERS[2]
-        with pytest.raises(grpc.RpcError) as caught:
-            reload(server, config(base_path, "all {}", {"stable": 9}))
-        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert predict(server, "m/labels/stable") == ANSWERS[2]
-
-
-def test_labels_at_the_start_need_the_flag(publish):
-    labelled = config(publish(1), labels={"stable": 1})
-    flag = "allow_version_labels_for_unavailable_models"
-    with pytest.raises(StartError, match=flag):
-        LocalServer(labelled, rest_port=0, grpc_port=0).__enter__()
-    allowed = {flag: True}
-    with LocalServer(labelled, rest_port=0, grpc_port=0, **allowed) as server:
-        assert predict(server, "m/labels/stable") == ANSWERS[1]
 
 
 @pytest.mark.parametrize(
@@ -190,13 +119,6 @@ def test_a_changed_configuration_file_is_adopted(publish, tmp_path):
         wait_for(lambda: predict(server) == ANSWERS[1])
 
 
-def test_warm_up_requests_run_before_a_version_serves(publish):
-    base_path = publish(1)
-    warmup_file(base_path / "1", one_row("x"))
-    with serve(base_path) as server:
-        assert predict(server) == ANSWERS[1]
-
-
 def test_a_failing_warm_up_request_fails_the_load(publish):
     base_path = publish(1)
     warmup_file(base_path / "1", one_row("z"))
@@ -232,18 +154,6 @@ def test_compiled_graphs_are_refused_as_in_tensorflow_serving(tmp_path):
 def test_folders_without_a_model_are_reported(tmp_path, make, text):
     with pytest.raises(ServingError, match=text):
         serve(make(tmp_path)).__enter__()
-
-
-@pytest.mark.parametrize("interface", ["rest_port", "grpc_port"])
-def test_a_port_in_use_is_reported(publish, interface):
-    base_path = publish(1)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        ports = {"rest_port": 0, "grpc_port": 0, interface: port}
-        with pytest.raises(StartError, match=f"127.0.0.1:{port} .*in use"):
-            LocalServer({"m": base_path}, **ports).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -290,9 +200,9 @@ def test_two_servers_on_one_port(publish):
             int(address.rpartition(":")[2])
             for address in (server.rest_url, server.grpc_address)
         ]
-        for taken in ({"rest_port": ports[0]}, {"grpc_port": ports[1]}):
-            both = {"rest_port": 0, "grpc_port": 0, **taken}
-            with pytest.raises(StartError, match="in use"):
+        for interface, port in zip(("rest_port", "grpc_port"), ports, strict=True):
+            both = {"rest_port": 0, "grpc_port": 0, interface: port}
+            with pytest.raises(StartError, match=f"127.0.0.1:{port} .*in use"):
                 LocalServer({"m": base_path}, **both).__enter__()
         assert predict(server) == ANSWERS[1]
 
@@ -317,6 +227,13 @@ def refuses(host, port):
     except ConnectionRefusedError:
         return True
     return False
+
+
+def test_a_server_stops_when_its_block_fails(publish):
+    server = serve(publish(1))
+    with pytest.raises(ZeroDivisionError), server:
+        print(1 / 0)
+    assert refuses("127.0.0.1", server.rest_url.rpartition(":")[2])
 
 
 def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(

@@ -101,7 +101,7 @@ def session_run():
         ),
     ],
 )
-def test_files_that_fail_the_load(folder, content, code, text):
+def test_invalid_warmup_files_fail_the_load(folder, content, code, text):
     with pytest.raises(ServingError, match=text) as caught:
         ran(folder(content))
     assert caught.value.code == code

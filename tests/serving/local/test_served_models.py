@@ -110,6 +110,7 @@ def test_the_policy_selects_versions(loader, base, policy, wanted):
     served = models(loader)
     served.start(config(path, policy))
     assert set(states(served)) == wanted
+    assert set(loader.loaded) <= {"1", "005", "7"}
     assert found(served) == max(wanted)
 
 
@@ -131,18 +132,19 @@ def test_the_old_version_goes_only_once_the_new_one_is_there(loader, base):
     assert states(served) == {1: "END", 2: "AVAILABLE"}
 
 
-def test_max_num_load_retries_limits_attempts(loader, base):
+@pytest.mark.parametrize(("flag", "retries"), [(2, 2), (None, 5)])
+def test_max_num_load_retries_limits_attempts(loader, base, flag, retries):
     path = base("1")
-    served = models(loader, max_num_load_retries=2)
+    served = models(loader, max_num_load_retries=flag)
     served.start(config(path))
     base("2")
     loader.failures["2"] = [ServingError("no", "DATA_LOSS") for _ in range(9)]
     seen = []
-    for _ in range(5):
+    for _ in range(retries + 3):
         due = served.refresh(scan=True)
         seen.append((states(served)[2], due is not None))
-    assert seen == [("LOADING", True)] * 2 + [("END", False)] * 3
-    assert len(loader.failures["2"]) == 6
+    assert seen == [("LOADING", True)] * retries + [("END", False)] * 3
+    assert len(loader.failures["2"]) == 9 - (1 + retries)
     assert found(served) == 1
 
 
@@ -249,7 +251,7 @@ def test_a_model_in_use_is_closed_by_its_last_user(loader, base):
     assert states(served)[1] == "END"
 
 
-def test_labels(loader, base):
+def test_labels_move_to_loaded_versions_only(loader, base):
     path = base("1", "2")
     labelled = config(path, "all { }", {"a": 1})
     served = models(loader)
@@ -260,10 +262,11 @@ def test_labels(loader, base):
     assert found(served, version_label="a") == 1
     with pytest.raises(InvalidArgument, match="Unrecognized servable version label: b"):
         found(served, version_label="b")
-    moved = config(path, "all { }", {"a": 3})
+    served.reload(config(path, "all { }", {"a": 2}))
+    assert found(served, version_label="a") == 2
     with pytest.raises(FailedPrecondition, match="Request to assign label to version"):
-        served.reload(moved)
-    assert found(served, version_label="a") == 1
+        served.reload(config(path, "all { }", {"a": 3}))
+    assert found(served, version_label="a") == 2
     new = config(path, "all { }", {"b": 3})
     served.reload(new)
     with pytest.raises(NotFound, match="Specific.m, 3."):
@@ -273,7 +276,7 @@ def test_labels(loader, base):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("model_config_list {", "Error parsing text-format tensorflow.serving"),
         ("model_config_lst { }", "Error parsing text-format"),
@@ -282,7 +285,7 @@ def test_labels(loader, base):
         ("\xff\xfe\x00", "Error parsing"),
         (
             "model_config_list { config { name: 'm' base_path: 'm' } }",
-            "have an absolute path or URI",
+            "Expected model m to have an absolute path or URI; got base_path.*=m",
         ),
         (
             "model_config_list { config { name: 'm' base_path: 'gs://b/m' } }",
@@ -291,12 +294,12 @@ def test_labels(loader, base):
         (
             "model_config_list { config { name: 'm' base_path: '/m' } "
             "config { name: 'm' base_path: '/n' } }",
-            "Illegal to list model m multiple times",
+            "Illegal to list model m multiple times in config list",
         ),
     ],
 )
-def test_an_invalid_configuration_file_is_explained(tmp_path, text, told):
+def test_an_invalid_configuration_file_is_explained(tmp_path, text, message):
     file = tmp_path / "models.config"
     file.write_text(text, encoding="latin-1")
-    with pytest.raises(ServingError, match=told):
+    with pytest.raises(ServingError, match=message):
         read_model_config(str(file))
