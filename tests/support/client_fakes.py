@@ -158,14 +158,13 @@ class FakeServer:
     """Answers predict with `answers`, in order; the last one is repeated.
 
     `others` precede the usual answers of status and metadata. `calls` holds the names
-    of the calls, `requests` the requests; predict answers after `delay`, and a second
-    later in calls after the first `slow_after`.
+    of the calls, `requests` the requests; predict answers a second later in calls
+    after the first `slow_after`.
     """
 
     def __init__(self):
         self.answers = [CLASSIFIED]
         self.others = []
-        self.delay = 0.0
         self.slow_after = None
         self.calls = []
         self.requests = []
@@ -173,7 +172,7 @@ class FakeServer:
     def next_answer(self):
         self.calls.append("predict")
         slow = self.slow_after is not None and len(self.calls) > self.slow_after
-        time.sleep(self.delay + slow)
+        time.sleep(slow)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def next_other(self, name, usual):

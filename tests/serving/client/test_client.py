@@ -18,7 +18,6 @@ from client_fakes import (
     SEEN,
     SIGNATURES,
     Failure,
-    FakeServer,
     Outputs,
     connected,
     info,
@@ -57,11 +56,6 @@ ONE = Outputs(
     },
 )
 BUSY = Failure("UNAVAILABLE", "The batch scheduling queue is full")
-
-
-@pytest.fixture
-def fake():
-    return FakeServer()
 
 
 @pytest.fixture(params=KINDS)
@@ -507,14 +501,6 @@ def test_a_closed_client_raises(connect, method):
     arguments = {"status": [], "predict": [{"x": [1.0]}]}.get(method, [[b"1"]])
     with pytest.raises(ServingError, match="the client is closed"):
         getattr(client, method)(*arguments)
-
-
-@pytest.mark.parametrize("kind", KINDS.values())
-def test_methods_of_every_client_are_documented(kind):
-    names = {name for name in dir(kind) if not name.startswith("_")}
-    methods = {name for name in names if callable(getattr(kind, name))}
-    assert {"classify", "classify_many", "wait_ready", "close"} <= methods
-    assert all(getattr(kind, name).__doc__ for name in methods)
 
 
 def test_every_public_name_exists():

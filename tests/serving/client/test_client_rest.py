@@ -15,7 +15,6 @@ from client_fakes import (
     EMBEDDED,
     METADATA,
     STATUS,
-    FakeServer,
     Outputs,
 )
 from hypothesis import given, settings
@@ -32,11 +31,6 @@ from serving.client import (
     Unauthenticated,
     Unavailable,
 )
-
-
-@pytest.fixture
-def fake():
-    return FakeServer()
 
 
 @pytest.fixture

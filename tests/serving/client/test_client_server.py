@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
-import json
 import socket
-import subprocess
 import threading
 import time
 import weakref
@@ -147,19 +145,6 @@ def test_tensors_equal_those_of_the_official_stubs(all_clients, stub, sent):
             )
 
 
-def test_rest_agrees_with_curl(server, connect):
-    client = connect()
-    body = json.dumps({"inputs": {"image_bytes": [{"b64": "YW50"}]}})
-    url = f"{server.rest_url}/v1/models/echo:predict"
-    printed = subprocess.check_output(["curl", "-s", "-d", body, url], text=True)
-    outputs = json.loads(printed)["outputs"]
-    [prediction] = client.classify([b"ant"])
-    assert [list(prediction.labels)] == outputs["classes"]
-    assert np.float32(prediction.scores).tolist() == pytest.approx(
-        outputs["scores"][0], rel=1e-7
-    )
-
-
 @pytest.mark.parametrize(("batch_size", "concurrency"), [(1, 1), (1, 8), (3, 4)])
 def test_many_are_in_order_and_bad_images_fail_alone(connect, batch_size, concurrency):
     images = [b"bad" if n % 7 == 3 else str(n).encode() for n in range(50)]
@@ -257,7 +242,7 @@ def test_a_slow_call_times_out(connect):
     client = connect(timeout=0.5)
     client.metadata()
     start = time.monotonic()
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded, match=r"no answer from .* within 0\.\d+ s"):
         client.predict(LONG, "pause")
     assert time.monotonic() - start < 5
 

@@ -175,14 +175,6 @@ def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precis
     np.testing.assert_allclose(scores, expected, rtol=0, atol=tolerance)
 
 
-def test_preprocessing_is_left_to_the_caller(tiny_vit, answer):
-    preprocessing = keras_vit.ImagePreprocessing((22, 14), mean=100.0, std=50.0)
-    model, _ = randomised(tiny_vit(preprocessing=preprocessing))
-    images = np.random.default_rng(5).integers(0, 256, (2, 22, 14, 3)).astype("float32")
-    values, _ = answer(make_backbone(model), (images - 100) / 50)
-    np.testing.assert_allclose(values["logits"], model(images), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "form",
     ["map", *(pytest.param(form, marks=pytest.mark.slow) for form in ("token", "gap"))],

@@ -236,22 +236,6 @@ def test_batched_answers_equal_those_of_single_requests(
     np.testing.assert_allclose(whole, np.concatenate(alone), rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_two_exports_in_one_process_are_independent(tiny_vit, tmp_path):
-    models = [tiny_vit(seed=seed) for seed in (1, 2)]
-    options = ExportOptions(max_batch_size=2, batch_timeout_micros=100_000)
-    loaded = []
-    for number, model in enumerate(models):
-        signatures.save(model, tmp_path / str(number), options)
-        loaded.append(tf.saved_model.load(str(tmp_path / str(number))))
-    pixels = tf.constant(pictures(3, 1).astype("float32"))
-    answers = at_once(
-        *[lambda m=m: m.signatures["serve_pixels"](pixel_values=pixels) for m in loaded]
-    )
-    for model, answer in zip(models, answers, strict=True):
-        np.testing.assert_allclose(answer["logits"], model(pixels), atol=1e-4)
-
-
 def test_server_batching_writes_its_parameters(size_model, tmp_path):
     size_model("serve_pixels", batching="server", max_batch_size=6, max_images=20)
     written = batching_parameters.read(tmp_path / "1" / "batching_params.pbtxt")

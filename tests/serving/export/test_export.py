@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_model import with_random_weights
 
 import keras_vit
 from serving.__main__ import main
@@ -72,23 +73,25 @@ def run(*arguments):
 
 
 def test_a_published_version_agrees_and_has_a_manifest(published, keras_file):
-    told = json.loads((published.path / "assets.extra" / "manifest.json").read_text())
-    assert told == published.manifest
-    assert told["agreement"]["max_difference"] < 1e-5
-    assert told["agreement"]["top1"] == 1
-    assert told["agreement"]["images"] == keras_model.GENERATED
-    assert told["labels"]["names"] == NAMES
-    assert told["options"] == dataclasses.asdict(OPTIONS)
-    assert told["packages"]["tensorflow"] == tf.__version__
+    manifest = json.loads(
+        (published.path / "assets.extra" / "manifest.json").read_text()
+    )
+    assert manifest == published.manifest
+    assert manifest["agreement"]["max_difference"] < 1e-5
+    assert manifest["agreement"]["top1"] == 1
+    assert manifest["agreement"]["images"] == keras_model.GENERATED
+    assert manifest["labels"]["names"] == NAMES
+    assert manifest["options"] == dataclasses.asdict(OPTIONS)
+    assert manifest["packages"]["tensorflow"] == tf.__version__
     assert (
-        told["model"]["parameters"]
+        manifest["model"]["parameters"]
         == keras.models.load_model(keras_file).count_params()
     )
-    assert told["preprocessing"]["image_size"] == [22, 14]
-    assert told["signatures"]["serve_pixels"]["inputs"] == {
+    assert manifest["preprocessing"]["image_size"] == [22, 14]
+    assert manifest["signatures"]["serve_pixels"]["inputs"] == {
         "pixel_values": {"dtype": "float32", "shape": [None, 22, 14, 1]}
     }
-    assert set(told["files"]) == {
+    assert set(manifest["files"]) == {
         path.relative_to(published.path).as_posix()
         for path in published.path.rglob("*")
         if path.is_file() and path.name != "manifest.json"
@@ -141,15 +144,8 @@ def test_the_tolerance_depends_on_the_precision(model, options, allowed):
 @pytest.mark.slow
 def test_bfloat16_is_published_with_its_difference(model, tmp_path):
     options = dataclasses.replace(OPTIONS, precision="bfloat16", batching="none")
-    told = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
-    assert 1e-6 < told["max_difference"] < 5e-2
-
-
-def with_random_weights(model):
-    random = np.random.default_rng(5)
-    for weight in model.weights:
-        weight.assign(random.normal(scale=0.2, size=weight.shape))
-    return model
+    agreement = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
+    assert 1e-6 < agreement["max_difference"] < 5e-2
 
 
 def resnet():
@@ -170,11 +166,11 @@ def classifier():
 @pytest.mark.slow
 @pytest.mark.parametrize("build_model", [resnet, classifier])
 def test_every_kind_of_model_is_published(build_model, tmp_path):
-    with_random_weights(build_model()).save(tmp_path / "model.keras")
+    with_random_weights(build_model(), 5).save(tmp_path / "model.keras")
     model = export_command.load(tmp_path / "model.keras")
-    told = publish.publish(model, tmp_path / "m", OPTIONS).manifest
-    assert told["left_out"] == ["attention"]
-    assert told["agreement"]["max_difference"] < 1e-5
+    manifest = publish.publish(model, tmp_path / "m", OPTIONS).manifest
+    assert manifest["left_out"] == ["attention"]
+    assert manifest["agreement"]["max_difference"] < 1e-5
 
 
 @pytest.fixture

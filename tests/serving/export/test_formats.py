@@ -37,11 +37,11 @@ def test_litert_is_published_and_answers_as_keras(model, tmp_path):
     run = interpreter.get_signature_runner("serving_default")
     [answer] = run(**{name: images}).values()
     np.testing.assert_allclose(answer, model(images).numpy(), atol=1e-5)
-    told = json.loads((published.path / "assets.extra/manifest.json").read_text())
-    assert told["export_format"] == "litert"
-    assert told["agreement"]["max_difference"] < 1e-5
-    assert told["labels"]["count"] == 7
-    assert told["model"]["inputs"] == "pixels from 0 to 255"
+    manifest = json.loads((published.path / "assets.extra/manifest.json").read_text())
+    assert manifest["export_format"] == "litert"
+    assert manifest["agreement"]["max_difference"] < 1e-5
+    assert manifest["labels"]["count"] == 7
+    assert manifest["model"]["inputs"] == "pixels from 0 to 255"
 
 
 def test_onnx_is_published_and_answers_as_keras(model, tmp_path):

@@ -137,11 +137,14 @@ def encoded_blank(height, width, kind="png", **kwargs):
     [
         (b"no image", "One of JPEG, PNG, GIF, BMP, WebP required.] [At index] [0]"),
         (b"\xff\x0a" + bytes(30), "One of JPEG, PNG, GIF, BMP, WebP required"),
-        (png_files(pictures(3, 1))[0][:60], "PNG"),
-        (encoded("jpeg", 22, 14)[:80], "JPEG"),
-        (encoded("gif", 22, 14)[:20], ""),
-        (b"BM", ""),
-        (b"RIFF1234WEBP", ""),
+        (png_files(pictures(3, 1))[0][:60], "Invalid PNG data"),
+        (encoded("jpeg", 22, 14)[:80], "Invalid JPEG data"),
+        (encoded("gif", 22, 14)[:20], "Invalid GIF data"),
+        (b"BM", "must have 1 to 7000 pixels, height times width. Received:] [0]"),
+        (
+            b"RIFF1234WEBP",
+            "must have 1 to 7000 pixels, height times width. Received:] [0]",
+        ),
     ],
 )
 def test_a_file_that_is_not_an_image_is_refused(served, name, bad, text):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from saved_models import SavedModel, examples, pictures, png_files
+from tiny_model import with_random_weights
 
 import keras_vit
 from serving.export.options import ExportOptions
@@ -16,14 +17,6 @@ from serving.export.signatures import class_labels, save, signature_names
 
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 ANSWERS = {"classes", "class_ids", "scores"}
-
-
-def randomised(model):
-    random = np.random.default_rng(5)
-    for weight in model.weights:
-        if "seed" not in weight.path:
-            weight.assign(random.normal(scale=0.3, size=weight.shape))
-    return model
 
 
 def build_vit(tiny_vit):
@@ -37,13 +30,14 @@ def build_vit(tiny_vit):
 def build_classifier(_):
     images = keras.Input((22, 14, 3))
     features = keras.layers.Dense(15)(keras.layers.GlobalAveragePooling2D()(images))
-    return randomised(
+    return with_random_weights(
         keras_vit.ImageClassifier(
             backbone=keras.Model(images, features),
             classes=7,
             preprocessing=keras_vit.ImagePreprocessing((22, 14), mean=3.0, std=50.0),
             class_names=NAMES,
-        )
+        ),
+        5,
     )
 
 

@@ -83,7 +83,12 @@ TOO_LARGE = "9223372036854775808"
         ("POST", f"/v1/models/probe/versions/{TOO_LARGE}:foo", 400, "Malformed reque"),
         ("POST", "/v1/models/probe:Regress", 400, "Malformed request: POST "),
         ("POST", "/v1/models/probe%3Apredict", 400, "Malformed request: POST "),
-        ("POST", "/v1/models/probe:predict?x=1", 400, "Malformed request: POST "),
+        (
+            "POST",
+            "/v1/models/probe:predict?x=1",
+            400,
+            "Malformed request: POST /v1/models/probe:predict?x=1",
+        ),
         ("DELETE", f"/v1/models/probe/versions/{TOO_LARGE}", 400, "Malformed request"),
         ("GET", "/v1/models/pr%6Fbe", 200, "AVAILABLE"),
     ],

@@ -72,9 +72,10 @@ def run(command, target, *arguments):
 
 
 def test_versions_are_folders_named_by_an_ascii_number(tmp_path):
-    for name in ("1", "02", "٣", "²", "-4", "5.0", str(2**63), "6.tmp"):
+    for name in ("1", "00012", "٣", "²", "-4", "5.0", str(2**63), "6.tmp"):
         (tmp_path / name).mkdir()
-    assert versions(tmp_path) == [1, 2]
+    assert versions(tmp_path) == [1, 12]
+    assert versions(tmp_path / "none") == []
 
 
 def test_list_of_a_folder_without_versions(target, capsys):
@@ -123,7 +124,7 @@ def test_without_a_server_a_label_moves_once_its_version_is_loaded(target, capsy
     assert entry(target) == ({"stable": 1, "canary": 3}, [1, 3])
 
 
-def test_a_version_of_no_label_is_not_served(target, capsys):
+def test_an_unlabelled_version_is_not_served(target, capsys):
     make(target, 2)
     label_moves.add(target, 1, "stable", None)
     label_moves.add(target, 2, None, None)
