@@ -2,7 +2,6 @@
 
 import ast
 import graphlib
-import json
 import os
 import pathlib
 import subprocess
@@ -79,7 +78,7 @@ def imported_modules(name, path, known):
 
 
 def test_no_module_imports_itself_through_others():
-    """Late imports count, too: they only hide a circle."""
+    """Late imports count, too: they only hide a cycle."""
     known = dict(modules())
     graph = {
         name: {m for m in imported_modules(name, path, known) if m in known} - {name}
@@ -101,15 +100,15 @@ def test_the_library_needs_tensorflow_only_in_decoding():
 
 def test_of_serving_only_the_export_knows_the_library():
     """Clients, local server and rollout run where keras_vit is not installed."""
-    for room in ("client", "local", "rollout"):
-        for path in files("serving", room):
+    for package in ("client", "local", "rollout"):
+        for path in files("serving", package):
             for module, relative, _ in imports(path):
                 first = module.split(".")[0]
                 assert relative or first != "keras_vit", f"{path} imports {module}"
 
 
 @pytest.mark.parametrize(
-    ("room", "others"),
+    ("package", "others"),
     [
         ("client/*.py", {"local", "export", "rollout", "load"}),
         ("local/*.py", {"client", "export", "load"}),
@@ -117,8 +116,8 @@ def test_of_serving_only_the_export_knows_the_library():
         ("load.py", {"local", "export", "rollout"}),
     ],
 )
-def test_packages_of_serving_import_only_what_they_may(room, others):
-    for path in (ROOT / "serving").glob(room):
+def test_packages_of_serving_import_only_what_they_may(package, others):
+    for path in (ROOT / "serving").glob(package):
         for module, relative, _ in imports(path):
             parts = module.split(".")
             ours = relative or parts[0] == "serving"
@@ -157,14 +156,6 @@ def test_any_other_backend_is_refused_at_import(backend):
     assert error.startswith("ImportError: Keras's backend must be one of 'tensorflow'")
     assert error.endswith(f"Received: backend={backend!r}")
     assert "KERAS_BACKEND" in error
-
-
-@pytest.mark.slow
-def test_a_backend_of_keras_own_file_is_refused_too(tmp_path):
-    config = {"backend": "numpy", "floatx": "float32", "epsilon": 1e-7}
-    (tmp_path / "keras.json").write_text(json.dumps(config))
-    result = run("-c", "import keras_vit", KERAS_HOME=str(tmp_path))
-    assert "Received: backend='numpy'" in result.stderr
 
 
 @pytest.mark.parametrize(

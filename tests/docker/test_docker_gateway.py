@@ -20,7 +20,7 @@ from docker_files import (
     compose_server,
     exit_status,
     free_port,
-    run_readme,
+    run_page_commands,
     succeeds,
     tool,
     wait_for,
@@ -137,7 +137,9 @@ def gateway(server, tmp_path_factory):
 
 def test_the_documented_requests_pass_the_gateway(gateway, tmp_path):
     folder = gateway.folder
-    status, predictions = run_readme("8443", gateway.port, folder, TOKEN=gateway.token)
+    status, predictions = run_page_commands(
+        "8443", gateway.port, folder, TOKEN=gateway.token
+    )
     assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
     assert json.loads(predictions)["predictions"][0]["scores"]
 

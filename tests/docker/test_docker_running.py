@@ -18,7 +18,7 @@ from docker_files import (
     exit_status,
     free_port,
     published,
-    run_readme,
+    run_page_commands,
     succeeds,
     tool,
     wait_for,
@@ -47,17 +47,9 @@ def test_the_health_check_passes_while_the_model_is_loaded(server):
     assert exit_status(check, free_port(), MODEL_NAME="vit") != 0
 
 
-def test_rest_and_grpc_give_the_same_answer(server):
-    rest = RestClient(f"http://127.0.0.1:{server.rest_port}", "vit")
-    [by_rest] = rest.classify([PHOTO])
-    [by_grpc] = GrpcClient(f"127.0.0.1:{server.grpc_port}", "vit").classify([PHOTO])
-    assert by_rest.labels == by_grpc.labels
-    assert by_rest.scores == pytest.approx(by_grpc.scores, abs=1e-6)
-
-
 def test_the_documented_requests_are_answered(server, tmp_path):
     tool("curl", "apt-get install curl")
-    status, metadata, predictions, metrics = run_readme(
+    status, metadata, predictions, metrics = run_page_commands(
         "8501", server.rest_port, tmp_path
     )
     assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
@@ -137,10 +129,6 @@ def ask(url, query):
         address = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
         answer = json.load(urllib.request.urlopen(address, timeout=10))
         return [float(series["value"][1]) for series in answer["data"]["result"]]
-
-
-def test_prometheus_scrapes_the_server(prometheus):
-    assert ask(prometheus, 'up{job="tfserving"}') == [1]
 
 
 def test_every_query_of_the_dashboard_has_data(prometheus):

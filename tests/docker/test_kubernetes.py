@@ -220,7 +220,6 @@ def test_kserve_runs_the_same_server():
     model = service["spec"]["predictor"]["model"]
     assert model["modelFormat"] == {"name": "tensorflow", "version": "2"}
     assert model["storageUri"] == "pvc://models/vit"
-    assert built("cpu")["ConfigMap", "tfserving-config"]
     image = built("cpu")["Deployment", "tfserving"]["spec"]["template"]["spec"]
     assert image["containers"][0]["image"].endswith(f":{model['runtimeVersion']}")
     assert set(model["args"]) <= set(CONTAINER["args"])

@@ -150,7 +150,7 @@ def exit_status(health_check, port, **environment):
     ).returncode
 
 
-def run_readme(port, other_port, folder, **environment):
+def run_page_commands(port, other_port, folder, **environment):
     """What each of the page's commands for a port prints, with another port."""
     (folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")
     (folder / "photo.jpg").write_bytes(PHOTO.read_bytes())

@@ -47,7 +47,7 @@ def expected(model):
 
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("road")
+    folder = tmp_path_factory.mktemp("end_to_end")
     model.save(folder / "best.keras")
     reloaded = keras.models.load_model(folder / "best.keras")
     options = ExportOptions(top_k=7)
