@@ -195,7 +195,6 @@ def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, monkeypat
         assert "the request itself is valid" in message
 
 
-EMPTY_EXIF = b"Exif\0\0MM\0*\0\0\0\x08" + bytes(6)
 FILES = {
     "jpeg": encoded("jpeg", 50, 70),
     "progressive jpeg": encoded("jpeg", 50, 70, progressive=True),

@@ -118,6 +118,7 @@ def test_of_two_spellings_of_a_number_one_is_served(loader, base):
     served = models(loader)
     served.start(config(base("007", "7")))
     assert states(served) == {7: "AVAILABLE"}
+    assert loader.loaded == ["7"]
 
 
 def test_the_old_version_goes_only_once_the_new_one_is_there(loader, base):
