@@ -137,8 +137,9 @@ def test_small_integers_wrap_and_floats_overflow_to_infinity():
 def test_strings_are_text_or_base64_objects():
     values = column(["é", {"b64": "/wA="}], STRING).tolist()
     assert values == ["é".encode(), b"\xff\x00"]
-    with pytest.raises(InvalidArgument, match="not formatted correctly for base64"):
-        column([{"b64": 5}], STRING)
+    for value in ({"b64": 5}, {"b64": "YQ==", "more": 1}):
+        with pytest.raises(InvalidArgument, match="not formatted correctly for base64"):
+            column([value], STRING)
 
 
 def test_types_that_json_cannot_represent():
