@@ -1,4 +1,4 @@
-"""Published models: `from_variant`, `from_preset`, and the grammar of Keras's own.
+"""Published models: `from_variant`, `from_preset`, and constructors like Keras's own.
 
 The constructors that `application` makes take what those of `keras.applications` take.
 """
@@ -80,7 +80,7 @@ class PublishedModel(ImageModel):
 def application(
     model_class: Any, variant: str, name: str, poolings: tuple[str | None, ...]
 ) -> Callable[..., Any]:
-    """Make a constructor for one size in the grammar of `keras.applications`.
+    """Make a constructor for one size, with the signature of `keras.applications`.
 
     Args:
         model_class: A subclass of `PublishedModel`.

@@ -65,7 +65,7 @@ def parse_variant(variant: str) -> tuple[ViTSpec, int]:
     patches together (section 4.1): with 32 the ResNet has its four stages, with 16 the
     units of stage 4 are in stage 3 (section 3.1), and a patch is one pixel of the
     feature map. The stem alone, `"R+Ti/16"`, is named as if it scaled by 2, as the
-    official configuration believed; it scales by 4, and the model by 32.
+    official configuration assumes; it scales by 4, and the model by 32.
 
     Args:
         variant: A key of `SPECS`, a slash, and the patch's side P in pixels. Upper

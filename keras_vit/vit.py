@@ -6,7 +6,7 @@ The letters in comments are those of `keras_vit.layers`.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -324,24 +324,9 @@ class VisionTransformer(PublishedModel):
             )(x)
         return x
 
-    def features_model(
-        self,
-        blocks: int | Iterable[int] = -1,
-        prefix_tokens: bool = False,
-        layout: str = "tokens",
-    ) -> keras.Model:
-        """Model of encoder blocks' outputs; see `keras_vit.features.features_model`."""
-        return features.features_model(self, blocks, prefix_tokens, layout)
-
-    def attention_weights_model(
-        self, blocks: int | Iterable[int] | None = None
-    ) -> keras.Model:
-        """Model of attention; see `keras_vit.features.attention_weights_model`."""
-        return features.attention_weights_model(self, blocks)
-
-    def attention_rollout_model(self) -> keras.Model:
-        """Model of rollout; see `keras_vit.features.attention_rollout_model`."""
-        return features.attention_rollout_model(self)
+    features_model = features.features_model
+    attention_weights_model = features.attention_weights_model
+    attention_rollout_model = features.attention_rollout_model
 
     @classmethod
     def variant_arguments(cls, variant: str) -> dict[str, Any]:

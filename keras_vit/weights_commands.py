@@ -78,12 +78,12 @@ def add_convert(commands: Any, image_size: Callable[[str], tuple[int, int]]) -> 
         help="NAME.keras, NAME.npz (Google), or a folder (with --to)",
     )
     parser.add_argument("--to", choices=WRITTEN[1:], help="for a folder")
-    parser.add_argument("--heads", type=int, help="of attention, where IN is silent")
+    parser.add_argument("--heads", type=int, help="if IN does not state their number")
     parser.add_argument(
-        "--image_size", type=image_size, metavar="H[xW]", help="another, in pixels"
+        "--image_size", type=image_size, metavar="H[xW]", help="in pixels; resizes"
     )
     parser.add_argument(
-        "--grid", type=image_size, metavar="H[xW]", help="of IN's positions"
+        "--grid", type=image_size, metavar="H[xW]", help="of IN's position embeddings"
     )
     parser.add_argument("--resample", choices=tuple(RESIZES), default="google")
     parser.set_defaults(run=_convert)
@@ -130,7 +130,7 @@ def _read(arguments: argparse.Namespace):
             )
     if chosen or arguments.grid:
         raise ValueError(
-            "--heads, --image_size and --grid are for checkpoints of others. "
+            "--heads, --image_size and --grid are for other projects' checkpoints. "
             f"Received: {arguments.source!r}"
         )
     if not os.path.isfile(arguments.source):
@@ -181,7 +181,7 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
     if guessed := assumed_settings(checkpoint):
         facts["assumed"] = f"{', '.join(guessed)}: there is no config.json"
     for title, names in (
-        ("beside the model", checkpoint.outside),
+        ("not part of the model", checkpoint.outside),
         ("second classifier", checkpoint.second_classifiers),
         ("not known", checkpoint.unknown),
     ):
@@ -206,7 +206,7 @@ def _variant(arguments: dict[str, Any]) -> str:
     depths |= {(*u[:2], u[2] + u[3]): f"R{d}" for d, u in RESNET_DEPTHS.items()}
     stem = "R" if blocks == () else depths.get(blocks, str(blocks))
     if "blocks" in arguments:
-        return f"BiT {stem}x{arguments['width']}"
+        return f"BiT {stem}x{arguments['width_factor']}"
     size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
     names = {(s.width, s.depth, s.mlp_dim): name for name, s in SPECS.items()}
     name = names.get(size, "of no published size")

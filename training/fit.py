@@ -106,8 +106,9 @@ def fit(
     recorder.restore()
     check_same_step(strategy, trainer.progress.first_step)
     if trainer.progress.first_step < length.steps:
-        board = [_board(recipe, splits, recorder, profile)] * is_chief(strategy)
-        _train(recipe, splits, recorder, length, [*board, *callbacks])
+        if is_chief(strategy):
+            callbacks = [_board(recipe, splits, recorder, profile), *callbacks]
+        _train(recipe, splits, recorder, length, callbacks)
     recorder.check_weights()
     return _finish(recipe, splits, recorder) if is_chief(strategy) else {}
 

@@ -53,7 +53,7 @@ def build_model(
 
     Raises:
         RecipeError: The sizes do not fit each other, an option is not one of this
-            architecture, or the weights cannot be had.
+            architecture, or the weights cannot be loaded.
     """
     _refuse_foreign_settings(config)
     try:

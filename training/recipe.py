@@ -54,8 +54,8 @@ class ModelConfig:
     """The network.
 
     Fields without a line here are the arguments of `keras_vit.VisionTransformer`. With
-    `weights`, those that are left at their default are as the weights have them, but
-    for `pooling`, `representation_size`, `dropout` and `stochastic_depth`.
+    `weights`, those that are left at their default take the values stored with the
+    weights, except `pooling`, `representation_size`, `dropout` and `stochastic_depth`.
 
     Args:
         architecture: vit (a Vision Transformer or a hybrid), bit (keras_vit.ResNet, the
@@ -188,7 +188,7 @@ class DataConfig:
             train/ and test/ above them), tfds:NAME or python:MODULE:FUNCTION (a
             function that returns tf.data.Datasets; see `sources`).
         train: The training images, as a slice of the source in TensorFlow Datasets'
-            grammar: train, train[:90%], train[:800]+validation[:200].
+            syntax: train, train[:90%], train[:800]+validation[:200].
         validation: Share of the training images to use for validation, 0 for none; or
             a slice.
         test: Share of all images to use for the test, where the source has no test set

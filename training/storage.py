@@ -24,8 +24,8 @@ def atomic_write(path: epath.PathLike) -> Iterator[Path]:
 
     On a disk the replacement is atomic, once the new file's bytes have reached the
     disk: at any moment there is the old file or the new one. In a bucket it is not:
-    the file is copied there, and a kill may leave it incomplete. Who needs to know
-    writes a marker after it, as `checkpoint` does.
+    the file is copied there, and a kill may leave it incomplete. Callers that need
+    atomicity write a marker after it, as `checkpoint` does.
 
     Args:
         path: The file, in an existing folder.

@@ -187,7 +187,7 @@ def _build(model_class, checkpoint, file, arguments, resample, grid):
     chosen.update(_preprocessing(path, file["preprocessing"], arguments, chosen))
     if "heads" in inspect.signature(model_class).parameters and "heads" not in chosen:
         raise ValueError(
-            "`heads` must be given: neither arrays nor config of the file tell it. "
+            "`heads` must be given: neither the file's arrays nor its config state it. "
             f"Received: {str(path)!r}"
         )
     model = model_class(**chosen)

@@ -63,7 +63,7 @@ class LoadReport:
         for title, names in (
             ("dropped", self.dropped),
             ("not used", self.unused),
-            ("beside the model", self.outside),
+            ("not part of the model", self.outside),
             ("not in the file", self.missing),
         ):
             if names:
@@ -197,7 +197,7 @@ class Entry:
             return self._ours(np.broadcast_to(np.float32(0), self.array.shape)).shape
         except (ValueError, IndexError) as error:
             raise WeightsFileError(
-                f"`{self.name}` must have the shape that its name promises. "
+                f"`{self.name}` must have the shape expected for its name. "
                 f"Received: shape={self.array.shape}"
             ) from error
 

@@ -244,8 +244,8 @@ def model_arguments(
     except (AttributeError, LookupError, TypeError) as error:
         raise WeightsFileError(
             f"The .json files beside the weights must be of a {checkpoint.family} "
-            f"model. Received: those beside {str(checkpoint.file.path)!r}, which make "
-            f"no sense ({type(error).__name__}: {error})"
+            f"model. Received: those beside {str(checkpoint.file.path)!r}, which are "
+            f"malformed ({type(error).__name__}: {error})"
         ) from error
 
 

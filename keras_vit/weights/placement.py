@@ -88,7 +88,7 @@ class Plan:
         if guessed := assumed_settings(self.checkpoint):
             usual = [f"{k}={self.file[k]!r}" for k in guessed if k in self.file]
             self.report.notes.append(
-                f"there is no config.json that says it: {', '.join(usual)} as usual"
+                f"no config.json states these, assumed: {', '.join(usual)}"
             )
         if hasattr(self.model, "heads") and "heads" not in self.file:
             self.report.notes.append(
@@ -183,7 +183,7 @@ class Plan:
         self.report.missing += [path for path in lacking if path not in kept]
         if kept:
             layers = dict.fromkeys(path.partition("/")[0] for path in kept)
-            self.report.notes.append(f"not loaded, as before: {', '.join(layers)}")
+            self.report.notes.append(f"not loaded, unchanged: {', '.join(layers)}")
 
 
 def is_float(dtype: np.dtype) -> bool:

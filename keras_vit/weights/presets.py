@@ -224,7 +224,7 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
         _check_size(row, have)
         _check_hash(url, part, response.headers)
     except WeightsFileError:
-        part.unlink()  # going on from here would never help
+        part.unlink()  # resuming from it would fail again
         raise
     part.replace(path)
 

@@ -121,7 +121,7 @@ def npz_arrays(
     if "model.weights.h5" in names:
         refuse(path, "a .keras file: open it with keras.models.load_model")
     if len(set(names)) < len(names) or not all(n.endswith(".npy") for n in names):
-        refuse(path, "a ZIP archive that is no .npz")
+        refuse(path, "a ZIP archive that is not an .npz file")
     (count,) = ZIP_COUNT.unpack_from(data, data.rfind(b"PK\5\6"))
     if count not in (len(names), 0xFFFF):  # zipfile reads past damaged entries
         raise ValueError(f"{len(names)} arrays instead of {count}")
@@ -158,7 +158,7 @@ def _npz_member(path, archive, member, data) -> StoredArray:
     lengths = ZIP_LENGTHS.unpack_from(data, member.header_offset)
     start = member.header_offset + ZIP_LENGTHS.size + sum(lengths)
     if start + member.file_size > len(data):
-        raise ValueError(f"{member.filename} ends behind the file")
+        raise ValueError(f"{member.filename} extends past the end of the file")
 
     def verify():
         with memoryview(data)[start : start + member.file_size] as content:
@@ -188,7 +188,7 @@ def safetensors_arrays(
     data = _map(path)
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
-        raise ValueError("the header ends behind the file")
+        raise ValueError("the header extends past the end of the file")
     header = json.loads(data[8:end])
     metadata = dict(header.pop("__metadata__", {}))
     arrays, origin = {}, end
@@ -200,7 +200,7 @@ def safetensors_arrays(
             refuse(path, f"in which {name!r} is {header[name]['dtype']!r}")
         size = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0 or begin != end or stop - begin != size:
-            raise ValueError(f"{name} of {shape} does not lie where it should")
+            raise ValueError(f"{name} of {shape} has wrong data offsets")
         read = functools.partial(_view, shape, dtype, "C", data, begin)
         arrays[name] = StoredArray(shape, dtype, read)
         end = stop
@@ -312,7 +312,7 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
     path = pathlib.Path(path).expanduser()
     arrays: dict[str, StoredArray] = {}
     metadata: dict[str, str] = {}
-    files, promised = _files_of(path)
+    files, indexed = _files_of(path)
     with contextlib.ExitStack() as stack:
         for file in files:
             with refusing(file):
@@ -330,8 +330,8 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
             arrays.update(found)
         if not arrays:
             refuse(path, "which holds no arrays")
-        if lacking := promised - arrays.keys():
-            refuse(path, f"whose parts lack {', '.join(sorted(lacking))}")
+        if lacking := indexed - arrays.keys():
+            refuse(path, f"whose shards lack {', '.join(sorted(lacking))}")
         return ArrayFile(path, kind, arrays, metadata, stack.pop_all())
 
 
@@ -363,7 +363,7 @@ def _shards(index: pathlib.Path) -> tuple[list[pathlib.Path], set[str]]:
     files = [index.parent / name for name in names]
     for file in files:
         if not file.is_file():
-            refuse(index, f"whose part {file.name!r} is missing")
+            refuse(index, f"whose shard {file.name!r} is missing")
     return files, set(shards)
 
 
@@ -371,7 +371,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     with refusing(path):
         value = json.loads(path.read_bytes())
         if not isinstance(value, dict):
-            raise TypeError("no JSON object")
+            raise TypeError("not a JSON object")
         return value
 
 

@@ -80,8 +80,8 @@ def fingerprint(recipe: Recipe) -> str:
 def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
     """Write a checkpoint, and after that delete old and incomplete ones.
 
-    Where a checkpoint cannot be written (a full disk, an unreachable bucket) or is
-    not worth it (non-finite arrays), a warning is printed: the training continues, and
+    Where a checkpoint cannot be written (a full disk, an unreachable bucket) or must
+    not be kept (non-finite arrays), a warning is printed: the training continues, and
     the last good checkpoint stays.
 
     Args:

@@ -44,8 +44,8 @@ def write_markdown(
         _table(["figure", "value"], _figures(result, recipe, history)),
         *_pictures(folder),
         _classes(result["classes"]),
-        _repetition(folder, recipe),
-        _origin(result),
+        _reproduction(folder, recipe),
+        _provenance(result),
     ]
     text = "\n\n".join(part for part in parts if part)
     storage.write_text(folder / "report.md", text + "\n")
@@ -116,9 +116,9 @@ def _classes(classes: Mapping[str, Mapping[str, float]]) -> str:
     return f"## Classes\n\n{note}{_table(header, cells)}"
 
 
-def _repetition(folder: epath.Path, recipe: Recipe) -> str:
+def _reproduction(folder: epath.Path, recipe: Recipe) -> str:
     config, output = str(folder / "recipe.yaml"), f"{folder}-again"
-    return f"""## How to repeat it
+    return f"""## Reproduce this run
 
 ```
 python -m training fit --config {shlex.quote(config)} --output_dir {shlex.quote(output)}
@@ -132,7 +132,7 @@ python -m training fit --config {shlex.quote(config)} --output_dir {shlex.quote(
 </details>"""
 
 
-def _origin(result) -> str:
+def _provenance(result) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"Written on {now} by {_escape(versions)}."

@@ -20,6 +20,7 @@ from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import specs
+from keras_vit.__main__ import main
 from keras_vit.applications import application
 from keras_vit.resnet import ResNet
 
@@ -125,6 +126,13 @@ def test_a_bit_file_determines_the_model(tmp_path):
     model = ResNet.from_preset(path, image_size=64, classes=4)
     assert (model.blocks, model.image_size) == ((1, 2), (64, 64))
     check_same_weights(model, source, "head/kernel", "head/bias")
+
+
+def test_info_describes_a_bit_file(tmp_path, capsys):
+    source = ResNet(image_size=32, blocks=(1, 2), width_factor=3, classes=7)
+    path = write_npz(tmp_path / "bit.npz", bit(arrays_of(source)))
+    assert main(["info", str(path)]) == 0
+    assert "BiT (1, 2)x3" in capsys.readouterr().out
 
 
 def test_unknown_numbers_of_heads_must_be_given(tiny_vit, tmp_path):

@@ -114,7 +114,7 @@ def test_arrays_outside_the_model_are_reported_and_ignored(prefix, tiny_vit, tmp
     report = load_checkpoint(model, path)
     check_loaded(model, source, report, "google")
     assert report.outside == list(moments)
-    assert "beside the model: opt/state" in str(report)
+    assert "not part of the model: opt/state" in str(report)
 
 
 def test_the_image_tower_of_a_two_tower_checkpoint_is_loaded(tiny_vit, tmp_path):

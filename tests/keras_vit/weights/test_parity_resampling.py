@@ -18,27 +18,6 @@ pytestmark = [
     ),
 ]
 
-GRIDS = [
-    ((7, 7), (12, 12)),
-    ((14, 14), (24, 24)),
-    ((24, 24), (14, 20)),
-    ((5, 3), (11, 17)),
-    ((11, 17), (5, 3)),
-    ((5, 17), (7, 11)),
-    ((1, 5), (7, 2)),
-    ((5, 3), (1, 1)),
-]
-
-
-@pytest.fixture(params=GRIDS, ids=str)
-def grids(request):
-    return request.param
-
-
-@pytest.fixture(params=[0, 1, 5])
-def prefix_tokens(request):
-    return request.param
-
 
 @pytest.fixture
 def embedding(grids, prefix_tokens):

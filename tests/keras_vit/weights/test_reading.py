@@ -176,7 +176,7 @@ def test_an_npz_whose_array_exceeds_the_file_is_an_error(tmp_path):
     sizes = data.find(b"PK\1\2") + 20
     struct.pack_into("<II", data, sizes, len(content), len(content))
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(WeightsFileError, match="ends behind|Overlapped"):
+    with pytest.raises(WeightsFileError, match="past the end|Overlapped"):
         open_arrays(tmp_path / "a.npz")
 
 
@@ -210,7 +210,7 @@ def test_a_file_without_arrays_is_reported(name, tmp_path):
     [
         ("archive/data.pkl", "pickle"),
         ("model.weights.h5", "keras.models.load_model"),
-        ("notes.txt", "no .npz"),
+        ("notes.txt", "not an .npz"),
     ],
 )
 def test_another_zip_archive_is_refused(member, message, tmp_path):
@@ -297,7 +297,7 @@ def test_a_missing_shard_is_an_error(shards, shard):
     index = shards(more=shard)
     outside = index.parent.parent / "elsewhere.safetensors"
     outside.write_bytes(safetensors_bytes({"more": np.zeros(3)}))
-    with pytest.raises(WeightsFileError, match="part .* is missing"):
+    with pytest.raises(WeightsFileError, match="shard .* is missing"):
         open_arrays(index)
 
 
@@ -318,10 +318,10 @@ def test_an_array_in_two_shards_is_an_error(shards):
     ("entry", "message"),
     [
         ({"dtype": "F8_E4M3", "shape": [3], "data_offsets": [0, 12]}, "F8_E4M3"),
-        ({"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}, "does not lie"),
-        ({"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}, "does not lie"),
+        ({"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}, "data offsets"),
+        ({"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}, "data offsets"),
         ({"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "instead of"),
-        ({"dtype": "F32", "shape": [-3, -1], "data_offsets": [0, 12]}, "does not lie"),
+        ({"dtype": "F32", "shape": [-3, -1], "data_offsets": [0, 12]}, "data offsets"),
         ({"dtype": "F32", "shape": [3.0], "data_offsets": [0, 12]}, "TypeError"),
         ({"dtype": "F32", "shape": [3]}, "data_offsets"),
     ],

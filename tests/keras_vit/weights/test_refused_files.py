@@ -196,9 +196,9 @@ def test_an_unknown_family_is_refused(model, tmp_path):
     [
         ({"hidden_act": "relu"}, "activation must be one of.*'relu'"),
         ({"hidden_act": 3}, "activation must be one of.*3"),
-        ({"image_size": "large"}, "make no sense"),
-        ({"image_size": [-1, 2]}, "make no sense"),
-        ({"image_size": {"height": 22, "width": 14}}, "make no sense"),
+        ({"image_size": "large"}, "are malformed"),
+        ({"image_size": [-1, 2]}, "are malformed"),
+        ({"image_size": {"height": 22, "width": 14}}, "are malformed"),
         ({"num_attention_heads": "five"}, "heads='five', this one has heads=5"),
         ({"layer_norm_eps": "tiny"}, "norm_epsilon='tiny'"),
         ({"patch_size": 4}, r"`patch_size` must be 2, the side.*\(4, 4\)"),

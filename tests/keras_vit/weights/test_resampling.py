@@ -17,27 +17,6 @@ from keras_vit.weights.resampling import (
 
 pytestmark = pytest.mark.backend
 
-GRIDS = [
-    ((7, 7), (12, 12)),
-    ((14, 14), (7, 7)),
-    ((5, 3), (11, 17)),
-    ((11, 17), (5, 3)),
-    ((5, 17), (7, 11)),
-    ((1, 5), (7, 2)),
-    ((5, 3), (1, 1)),
-    ((1, 1), (3, 2)),
-]
-
-
-@pytest.fixture(params=GRIDS, ids=str)
-def grids(request):
-    return request.param
-
-
-@pytest.fixture(params=[0, 1, 5])
-def prefix_tokens(request):
-    return request.param
-
 
 def embedding(grid, prefix_tokens=0, dtype="float64"):
     random = np.random.default_rng(3)
@@ -113,7 +92,7 @@ def test_method_timm_equals_jaxs_antialiased_bicubic(grids):
         return jax.image.resize(x, (*grids[1], 3), "cubic", antialias=True)
 
     array = embedding(grids[0], dtype="float32")
-    check_patches(array, grids, "timm", expected, atol=2e-6)
+    check_patches(array, grids, "timm", expected, atol=5e-6)
 
 
 @pytest.mark.parametrize("method", RESIZES)
