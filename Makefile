@@ -21,7 +21,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 demo: $(VENV)/.demo
 	$(BIN)/python demo.py
 
-# Every behaviour once, within minutes.
+# Every behavior once, within minutes.
 test: $(VENV)/.test
 	$(PYTEST) --dist worksteal -m "not slow and not parity"
 

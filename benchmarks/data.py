@@ -28,7 +28,7 @@ from rich.table import Table
 from sklearn.datasets import load_sample_images
 
 from keras_vit import ImagePreprocessing
-from training.data.labelled_images import Split, encoded_split
+from training.data.labeled_images import Split, encoded_split
 from training.data.pipeline import training_batches
 from training.recipe import AugmentationConfig, DataConfig, Recipe
 

@@ -102,7 +102,7 @@ def take_turns(functions: dict[str, Callable], images: Any, rounds: int):
     """Seconds of each function, whose turns come in another order in each round."""
     found: dict[str, Seconds] = {name: [] for name in functions}
     for function in functions.values():
-        function(images)  # the first call optimises the graph
+        function(images)  # the first call optimizes the graph
     names = list(functions)
     for _ in track(range(rounds), "rounds", console=Console(stderr=True)):
         random.shuffle(names)

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Colour and sub-packages of each package, from top to bottom.
+# Color and sub-packages of each package, from top to bottom.
 PACKAGES = {
     "training": (
         "#2f7d4f",

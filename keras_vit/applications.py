@@ -49,11 +49,11 @@ class PublishedModel(ImageModel):
         """Build a model with weights, some of its arguments replaced.
 
         The classifier is the file's unless `classes` or `pooling` ask for another one;
-        then it is newly initialised, and the layer before it (`pre_logits`) omitted.
+        then it is newly initialized, and the layer before it (`pre_logits`) omitted.
 
         Preprocessing that a config beside the weights describes is kept with the model
         (`model.preprocessing`), but is no part of it unless
-        `include_preprocessing=True`: the model reads normalised pixels, as in the
+        `include_preprocessing=True`: the model reads normalized pixels, as in the
         project that it comes from.
 
         Args:

@@ -29,13 +29,13 @@ class ImageModel(keras.Model):
     from the attributes that this sets, and passes inputs and outputs to this class.
 
     One warning is raised where the images are pixels from 0 to 255 and the model reads
-    normalised ones, or the other way round. The graph is the same with and without.
+    normalized ones, or the other way round. The graph is the same with and without.
     """
 
     preprocessing: Any
     include_preprocessing = True
-    # Whether images must be normalised where there is no `preprocessing`.
-    _reads_normalised = True
+    # Whether images must be normalized where there is no `preprocessing`.
+    _reads_normalized = True
     _range_checked = False
 
     def __init__(self, inputs, outputs, name: str | None = None):
@@ -70,7 +70,7 @@ class ImageModel(keras.Model):
 
     def _check_range(self, x=None, **_) -> None:
         raw = self.reads_raw_pixels
-        if self._range_checked or not (raw or self._reads_normalised):
+        if self._range_checked or not (raw or self._reads_normalized):
             return
         problem = pixel_range.problem(x, raw)
         self._range_checked = problem is not None
@@ -79,11 +79,11 @@ class ImageModel(keras.Model):
 
     @property
     def reads_raw_pixels(self) -> bool:
-        """Whether the inputs are pixels from 0 to 255, which the model normalises."""
+        """Whether the inputs are pixels from 0 to 255, which the model normalizes."""
         return self.preprocessing is not None and self.include_preprocessing
 
     def get_config(self):
-        """Return the constructor's arguments, serialised."""
+        """Return the constructor's arguments, serialized."""
         config = {name: getattr(self, name) for name in self._argument_names}
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)

@@ -37,7 +37,7 @@ class ImageClassifier(ImageModel):
         ValueError: An argument that does not fit.
     """
 
-    _reads_normalised = False  # the backbone may normalise by itself
+    _reads_normalized = False  # the backbone may normalize by itself
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ImageClassifier(ImageModel):
         return self.backbone.input_shape[-1]
 
     def get_config(self):
-        """The constructor's arguments, serialised."""
+        """The constructor's arguments, serialized."""
         backbone = keras.saving.serialize_keras_object(self.backbone)
         return {**super().get_config(), "backbone": backbone}
 

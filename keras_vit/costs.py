@@ -20,7 +20,7 @@ class Costs:
         tokens: Number N of tokens in the encoder, class token included; 0 in a ResNet.
         parameters: Number of weights.
         macs: Multiply-accumulate operations of one forward pass, attention's two
-            products included, and those with the zeros around a map. Normalisation,
+            products included, and those with the zeros around a map. Normalization,
             activation functions, softmax and pooling are not counted.
         inference_bytes: Largest sum of activations that must be held at one time.
         training_bytes: Activations that a backward pass needs, without

@@ -53,7 +53,7 @@ def decode_image(image_bytes, channels: int = 3):
 def decode_and_crop(image_bytes, choose_window, channels: int = 3):
     """Decode the part of an image file that a function chooses.
 
-    Of a JPEG only that part is decoded, which costs less. Where its colours have half
+    Of a JPEG only that part is decoded, which costs less. Where its colors have half
     the resolution, the outermost columns may differ from `decode_image` by a few
     levels, as they are interpolated without the pixels outside.
 
@@ -110,7 +110,7 @@ def resize_image(image, preprocessing: "ImagePreprocessing"):
         method=preprocessing.interpolation,
         antialias=preprocessing.antialias,
     )
-    return to_bytes(preprocessing.centre(image, size), preprocessing)
+    return to_bytes(preprocessing.center(image, size), preprocessing)
 
 
 def to_bytes(image, preprocessing: "ImagePreprocessing"):

@@ -51,7 +51,7 @@ GELUS = {"tanh": True, "exact": False}  # to keras.activations.gelu's `approxima
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerNorm(keras.layers.Layer):
-    """Layer normalisation over the last axis, computed in the formula's own order.
+    """Layer normalization over the last axis, computed in the formula's own order.
 
     Keras's LayerNormalization multiplies the formula out, x * s + (beta - mean * s)
     with s = gamma / stddev, which takes more passes over the tokens: 2 to 3 % of a
@@ -381,7 +381,7 @@ class EncoderBlock(keras.layers.Layer):
         stochastic_depth: Probability that an example skips a residual branch.
         gelu: `"tanh"` or `"exact"`.
         layer_scale: Initial value of a `LayerScale` on each branch; `None` for none.
-        qk_norm: Whether queries and keys are normalised.
+        qk_norm: Whether queries and keys are normalized.
         norm_epsilon: Epsilon of every LayerNorm.
         relative_stddev: Standard deviation of the initial relative embeddings of its
             own, or `None` for none.
@@ -548,7 +548,7 @@ def _prepend(tokens, patches):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(keras.layers.Layer):
-    """Prepend one learned token, initialised to zero (section 3.1, equation 1).
+    """Prepend one learned token, initialized to zero (section 3.1, equation 1).
 
     Call arguments:
         patches: Tensor [B, N, D].

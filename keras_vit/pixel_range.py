@@ -5,7 +5,7 @@ import numpy as np
 
 CHECKED = 32  # images at most, of an array
 # ImageNet's statistics map no pixel beyond 2.7, a user's own rarely beyond this.
-NORMALISED = 10.0
+NORMALIZED = 10.0
 
 
 def problem(images, raw: bool) -> str | None:
@@ -14,7 +14,7 @@ def problem(images, raw: bool) -> str | None:
     Args:
         images: What a model is called with, fitted to, and so on: an array, a tensor, a
             `tf.data.Dataset` (of which only the dtype is checked), or anything else.
-        raw: Whether the model reads pixels from 0 to 255, or normalised ones.
+        raw: Whether the model reads pixels from 0 to 255, or normalized ones.
 
     Returns:
         A sentence; `""` for images that fit; `None` where the range does not tell, as
@@ -30,20 +30,20 @@ def problem(images, raw: bool) -> str | None:
         return None
     largest, said = max(-low, high), f"from {low:.3g} to {high:.3g}"
     if not raw:
-        return _raw(said) if largest > NORMALISED else ""
+        return _raw(said) if largest > NORMALIZED else ""
     if low >= 0 and high <= 1 and np.array_equal(values, np.round(values)):
         return None  # black pixels, and nearly black ones
-    if (low < 0 and largest <= NORMALISED) or high <= 1:
+    if (low < 0 and largest <= NORMALIZED) or high <= 1:
         return (
             f"the images are {said}, but this model reads pixels from 0 to 255 and "
-            "normalises them itself: pass them as they are, without preprocess_input"
+            "normalizes them itself: pass them as they are, without preprocess_input"
         )
     return ""
 
 
 def _raw(said: str) -> str:
     return (
-        f"the images are {said}, but this model reads normalised pixels: pass "
+        f"the images are {said}, but this model reads normalized pixels: pass "
         "keras_vit.preprocess_input(images), or model.preprocessing(images) where the "
         "model keeps its own; or build it with "
         "preprocessing=keras_vit.ImagePreprocessing(image_size)"

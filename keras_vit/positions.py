@@ -12,7 +12,7 @@ TEMPERATURE = 10_000.0
 
 
 def normal(stddev):
-    """Initialiser of all learned positions."""
+    """Initializer of all learned positions."""
     return keras.initializers.RandomNormal(stddev=stddev)
 
 

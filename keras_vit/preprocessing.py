@@ -1,6 +1,6 @@
 """Image preprocessing, and class names for predictions.
 
-Training and serving both take the policy (size, resampling, crop, normalisation) from
+Training and serving both take the policy (size, resampling, crop, normalization) from
 the one `ImagePreprocessing` layer that travels inside the saved model.
 """
 
@@ -27,7 +27,7 @@ MEAN, STD = 127.5, 127.5
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImagePreprocessing(keras.layers.Layer):
-    """Resize, crop and normalise a batch of images: (pixels - mean) / std.
+    """Resize, crop and normalize a batch of images: (pixels - mean) / std.
 
     It computes in float32 whatever the dtype policy is, and costs one subtraction
     and one multiplication when the images have the right size already.
@@ -40,7 +40,7 @@ class ImagePreprocessing(keras.layers.Layer):
         interpolation: `"nearest"`, `"bilinear"`, `"bicubic"`, `"lanczos3"` or
             `"lanczos5"`. Google's models were evaluated with `"bilinear"`.
         antialias: Whether to filter before shrinking. Google's code did not.
-        crop_fraction: Fraction of each side that a centre crop keeps: 1 resizes
+        crop_fraction: Fraction of each side that a center crop keeps: 1 resizes
             to `image_size` as it is, 0.875 resizes to 1 / 0.875 of it and crops.
         resize: `"plain"` resizes both sides and changes the aspect ratio; `"small"`
             keeps it and resizes to the smallest image that the crop fits into, which
@@ -115,8 +115,8 @@ class ImagePreprocessing(keras.layers.Layer):
             maximum(columns, (2 * width * rows + height) // (2 * height)),
         )
 
-    def centre(self, image, size):
-        """Centre crop [..., H, W, C] of `image` [..., h, w, C].
+    def center(self, image, size):
+        """Center crop [..., H, W, C] of `image` [..., h, w, C].
 
         Args:
             image: A resized image or a batch of them.
@@ -143,7 +143,7 @@ class ImagePreprocessing(keras.layers.Layer):
             antialias=self.antialias,
             data_format="channels_last",
         )
-        return ops.reshape(self.centre(pixels, size), (-1, *self.image_size, channels))
+        return ops.reshape(self.center(pixels, size), (-1, *self.image_size, channels))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.image_size, input_shape[-1])

@@ -1,11 +1,11 @@
 """The paper's ResNets: Big Transfer, the baseline, and the stem of the hybrids.
 
-Both ResNets of the paper normalise the kernels (Weight Standardization,
+Both ResNets of the paper normalize the kernels (Weight Standardization,
 arXiv:1903.10520) and groups of channels (arXiv:1803.08494), by two conventions:
 
-    "vit"   the stem of the hybrids: ResNet V1, normalisation after each convolution;
+    "vit"   the stem of the hybrids: ResNet V1, normalization after each convolution;
             google-research/vision_transformer, models_resnet.py and models_vit.py
-    "bit"   the baseline, Big Transfer (arXiv:1912.11370): ResNet V2, normalisation
+    "bit"   the baseline, Big Transfer (arXiv:1912.11370): ResNet V2, normalization
             before each convolution; google-research/big_transfer
 """
 
@@ -40,9 +40,9 @@ def group_norm(name, convention, dtype=None, gamma="ones"):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
-    """Convolution with standardised kernels, without bias (arXiv:1903.10520).
+    """Convolution with standardized kernels, without bias (arXiv:1903.10520).
 
-    The weight is the raw kernel, as in the published files. It is standardised for
+    The weight is the raw kernel, as in the published files. It is standardized for
     each output channel at every call, in float32 whatever the policy computes in.
 
     Args:
@@ -175,9 +175,9 @@ class _Bottleneck(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ResidualUnit(_Bottleneck):
-    """Residual unit of the hybrids' stem (ResNet V1): normalisation after convolution.
+    """Residual unit of the hybrids' stem (ResNet V1): normalization after convolution.
 
-    The last normalisation starts with gamma zero: the unit begins as its shortcut.
+    The last normalization starts with gamma zero: the unit begins as its shortcut.
 
     Args:
         filters: Channels F inside; the output has 4 F. A multiple of 32.
@@ -211,7 +211,7 @@ class ResidualUnit(_Bottleneck):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PreActivationUnit(_Bottleneck):
-    """Residual unit of BiT (ResNet V2): normalisation before convolution.
+    """Residual unit of BiT (ResNet V2): normalization before convolution.
 
     Args:
         filters: Channels F inside; the output has 4 F. A multiple of 32.
@@ -288,7 +288,7 @@ def connect_stem(x, blocks: Sequence[int], width_factor: int, policy):
 class ResNet(PublishedModel):
     """Big Transfer's ResNet V2, the paper's baseline, a functional `keras.Model`.
 
-    GroupNorm and weight standardisation instead of BatchNorm (arXiv:1912.11370).
+    GroupNorm and weight standardization instead of BatchNorm (arXiv:1912.11370).
     `from_variant("R50x1")` builds a published size, `from_preset` one with weights.
 
     The input is a batch [B, H, W, C] of pixels in [-1, 1] (see `preprocess_input`), or
@@ -313,7 +313,7 @@ class ResNet(PublishedModel):
             and checkpoints.
         class_names: Names of the classes, which are saved with the model.
         dtype: A dtype policy, such as `"mixed_bfloat16"`; the global policy when
-            absent. Standardisation, GroupNorm and classifier compute in float32 in any.
+            absent. Standardization, GroupNorm and classifier compute in float32 in any.
         name: Name of the model.
 
     Raises:

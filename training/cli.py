@@ -350,7 +350,7 @@ COMMANDS = {
         "`python -m training launch --workers 2 -- fit --recipe digits`",
     ),
     "evaluate": Command(
-        "evaluate a model on labelled images", _add_evaluate, _run_evaluate
+        "evaluate a model on labeled images", _add_evaluate, _run_evaluate
     ),
     "predict": Command("classify image files", _add_predict, _run_predict),
     "recipes": Command(

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from .data.labelled_images import Split
+from .data.labeled_images import Split
 from .data.pipeline import evaluation_batches
 from .data.sources import open_source
 from .data.splits import load_splits
@@ -24,7 +24,7 @@ BATCH_SIZE = 256
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one model on labelled images.
+    """Scores of one model on labeled images.
 
     Args:
         class_names: One name for each class.

@@ -13,7 +13,7 @@ from etils import epath
 
 import keras_vit
 
-from .data.labelled_images import Split
+from .data.labeled_images import Split
 from .data.pipeline import example_images, steps_per_epoch
 from .data.splits import Splits, images_fingerprint, load_splits
 from .engine import checkpoint, run_folder

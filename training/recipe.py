@@ -76,7 +76,7 @@ class ModelConfig:
         pixel_std: What they are then divided by; ImageNet's is [0.229, 0.224, 0.225].
         interpolation: How images of another size are resized.
         antialias: Whether to filter before shrinking.
-        crop_fraction: Fraction of each side that evaluation keeps, by a centre crop.
+        crop_fraction: Fraction of each side that evaluation keeps, by a center crop.
         resize: How evaluation resizes before the crop: plain (both sides, the aspect
             ratio changes) or small (the shorter side, the aspect ratio stays).
     """

@@ -241,7 +241,7 @@ def _preprocessing(path, described, arguments, chosen) -> dict[str, Any]:
 def _warn_of_other_statistics(
     name: str, theirs: ImagePreprocessing, ours: ImagePreprocessing
 ) -> None:
-    """Warn if the weights were trained on pixels normalised in another way."""
+    """Warn if the weights were trained on pixels normalized in another way."""
     if any(
         not np.allclose(getattr(theirs, number), getattr(ours, number), rtol=1e-3)
         for number in ("mean", "std")
@@ -298,14 +298,14 @@ _ADAPTABLE = (
     *("head_bias_init", "classifier_activation"),
     *("dropout", "attention_dropout", "stochastic_depth", "patch_dropout"),
 )
-# Layers above the encoder, which are newly initialised under another pooling.
+# Layers above the encoder, which are newly initialized under another pooling.
 _TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
 
 
 def rebuild(model, resample: str = "google", **changes):
     """Rebuild a model with some arguments replaced and adapt its weights.
 
-    The classifier is newly initialised if its classes, their names or the features that
+    The classifier is newly initialized if its classes, their names or the features that
     it reads change; so are layers above the encoder that the model does not have.
 
     Args:
@@ -315,7 +315,7 @@ def rebuild(model, resample: str = "google", **changes):
             unless it is given.
 
     Returns:
-        A new model, not compiled. Newly initialised and omitted layers are logged.
+        A new model, not compiled. Newly initialized and omitted layers are logged.
 
     Raises:
         ValueError: An argument that the weights would not fit or follow.
@@ -376,7 +376,7 @@ def copy_weights(model, new, resample: str = "google") -> None:
             weight.assign(values[weight.path])
     fresh = _layers(new, values)
     left_out = [layer for layer in _layers(model, values) if layer not in fresh]
-    for layers, what in ((fresh, "newly initialised"), (left_out, "dropped")):
+    for layers, what in ((fresh, "newly initialized"), (left_out, "dropped")):
         for layer in layers:
             _LOG.warning("%s: %s", layer, what)
 

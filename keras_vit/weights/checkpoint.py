@@ -79,7 +79,7 @@ def shorten(names: list[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of checkpoints: how to recognise it, and its array names.
+    """A family of checkpoints: how to recognize it, and its array names.
 
     Args:
         title: Name in messages.
@@ -234,7 +234,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Open a checkpoint and recognise its family from the array names.
+    """Open a checkpoint and recognize its family from the array names.
 
     Args:
         path: An `.npz`, `.safetensors` or HDF5 file, or a folder with one.
@@ -244,13 +244,13 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     file = open_arrays(path)
     try:
-        return _recognise(file)
+        return _recognize(file)
     except WeightsFileError:
         file.close()
         raise
 
 
-def _recognise(file: ArrayFile) -> Checkpoint:
+def _recognize(file: ArrayFile) -> Checkpoint:
     for key, family in FAMILIES.items():
         inside = family.model_names(file.arrays)
         stacked = _stacked(family.mark)

@@ -39,7 +39,7 @@ def load_checkpoint(
 ) -> LoadReport:
     """Load a checkpoint of any family atomically into a built model.
 
-    The family is recognised from the array names. The model changes only after
+    The family is recognized from the array names. The model changes only after
     everything is known to fit. Positions of another grid, patches of another
     size and images of other than three channels are adapted, and the report says so.
 
@@ -253,7 +253,7 @@ def assign(weight, fresh: np.ndarray) -> None:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised array that is not aligned to 64 bytes.
+    """Uninitialized array that is not aligned to 64 bytes.
 
     TensorFlow and JAX would keep an aligned one. The weight's former memory, which they
     do not return to the system, would then be wasted.

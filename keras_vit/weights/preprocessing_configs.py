@@ -70,9 +70,9 @@ def _from_hugging_face(checkpoint: Checkpoint) -> dict[str, Any] | None:
         return None
     scale = config.get("rescale_factor", 1 / 255)
     scale = scale if config.get("do_rescale", True) else 1
-    normalised = config.get("do_normalize", True)
-    mean = config.get("image_mean", [0.5] * 3) if normalised else 0.0
-    std = config.get("image_std", [0.5] * 3) if normalised else 1.0
+    normalized = config.get("do_normalize", True)
+    mean = config.get("image_mean", [0.5] * 3) if normalized else 0.0
+    std = config.get("image_std", [0.5] * 3) if normalized else 1.0
     size = config.get("size", 224)
     crop = config.get("crop_size", size) if config.get("do_center_crop") else size
     return {
@@ -149,7 +149,7 @@ def lost_settings(model, family: str) -> list[str]:
     return found
 
 
-def _normalisation(layer: ImagePreprocessing, channels: int) -> tuple[list[float], ...]:
+def _normalization(layer: ImagePreprocessing, channels: int) -> tuple[list[float], ...]:
     """Mean and standard deviation of each channel, of pixels from 0 to 1."""
     pairs = (
         value if isinstance(value, tuple) else (value,) * channels
@@ -161,7 +161,7 @@ def _normalisation(layer: ImagePreprocessing, channels: int) -> tuple[list[float
 def timm_preprocessing(model) -> dict[str, Any]:
     """The part of timm's `pretrained_cfg` about preprocessing."""
     layer = _of(model)
-    mean, std = _normalisation(layer, model.channels)
+    mean, std = _normalization(layer, model.channels)
     names = {ours: theirs for theirs, ours in _TIMM.items()}
     return {
         "mean": mean,
@@ -175,7 +175,7 @@ def timm_preprocessing(model) -> dict[str, Any]:
 def hugging_face_preprocessor(model) -> dict[str, Any]:
     """Hugging Face's `preprocessor_config.json`."""
     layer = _of(model)
-    mean, std = _normalisation(layer, model.channels)
+    mean, std = _normalization(layer, model.channels)
     (height, width), (rows, columns) = layer.image_size, layer.resize_size(1, 1)
     size: dict[str, int] = {"height": rows, "width": columns}
     kind, crop = "ViTImageProcessor", {}

@@ -30,9 +30,9 @@ class Resize:
 
     Args:
         kernel: Weight of a source pixel by its distance.
-        corners: Whether the first and last pixels' centres meet, or the borders.
+        corners: Whether the first and last pixels' centers meet, or the borders.
         antialias: Whether the kernel widens when shrinking; what is left of it at a
-            border is then normalised, else the border pixel is repeated.
+            border is then normalized, else the border pixel is repeated.
     """
 
     kernel: Callable[[np.ndarray], np.ndarray]
@@ -55,13 +55,13 @@ PATCH_RESIZES = {
 def resize_matrix(old: int, new: int, resize: Resize) -> np.ndarray:
     """Matrix [new, old] that resizes a vector of `old` pixels to `new`."""
     if resize.corners:
-        centres = np.arange(new) * ((old - 1) / max(new - 1, 1))
+        centers = np.arange(new) * ((old - 1) / max(new - 1, 1))
     else:
-        centres = (np.arange(new) + 0.5) * old / new - 0.5
+        centers = (np.arange(new) + 0.5) * old / new - 0.5
     beyond = 0 if resize.antialias else 2  # the reach of the widest kernel
     pixels = np.arange(-beyond, old + beyond)
     scale = max(old / new, 1) if resize.antialias else 1
-    weights = resize.kernel(np.abs(centres[:, None] - pixels) / scale)
+    weights = resize.kernel(np.abs(centers[:, None] - pixels) / scale)
     matrix = weights[:, beyond : old + beyond].copy()
     matrix[:, 0] += weights[:, :beyond].sum(1)
     matrix[:, -1] += weights[:, old + beyond :].sum(1)
@@ -160,7 +160,7 @@ def resample_patches(
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     """Adapt the kernel of a first convolution to another number of channels.
 
-    One channel gets the sum over red, green and blue: a grey image gives what its
+    One channel gets the sum over red, green and blue: a gray image gives what its
     three equal channels gave. More repeat them, scaled by 3 / `channels` so that the
     features keep their size. timm does the same.
 

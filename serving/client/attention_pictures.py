@@ -16,7 +16,7 @@ SIDE = 448
 TITLE_HEIGHT = 28
 FONT_SIZE = 18
 # Black, purple, red, orange, pale yellow: each lighter than the one before.
-_COLOURS = [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)]
+_COLORS = [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)]
 
 
 def draw_attention(attention: Attention, title: str) -> bytes:
@@ -78,9 +78,9 @@ def _heat(rollout: np.ndarray, size: tuple[int, int]) -> Image.Image:
     large = Image.fromarray(scaled.astype("float32")).resize(
         size, Image.Resampling.BICUBIC
     )
-    anchors = np.linspace(0, 1, len(_COLOURS))
+    anchors = np.linspace(0, 1, len(_COLORS))
     channels = [
         np.interp(np.asarray(large), anchors, channel)
-        for channel in zip(*_COLOURS, strict=True)
+        for channel in zip(*_COLORS, strict=True)
     ]
     return Image.fromarray(np.stack(channels, axis=-1).round().astype("uint8"))

@@ -17,7 +17,7 @@ The clients retry after those with a star until their deadline, see
 
 TensorFlow Serving answers 400 for an unknown signature over REST and
 FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures inside a
-model's graph with that code are recognised over gRPC only.
+model's graph with that code are recognized over gRPC only.
 """
 
 from typing import ClassVar

@@ -23,7 +23,7 @@ _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
 _RANGELESS_MODES = {"I", "F"}
 _FLOATS_HINT = (
     "; floats have no agreed range: for 0 to 1, send (255 * pixels).round()"
-    '.astype("uint8"), normalised ones go to `predict` with "serve_pixels"'
+    '.astype("uint8"), normalized ones go to `predict` with "serve_pixels"'
 )
 
 

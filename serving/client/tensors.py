@@ -78,7 +78,7 @@ def _output_array(value: Any, info: TensorInfo) -> np.ndarray:
 def _numpy_dtype(info: TensorInfo) -> np.dtype | None:
     try:
         return np.dtype(object if info.dtype == "string" else info.dtype)
-    except TypeError:  # bfloat16 and quantised types are TensorFlow's own
+    except TypeError:  # bfloat16 and quantized types are TensorFlow's own
         return None
 
 

@@ -12,13 +12,13 @@ from keras_vit.resnet import StdConv2D
 
 from .options import PRECISIONS
 
-# TensorFlow does not optimise the function of a batching operation, nor functions that
-# are inlined into it: they lack oneDNN's fused kernels. It does optimise their calls.
+# TensorFlow does not optimize the function of a batching operation, nor functions that
+# are inlined into it: they lack oneDNN's fused kernels. It does optimize their calls.
 NOT_INLINED = {"_noinline": True}
 
 
 class Backbone(tf.Module):
-    """A classifier from normalised pixels to logits and embedding, in graph code.
+    """A classifier from normalized pixels to logits and embedding, in graph code.
 
     A SavedModel keeps its variables once; tracking Keras's own would save them twice.
 
@@ -26,7 +26,7 @@ class Backbone(tf.Module):
         model: A `keras_vit` classifier that `in_precision` made.
 
     Call arguments:
-        pixel_values: float32 tensor [B, H, W, C], normalised.
+        pixel_values: float32 tensor [B, H, W, C], normalized.
 
     Returns:
         `"logits"` [B, classes] and `"embedding"` [B, D], both float32.
@@ -67,7 +67,7 @@ class Backbone(tf.Module):
 def make_backbone(model: Any, precision: str = "float32") -> Backbone:
     """Build the batched part of a classifier, ready for a SavedModel.
 
-    The kernels of weight-standardised convolutions are precomputed, which makes
+    The kernels of weight-standardized convolutions are precomputed, which makes
     R26+S/32 1.2 times as fast for a single image.
 
     Args:
@@ -89,14 +89,14 @@ def make_backbone(model: Any, precision: str = "float32") -> Backbone:
 
 
 def _keep_standardized(layer: StdConv2D) -> None:
-    """Replace a convolution's kernel by the standardised one."""
+    """Replace a convolution's kernel by the standardized one."""
     kernel = layer.kernel
     kernel.assign(keras.ops.cast(layer.standardized_kernel(), kernel.dtype))
     layer.standardized_kernel = lambda: kernel  # type: ignore[method-assign]
 
 
 def in_precision(model: Any, precision: str) -> Any:
-    """Rebuild a classifier from normalised pixels to logits in a precision.
+    """Rebuild a classifier from normalized pixels to logits in a precision.
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
@@ -150,7 +150,7 @@ def _with_policy(backbone, policy):
 def _copy_weights(model, network):
     if [w.shape for w in network.weights] != [w.shape for w in model.weights]:
         raise ValueError(
-            "`model` must have the weights that its config describes, not quantised or "
+            "`model` must have the weights that its config describes, not quantized or "
             f"adapted ones. Received: {model.name!r}"
         )
     for target, source in zip(network.weights, model.weights, strict=True):

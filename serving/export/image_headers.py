@@ -133,6 +133,6 @@ def _past_data(file, position):
 
 
 def _colors_bytes(flags):
-    """Bytes of the colour table that the flags of a screen or a frame announce."""
+    """Bytes of the color table that the flags of a screen or a frame announce."""
     flags = tf.cast(flags, tf.int32)
     return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)

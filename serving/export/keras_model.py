@@ -44,7 +44,7 @@ def describe(model: Any) -> manifest.Manifest:
             "dtype_policy": model.dtype_policy.name,
             "inputs": "pixels from 0 to 255"
             if model.reads_raw_pixels
-            else "pixels, normalised",
+            else "pixels, normalized",
             "config": _plain(model.get_config()),
         },
         "preprocessing": _plain(_preprocessing(model).get_config()),
@@ -77,7 +77,7 @@ def golden_answers(
 
     Returns:
         For N images their `files` (object array of bytes), `images` uint8 and
-        normalised `pixels` float32 [N, H, W, C]; `logits` and `probabilities`
+        normalized `pixels` float32 [N, H, W, C]; `logits` and `probabilities`
         [N, classes], `embedding` [N, D], the model's own `outputs`, and `names`
         [classes].
 

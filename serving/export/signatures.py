@@ -21,7 +21,7 @@ Tensors = dict[str, tf.Tensor]
 DECODERS = 8
 NOT_FINITE = "The model produced non-finite values; the request itself is valid."
 TOO_LARGE = (
-    "The model produced non-finite values. Are these `pixel_values` normalised, about "
+    "The model produced non-finite values. Are these `pixel_values` normalized, about "
     "-1 to 1? If so, the request itself is valid."
 )
 
@@ -118,7 +118,7 @@ class ServingGraph:
         return self.best(images)
 
     def serve_pixels(self, pixel_values: tf.Tensor) -> Tensors:
-        """From normalised pixels [B, H, W, C] to all scores [B, classes]."""
+        """From normalized pixels [B, H, W, C] to all scores [B, classes]."""
         pixel_values = checked_batch(
             pixel_values, "pixel_values", self.image_shape, self.options.max_images
         )
@@ -128,7 +128,7 @@ class ServingGraph:
 
     def embed(self, image_bytes: tf.Tensor) -> Tensors:
         """From files [B] to the classifier's input [B, D]."""
-        pixel_values = self.normalise(self.decode(image_bytes, "image_bytes"))
+        pixel_values = self.normalize(self.decode(image_bytes, "image_bytes"))
         embedding = self.run(pixel_values)["embedding"]
         return {"embedding": checked_finite(embedding, NOT_FINITE)}
 
@@ -145,7 +145,7 @@ class ServingGraph:
         # One by one: attention weights are N x N numbers per image, head and block.
         rollout = tf.map_fn(
             lambda pixels: self.backbone.rollout(pixels[None])[0],
-            self.normalise(images),
+            self.normalize(images),
             parallel_iterations=1,
         )
         return {
@@ -171,14 +171,14 @@ class ServingGraph:
             parallel_iterations=DECODERS,
         )
 
-    def normalise(self, images: tf.Tensor) -> tf.Tensor:
-        """Normalise uint8 images for the backbone."""
+    def normalize(self, images: tf.Tensor) -> tf.Tensor:
+        """Normalize uint8 images for the backbone."""
         return self.preprocessing(images)
 
     def best(self, images: tf.Tensor) -> Tensors:
         """The K best classes of uint8 images: names, indices, scores."""
         count = min(self.options.top_k, self.model.classes)
-        logits = self.run(self.normalise(images))["logits"]
+        logits = self.run(self.normalize(images))["logits"]
         scores = self.activation(checked_finite(logits, NOT_FINITE))
         scores, class_ids = tf.math.top_k(scores, count)
         classes = tf.gather(self.labels, class_ids)

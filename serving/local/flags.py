@@ -1,6 +1,6 @@
 """The flags of `python -m serving serve`: TensorFlow Serving's own names and types.
 
-A field of `ServerOptions` is a flag that is honoured. `NOT_HONOURED` holds the other
+A field of `ServerOptions` is a flag that is honored. `NOT_HONORED` holds the other
 flags of tensorflow_model_server 2.20: some have no effect here and are accepted; the
 others are refused with a reason, except for the value with which TensorFlow Serving
 behaves as the local server.
@@ -97,12 +97,12 @@ def _need(options: ServerOptions, name: str, holds: bool, wanted: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class NotHonoured:
-    """A flag of TensorFlow Serving that the local server does not honour.
+class NotHonored:
+    """A flag of TensorFlow Serving that the local server does not honor.
 
     Attributes:
         default: TensorFlow Serving's default.
-        reason: why it is not honoured.
+        reason: why it is not honored.
         harmless: the only value that is accepted; None if every one is.
     """
 
@@ -119,22 +119,22 @@ _NOT_READ = "the files of a model are read once"
 _WHOLE = "the graph is kept as it is"
 _METHOD_NAME = "the method_name of a signature is not looked at"
 
-NOT_HONOURED = {
-    "flush_filesystem_caches": NotHonoured(True, _NOT_READ),
-    "use_alts_credentials": NotHonoured(False, _LOOPBACK, False),
-    "ssl_config_file": NotHonoured("", _LOOPBACK, ""),
-    "platform_config_file": NotHonoured("", "the only platform is tensorflow", ""),
-    "remove_unused_fields_from_bundle_metagraph": NotHonoured(True, _WHOLE),
-    "prefer_tflite_model": NotHonoured(False, _TFLITE, False),
-    "num_tflite_pools": NotHonoured(2, _TFLITE),
-    "num_tflite_interpreters_per_pool": NotHonoured(1, _TFLITE),
-    "xla_cpu_compilation_enabled": NotHonoured(False, _XLA, False),
-    "xla_gpu_compilation_enabled": NotHonoured(False, _XLA, False),
-    "enable_profiler": NotHonoured(True, "there is no profiler service here", False),
-    "thread_pool_factory_config_file": NotHonoured("", _THREADS, ""),
-    "enable_signature_method_name_check": NotHonoured(False, _METHOD_NAME, False),
-    "mixed_precision": NotHonoured("", "models run in the precision they hold", ""),
-    "skip_initialize_tpu": NotHonoured(False, "no TPU is used here"),
+NOT_HONORED = {
+    "flush_filesystem_caches": NotHonored(True, _NOT_READ),
+    "use_alts_credentials": NotHonored(False, _LOOPBACK, False),
+    "ssl_config_file": NotHonored("", _LOOPBACK, ""),
+    "platform_config_file": NotHonored("", "the only platform is tensorflow", ""),
+    "remove_unused_fields_from_bundle_metagraph": NotHonored(True, _WHOLE),
+    "prefer_tflite_model": NotHonored(False, _TFLITE, False),
+    "num_tflite_pools": NotHonored(2, _TFLITE),
+    "num_tflite_interpreters_per_pool": NotHonored(1, _TFLITE),
+    "xla_cpu_compilation_enabled": NotHonored(False, _XLA, False),
+    "xla_gpu_compilation_enabled": NotHonored(False, _XLA, False),
+    "enable_profiler": NotHonored(True, "there is no profiler service here", False),
+    "thread_pool_factory_config_file": NotHonored("", _THREADS, ""),
+    "enable_signature_method_name_check": NotHonored(False, _METHOD_NAME, False),
+    "mixed_precision": NotHonored("", "models run in the precision they hold", ""),
+    "skip_initialize_tpu": NotHonored(False, "no TPU is used here"),
 }
 
 
@@ -143,13 +143,13 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
 
     Raises:
         UsageError: an unknown flag (close names are listed), an invalid value, or a
-            flag that the local server does not honour.
+            flag that the local server does not honor.
     """
     given, rest = _parser().parse_known_args(list(arguments))
     if rest:
         raise UsageError(_unknown(rest[0]))
     values = vars(given)
-    for name in NOT_HONOURED.keys() & values.keys():
+    for name in NOT_HONORED.keys() & values.keys():
         _accept(name, values.pop(name))
     return ServerOptions(**values)
 
@@ -161,14 +161,14 @@ def _parser() -> "_Parser":
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    honoured = parser.add_argument_group("honoured")
+    honored = parser.add_argument_group("honored")
     for field in dataclasses.fields(ServerOptions):
         _add_flag(
-            honoured, field.name, field.default, f"default: {_text(field.default)}"
+            honored, field.name, field.default, f"default: {_text(field.default)}"
         )
     without = parser.add_argument_group("accepted without effect")
-    refused = parser.add_argument_group("not honoured: an error, but for one value")
-    for name, flag in NOT_HONOURED.items():
+    refused = parser.add_argument_group("not honored: an error, but for one value")
+    for name, flag in NOT_HONORED.items():
         if flag.harmless is None:
             _add_flag(without, name, flag.default, flag.reason)
         else:
@@ -178,10 +178,10 @@ def _parser() -> "_Parser":
 
 
 def _accept(name: str, value: Any) -> None:
-    flag = NOT_HONOURED[name]
+    flag = NOT_HONORED[name]
     if flag.harmless is not None and value != flag.harmless:
         raise UsageError(
-            f"--{name} is not honoured by the local server: {flag.reason}. "
+            f"--{name} is not honored by the local server: {flag.reason}. "
             f"Leave it out or give --{name}={_text(flag.harmless)}"
         )
 
@@ -225,6 +225,6 @@ def _unknown(argument: str) -> str:
         return f"every argument is a --flag=value. Received: {argument}"
     name = argument[2:].split("=")[0]
     known = [field.name for field in dataclasses.fields(ServerOptions)]
-    close = difflib.get_close_matches(name, [*known, *NOT_HONOURED], n=3)
+    close = difflib.get_close_matches(name, [*known, *NOT_HONORED], n=3)
     hint = f"; close to it: {', '.join('--' + flag for flag in close)}" if close else ""
     return f"unknown flag --{name}{hint}. The flags are listed by --help"

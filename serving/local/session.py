@@ -205,7 +205,7 @@ class LoadedModel:
             full_name = name if ":" in name else f"{name}:0"
             try:
                 self._tensors[name] = self._graph.get_tensor_by_name(full_name)
-            except KeyError as error:  # an operation, such as an initialiser
+            except KeyError as error:  # an operation, such as an initializer
                 raise InvalidArgument(
                     f"Tried to fetch data for '{name}', which produces no output.  To "
                     f"run to a node but not fetch any data, pass '{name}' as an "

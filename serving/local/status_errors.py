@@ -92,6 +92,6 @@ class StartError(ServingError):
 
 
 class UsageError(ServingError):
-    """A flag is unknown, not honoured here, or has an invalid value."""
+    """A flag is unknown, not honored here, or has an invalid value."""
 
     code = "INVALID_ARGUMENT"

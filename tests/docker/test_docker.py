@@ -21,7 +21,7 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
+from serving.local.flags import NOT_HONORED, ServerOptions, parse_flags
 
 PROFILES = {
     "cpu": {"tfserving-cpu"},
@@ -237,7 +237,7 @@ def test_the_session_config_is_one_that_lets_no_thread_spin():
 
 
 def test_every_flag_in_this_folder_is_one_of_tensorflow_servings():
-    known = {*ServerOptions.__dataclass_fields__, *NOT_HONOURED}
+    known = {*ServerOptions.__dataclass_fields__, *NOT_HONORED}
     for path in DOCKER.rglob("*"):
         if path.is_file():
             found = set(re.findall(r"--([a-z0-9]+(?:_[a-z0-9]+)+)\b", path.read_text()))

@@ -67,8 +67,8 @@ def test_labels_move_without_a_restart(server, tiny_vit, tmp_path_factory):
     flags = ("--config", str(config), "--rest", url, "--version", "1")
     succeeds(*command, *flags, cwd=ROOT)
     assert config.read_text().startswith(head)
-    labelled = httpx2.get(f"{url}/v1/models/vit/labels/stable/metadata")
-    assert labelled.json()["model_spec"]["version"] == "1"
+    labeled = httpx2.get(f"{url}/v1/models/vit/labels/stable/metadata")
+    assert labeled.json()["model_spec"]["version"] == "1"
 
 
 # --- Prometheus and the dashboard

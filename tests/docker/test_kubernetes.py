@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from serving.local.flags import NOT_HONOURED, ServerOptions
+from serving.local.flags import NOT_HONORED, ServerOptions
 
 KUBERNETES = DOCKER / "kubernetes"
 OVERLAYS = sorted(folder.name for folder in (KUBERNETES / "overlays").iterdir())
@@ -227,7 +227,7 @@ def test_kserve_runs_the_same_server():
     assert volume["configMap"]["name"] == config["metadata"]["name"]
     [mount] = model["volumeMounts"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], "/config")
-    known = {*ServerOptions.__dataclass_fields__, *NOT_HONOURED}
+    known = {*ServerOptions.__dataclass_fields__, *NOT_HONORED}
     assert {argument[2:].split("=")[0] for argument in model["args"]} <= known
 
 

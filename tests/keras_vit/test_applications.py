@@ -75,7 +75,7 @@ def test_converting_a_file_into_itself_is_refused(tmp_path, capsys):
         assert copy.entries.keys() == file.entries.keys()
 
 
-def test_the_report_summarises_many_weights_in_one_line():
+def test_the_report_summarizes_many_weights_in_one_line():
     paths = [f"encoder_block_{i}/norm1/gamma" for i in range(50)]
     report = LoadReport(
         "x.npz", "google", adapted=dict.fromkeys(paths, "from bfloat16")

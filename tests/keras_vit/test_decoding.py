@@ -88,7 +88,7 @@ def test_a_gray_file_keeps_every_gray_in_one_and_three_channels(format_):
         assert difference <= (4 if format_ == "JPEG" else 0)
 
 
-def test_colour_becomes_the_luma_of_bt601(photograph):
+def test_color_becomes_the_luma_of_bt601(photograph):
     data = encode(Image.fromarray(photograph), "PNG")
     expected = np.asarray(Image.fromarray(photograph).convert("L"), "int32")
     assert np.abs(decode(data, 1)[..., 0] - expected).max() <= 1

@@ -49,7 +49,7 @@ def test_antialiased_resizing_equals_pillow(interpolation, filter_):
     np.testing.assert_allclose(result, expected, atol=0.5)
 
 
-def test_a_crop_keeps_the_centre():
+def test_a_crop_keeps_the_center():
     image = np.arange(8 * 12, dtype="float32").reshape(1, 8, 12, 1)
     layer = ImagePreprocessing((4, 6), mean=0.0, std=1.0, crop_fraction=0.5)
     np.testing.assert_array_equal(numpy(layer(image)), image[:, 2:6, 3:9])
@@ -188,7 +188,7 @@ uses = pytest.mark.parametrize("use", USES.values(), ids=USES)
 
 
 @uses
-def test_pixels_for_a_model_of_normalised_ones_give_one_warning(tiny_vit, use):
+def test_pixels_for_a_model_of_normalized_ones_give_one_warning(tiny_vit, use):
     model = tiny_vit()
     with pytest.warns(UserWarning, match=r"from 0.* to 255.*preprocess_input") as seen:
         use(model, pictures(0, 255))
@@ -204,7 +204,7 @@ def test_pixels_for_a_model_of_normalised_ones_give_one_warning(tiny_vit, use):
     [USES["call"], pytest.param(USES["fit"], marks=pytest.mark.slow)],
     ids=["call", "fit"],
 )
-def test_a_model_of_raw_pixels_warns_of_normalised_images(tiny_vit, use):
+def test_a_model_of_raw_pixels_warns_of_normalized_images(tiny_vit, use):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         use(raw_model(tiny_vit), pictures(0, 255))
@@ -225,7 +225,7 @@ def test_a_model_of_raw_pixels_warns_of_normalised_images(tiny_vit, use):
         (pictures(0, 1, "uint8"), None),
     ],
 )
-def test_normalised_input_to_a_raw_pixel_model_is_detected(x, mistake):
+def test_normalized_input_to_a_raw_pixel_model_is_detected(x, mistake):
     result = pixel_range.problem(x, raw=True)
     assert mistake is (None if result is None else result != "")
 
@@ -240,7 +240,7 @@ def test_normalised_input_to_a_raw_pixel_model_is_detected(x, mistake):
         (pictures(-1, 1).astype("float16"), False),
     ],
 )
-def test_raw_pixels_to_a_normalised_model_are_detected(x, mistake):
+def test_raw_pixels_to_a_normalized_model_are_detected(x, mistake):
     assert mistake is (pixel_range.problem(x, raw=False) != "")
 
 
@@ -314,7 +314,7 @@ def test_a_backbone_of_another_kind_may_read_what_it_likes(tiny_vit):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(pictures(0, 255))
-    with pytest.warns(UserWarning, match="reads normalised pixels"):
+    with pytest.warns(UserWarning, match="reads normalized pixels"):
         keras_vit.ResNet(image_size=(22, 14), blocks=(1,), classes=3)(pictures(0, 255))
 
 

@@ -61,7 +61,7 @@ def values(*shape, seed=2):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-def randomise(weights, scale=1.0, seed=7):
+def randomize(weights, scale=1.0, seed=7):
     random = np.random.default_rng(seed)
     for weight in weights:
         noise = random.normal(scale=scale, size=weight.shape)
@@ -79,13 +79,13 @@ def below_the_layer(layer):
 @pytest.mark.parametrize("convention", resnet.CONVENTIONS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("kernel_size", "strides"), [(1, 1), (1, 2), (3, 1), (7, 2)])
-def test_a_standardised_convolution_follows_its_formula(
+def test_a_standardized_convolution_follows_its_formula(
     convention, size, kernel_size, strides
 ):
     layer = resnet.StdConv2D(11, kernel_size, strides, convention)
     x = values(2, *size, 5)
     layer.build(x.shape)
-    randomise(layer.weights)
+    randomize(layer.weights)
     expected = numpy_resnet.convolution(
         x.astype("float64"), numpy(layer.kernel), strides, convention
     )
@@ -96,8 +96,8 @@ def test_a_standardised_convolution_follows_its_formula(
 def test_small_kernels_show_where_epsilon_is_added(convention):
     layer = resnet.StdConv2D(11, 3, convention=convention)
     layer.build((None, None, None, 5))
-    randomise(layer.weights, scale=2e-5)
-    expected = numpy_resnet.standardised(
+    randomize(layer.weights, scale=2e-5)
+    expected = numpy_resnet.standardized(
         numpy(layer.kernel).astype("float64"), convention
     )
     np.testing.assert_allclose(
@@ -106,7 +106,7 @@ def test_small_kernels_show_where_epsilon_is_added(convention):
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_kernels_are_standardised_in_float32(policy):
+def test_kernels_are_standardized_in_float32(policy):
     """Around 1 a half-precision copy would lose deviations of 1e-4."""
     layer = resnet.StdConv2D(11, 3, dtype=policy)
     x = values(2, 6, 9, 5)
@@ -162,7 +162,7 @@ def test_a_unit_follows_its_equations(unit, equations, filters, strides):
     layer = unit(filters, strides)
     x = values(2, 7, 10, 128)
     layer.build(x.shape)
-    randomise(layer.weights)
+    randomize(layer.weights)
     projected = (filters, strides) != (32, 1)
     assert (layer.conv_proj is not None) == projected
     expected = equations(x.astype("float64"), below_the_layer(layer), strides)
@@ -179,7 +179,7 @@ def stem_model(size, channels, blocks, dtype="float32"):
 @pytest.mark.parametrize("blocks", [(), (1, 2)])
 def test_the_stem_of_a_hybrid_follows_the_equations(size, blocks):
     model = stem_model(size, 5, blocks)
-    randomise(model.weights)
+    randomize(model.weights)
     x = values(2, *size, 5)
     expected = numpy_resnet.stem(model, x, blocks)
     np.testing.assert_allclose(numpy(model(x)), expected, atol=1e-4)
@@ -189,14 +189,14 @@ def test_the_stem_of_a_hybrid_follows_the_equations(size, blocks):
 
 def test_bit_follows_the_equations():
     model = resnet.ResNet(**SMALL)
-    randomise(model.weights)
+    randomize(model.weights)
     x = values(2, 33, 26, 5)
     np.testing.assert_allclose(numpy(model(x)), numpy_resnet.bit(model, x), atol=2e-4)
 
 
 def test_a_wider_bit_follows_the_equations():
     model = resnet.ResNet(**{**SMALL, "blocks": (1,), "width_factor": 3})
-    randomise(model.weights)
+    randomize(model.weights)
     x = values(2, 33, 26, 5)
     np.testing.assert_allclose(numpy(model(x)), numpy_resnet.bit(model, x), atol=2e-4)
     assert model.get_layer("head").kernel.shape == (768, 7)
@@ -233,7 +233,7 @@ def test_a_new_bit_outputs_its_head_bias():
 def test_a_saved_bit_opens_again(tmp_path, kwargs):
     arguments = {**SMALL, **kwargs}
     model = resnet.ResNet(**arguments)
-    randomise(model.trainable_weights)
+    randomize(model.trainable_weights)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
     x = values(2, 33, 26, arguments["channels"])
@@ -245,7 +245,7 @@ def test_a_saved_bit_opens_again(tmp_path, kwargs):
 def test_bit_in_half_precision_is_near_and_keeps_float32_weights_and_scores():
     whole = resnet.ResNet(**SMALL)
     half = resnet.ResNet(**SMALL, dtype="mixed_bfloat16")
-    randomise(whole.weights)
+    randomize(whole.weights)
     half.set_weights(whole.get_weights())
     x = values(2, 33, 26, 5)
     expected, scores = numpy(whole(x)), half(x)
@@ -259,7 +259,7 @@ def test_bit_in_half_precision_is_near_and_keeps_float32_weights_and_scores():
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_fit_trains_every_weight(policy):
     model = resnet.ResNet(**SMALL, dtype=policy)
-    randomise(model.trainable_weights)
+    randomize(model.trainable_weights)
     before = [numpy(weight).copy() for weight in model.trainable_weights]
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     history = model.fit(values(4, 33, 26, 5), np.arange(4), verbose=0)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def optimised_ops(model):
+def optimized_ops(model):
     """Operation (with its fused parts) to count, after TensorFlow's graph passes."""
     spec = tf.TensorSpec((None, *model.input_shape[1:]))
     call = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
@@ -53,7 +53,7 @@ def optimised_ops(model):
 )
 def test_dense_layers_are_fused_with_bias_and_gelu(tiny_vit, gelu, fused, dtype):
     """Blocks of 6 dense layers, 1 of them with a GELU, and the head."""
-    ops = optimised_ops(tiny_vit(gelu=gelu, dtype=dtype, depth=3))
+    ops = optimized_ops(tiny_vit(gelu=gelu, dtype=dtype, depth=3))
     assert ops[f"MatMul+BiasAdd+{fused}"] == 3
     assert ops["MatMul+BiasAdd"] == 3 * 5 + 1
     batched = sum(count for op, count in ops.items() if "BatchMatMul" in op)

@@ -1,4 +1,4 @@
-"""The model as users meet it: constructors, saving, training, initialisers, errors."""
+"""The model as users meet it: constructors, saving, training, initializers, errors."""
 
 import subprocess
 import sys

@@ -7,7 +7,7 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from training.data.labelled_images import Split, encoded_split
+from training.data.labeled_images import Split, encoded_split
 
 
 def noise_split(count=23, size=(13, 11), channels=3):

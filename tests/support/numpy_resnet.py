@@ -9,7 +9,7 @@ import numpy as np
 from numpy_vit import weights_of
 
 
-def standardised(kernel, convention):
+def standardized(kernel, convention):
     columns = kernel.reshape(-1, kernel.shape[-1])
     result = np.empty_like(columns)
     for channel in range(columns.shape[1]):
@@ -45,7 +45,7 @@ def windows(x, size, strides, convention, fill):
 
 def convolution(x, kernel, strides, convention):
     cut = windows(x, len(kernel), strides, convention, 0.0)
-    kernel = standardised(kernel, convention)
+    kernel = standardized(kernel, convention)
     flat = cut.reshape(*cut.shape[:3], -1)
     return flat @ kernel.reshape(-1, kernel.shape[-1])
 

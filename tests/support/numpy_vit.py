@@ -18,8 +18,8 @@ def weights_of(model) -> dict[str, np.ndarray]:
 def layer_norm(x, weights, name, epsilon=1e-6):
     mean = x.mean(-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(-1, keepdims=True)
-    normalised = (x - mean) / np.sqrt(variance + epsilon)
-    return normalised * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+    normalized = (x - mean) / np.sqrt(variance + epsilon)
+    return normalized * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
 
 def dense(x, weights, name):

@@ -22,7 +22,7 @@ class SavedModel:
         self.signatures = {
             name: signature
             for name, signature in loaded.signature_def.items()
-            if not name.startswith("__")  # the initialisation
+            if not name.startswith("__")  # the initialization
         }
 
     def run(self, name, array):

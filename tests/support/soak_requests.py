@@ -80,10 +80,10 @@ def predictions(metadata):
             yield f"{name}, {label}", InvalidArgument, name, {alias: value}, model
     images = {"image_bytes": image_files()[:1]}
     missing = Target(metadata.model, version=999999)
-    unlabelled = Target(metadata.model, label="nobody")
+    unlabeled = Target(metadata.model, label="nobody")
     yield "unknown model", NotFound, default, images, Target("nobody")
     yield "unknown version", NotFound, default, images, missing
-    yield "unknown label", InvalidArgument, default, images, unlabelled
+    yield "unknown label", InvalidArgument, default, images, unlabeled
     yield "unknown signature", FailedPrecondition, "nobody", images, model
     wrong = {"nobody": np.ones(1, "float32")}
     yield "unknown input", InvalidArgument, default, wrong, model
@@ -121,7 +121,7 @@ def invalid_values(info):
 
 
 def image_files():
-    """A JPEG, a colour PNG and a grey PNG of different sizes."""
+    """A JPEG, a color PNG and a gray PNG of different sizes."""
     random = np.random.default_rng(0)
     coarse = Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8))
     picture = coarse.resize((320, 240), Image.Resampling.BICUBIC)

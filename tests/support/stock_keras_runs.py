@@ -118,7 +118,7 @@ def masks(strategy, trained=False, restored=False) -> list[list[float]]:
     return [each.numpy()[0].tolist() for result in results for each in result]
 
 
-def normalised(strategy, accumulation: int) -> list[list[float]]:
+def normalized(strategy, accumulation: int) -> list[list[float]]:
     """The moving mean and variance on each replica after a step."""
     with strategy.scope():
         network = keras.Sequential(
@@ -182,7 +182,7 @@ def compare(strategy):
             "ours": masks(strategy, trained=True),
             "restored": masks(strategy, trained=True, restored=True),
         },
-        "normalised": [normalised(strategy, parts) for parts in (1, 2)],
+        "normalized": [normalized(strategy, parts) for parts in (1, 2)],
         "arrays": on_arrays(strategy),
     }
 

@@ -41,7 +41,7 @@ CONFIGS = {
 }
 
 
-def randomise(model, seed=5):
+def randomize(model, seed=5):
     """Random weights in every place; variances positive."""
     random = np.random.default_rng(seed)
     for weight in model.weights:
@@ -58,7 +58,7 @@ def pixels(model, count=2, seed=6):
 @functools.cache
 def built(name):
     """A model of an architecture."""
-    return randomise(build_model(CONFIGS[name], NAMES))
+    return randomize(build_model(CONFIGS[name], NAMES))
 
 
 def test_a_convolutional_network_predicts(tmp_path):
@@ -102,7 +102,7 @@ def test_a_new_model_has_a_zero_classifier_in_float32(new_models):
 
 def test_the_cnn_matches_numpy():
     """Convolution, GroupNormalization, ReLU, pooling in SciPy and NumPy, float64."""
-    model = randomise(build_model(CNN, NAMES))
+    model = randomize(build_model(CNN, NAMES))
     images = pixels(model)
     weight = {w.path: np.array(w, "float64") for w in model.weights}
     expected = []
@@ -135,7 +135,7 @@ def test_the_cnn_matches_numpy():
 @pytest.mark.slow
 def test_a_resnet_matches_keras_applications_preprocessing(tmp_path):
     """Weights as they are published: for blue, green, red, each less its mean."""
-    theirs = randomise(
+    theirs = randomize(
         keras.applications.ResNet50(
             include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg"
         )
@@ -156,7 +156,7 @@ def test_a_resnet_matches_keras_applications_preprocessing(tmp_path):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A pre-trained model for square images and 7 classes, as a file of Google's."""
-    model = randomise(
+    model = randomize(
         keras_vit.VisionTransformer(
             image_size=16,
             patch_size=4,
@@ -279,7 +279,7 @@ def own_model(model_class, arguments, path):
     """A model with random weights in every place, saved."""
     preprocessing = keras_vit.ImagePreprocessing(arguments["image_size"])
     own = model_class(**{"preprocessing": preprocessing, **arguments})
-    randomise(own).save(path)
+    randomize(own).save(path)
     return own
 
 
@@ -313,7 +313,7 @@ def scores_of(model, images):
 
 
 def raw(images, own):
-    """The same images, normalised for a model that does not do it."""
+    """The same images, normalized for a model that does not do it."""
     return images if own.reads_raw_pixels else (images - 127.5) / 127.5
 
 
@@ -391,10 +391,10 @@ def test_patches_and_channels_of_a_runs_file_are_adapted(runs_file):
     np.testing.assert_array_equal(
         features_of(grown, images), features_of(expected, images)
     )
-    grey = build_model(own_config(own, path, channels=1), NAMES)
-    images = pixels(grey)
+    gray = build_model(own_config(own, path, channels=1), NAMES)
+    images = pixels(gray)
     np.testing.assert_allclose(
-        features_of(grey, images), features_of(own, images.repeat(3, -1)), rtol=1e-4
+        features_of(gray, images), features_of(own, images.repeat(3, -1)), rtol=1e-4
     )
 
 
@@ -406,7 +406,7 @@ def test_a_classifier_is_kept_for_the_same_classes_only(runs_file):
         assert not np.any(build_model(config, names).get_layer("head").kernel)
 
 
-def test_layers_of_a_new_head_are_initialised_and_reported(tmp_path, caplog):
+def test_layers_of_a_new_head_are_initialized_and_reported(tmp_path, caplog):
     path = tmp_path / "best.keras"
     own = own_model(keras_vit.VisionTransformer, VIT | {"representation_size": 7}, path)
     config = own_config(own, path, pooling="map", representation_size=None)
@@ -414,8 +414,8 @@ def test_layers_of_a_new_head_are_initialised_and_reported(tmp_path, caplog):
     assert not np.any(model.get_layer("head").kernel)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "attention_pooling: newly initialised",
-        "head: newly initialised",
+        "attention_pooling: newly initialized",
+        "head: newly initialized",
         "pre_logits: dropped",
     ]
 
@@ -495,10 +495,10 @@ def test_weights_of_another_structure_are_one_line(checkpoint, changes, words):
     assert all(word in message for word in words), message
 
 
-def test_a_models_pixels_are_normalised_by_channel(tmp_path):
+def test_a_models_pixels_are_normalized_by_channel(tmp_path):
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     config = dataclasses.replace(TINY, pixel_mean=mean, pixel_std=std)
-    model = randomise(build_model(config, NAMES))
+    model = randomize(build_model(config, NAMES))
     model.save(tmp_path / "m.keras")
     images = pixels(model)
     bare = keras_vit.VisionTransformer.from_config(
@@ -570,7 +570,7 @@ REMATERIALISED = dataclasses.replace(
 def gradient_function(config, dtype="float32", jit_compile=False):
     """Model, and a step: loss and gradients. The seeds of two models are equal."""
     keras.utils.set_random_seed(4)
-    model = randomise(build_model(config, NAMES, dtype))
+    model = randomize(build_model(config, NAMES, dtype))
     images, labels = pixels(model, 6), np.eye(3, dtype="float32")[[0, 1, 2, 2, 1, 0]]
 
     @tf.function(jit_compile=jit_compile)

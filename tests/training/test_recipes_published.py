@@ -391,7 +391,7 @@ def test_deit_3_is_that_of_its_readme(size):
 
 
 @pytest.mark.parametrize("name", ["deit-Ti16", "deit-B16", "deit3-S16", "deit3-H14"])
-def test_deits_pixels_are_normalised_by_imagenets_statistics(name):
+def test_deits_pixels_are_normalized_by_imagenets_statistics(name):
     layer = make_preprocessing(recipe(name).model)
     image = np.random.default_rng(0).integers(0, 256, (1, *layer.image_size, 3))
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])

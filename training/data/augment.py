@@ -13,7 +13,7 @@ from keras_vit import ImagePreprocessing, decoding
 from ..recipe import AugmentationConfig
 from .augmentation_policies import apply_policy, color_jitter
 from .image_operations import rectangle
-from .labelled_images import Split
+from .labeled_images import Split
 
 CROP_RATIOS = (3 / 4, 4 / 3)
 CROP_PADDING = 4  # pixels, of the simple crop

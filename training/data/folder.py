@@ -11,7 +11,7 @@ from keras_vit import decoding
 
 from .. import storage
 from ..errors import DataError
-from .labelled_images import Source, Split, encoded_split
+from .labeled_images import Source, Split, encoded_split
 
 # Files and folders that operating systems create beside images, in lower case.
 SYSTEM_FILES = (

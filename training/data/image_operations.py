@@ -131,15 +131,15 @@ def solarize_add(image: tf.Tensor, addition: tf.Tensor) -> tf.Tensor:
     return image + dark * tf.minimum(255 - image, tf.cast(addition, tf.uint8))
 
 
-def cutout(image: tf.Tensor, half: Level, centre: tf.Tensor) -> tf.Tensor:
+def cutout(image: tf.Tensor, half: Level, center: tf.Tensor) -> tf.Tensor:
     """Fill a square of side 2 * half, clipped at the border, with gray.
 
     Args:
         image: uint8 [H, W, C].
         half: Half of the side, in pixels.
-        centre: float32 [2] in [0, 1), row and column relative to the image's sides.
+        center: float32 [2] in [0, 1), row and column relative to the image's sides.
     """
-    middle = tf.cast(centre * tf.cast(image.shape[:2], tf.float32), tf.int32)
+    middle = tf.cast(center * tf.cast(image.shape[:2], tf.float32), tf.int32)
     square = rectangle(image.shape, middle - half, middle + half)
     return image * (1 - square) + GRAY * square
 
@@ -150,21 +150,21 @@ def _whole(level: Level, at_ten: int) -> tf.Tensor:
 
 
 def _enhancing(operation: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    return lambda image, level, sign, centre: operation(image, level * 0.18 + 0.1)
+    return lambda image, level, sign, center: operation(image, level * 0.18 + 0.1)
 
 
-def _posterize(image, level, sign, centre):
+def _posterize(image, level, sign, center):
     # More bits are a weaker change: so it is in both codes, unlike in the paper.
     bits = tf.clip_by_value(_whole(level, 4), 1, 8)
     return official().posterize(image, tf.cast(bits, tf.uint8))
 
 
-def _solarize(image, level, sign, centre):
+def _solarize(image, level, sign, center):
     # The reference's constant is a byte: 384, of magnitude 15, has always been 128.
     return solarize(image, _whole(level, 256) % 256)
 
 
-def _solarize_add(image, level, sign, centre):
+def _solarize_add(image, level, sign, center):
     return solarize_add(image, tf.minimum(_whole(level, 110), 255))
 
 
@@ -193,8 +193,8 @@ OPERATIONS: dict[str, Callable[..., tf.Tensor]] = {
     "TranslateY": lambda image, level, sign, _: translate(
         image, sign * level * (TRANSLATE / 10), axis=0
     ),
-    "Cutout": lambda image, level, _, centre: cutout(
-        image, _whole(level, CUTOUT), centre
+    "Cutout": lambda image, level, _, center: cutout(
+        image, _whole(level, CUTOUT), center
     ),
     "SolarizeAdd": _solarize_add,
 }

@@ -18,7 +18,7 @@ from keras_vit import ImagePreprocessing
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
-from .labelled_images import Split
+from .labeled_images import Split
 from .mixup import check_pairs, mix_pair, mixes
 
 # Bytes up to which decoded images are cached; larger sets are read in every epoch.

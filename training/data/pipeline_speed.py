@@ -15,7 +15,7 @@ from keras_vit import ImagePreprocessing
 from ..model import make_preprocessing
 from ..recipe import Recipe
 from . import augment
-from .labelled_images import Split
+from .labeled_images import Split
 from .pipeline import (
     Shard,
     example_order,

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
-from .labelled_images import Source, Split, encoded_split
+from .labeled_images import Source, Split, encoded_split
 from .tfds import MEMORY_LIMIT
 
 PARTS = ("train", "validation", "test")

@@ -6,7 +6,7 @@ from etils import epath
 
 from ..recipe import DataConfig
 from .folder import open_folder
-from .labelled_images import Source, Split
+from .labeled_images import Source, Split
 from .python_source import open_python
 from .tfds import open_tfds
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 from ..errors import DataError
 from ..recipe import DataConfig
-from .labelled_images import Source, Split
+from .labeled_images import Source, Split
 from .sources import open_source
 
 

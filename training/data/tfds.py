@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
-from .labelled_images import Source, Split, encoded_split
+from .labeled_images import Source, Split, encoded_split
 
 # Bytes up to which the encoded images of a part are kept in memory; larger parts are
 # read from disk image by image.

@@ -88,7 +88,7 @@ TASKS = {
     "pets": Task("oxford_iiit_pet", FIRST, "train[2944:3144]"),
     "sun397": Task("sun397", FIRST, OFFICIAL),
     "svhn": Task("svhn_cropped", FIRST, "train[65931:66131]"),
-    # Specialised
+    # Specialized
     "camelyon": Task("patch_camelyon", FIRST, OFFICIAL),
     "eurosat": Task("eurosat", FIRST, "train[16200:16400]", "train[21600:]"),
     "resisc45": Task("resisc45", FIRST, "train[18900:19100]", "train[25200:]"),

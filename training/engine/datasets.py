@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..data.labelled_images import Split
+from ..data.labeled_images import Split
 from ..data.pipeline import (
     Shard,
     evaluation_batches,

@@ -50,8 +50,8 @@ def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
         print(f"worker {worker} writes to {_log(logs, worker)}", flush=True)
     arguments = [*arguments, "--strategy", "multi_worker"]
     while True:
-        status, signalled = _run(arguments, workers, logs)
-        if not restarts or signalled or not _was_lost(status):
+        status, signaled = _run(arguments, workers, logs)
+        if not restarts or signaled or not _was_lost(status):
             return status
         restarts -= 1
         arguments = [a for a in arguments if a not in ("--overwrite", "--resume")]

@@ -12,7 +12,7 @@ from keras_vit import ImagePreprocessing
 
 from .. import storage
 from ..data.augment import fit_to_model
-from ..data.labelled_images import Split
+from ..data.labeled_images import Split
 from ..errors import TrainingError
 from ..evaluate import Evaluation
 

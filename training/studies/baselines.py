@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
-from ..data.labelled_images import Split
+from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_batches
 from ..data.splits import load_splits
 from ..evaluate import BATCH_SIZE

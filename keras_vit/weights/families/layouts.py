@@ -90,7 +90,7 @@ def affine(theirs: str, ours: str, kernel: Layout, names=("weight", "bias")):
 
 
 def norm(theirs: str, ours: str, names=("weight", "bias"), layout: Layout = SAME):
-    """The two rows of a normalisation."""
+    """The two rows of a normalization."""
     return (
         row(f"{theirs}{names[0]}", f"{ours}/gamma", layout=layout),
         row(f"{theirs}{names[1]}", f"{ours}/beta", layout=layout),

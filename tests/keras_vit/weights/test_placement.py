@@ -190,9 +190,9 @@ def test_patch_kernels_are_resized_by_the_pseudo_inverse(tiny_vit, images, tmp_p
 def test_one_channel_gives_the_logits_of_three_equal_ones(tiny_vit, images, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, channels=1)
     report = load_checkpoint(model, google(source, tmp_path))
-    grey = images(1)
-    expected = numpy_vit.forward(source, grey.repeat(3, axis=-1))
-    np.testing.assert_allclose(numpy(model(grey)), expected, rtol=0, atol=2e-5)
+    gray = images(1)
+    expected = numpy_vit.forward(source, gray.repeat(3, axis=-1))
+    np.testing.assert_allclose(numpy(model(gray)), expected, rtol=0, atol=2e-5)
     assert report.adapted == {"embedding/kernel": "3 to 1 channels"}
 
 

@@ -121,11 +121,11 @@ def test_preprocessed_images_are_those_of_the_other_project(tiny_vit, images, tm
     source = tiny_vit(**SQUARE)
     path = timm_folder(source, tmp_path, **TIMM_DEIT)
     pixels = np.random.default_rng(3).uniform(0, 255, (2, 14, 14, 3))
-    normalised = ((pixels / 255 - MEAN) / STD).astype("float32")
-    expected = numpy(source(normalised))
+    normalized = ((pixels / 255 - MEAN) / STD).astype("float32")
+    expected = numpy(source(normalized))
     model = from_preset(path)
     assert not model.reads_raw_pixels
-    np.testing.assert_allclose(model(normalised), expected, atol=1e-6)
+    np.testing.assert_allclose(model(normalized), expected, atol=1e-6)
     model = from_preset(path, include_preprocessing=True)
     assert model.reads_raw_pixels
     np.testing.assert_allclose(model(pixels.astype("float32")), expected, atol=1e-4)
@@ -202,7 +202,7 @@ def test_keras_hubs_converters_are_read(tiny_vit, tmp_path):
         {"crop_mode": "border"},
         {"interpolation": "hamming"},
         {"std": [0.1, 0.0, 0.1]},
-        {"mean": "grey"},
+        {"mean": "gray"},
         {"crop_pct": 0},
     ],
 )

@@ -68,9 +68,9 @@ def interpolate(kernel, grids):
         old = len(x)
         y = np.zeros((new, *x.shape[1:]))
         for i in range(new):
-            centre = (i + 0.5) * old / new - 0.5
-            for j in range(math.floor(centre) - 1, math.floor(centre) + 3):
-                y[i] += kernel(centre - j) * x[min(max(j, 0), old - 1)]
+            center = (i + 0.5) * old / new - 0.5
+            for j in range(math.floor(center) - 1, math.floor(center) + 3):
+                y[i] += kernel(center - j) * x[min(max(j, 0), old - 1)]
         return y
 
     _, (h, w) = grids

@@ -1,4 +1,4 @@
-"""Behaviour of all four clients: REST and gRPC, blocking and asyncio."""
+"""Behavior of all four clients: REST and gRPC, blocking and asyncio."""
 
 import functools
 import json

@@ -121,7 +121,7 @@ def test_a_failed_connection_is_retried_until_the_deadline(connect):
     ],
 )
 @pytest.mark.usefixtures("without_retries")
-def test_other_servers_are_recognised(connect, answer, wanted):
+def test_other_servers_are_recognized(connect, answer, wanted):
     with pytest.raises(wanted, match="not in TensorFlow Serving's form"):
         connect(lambda _: answer).status()
 

@@ -343,7 +343,7 @@ def test_leaving_a_stream_cancels_its_requests():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_port_of_the_other_transport_is_recognised(kind, server):
+def test_the_port_of_the_other_transport_is_recognized(kind, server):
     rest = kind.startswith("rest")
     address = server.rest_url.removeprefix("http://")
     other = f"http://{server.grpc_address}" if rest else address

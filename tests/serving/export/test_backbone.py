@@ -47,8 +47,8 @@ ON_ONEDNN = pytest.mark.skipif(
 )
 
 
-def randomised(model):
-    """Randomise all weights of a model, and create images for it."""
+def randomized(model):
+    """Randomize all weights of a model, and create images for it."""
     random = np.random.default_rng(7)
     for weight in model.weights:
         noise = random.normal(scale=0.3, size=weight.shape)
@@ -136,7 +136,7 @@ def session_run(folder, images, name="f"):
     ],
 )
 def test_a_vision_transformer_answers_by_the_equations(tiny_vit, answer, form):
-    model, images = randomised(tiny_vit(**FORMS[form]))
+    model, images = randomized(tiny_vit(**FORMS[form]))
     values, _ = answer(make_backbone(model), images)
     expected = numpy_vit.forward(model, images)
     np.testing.assert_allclose(values["logits"], expected, rtol=0, atol=1e-5)
@@ -146,7 +146,7 @@ def test_a_vision_transformer_answers_by_the_equations(tiny_vit, answer, form):
 
 
 def test_a_resnet_answers_by_the_equations_and_is_not_changed(answer):
-    model, images = randomised(keras_vit.ResNet(**BIT))
+    model, images = randomized(keras_vit.ResNet(**BIT))
     before = model.get_weights()
     values, _ = answer(make_backbone(model), images)
     np.testing.assert_allclose(
@@ -167,7 +167,7 @@ def test_a_resnet_answers_by_the_equations_and_is_not_changed(answer):
 )
 def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precision):
     backbone = convolutional() if inner == "net" else tiny_vit(classes=None)
-    model, images = randomised(around(backbone, classifier_activation="softmax"))
+    model, images = randomized(around(backbone, classifier_activation="softmax"))
     values, _ = answer(make_backbone(model, precision), images)
     tolerance = 1e-4 if precision == "float32" else 5e-2
     expected = model.predict(images, verbose=0)
@@ -180,7 +180,7 @@ def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precis
     ["map", *(pytest.param(form, marks=pytest.mark.slow) for form in ("token", "gap"))],
 )
 def test_bfloat16_is_close_and_returns_float32(tiny_vit, answer, form):
-    model, images = randomised(tiny_vit(**FORMS[form]))
+    model, images = randomized(tiny_vit(**FORMS[form]))
     values, _ = answer(make_backbone(model, "bfloat16"), images)
     expected = numpy_vit.forward(model, images)
     distance = np.abs(values["logits"] - expected).max()
@@ -190,7 +190,7 @@ def test_bfloat16_is_close_and_returns_float32(tiny_vit, answer, form):
 
 @pytest.mark.slow
 def test_bfloat16_weights_take_half_the_bytes(tiny_vit, answer, tmp_path):
-    model, images = randomised(tiny_vit(width=60, depth=4))
+    model, images = randomized(tiny_vit(width=60, depth=4))
     sizes = {}
     for precision in ("float32", "bfloat16"):
         backbone = make_backbone(model, precision)
@@ -204,11 +204,11 @@ def test_bfloat16_weights_take_half_the_bytes(tiny_vit, answer, tmp_path):
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
 )
-def test_standardised_kernels_are_precomputed(answer, precision):
-    model, images = randomised(keras_vit.ResNet(**BIT))
+def test_standardized_kernels_are_precomputed(answer, precision):
+    model, images = randomized(keras_vit.ResNet(**BIT))
     backbone = make_backbone(model, precision)
     raw = model.weights[0].numpy().astype("float64")
-    expected = numpy_resnet.standardised(raw, "bit")
+    expected = numpy_resnet.standardized(raw, "bit")
     kernel = tf.cast(backbone.variables[0], tf.float32).numpy()
     tolerance = 1e-5 if precision == "float32" else 5e-2
     np.testing.assert_allclose(kernel, expected, rtol=0, atol=tolerance)
@@ -227,7 +227,7 @@ def test_layers_are_fused_inside_a_batching_operation(
     tiny_vit, answer, batched, precision
 ):
     """Blocks of 6 dense layers, and the head."""
-    model, images = randomised(tiny_vit(depth=3))
+    model, images = randomized(tiny_vit(depth=3))
     backbone = make_backbone(model, precision)
     _, operations = answer(backbone, images, batched=batched)
     assert operations["_MklNativeFusedMatMul"] == 3 * 6 + 1
@@ -250,7 +250,7 @@ def test_an_export_runs_no_more_operations_than_the_backbone(
     tiny_vit, answer, tmp_path, batching, precision
 ):
     """Otherwise the served model is slower than `benchmarks.forward` measures."""
-    model, images = randomised(tiny_vit(depth=3))
+    model, images = randomized(tiny_vit(depth=3))
     _, bare = answer(make_backbone(model, precision), images)
     save(model, tmp_path / "1", ExportOptions(batching=batching, precision=precision))
     _, served = session_run(tmp_path / "1", images, "serve_pixels")
@@ -266,10 +266,10 @@ def test_another_precision_is_refused(tiny_vit):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-def test_a_quantised_model_is_refused(tiny_vit):
+def test_a_quantized_model_is_refused(tiny_vit):
     model = tiny_vit(depth=1, pooling="avg", class_token=False)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="quantised"):
+    with pytest.raises(ValueError, match="quantized"):
         make_backbone(model)
 
 

@@ -58,12 +58,12 @@ def test_onnx_is_published_and_answers_as_keras(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_says_that_pixels_must_be_normalised(tiny_vit, tmp_path, capsys):
+def test_the_command_says_that_pixels_must_be_normalized(tiny_vit, tmp_path, capsys):
     needs("ai_edge_litert")
     tiny_vit().save(tmp_path / "m.keras")
     words = [str(tmp_path / "m.keras"), "--to", str(tmp_path / "m")]
     assert main(["export", *words, "--format", "litert"]) == 0
-    assert "\nmodel.tflite reads pixels, normalised\n" in capsys.readouterr().out
+    assert "\nmodel.tflite reads pixels, normalized\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", list(formats.FORMATS))

@@ -190,7 +190,7 @@ def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, monkeypat
             given = images.astype("float32")
         message = refusal(served, name, given)
         assert "The model produced non-finite values" in message
-        hint = "Are these `pixel_values` normalised, about -1 to 1?"
+        hint = "Are these `pixel_values` normalized, about -1 to 1?"
         assert (hint in message) is (name == "serve_pixels")
         assert "the request itself is valid" in message
 
@@ -228,7 +228,7 @@ def test_pixels_in_the_header_equal_the_decoded_pixels(data):
 
 
 def gif_frame(height, width):
-    """The part of a GIF that is one black frame, its colours included."""
+    """The part of a GIF that is one black frame, its colors included."""
     data = encoded_blank(height, width, "gif")
     start = data.index(b",", 13 + 3 * 2 ** (data[10] % 8 + 1))
     return data[:start], data[start:-1]

@@ -41,8 +41,8 @@ def build_classifier(_):
     )
 
 
-def build_normalised(tiny_vit):
-    """Reads normalised pixels, as a checkpoint of DeiT."""
+def build_normalized(tiny_vit):
+    """Reads normalized pixels, as a checkpoint of DeiT."""
     mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
     return tiny_vit(
         preprocessing=keras_vit.ImagePreprocessing((22, 14), mean=mean, std=std),
@@ -53,7 +53,7 @@ def build_normalised(tiny_vit):
 
 BUILDERS = {
     "vit": build_vit,
-    "normalised": build_normalised,
+    "normalized": build_normalized,
     "classifier": build_classifier,
 }
 # One with its own preprocessing, and one without any.
@@ -88,7 +88,7 @@ def pair(request, tiny_vit, exported):
 
 
 def keras_pixels(model, images):
-    """The model's input for uint8 images: raw or normalised pixels."""
+    """The model's input for uint8 images: raw or normalized pixels."""
     pixels = images.astype("float32")
     if model.reads_raw_pixels:
         return pixels

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from serving.local.config import config_of, metrics_path
-from serving.local.flags import NOT_HONOURED, ServerOptions, parse_flags
+from serving.local.flags import NOT_HONORED, ServerOptions, parse_flags
 from serving.local.session import session_config
 from serving.local.status_errors import ServingError, StartError, UsageError
 
@@ -68,7 +68,7 @@ OWN_DEFAULTS = {"rest_api_port": 8501, "max_num_load_retries": None}
 
 def test_every_flag_of_tensorflow_serving_is_known_with_its_default_and_type():
     ours = {field.name: field.default for field in dataclasses.fields(ServerOptions)}
-    ours |= {name: flag.default for name, flag in NOT_HONOURED.items()}
+    ours |= {name: flag.default for name, flag in NOT_HONORED.items()}
     lines = [line.split() for line in TENSORFLOW_SERVING.strip().splitlines()]
     assert sorted(ours) == sorted(name for name, _, _ in lines)
     for name, default, kind in lines:
@@ -136,7 +136,7 @@ def test_values_after_an_equals_sign_or_a_blank(arguments):
         ("--enable_model_warmup=maybe", "wanted true or false. Received: maybe"),
         ("--rest_api_timeout_in_ms=0", "must be > 0. Received: 0"),
         ("--grpc_channel_arguments=abc", "must be name=value, separated by commas"),
-        ("--mixed_precision=bfloat16", "--mixed_precision is not honoured by the"),
+        ("--mixed_precision=bfloat16", "--mixed_precision is not honored by the"),
         (
             "--batching_parameters_file=/a",
             "server_options.batching_parameters_file is set without setting "
@@ -154,32 +154,32 @@ def on_the_command_line(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@pytest.mark.parametrize("name", NOT_HONOURED)
-def test_a_flag_that_is_not_honoured_is_accepted_with_its_harmless_value(name):
-    flag = NOT_HONOURED[name]
+@pytest.mark.parametrize("name", NOT_HONORED)
+def test_a_flag_that_is_not_honored_is_accepted_with_its_harmless_value(name):
+    flag = NOT_HONORED[name]
     value = flag.default if flag.harmless is None else flag.harmless
     argument = f"--{name}={on_the_command_line(value)}"
     assert parse_flags([argument]) == ServerOptions()
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, flag in NOT_HONOURED.items() if flag.harmless is not None]
+    "name", [name for name, flag in NOT_HONORED.items() if flag.harmless is not None]
 )
-def test_a_flag_that_is_not_honoured_is_refused_with_a_reason(name):
-    flag = NOT_HONOURED[name]
+def test_a_flag_that_is_not_honored_is_refused_with_a_reason(name):
+    flag = NOT_HONORED[name]
     other = not flag.harmless if isinstance(flag.harmless, bool) else "something"
     with pytest.raises(UsageError) as caught:
         parse_flags([f"--{name}={on_the_command_line(other)}"])
-    assert f"--{name} is not honoured by the local server" in str(caught.value)
+    assert f"--{name} is not honored by the local server" in str(caught.value)
     assert flag.reason in str(caught.value)
 
 
-def test_help_lists_honoured_and_refused_flags(capsys):
+def test_help_lists_honored_and_refused_flags(capsys):
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
-    honoured, rest = capsys.readouterr().out.split("accepted without effect:")
-    accepted, refused = rest.split("not honoured: an error, but for one value:")
-    assert "--num_unload_threads" in honoured
+    honored, rest = capsys.readouterr().out.split("accepted without effect:")
+    accepted, refused = rest.split("not honored: an error, but for one value:")
+    assert "--num_unload_threads" in honored
     assert "--flush_filesystem_caches" in accepted
     assert "--mixed_precision" in refused
 

@@ -254,12 +254,12 @@ def test_a_model_in_use_is_closed_by_its_last_user(loader, base):
 
 def test_labels_move_to_loaded_versions_only(loader, base):
     path = base("1", "2")
-    labelled = config(path, "all { }", {"a": 1})
+    labeled = config(path, "all { }", {"a": 1})
     served = models(loader)
     with pytest.raises(StartError, match="allow_version_labels_for_unavailable_models"):
-        served.start(labelled)
+        served.start(labeled)
     served = models(loader, allow_version_labels_for_unavailable_models=True)
-    served.start(labelled)
+    served.start(labeled)
     assert found(served, version_label="a") == 1
     with pytest.raises(InvalidArgument, match="Unrecognized servable version label: b"):
         found(served, version_label="b")

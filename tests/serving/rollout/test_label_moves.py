@@ -124,7 +124,7 @@ def test_without_a_server_a_label_moves_once_its_version_is_loaded(target, capsy
     assert entry(target) == ({"stable": 1, "canary": 3}, [1, 3])
 
 
-def test_an_unlabelled_version_is_not_served(target, capsys):
+def test_an_unlabeled_version_is_not_served(target, capsys):
     make(target, 2)
     label_moves.add(target, 1, "stable", None)
     label_moves.add(target, 2, None, None)
@@ -294,7 +294,7 @@ def test_wrong_arguments_are_one_line(arguments, message, capsys):
     assert error.count("\n") == 1
 
 
-def test_prune_keeps_labelled_and_newest_versions(target, capsys):
+def test_prune_keeps_labeled_and_newest_versions(target, capsys):
     make(target, 7)
     label_moves.add(target, 2, "stable", None)
     label_moves.add(target, 4, "canary", None)
@@ -415,19 +415,19 @@ def test_labels_move_on_a_server_without_losing_a_request(target, server):
     url = server.rest_url
     target = target._replace(rest=url)
 
-    def labelled(label):
+    def labeled(label):
         with RestClient(url, "m", label=label) as client:
             return ask(client)
 
     with Requests(url) as requests:
         label_moves.add(target, put(target), "canary", None)
-        assert (labelled("stable"), labelled("canary")) == (1, 2)
+        assert (labeled("stable"), labeled("canary")) == (1, 2)
         assert run("promote", target, "--rest", url) == 0
-        assert (labelled("stable"), labelled("previous")) == (2, 1)
+        assert (labeled("stable"), labeled("previous")) == (2, 1)
         label_moves.add(target, put(target), "canary", None)
-        assert (labelled("stable"), labelled("canary")) == (2, 3)
+        assert (labeled("stable"), labeled("canary")) == (2, 3)
         assert run("rollback", target, "--rest", url) == 0
-        assert (labelled("stable"), labelled("canary")) == (1, 3)
+        assert (labeled("stable"), labeled("canary")) == (1, 3)
     assert requests.failures == []
     assert len(requests.answers) > 100
     assert {1, 2, 3} == set(requests.answers)

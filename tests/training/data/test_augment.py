@@ -314,8 +314,8 @@ def test_magnitudes_are_normal_and_signs_uniform(monkeypatch):
     seen = []
 
     def operation(number):
-        def apply(image, level, sign, centre):
-            seen.append((number, float(level), float(sign), *centre.numpy()))
+        def apply(image, level, sign, center):
+            seen.append((number, float(level), float(sign), *center.numpy()))
             return image
 
         return apply

@@ -27,9 +27,9 @@ def official(request):
         pytest.importorskip("official.vision.ops.augment")
 
 
-def apply(name, image, level, sign=1.0, centre=(0.5, 0.5)):
+def apply(name, image, level, sign=1.0, center=(0.5, 0.5)):
     return OPERATIONS[name](
-        tf.constant(image), level, sign, tf.constant(centre)
+        tf.constant(image), level, sign, tf.constant(center)
     ).numpy()
 
 
@@ -111,15 +111,15 @@ def test_a_geometric_operation_moves_pixels_correctly(picture, name, level, sign
     assert (result != expected).any(axis=-1).mean() < 0.02
 
 
-@pytest.mark.parametrize("centre", [(0.0, 0.0), (0.5, 0.25), (0.99, 0.99)])
-def test_cutout_is_a_square_clipped_at_the_border(picture, centre):
+@pytest.mark.parametrize("center", [(0.0, 0.0), (0.5, 0.25), (0.99, 0.99)])
+def test_cutout_is_a_square_clipped_at_the_border(picture, center):
     half = 8  # 4 pixels for each unit of the level
     expected = picture.copy()
-    row, column = int(centre[0] * HEIGHT), int(centre[1] * WIDTH)
+    row, column = int(center[0] * HEIGHT), int(center[1] * WIDTH)
     expected[max(row - half, 0) : row + half, max(column - half, 0) : column + half] = (
         GRAY
     )
-    result = apply("Cutout", picture, 2.0, centre=centre)
+    result = apply("Cutout", picture, 2.0, center=center)
     np.testing.assert_array_equal(result, expected)
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from image_splits import noise_split
 
-from training.data.labelled_images import Source
+from training.data.labeled_images import Source
 from training.data.splits import divide, load_splits
 from training.errors import DataError
 from training.recipe import DataConfig

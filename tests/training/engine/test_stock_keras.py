@@ -100,7 +100,7 @@ def test_batch_normalization_averages_its_statistics_over_replicas(results, part
     for part in np.split(images.reshape(2, 4), parts, axis=1):
         mean = 0.75 * mean + 0.25 * part.mean(axis=1)
         variance = 0.75 * variance + 0.25 * part.var(axis=1)
-    means, variances = results["normalised"][parts - 1]
+    means, variances = results["normalized"][parts - 1]
     np.testing.assert_allclose(means, [[mean.mean()]] * 2, rtol=1e-6)
     np.testing.assert_allclose(variances, [[variance.mean()]] * 2, rtol=1e-6)
 

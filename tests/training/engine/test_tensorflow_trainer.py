@@ -95,10 +95,10 @@ def test_accumulation_matches_stock_keras():
 
 
 def test_losses_of_layers_count_once_for_each_image():
-    def regularised():
+    def regularized():
         return network(kernel_regularizer=keras.regularizers.L2(0.1))
 
-    ours, theirs = regularised(), regularised()
+    ours, theirs = regularized(), regularized()
     trained(ours, accumulation=2)
     stock(theirs, keras.optimizers.SGD(0.1, 0.9))
     assert_equal_weights(ours, theirs)

@@ -221,7 +221,7 @@ def test_curves_show_what_the_history_has(tmp_path, monkeypatch):
     )
 
 
-BLUE = (31, 119, 180)  # matplotlib's first colour, of a curve
+BLUE = (31, 119, 180)  # matplotlib's first color, of a curve
 
 
 @pytest.mark.parametrize("epochs", [1, 500])

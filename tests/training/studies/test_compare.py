@@ -101,7 +101,7 @@ def test_a_table_and_a_picture_are_written(compared):
 
 
 @pytest.mark.parametrize("names", [["vit"], ["vit", "cnn"]])
-def test_each_curve_is_labelled_with_its_images(compared, monkeypatch, tmp_path, names):
+def test_each_curve_is_labeled_with_its_images(compared, monkeypatch, tmp_path, names):
     """Validation images, except for the CNN, whose history here has none."""
     folder, _ = compared
     histories = {name: module._history(folder / name / "history.csv") for name in names}

@@ -1,4 +1,4 @@
-"""Labelled images with random access, and the sources that provide them."""
+"""Labeled images with random access, and the sources that provide them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from ..errors import DataError
 
 @dataclass(frozen=True)
 class Split:
-    """Labelled images with random access.
+    """Labeled images with random access.
 
     Args:
         labels: int64 [n], the class of each image.
