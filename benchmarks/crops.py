@@ -1,7 +1,7 @@
 """Makes a folder of 600 JPEG crops of three photographs that libraries carry.
 
     python -m benchmarks.crops FOLDER
-    python -m training fit --recipe folder_small --data.source folder:FOLDER
+    keras-vit fit --recipe folder_small --data.source folder:FOLDER
 
 The photographs are scikit-learn's two and matplotlib's one; their names are the
 classes. The crops in test/ come from other parts of the pictures than those in train/.

@@ -35,7 +35,7 @@ class ServerFailed(Exception):
 
 @contextlib.contextmanager
 def server_process(log: Path, *flags: str) -> Iterator[ServerProcess]:
-    """Run `python -m serving serve` for the duration of a block.
+    """Run `keras-vit serve` for the duration of a block.
 
     Args:
         log: File for the output of the server.

@@ -71,7 +71,7 @@ def stock_trainer(model: keras.Model) -> keras.Model:
 
 
 def our_trainer(model, ema=None, accumulation=1, jit_compile=False) -> keras.Model:
-    """The trainer of `python -m training fit`."""
+    """The trainer of `keras-vit fit`."""
     config = OptimizerConfig(
         learning_rate=OPTIMIZER.learning_rate,
         weight_decay=OPTIMIZER.weight_decay,

@@ -5,7 +5,7 @@
 #
 # The first has no model in it and reads /models; the second carries its models, so that
 # what was tested is what runs. On a GPU: --build-arg TF_SERVING_TAG=2.20.0-gpu.
-# The official images are for amd64 only; elsewhere there is `python -m serving serve`.
+# The official images are for amd64 only; elsewhere there is `keras-vit serve`.
 #
 # A tag can be moved, a digest cannot. Write the one that this prints, with @ before it,
 # into TF_SERVING_DIGEST (here by --build-arg, in compose by docker/.env):

@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# `python -m training` in a container.
+# `keras-vit` in a container, for training.
 #
 #   docker build -f docker/train.Dockerfile -t keras-vit/train .
 #   docker build -f docker/train.Dockerfile --build-arg EXTRAS=train,models,viz,gpu \
@@ -31,18 +31,22 @@ RUN install -d -m 1777 /home/keras-vit /keras-vit/runs
 
 WORKDIR /keras-vit
 
-# First what decides the dependencies, so that a change of the code does not bring them
-# again; the package itself is a link to this folder.
-COPY setup.cfg pyproject.toml constraints.txt build-constraints.txt README.md LICENSE ./
-COPY keras_vit/__init__.py keras_vit/_version.py keras_vit/
+# First the dependencies, so that a change of the code does not bring them again.
+COPY setup.cfg constraints.txt build-constraints.txt ./
 ARG EXTRAS=train,models,viz
+RUN python -c "from configparser import ConfigParser as C; c = C(); c.read('setup.cfg'); \
+print(c['options']['install_requires'], \
+*(c['options.extras_require'][e] for e in '${EXTRAS}'.split(',')))" > requirements.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
     PIP_CACHE_DIR=/root/.cache/pip PIP_CONSTRAINT=/keras-vit/build-constraints.txt \
-    pip install -c constraints.txt -e ".[${EXTRAS}]"
+    pip install -c constraints.txt -r requirements.txt
 
+COPY pyproject.toml README.md LICENSE keras_vit_command.py ./
 COPY keras_vit keras_vit
 COPY training training
+COPY serving serving
+RUN pip install --no-cache-dir --no-deps .
 
 USER 10001:10001
-ENTRYPOINT ["python", "-m", "training"]
+ENTRYPOINT ["keras-vit"]
 CMD ["--help"]

@@ -1,4 +1,4 @@
-"""The library's command line: `python -m keras_vit info | list | convert`."""
+"""The library's command line: `keras-vit info | list | convert`."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 2 for a mistake in the arguments.
     """
-    parser = argparse.ArgumentParser(prog="python -m keras_vit", description=__doc__)
+    parser = argparse.ArgumentParser(prog="keras-vit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_info(commands)
     command.add_list(commands)
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments.run(arguments)
     except (ValueError, ImportError, OSError) as error:
-        print(f"keras_vit {arguments.command}: {error}", file=sys.stderr)
+        print(f"keras-vit {arguments.command}: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""`python -m serving`: runs a command, and reports its errors in one line."""
+"""`keras-vit export` and others: run a command, report its errors in one line."""
 
 import importlib
 import os
@@ -20,7 +20,7 @@ COMMANDS = {
     "export": Command(
         ".export.export_command", "main", "write a model as a versioned SavedModel"
     ),
-    "list": Command(
+    "versions": Command(
         ".rollout.label_commands", "show", "list a model's versions and labels"
     ),
     "promote": Command(
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if arguments else 2
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)
-        print(f"serving: no command {name!r}. There are: {known}", file=sys.stderr)
+        print(f"keras-vit: no command {name!r}. There are: {known}", file=sys.stderr)
         return 2
     return _run(name, rest)
 
@@ -65,10 +65,10 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, argv: list[str]) -> int:
     command = COMMANDS[name]
     try:
-        module = importlib.import_module(command.module, package="serving")
+        module = importlib.import_module(command.module, package=__package__)
         return getattr(module, command.function)(argv)
     except ImportError as error:
-        print(f"serving: {_reason(error)}", file=sys.stderr)
+        print(f"keras-vit: {_reason(error)}", file=sys.stderr)
         return 1
     except CommandError as error:
         complain(name, error)
@@ -102,7 +102,7 @@ def _reason(error: ImportError) -> str:
 def _usage() -> str:
     lines = [f"  {name:10}{command.about}" for name, command in COMMANDS.items()]
     return "\n".join(
-        ["usage: python -m serving COMMAND ...", "", *lines, "", "COMMAND --help: more"]
+        ["usage: keras-vit COMMAND ...", "", *lines, "", "COMMAND --help: more"]
     )
 
 

@@ -80,7 +80,7 @@ def complain(command: str, message: str | Exception) -> None:
     """
     if isinstance(message, OSError) and message.filename:
         message = f"{message.filename}: {message.strerror}"
-    print(f"serving {command}: {str(message).partition(chr(10))[0]}", file=sys.stderr)
+    print(f"keras-vit {command}: {str(message).partition(chr(10))[0]}", file=sys.stderr)
 
 
 def without_keras() -> None:

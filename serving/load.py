@@ -1,4 +1,4 @@
-"""`python -m serving load`: latency and throughput of a served model under load.
+"""`keras-vit load`: latency and throughput of a served model under load.
 
 Closed loop: N clients, each of which sends its next request once the last one is
 answered. Open loop: Poisson arrivals at a given rate, however slow the server is. A

@@ -23,15 +23,15 @@ import numpy as np
 import pytest
 
 from demo import digit_png
+from keras_vit_command import COMMANDS
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-APPLICATIONS = ("keras_vit", "training", "serving")
 # Flags that make a command short, and sizes that make a block short.
 SHORTER = {
-    "python -m training fit": "--epochs 1 --model.depth 1",
-    "python -m training compare": "--epochs 1",
-    "python -m serving load": "--clients 2 --duration 1 --warmup 0.1",
+    "keras-vit fit": "--epochs 1 --model.depth 1",
+    "keras-vit compare": "--epochs 1",
+    "keras-vit load": "--clients 2 --duration 1 --warmup 0.1",
 }
 SMALLER = {
     "(160, 224)": "(32, 48)",
@@ -73,46 +73,47 @@ def commands(marker=None, pages=PAGES):
     return list(dict.fromkeys(line for line in lines if line))
 
 
-def application_commands(marker=None):
-    """(application, subcommand, whole line) of each `python -m`."""
-    for line in commands(marker):
-        match = re.match(r"(?:\w+=\S+ )?python -m (\w+) ([\w-]+)", line)
-        if match and match[1] in APPLICATIONS:
-            yield match[1], match[2], line
+def own_commands():
+    """(command, whole line) of each `keras-vit COMMAND`."""
+    for line in commands():
+        match = re.match(r"(?:\w+=\S+ )?keras-vit ([\w-]+)", line)
+        if match:
+            yield match[1], line
 
 
 @pytest.fixture(scope="module")
 def help_text():
-    """The `--help` of a subcommand, from memory the second time."""
+    """The `--help` of a command, from memory the second time."""
     texts = {}
 
-    def text(application, subcommand):
-        if (application, subcommand) not in texts:
+    def text(command):
+        if command not in texts:
             output = io.StringIO()
             with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
-                main_of(application)([subcommand, "--help"])
-            texts[application, subcommand] = output.getvalue()
-        return texts[application, subcommand]
+                run_command([command, "--help"])
+            texts[command] = output.getvalue()
+        return texts[command]
 
     return text
 
 
-def test_pages_have_commands_of_every_application():
-    assert {each[0] for each in application_commands()} == set(APPLICATIONS)
-    assert len(list(application_commands())) > 30
+def test_pages_have_commands_of_every_package():
+    used = {name for name, _ in own_commands()}
+    assert all(used & set(names) for names in COMMANDS.values())
+    assert len(list(own_commands())) > 30
 
 
 @pytest.mark.parametrize(
-    ("application", "subcommand", "line"),
-    list(application_commands()),
+    ("command", "line"),
+    list(own_commands()),
     ids=lambda value: value if " " not in value else "",
 )
-def test_flags_in_the_documentation_exist(application, subcommand, line, help_text):
+def test_flags_in_the_documentation_exist(command, line, help_text):
     own = line.split(" -- ")[0]
     for flag in re.findall(r"(?<=\s)--([\w.]+(?:-[\w.]+)*)", own):
-        assert re.search(
-            rf"--{re.escape(flag)}\b", help_text(application, subcommand)
-        ), f"{line}: no flag --{flag}"
+        assert re.search(rf"--{re.escape(flag)}\b", help_text(command)), (
+            f"{line}: no flag --{flag}"
+        )
 
 
 def test_make_targets_in_the_documentation_exist():
@@ -155,23 +156,29 @@ def run(folder, line):
     for start, flags in SHORTER.items():
         if line.startswith(start):
             line = f"{line} {flags}"
-    match = re.fullmatch(r"python -m (\w+) ([^|$<>;]+)", line)
-    if match is None or match[1] not in APPLICATIONS:
+    match = re.fullmatch(r"keras-vit ([^|$<>;]+)", line)
+    if match is None:
         shell(folder, line)
         return
     with contextlib.chdir(folder):
-        assert main_of(match[1])(shlex.split(match[2])) in (None, 0), line
+        assert run_command(shlex.split(match[1])) in (None, 0), line
 
 
-def main_of(application):
-    name = {"training": "training.cli"}.get(application, f"{application}.__main__")
-    return importlib.import_module(name).main
+def run_command(arguments):
+    """Run a command in the checkout's packages, whose modules other tests share."""
+    [package] = [p for p, names in COMMANDS.items() if arguments[0] in names]
+    name = package.removeprefix("keras_vit.")
+    return importlib.import_module(f"{name}.__main__").main(arguments)
 
 
 def shell(folder, line):
     """Run a command of a page as a user would, in another folder."""
-    line = re.sub(r"\bpython(?= -)", sys.executable, line)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    scripts = pathlib.Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{scripts}:{os.environ['PATH']}",
+    }
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
         cwd=folder,
@@ -189,8 +196,8 @@ def at_server(text, server):
 
 # Commands that `demo` runs; those of other lines are the same for another run.
 PREPARATION = (
-    "python -m training fit --recipe digits",
-    "python -m serving export runs/digits/best.keras --to models/digits",
+    "keras-vit fit --recipe digits",
+    "keras-vit export runs/digits/best.keras --to models/digits",
 )
 
 
@@ -200,7 +207,7 @@ def runnable():
     lines = {line.replace("runs/demo/", "runs/digits/"): line for line in commands("")}
     for usual, line in lines.items():
         # What installs or serves is run by `make` and by the tests of the server.
-        own = re.match(r"make |source |pip |python -m serving serve ", line)
+        own = re.match(r"make |source |pip |keras-vit serve ", line)
         if not own and usual not in PREPARATION:
             marks = () if line in of_readme else pytest.mark.slow
             yield pytest.param(line, marks=marks, id=line)

@@ -1,6 +1,7 @@
-"""The wheel holds keras_vit alone and works anywhere; the sdist is a whole checkout."""
+"""The wheel is the whole product and works anywhere; the sdist is a whole checkout."""
 
 import configparser
+import contextlib
 import os
 import pathlib
 import re
@@ -12,6 +13,8 @@ import venv
 import zipfile
 
 import pytest
+
+from demo import digit_png
 
 ROOT = pathlib.Path(__file__).parent.parent
 SETUP = configparser.ConfigParser()
@@ -90,23 +93,31 @@ def test_every_extra_that_is_named_exists(source):
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_library_alone(distributions):
+def test_the_wheel_holds_every_package_and_its_data(distributions):
     wheel, _ = distributions
-    names = zipfile.ZipFile(wheel).namelist()
-    packages = {name.split("/")[0] for name in names}
-    folders = {name for name in packages if not name.endswith(".dist-info")}
-    assert folders == {"keras_vit"}
-    assert "keras_vit/imagenet2012_labels.tsv" in names
-    assert "keras_vit/weights/published.tsv" in names
-    assert "keras_vit/py.typed" in names
+    packed = {
+        name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name
+    }
+    tracked = subprocess.run(
+        ["git", "ls-files", "keras_vit", "training", "serving", "keras_vit_command.py"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    places = (
+        re.sub("^(training|serving)/", r"keras_vit/\1/", file) for file in tracked
+    )
+    assert packed == {place for place in places if not place.endswith("README.md")}
 
 
-@pytest.mark.slow
-def test_the_wheel_works_in_a_fresh_environment_elsewhere(distributions, tmp_path):
+@pytest.fixture(scope="module")
+def scripts(distributions, tmp_path_factory):
+    """The folder of executables in a fresh environment that has the wheel."""
     wheel, _ = distributions
     # The dependencies come from this environment: installing TensorFlow again would
     # test the package index, not the wheel.
-    environment = tmp_path / "new_environment"
+    environment = tmp_path_factory.mktemp("wheel") / "new_environment"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
     subprocess.run(
@@ -116,16 +127,53 @@ def test_the_wheel_works_in_a_fresh_environment_elsewhere(distributions, tmp_pat
     (site,) = environment.glob("lib/python*/site-packages")
     here = next(p for p in sys.path if p.endswith("site-packages"))
     (site / "dependencies.pth").write_text(f"{here}\n")
+    return environment / "bin"
+
+
+def run(folder, *command):
+    """The standard output of a command in a folder."""
     elsewhere = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     result = subprocess.run(
-        [python, "-c", CODE],
-        cwd=tmp_path,
+        list(map(str, command)),
+        cwd=folder,
         env=elsewhere,
         capture_output=True,
         text=True,
     )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip()
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_the_library_works_outside_the_checkout(scripts, tmp_path):
+    assert run(tmp_path, scripts / "python", "-c", CODE).strip()
+
+
+@pytest.mark.slow
+def test_the_whole_road_works_outside_the_checkout(scripts, tmp_path):
+    command = scripts / "keras-vit"
+    assert "digits" in run(tmp_path, command, "recipes")
+    run(tmp_path, command, "fit", "--recipe", "digits", "--epochs", "1")
+    run(tmp_path, command, "export", "runs/digits/best.keras", "--to", "models/digits")
+    (tmp_path / "runs" / "demo").mkdir()
+    with contextlib.chdir(tmp_path):
+        digit = digit_png()
+    model = ["--model_name=digits", f"--model_base_path={tmp_path}/models/digits"]
+    ports = ["--port=0", "--rest_api_port=0"]
+    with subprocess.Popen(
+        [command, "serve", *model, *ports],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            addresses = next(line for line in server.stdout if "REST http" in line)
+            rest, grpc = re.findall(r"(http://[\d.:]+|(?<=gRPC )[\d.:]+)", addresses)
+            for place in (("--rest", rest), ("--grpc", grpc)):
+                asked = [command, "classify", digit, *place, "--model", "digits"]
+                assert re.search(r"0\.\d{4}  \d", run(tmp_path, *asked))
+        finally:
+            server.terminate()
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""Trains Vision Transformers from the checkout: `python -m training fit`."""
+"""Trains Vision Transformers from the checkout: `keras-vit fit`."""

@@ -1,28 +1,43 @@
-"""`python -m training COMMAND`: run a command, and report errors in one line."""
+"""`keras-vit fit` and others: run a command, report its errors in one line."""
 
 import os
 import sys
+from collections.abc import Sequence
 
 from .errors import TrainingError
 
-if __name__ == "__main__":
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: Its name and its arguments; default: the process's own.
+
+    Returns:
+        The exit status: 0, or that of the error.
+    """
     # TensorFlow's start-up messages say nothing about this project.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        from .cli import main
+        from .cli import main as run
     except ModuleNotFoundError as error:
-        sys.exit(
-            f"error: python -m training needs {error.name}: "
-            'pip install -c constraints.txt -e ".[train]"'
-        )
+        return _fail(f'needs {error.name}: pip install "keras-vit-serving[train]"')
     try:
-        main()
+        run(arguments)
     except TrainingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        return _fail(str(error), error.exit_status)
     except OSError as error:  # a full disk, a folder without permission
-        print(f"error: {error}; `fit` with --resume continues", file=sys.stderr)
-        sys.exit(1)
+        return _fail(f"{error}; `fit` with --resume continues")
     except KeyboardInterrupt:
         print("stopped; `fit` with --resume continues", file=sys.stderr)
-        sys.exit(130)
+        return 130
+    return 0
+
+
+def _fail(message: str, status: int = 1) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if command.needs_keras:
         try:
             # Imported before Keras, as its error names the supported backends.
-            import keras_vit  # noqa: F401
+            from keras_vit import _backend  # noqa: F401
         except ImportError as error:
             raise TrainingError(str(error)) from None
     command.run(options[options.subcommand])
@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str] | None) -> Namespace:
         RecipeError: A flag is unknown, missing or wrong.
     """
     parser = _new_parser(
-        prog="python -m training",
+        prog="keras-vit",
         description="Train and evaluate Vision Transformers.",
     )
     commands = parser.add_subcommands(title="commands", metavar="COMMAND")
@@ -322,10 +322,10 @@ def _run_baselines(options: Namespace) -> None:
 
 
 class Command(NamedTuple):
-    """A command of `python -m training`.
+    """A command of training.
 
     Args:
-        help: One line for `python -m training --help`.
+        help: One line for `keras-vit --help`.
         add_arguments: Adds its flags to a parser.
         run: Runs it with the parsed flags.
         needs_keras: Whether it imports Keras.
@@ -347,7 +347,7 @@ COMMANDS = {
         _run_launch,
         needs_keras=False,
         description="Start all workers of a run on this machine, as in "
-        "`python -m training launch --workers 2 -- fit --recipe digits`",
+        "`keras-vit launch --workers 2 -- fit --recipe digits`",
     ),
     "evaluate": Command(
         "evaluate a model on labeled images", _add_evaluate, _run_evaluate

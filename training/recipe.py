@@ -405,7 +405,7 @@ class Recipe:
 
     Args:
         name: Name of the run, and of its folder in runs/.
-        description: One line for `python -m training recipes`.
+        description: One line for `keras-vit recipes`.
         reference: Where the values come from: paper, table, file.
         published_accuracy: The test accuracy in the reference, 0 to 1, or null where
             there is none.

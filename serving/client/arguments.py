@@ -31,7 +31,7 @@ def make_parser(command: str, about: str) -> argparse.ArgumentParser:
         command: Its name.
         about: What it does.
     """
-    parser = Parser(prog=f"python -m serving {command}", description=about)
+    parser = Parser(prog=f"keras-vit {command}", description=about)
     server = parser.add_mutually_exclusive_group(required=True)
     server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
     server.add_argument("--grpc", metavar="ADDRESS", help="such as 127.0.0.1:8500")

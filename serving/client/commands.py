@@ -1,4 +1,4 @@
-"""`python -m serving classify`, `embed`, `attention` and `status`.
+"""`keras-vit classify`, `embed`, `attention` and `status`.
 
 Results go to standard output, one line per error to standard error.
 """

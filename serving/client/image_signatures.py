@@ -1,4 +1,4 @@
-"""The image signatures that `python -m serving export` writes, and their results.
+"""The image signatures that `keras-vit export` writes, and their results.
 
 Their names and types are fixed, so that no request for metadata is needed.
 """

@@ -1,4 +1,4 @@
-"""`python -m serving export`: write a trained `.keras` file as the next version."""
+"""`keras-vit export`: write a trained `.keras` file as the next version."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ from .publish import Published, publish
 
 
 def main(argv: list[str]) -> int:
-    """Run `python -m serving export`.
+    """Run `keras-vit export`.
 
     Args:
         argv: The arguments after `export`.
@@ -108,7 +108,7 @@ def _target(arguments: argparse.Namespace) -> ServedModel | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m serving export",
+        prog="keras-vit export",
         description="Write a trained model as the next version of a served model.",
     )
     path = pathlib.Path
@@ -212,8 +212,11 @@ def load(path: pathlib.Path) -> Any:
         CommandError: The file is not readable, holds another kind of model, or the
             backend is not TensorFlow.
     """
-    from keras_vit.base import ImageModel  # isort: skip  it checks Keras's backend
+    # Before Keras: it checks the backend, and registers the models to be loaded.
+    from keras_vit import _backend  # noqa: F401  isort: skip
     import keras
+
+    from keras_vit.base import ImageModel
 
     if keras.backend.backend() != "tensorflow":
         raise CommandError(

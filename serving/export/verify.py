@@ -1,8 +1,8 @@
 """Compare a SavedModel with the Keras model, in a process without Keras.
 
-`verified` starts `python -m serving.export.verify FOLDER GOLDEN`. That process loads
-the folder into a session, as servers do, runs every warm-up record, compares the
-outputs of every signature, and checks that invalid input is refused.
+`verified` starts this module as a program. It loads a folder into a session, as servers
+do, runs every warm-up record, compares the outputs of every signature, and checks that
+invalid input is refused.
 """
 
 import json
@@ -51,7 +51,7 @@ def verified(
         np.savez(path, **arrays)
         result = subprocess.run(
             [
-                *(sys.executable, "-m", "serving.export.verify"),
+                *(sys.executable, "-m", __spec__.name),
                 *(str(folder.absolute()), str(path)),
             ],
             capture_output=True,

@@ -1,4 +1,4 @@
-"""The flags of `python -m serving serve`: TensorFlow Serving's own names and types.
+"""The flags of `keras-vit serve`: TensorFlow Serving's own names and types.
 
 A field of `ServerOptions` is a flag that is honored. `NOT_HONORED` holds the other
 flags of tensorflow_model_server 2.20: some have no effect here and are accepted; the
@@ -156,7 +156,7 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
 
 def _parser() -> "_Parser":
     parser = _Parser(
-        prog="python -m serving serve",
+        prog="keras-vit serve",
         description="Serves SavedModels on loopback as TensorFlow Serving does.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""`python -m serving serve`: the local server as a command."""
+"""`keras-vit serve`: the local server as a command."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""`python -m serving list | promote | rollback | prune`: labels and versions."""
+"""`keras-vit versions | promote | rollback | prune`: labels and versions."""
 
 import argparse
 import pathlib
@@ -26,7 +26,7 @@ WAIT = "to wait until it follows"
 
 
 def show(argv: list[str]) -> int:
-    """Run `python -m serving list`; 1 if `--verify` finds damage."""
+    """Run `keras-vit versions`; 1 if `--verify` finds damage."""
     parser = _parser("list", "List the versions of a model's folder.")
     add_arguments(parser)
     add_rest(parser, "to show the states of the versions")
@@ -39,7 +39,7 @@ def show(argv: list[str]) -> int:
 
 
 def promote(argv: list[str]) -> int:
-    """Run `python -m serving promote`."""
+    """Run `keras-vit promote`."""
     parser = _parser("promote", "Give a label the version of another label.")
     add_arguments(parser, required=True)
     add_rest(parser, WAIT)
@@ -54,7 +54,7 @@ def promote(argv: list[str]) -> int:
 
 
 def rollback(argv: list[str]) -> int:
-    """Run `python -m serving rollback`."""
+    """Run `keras-vit rollback`."""
     parser = _parser(
         "rollback",
         "Return to the version that was stable before, with every label of the stable "
@@ -66,7 +66,7 @@ def rollback(argv: list[str]) -> int:
 
 
 def prune(argv: list[str]) -> int:
-    """Run `python -m serving prune`."""
+    """Run `keras-vit prune`."""
     parser = _parser(
         "prune",
         "Remove old versions; never the newest, one that a label points to, or one "
@@ -87,7 +87,7 @@ def prune(argv: list[str]) -> int:
 
 
 def _parser(name: str, about: str) -> argparse.ArgumentParser:
-    parser = Parser(prog=f"python -m serving {name}", description=about)
+    parser = Parser(prog=f"keras-vit {name}", description=about)
     parser.add_argument(
         "folder",
         type=local_folder,

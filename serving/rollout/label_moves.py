@@ -169,8 +169,8 @@ def _change(target: ServedModel, labels: dict[str, int]) -> None:
         _follow(target, labels, moved)
     elif late:
         print(
-            f"{target.name}: version {moved[late[0]]} is being loaded. Once `python -m "
-            "serving status` shows it AVAILABLE, move the label:\n"
+            f"{target.name}: version {moved[late[0]]} is being loaded. Once "
+            "`keras-vit status` shows it AVAILABLE, move the label:\n"
             f"  {target.command(moved[late[0]], late[0])}"
         )
         return

@@ -24,7 +24,7 @@ class ServedModel(NamedTuple):
     def command(self, version: int, label: str) -> str:
         """The command line that moves a label to a version."""
         return (
-            f"python -m serving promote {self.folder} --config {self.config} "
+            f"keras-vit promote {self.folder} --config {self.config} "
             f"--name {self.name} --version {version} --to {label}"
         )
 
@@ -40,7 +40,7 @@ class ServedModel(NamedTuple):
             "--model_config_file_poll_wait_seconds=10",
             *(["--allow_version_labels_for_unavailable_models"] if has_labels else []),
         ]
-        return shlex.join(["python", "-m", "serving", "serve", *flags])
+        return shlex.join(["keras-vit", "serve", *flags])
 
 
 def local_folder(text: str) -> pathlib.Path:

@@ -1,6 +1,7 @@
 """docker/: the compose file, the images and the flags, as they are written."""
 
 import json
+import os
 import pathlib
 import re
 import sys
@@ -272,7 +273,7 @@ def test_dockerfiles_are_clean(dockerfile):
 def test_images_run_as_an_ordinary_user_without_a_shell(dockerfile):
     assert instruction(dockerfile, "USER") == "10001:10001"
     [program, *_] = json.loads(instruction(dockerfile, "ENTRYPOINT"))
-    assert program in ("/usr/bin/tensorflow_model_server", "python")
+    assert program in ("/usr/bin/tensorflow_model_server", "keras-vit")
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
@@ -292,29 +293,42 @@ def test_what_an_image_copies_is_in_its_context(dockerfile):
         assert any(s == path or s.startswith(path + "/") for s in copied), path
 
 
-def test_the_training_image_installs_from_what_it_copied_first(tmp_path):
-    """Its layers in a folder: metadata, a link as the package, then the code."""
+def test_the_training_image_installs_from_what_it_copied(tmp_path):
+    """Its layers in a folder: the requirements, then the code as a wheel."""
     layers = [
-        rest.split()
+        (keyword, rest)
         for keyword, rest in instructions(DOCKER / "train.Dockerfile")
         if keyword in ("COPY", "RUN")
     ]
-    installed = next(i for i, words in enumerate(layers) if "-e" in words)
-    copy(layers[1:installed], tmp_path)
+    listing = next(i for i, (_, rest) in enumerate(layers) if "requirements" in rest)
+    copy(
+        [rest.split() for keyword, rest in layers[:listing] if keyword == "COPY"],
+        tmp_path,
+    )
+    environment = {"EXTRAS": "train,viz"}
+    succeeds(
+        "bash", "-c", layers[listing][1], cwd=tmp_path, env=os.environ | environment
+    )
+    listed = (tmp_path / "requirements.txt").read_text()
+    assert {"tensorflow", "jsonargparse", "matplotlib"} <= set(
+        re.findall(r"^ ?(\w+)", listed, re.M)
+    )
+    assert "starlette" not in listed
+    copy(
+        [rest.split() for keyword, rest in layers[listing:] if keyword == "COPY"],
+        tmp_path,
+    )
     # -S: without the package as it is installed here, which would stand in for files.
     build = f"import sys; sys.path.append({str(SITE_PACKAGES)!r}); "
-    build += "import setuptools.build_meta as b; print(b.build_editable('wheel'))"
-    (tmp_path / "wheel").mkdir()
+    build += "import setuptools.build_meta as b; print(b.build_wheel('.'))"
     wheel = succeeds(sys.executable, "-S", "-c", build, cwd=tmp_path).splitlines()[-1]
-    link = "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
-    link += "print(*[z.read(n).decode() for n in z.namelist() if n.endswith('.pth')])"
-    found = succeeds(sys.executable, "-c", link, f"wheel/{wheel}", cwd=tmp_path)
-    assert pathlib.Path(found.strip()).resolve() == tmp_path.resolve()
-    copy(layers[installed + 1 :], tmp_path)
-    command = json.loads(instruction(DOCKER / "train.Dockerfile", "ENTRYPOINT"))
+    run = f"import sys; sys.path.insert(0, {wheel!r}); import keras_vit_command as c; "
+    assert json.loads(instruction(DOCKER / "train.Dockerfile", "ENTRYPOINT")) == [
+        "keras-vit"
+    ]
     arguments = json.loads(instruction(DOCKER / "train.Dockerfile", "CMD"))
-    output = succeeds(sys.executable, *command[1:], *arguments, cwd=tmp_path)
-    assert "fit" in output
+    run += f"c.main({arguments})"
+    assert "fit" in succeeds(sys.executable, "-c", run, cwd=tmp_path)
 
 
 def copy(layers, folder):

@@ -1,4 +1,4 @@
-"""The closed forms behind `python -m keras_vit info`."""
+"""The closed forms behind `keras-vit info`."""
 
 import numpy as np
 import pytest

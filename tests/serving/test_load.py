@@ -1,4 +1,4 @@
-"""`python -m serving load`: comparison with queueing theory, and the command."""
+"""`keras-vit load`: comparison with queueing theory, and the command."""
 
 import asyncio
 import contextlib
@@ -274,7 +274,7 @@ def test_errors_are_reported_in_one_line(
     assert run(arguments, files) == status
     error = capsys.readouterr().err
     assert wanted in error
-    assert error.startswith("serving load: ")
+    assert error.startswith("keras-vit load: ")
     assert error.count("\n") == 1
     assert "predict" not in fake.calls
 

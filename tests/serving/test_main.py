@@ -1,4 +1,4 @@
-"""`python -m serving`: finding a command, and reporting its errors."""
+"""Commands of serving: finding a command, and reporting its errors."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_a_missing_package_names_the_extra(monkeypatch, capsys):
     for name in ("commands", "arguments", "rest_client"):
         monkeypatch.delitem(sys.modules, f"serving.client.{name}", raising=False)
     assert main(STATUS) == 1
-    wanted = 'serving: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
+    wanted = 'keras-vit: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
     assert capsys.readouterr().err == wanted
 
 
@@ -53,12 +53,12 @@ def test_help_imports_no_tensorflow():
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
-        (CommandError("no\nsecond line"), 1, "serving serve: no\n"),
-        (UsageError("wrong"), 2, "serving serve: wrong\n"),
+        (CommandError("no\nsecond line"), 1, "keras-vit serve: no\n"),
+        (UsageError("wrong"), 2, "keras-vit serve: wrong\n"),
         (
             FileNotFoundError(2, "No such file", "a"),
             1,
-            "serving serve: a: No such file\n",
+            "keras-vit serve: a: No such file\n",
         ),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -48,7 +48,7 @@ class Case:
 
 
 def soak_cases(metadata):
-    """All cases for a model that `python -m serving export` has written."""
+    """All cases for a model that `keras-vit export` has written."""
     cases = []
     for transport, protocol in (("REST", RestProtocol), ("gRPC", GrpcProtocol)):
         for name, error, signature, inputs, target in predictions(metadata):

@@ -1,6 +1,6 @@
 """Runs that draw nothing: pictures take a third of the time of a tiny run.
 
-`python without_pictures.py fit ...` is `python -m training fit ...` without them.
+`python without_pictures.py fit ...` is `keras-vit fit ...` without them.
 """
 
 import sys

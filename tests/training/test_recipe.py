@@ -94,7 +94,7 @@ def test_a_variant_overrides_its_file_by_its_row():
     ],
 )
 def test_an_unknown_recipe_error_lists_similar_names(name, word):
-    with pytest.raises(RecipeError, match="python -m training recipes") as error:
+    with pytest.raises(RecipeError, match="keras-vit recipes") as error:
         named_recipe(name)
     assert word in str(error.value)
     assert len(str(error.value)) < 300

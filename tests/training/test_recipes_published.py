@@ -473,7 +473,7 @@ def test_patches_fit_into_the_image_at_full_size():
 def test_the_head_of_a_file_says_how_and_what_came_out(path):
     lines = path.read_text("utf-8").splitlines()
     comments = [line for line in lines if line.startswith("#")]
-    assert lines[0].startswith(("# python -m training fit", "# python -m training com"))
+    assert lines[0].startswith(("# keras-vit fit", "# keras-vit compare"))
     for word in ("Hardware", "Time", "Accuracy"):
         assert any(line.startswith(f"# {word}") for line in comments), word
     for name in recipes_of_file(path):

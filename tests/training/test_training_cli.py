@@ -1,4 +1,4 @@
-"""The commands of `python -m training` on one short run."""
+"""The commands of training on one short run."""
 
 import json
 

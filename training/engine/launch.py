@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import Preempted, RecipeError, WorkerLost
 
-COMMAND = (sys.executable, "-m", "training")
+COMMAND = (sys.executable, "-m", __name__.removesuffix(".engine.launch"))
 # Seconds in which the other workers must end by themselves once one has failed: they
 # notice a lost one after 12 s (TensorFlow's heartbeat), but may be writing a checkpoint
 # after SIGTERM.
@@ -24,7 +24,7 @@ KILL_TIMEOUT = 10.0  # between SIGTERM and SIGKILL
 
 
 def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
-    """Run `python -m training` with the same arguments once for each worker.
+    """Run the same command once for each worker.
 
     Worker 0 writes to the terminal, each of the others to a file whose path is printed.
     The processor's cores are divided among them. SIGTERM, SIGINT and SIGHUP are

@@ -141,7 +141,7 @@ def load_model(path: Path) -> keras.Model:
     if not complete:
         raise RunError(
             f"{path}: is not a model with preprocessing and class names, as "
-            "`python -m training fit` saves it"
+            "`keras-vit fit` saves it"
         )
     return model
 

@@ -54,7 +54,7 @@ def recipe_yaml(name: str) -> str:
                 return yaml.safe_dump(recipes[name], sort_keys=False)
     raise RecipeError(
         f"`--recipe` must be one of {', '.join(_similar(name))}, or another that "
-        f"`python -m training recipes` lists. Received: {name!r}"
+        f"`keras-vit recipes` lists. Received: {name!r}"
     )
 
 

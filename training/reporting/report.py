@@ -121,7 +121,7 @@ def _reproduction(folder: epath.Path, recipe: Recipe) -> str:
     return f"""## Reproduce this run
 
 ```
-python -m training fit --config {shlex.quote(config)} --output_dir {shlex.quote(output)}
+keras-vit fit --config {shlex.quote(config)} --output_dir {shlex.quote(output)}
 ```
 
 <details><summary>The recipe, every value written out</summary>

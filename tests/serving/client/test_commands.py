@@ -1,4 +1,4 @@
-"""`python -m serving classify`, `embed`, `attention` and `status`."""
+"""`keras-vit classify`, `embed`, `attention` and `status`."""
 
 import base64
 import functools
@@ -92,7 +92,7 @@ def test_folders_and_lists_stand_for_images(fake, tmp_path, monkeypatch, capsys)
 
 def test_a_folder_without_images_is_one_line(fake, tmp_path, capsys):
     assert main(["classify", str(tmp_path), *REST]) == 1
-    error = f"serving classify: {tmp_path}: no image files\n"
+    error = f"keras-vit classify: {tmp_path}: no image files\n"
     assert capsys.readouterr() == ("", error)
     assert fake.calls == []
 
@@ -111,8 +111,8 @@ def test_one_bad_file_does_not_fail_the_others(fake, paths, capsys):
     output, error = capsys.readouterr()
     assert paths[1] in output
     assert error.splitlines() == [
-        f"serving classify: {paths[0]}: Unknown image file format.",
-        "serving classify: no.png: No such file or directory",
+        f"keras-vit classify: {paths[0]}: Unknown image file format.",
+        "keras-vit classify: no.png: No such file or directory",
     ]
 
 
@@ -134,7 +134,7 @@ def test_an_unknown_model_is_one_line(fake, paths, capsys):
     assert main(["classify", *paths, *REST]) == 1
     assert capsys.readouterr() == (
         "",
-        "serving classify: Servable not found for request: Latest(x) "
+        "keras-vit classify: Servable not found for request: Latest(x) "
         "(model 'tiny_vit' at http://server)\n",
     )
 
@@ -153,7 +153,7 @@ def test_a_model_that_takes_no_images_is_one_line(fake, paths, capsys):
 
 def test_missing_images_are_reported_before_any_request(fake, paths, capsys):
     assert main(["classify", "none.png", "gone.png", *REST]) == 1
-    assert capsys.readouterr() == ("", "serving classify: none.png: no such file\n")
+    assert capsys.readouterr() == ("", "keras-vit classify: none.png: no such file\n")
     assert fake.calls == []
 
 
@@ -232,7 +232,7 @@ def test_embed_writes_embeddings_and_paths(with_signatures, paths, tmp_path, cap
         assert file["paths"].tolist() == paths
     output, error = capsys.readouterr()
     assert output == f"{out}: 2 embeddings of 2 numbers\n"
-    assert error == "serving embed: no.png: No such file or directory\n"
+    assert error == "keras-vit embed: no.png: No such file or directory\n"
 
 
 def test_embed_without_any_embedding_writes_nothing(with_signatures, tmp_path):

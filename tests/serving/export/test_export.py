@@ -335,7 +335,7 @@ def test_a_failed_label_move_prints_the_command_to_retry(
     )
     assert versions(to) == [1]
     assert "name:" not in config.read_text()
-    command = error.partition("to retry: python -m serving ")[2]
+    command = error.partition("to retry: keras-vit ")[2]
     assert main(command.split()) == 0
     assert 'key: "stable"' in config.read_text()
 

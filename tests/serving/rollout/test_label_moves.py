@@ -79,7 +79,7 @@ def test_versions_are_folders_named_by_an_ascii_number(tmp_path):
 
 
 def test_list_of_a_folder_without_versions(target, capsys):
-    assert main(["list", str(target.folder)]) == 0
+    assert main(["versions", str(target.folder)]) == 0
     assert capsys.readouterr().out == f"no versions in {target.folder}\n"
 
 
@@ -119,8 +119,8 @@ def test_without_a_server_a_label_moves_once_its_version_is_loaded(target, capsy
     label_moves.add(target, 3, "canary", None)
     assert entry(target) == ({"stable": 1, "canary": 2}, [1, 2, 3]), "first it loads"
     second = capsys.readouterr().out.splitlines()[-1].split()
-    assert second[:4] == ["python", "-m", "serving", "promote"]
-    assert main(second[3:]) == 0
+    assert second[:2] == ["keras-vit", "promote"]
+    assert main(second[1:]) == 0
     assert entry(target) == ({"stable": 1, "canary": 3}, [1, 3])
 
 
@@ -246,7 +246,7 @@ def test_errors_are_reported_and_change_nothing(target, arguments, message, caps
     assert target.config.read_text() == before
 
 
-@pytest.mark.parametrize("command", ["list", "promote", "prune", "rollback"])
+@pytest.mark.parametrize("command", ["versions", "promote", "prune", "rollback"])
 def test_a_missing_config_file_is_reported(target, command, capsys):
     make(target, 2)
     assert run(command, target) == 1
@@ -263,9 +263,9 @@ def test_a_new_config_file_is_reported(target, capsys):
     assert "new file" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["list", "prune", "rollback"])
+@pytest.mark.parametrize("command", ["versions", "prune", "rollback"])
 def test_a_missing_folder_is_reported(tmp_path, command, capsys):
-    arguments = [] if command == "list" else ["--without_config"]
+    arguments = [] if command == "versions" else ["--without_config"]
     assert main([command, str(tmp_path / "none"), *arguments]) == 1
     assert "none: no such folder" in capsys.readouterr().err
 
@@ -340,7 +340,7 @@ def test_rollback_without_a_config_file_hides_the_newest_version(target, capsys)
 def test_list_does_not_truncate_in_a_pipe(target, capsys):
     put(target)
     label_moves.add(target, 1, "x" * 100, None)
-    assert run("list", target) == 0
+    assert run("versions", target) == 0
     assert "x" * 100 in capsys.readouterr().out
 
 
@@ -350,14 +350,14 @@ def test_list_shows_labels_and_damage(target, capsys):
     label_moves.add(target, 1, "stable", None)
     label_moves.add(target, 2, "canary", None)
     capsys.readouterr()
-    assert run("list", target) == 0
+    assert run("versions", target) == 0
     first, second = capsys.readouterr().out.splitlines()[1:]
     assert first.split()[:3] == ["1", "stable", "-"]
     assert second.split()[:4] == ["2", "canary", "2026-01-02", "03:04"]
     (target.folder / "1" / "saved_model.pb").unlink()
     with (target.folder / "2" / "saved_model.pb").open("ab") as file:
         file.write(b"!")
-    assert run("list", target, "--verify") == 1
+    assert run("versions", target, "--verify") == 1
     shown = capsys.readouterr().out
     assert "m/2/saved_model.pb: changed" in shown
     assert "m/1/assets.extra/manifest.json: missing or not readable" in shown
@@ -520,8 +520,8 @@ def test_the_printed_serve_command_works(target, label, capsys):
     put(target)
     label_moves.add(target, 1, label, None)
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("to serve it: python -m serving serve --")
-    flags = parse_flags(shlex.split(line)[7:])
+    assert line.startswith("to serve it: keras-vit serve --")
+    flags = parse_flags(shlex.split(line)[5:])
     config = config_of(flags)
     options = dataclasses.asdict(flags) | {"rest_port": 0, "grpc_port": 0}
     for name in ("port", "rest_api_port"):

@@ -155,10 +155,10 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     folder.mkdir()
     (folder / "recipe.yaml").write_text(RECIPE.to_yaml())
     text = written(folder)
-    command = next(line for line in text.split("\n") if line.startswith("python"))
+    command = next(line for line in text.split("\n") if line.startswith("keras-vit"))
     words = shlex.split(command)
-    assert words[:4] == ["python", "-m", "training", "fit"]
-    options = parse(words[3:]).fit
+    assert words[:2] == ["keras-vit", "fit"]
+    options = parse(words[1:]).fit
     assert options.output_dir != folder
     assert recipe_of(options) == RECIPE
     embedded = text.split("```yaml\n")[1].split("```")[0]
