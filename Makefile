@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs test test-all lint parity docker-check constraints clean
+.PHONY: demo docs protos test test-all lint parity docker-check constraints clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python demo.py
@@ -64,18 +64,23 @@ $(VENV)/.python:
 
 $(VENV)/.demo: $(VENV)/.python setup.cfg constraints.txt
 	@echo "Installing into $(VENV): about a minute, once."
-	$(INSTALL) -e ".[train,serve,viz]"
+	$(INSTALL) -e ".[train,serve,viz]" -e serving/client
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 	@echo "Installing into $(VENV): about a minute, once."
-	$(INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]"
+	$(INSTALL) -e ".[train,models,serve,viz,convert,formats,dev]" -e serving/client
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 	@echo "Installing into $(VENV): about a minute, once."
 	$(INSTALL) -e ".[train,serve,docs]"
 	@touch $@
+
+# The clients' messages, compiled from serving/client/protos.
+protos: $(VENV)/.test
+	cd serving/client/protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I . \
+		--include_imports --descriptor_set_out=../messages.binpb serving.proto
 
 # Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
 constraints: $(VENV)/.python

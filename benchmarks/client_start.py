@@ -4,8 +4,7 @@
 
 CPU time of fresh processes that import the HTTP library, the client, or both and more,
 in turn, so that all meet the same load of the machine. The median of the rounds counts;
-the ratios are to importing the HTTP library alone. What NumPy costs is paid with the
-first answer, and TensorFlow, which the stubs of gRPC import, by users of gRPC only.
+the ratios are to importing the HTTP library alone.
 """
 
 import argparse
@@ -29,6 +28,10 @@ STATEMENTS = {
     "AsyncRestClient(...)": (
         "from serving.client import AsyncRestClient as Client; "
         "Client('http://server', 'model')"
+    ),
+    "GrpcClient(...)": (
+        "from serving.client import GrpcClient as Client; "
+        "Client('127.0.0.1:1', 'model').close()"
     ),
     "first answer": """
 import httpx2

@@ -16,6 +16,7 @@ class Command(NamedTuple):
     about: str
 
 
+CLIENT = ".client_commands.commands"
 COMMANDS = {
     "export": Command(
         ".export.export_command", "main", "write a model as a versioned SavedModel"
@@ -31,10 +32,18 @@ COMMANDS = {
     ),
     "prune": Command(".rollout.label_commands", "prune", "remove old versions"),
     "serve": Command(".local", "main", "start the local server"),
-    "classify": Command(".client.commands", "classify", "classify images on a server"),
-    "embed": Command(".client.commands", "embed", "write the embeddings of images"),
-    "attention": Command(".client.commands", "attention", "draw attention maps"),
-    "status": Command(".client.commands", "status", "list the versions on a server"),
+    "classify": Command(
+        ".client_commands.commands", "classify", "classify images on a server"
+    ),
+    "embed": Command(
+        ".client_commands.commands", "embed", "write the embeddings of images"
+    ),
+    "attention": Command(
+        ".client_commands.commands", "attention", "draw attention maps"
+    ),
+    "status": Command(
+        ".client_commands.commands", "status", "list the versions on a server"
+    ),
     "load": Command(".load", "main", "measure a server under load"),
 }
 

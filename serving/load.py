@@ -30,12 +30,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 from .atomic_write import write_atomically
-from .client.arguments import connect, make_parser, one_line, server_errors
 from .client.async_client import AsyncClient
 from .client.errors import ServingError, Unavailable
-from .client.image_files import image_paths
 from .client.protocol import Call
 from .client.responses import TensorInfo
+from .client_commands.arguments import connect, make_parser, one_line, server_errors
+from .client_commands.image_files import image_paths
 from .commandline import CommandError, positive_integer, positive_number
 
 SWEEP = "1,2,4,8,16,32"

@@ -110,7 +110,8 @@ def test_of_serving_only_the_export_knows_the_library():
 @pytest.mark.parametrize(
     ("package", "others"),
     [
-        ("client/*.py", {"local", "export", "rollout", "load"}),
+        ("client/*.py", {"local", "export", "rollout", "load", "client_commands"}),
+        ("client_commands/*.py", {"local", "export", "rollout", "load"}),
         ("local/*.py", {"client", "export", "load"}),
         ("rollout/*.py", {"local", "export", "load"}),
         ("load.py", {"local", "export", "rollout"}),
@@ -122,6 +123,14 @@ def test_packages_of_serving_import_only_what_they_may(package, others):
             parts = module.split(".")
             ours = relative or parts[0] == "serving"
             assert not (ours and others & set(parts)), f"{path} imports {module}"
+
+
+def test_the_clients_import_nothing_above_their_package():
+    """They are built as a distribution of their own."""
+    for path in files("serving", "client"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level < 2, f"{path} imports {'.' * node.level}{node.module}"
 
 
 def test_importing_the_library_on_jax_does_not_load_tensorflow():

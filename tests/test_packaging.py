@@ -1,4 +1,7 @@
-"""The wheel is the whole product and works anywhere; the sdist is a whole checkout."""
+"""The wheel is the whole product and works anywhere; the sdist is a whole checkout.
+
+The clients are a second, small wheel.
+"""
 
 import configparser
 import contextlib
@@ -13,6 +16,7 @@ import venv
 import zipfile
 
 import pytest
+from client_fakes import CLASSIFY_JSON, FakeServer
 
 from demo import digit_png
 
@@ -22,6 +26,8 @@ SETUP.read(ROOT / "setup.cfg")
 # `name[extra,...]`, in a regular expression with escaped brackets; `.[extra,...]`.
 NAMED = re.compile(r"(keras[-_]vit[-\w]*|(?<=['\" ])\.)\\?\[(\w[\w ,-]*)\\?\](?!\()")
 EXTRAS = re.compile(r"(?:extra `?\[|--extra |EXTRAS=)([\w,-]+)")
+OWN = {".", SETUP["metadata"]["name"], "keras-vit-client"}
+CLIENT_EXTRAS = {"arrays"}
 INSTALLED = re.compile(r"pip install [^\n`;]*?(keras[-_]vit[-\w]*)")
 IGNORED = shutil.ignore_patterns(
     ".git",
@@ -70,7 +76,7 @@ def distributions(source):
 def texts(folder):
     """(path, text) of every file of the checkout that is text."""
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix not in (".png", ".pb", ".npz"):
+        if path.is_file() and path.suffix not in (".png", ".pb", ".npz", ".binpb"):
             yield path.relative_to(folder), path.read_text("utf-8")
 
 
@@ -78,7 +84,7 @@ def test_install_commands_name_this_project(source):
     """Another project owns the name `keras_vit` has on the package index."""
     for path, text in texts(source):
         for name in INSTALLED.findall(text) + [name for name, _ in NAMED.findall(text)]:
-            assert name in (".", SETUP["metadata"]["name"]), f"{path} installs {name}"
+            assert name in OWN, f"{path} installs {name}"
 
 
 def test_every_extra_that_is_named_exists(source):
@@ -87,7 +93,9 @@ def test_every_extra_that_is_named_exists(source):
     for path, text in texts(source):
         lists = [names for _, names in NAMED.findall(text)] + EXTRAS.findall(text)
         for name in ",".join(lists).replace(" ", "").split(","):
-            assert not name or name in extras, f"{path} names the extra [{name}]"
+            assert not name or name in extras | CLIENT_EXTRAS, (
+                f"{path} names the extra [{name}]"
+            )
             found.add(name)
     assert extras - found == set(), "nothing says what these are for"
 
@@ -106,9 +114,11 @@ def test_the_wheel_holds_every_package_and_its_data(distributions):
         text=True,
     ).stdout.split()
     places = (
-        re.sub("^(training|serving)/", r"keras_vit/\1/", file) for file in tracked
+        re.sub("^(training|serving)/", r"keras_vit/\1/", file)
+        for file in tracked
+        if file.endswith((".py", ".tsv", ".yaml", ".binpb", "py.typed"))
     )
-    assert packed == {place for place in places if not place.endswith("README.md")}
+    assert packed == set(places)
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +196,54 @@ def test_the_sdist_is_a_whole_checkout(source, distributions):
     }
     left_out = {f for f in files - packed if ".egg-info" not in f}
     assert left_out == set()
+
+
+ASK = """
+import sys
+from keras_vit_client import GrpcClient, RestClient
+import httpx2
+rest, address = sys.argv[1:]
+transport = httpx2.MockTransport(lambda request: httpx2.Response(200, text=rest))
+with (
+    RestClient("http://server", "tiny_vit", transport=transport) as one,
+    GrpcClient(address, "tiny_vit") as other,
+):
+    assert one.classify([b"1", b"2"]) == other.classify([b"1", b"2"])
+    assert other.classify([b"1", b"2"])[0].label == "bee"
+    assert other.status()[0].version == 124
+    assert "serving_default" in other.metadata().signatures
+    try:
+        other.predict({"image_bytes": [b"1"]})
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def client_environment(source, tmp_path_factory):
+    """A fresh environment that has the clients and what they need."""
+    folder = tmp_path_factory.mktemp("client")
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False)
+    uv = [sys.executable, "-m", "uv", "pip", "install", "-q", "--no-compile"]
+    python = ["--python", environment / "bin" / "python"]
+    constraints = ["-c", ROOT / "constraints.txt"]
+    run(folder, *uv, *python, *constraints, source / "serving" / "client")
+    return environment
+
+
+@pytest.mark.slow
+def test_the_clients_take_less_than_30_mb(client_environment):
+    files = [path for path in client_environment.glob("lib/**/*") if path.is_file()]
+    names = {path.relative_to(client_environment).parts[3] for path in files}
+    assert {"keras_vit_client", "grpc", "httpx2"} <= names
+    assert sum(path.stat().st_size for path in files) < 30e6
+
+
+@pytest.mark.slow
+def test_the_clients_ask_over_both_transports_without_numpy(client_environment):
+    server, address = FakeServer().start()
+    python = client_environment / "bin" / "python"
+    printed = run(client_environment, python, "-c", ASK, CLASSIFY_JSON, address)
+    server.stop(None)
+    assert "pip install numpy" in printed

@@ -1,14 +1,14 @@
 """Clients of TensorFlow Serving over REST and gRPC.
 
-    from serving.client import RestClient
+    from keras_vit_client import RestClient
 
     with RestClient("http://127.0.0.1:8501", "digits") as client:
         [prediction] = client.classify(["seven.png"])
         print(prediction.label, prediction.score)
 
-`AsyncRestClient` and `AsyncGrpcClient` have the same methods, which are awaited. The
-gRPC clients are imported on first use: the official stubs import TensorFlow, which
-takes seconds and is not needed for REST.
+`AsyncRestClient` and `AsyncGrpcClient` have the same methods, which are awaited. No
+client imports TensorFlow; NumPy only what returns arrays. The gRPC clients are imported
+on first use.
 """
 
 import importlib
@@ -75,11 +75,4 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = importlib.import_module(_LAZY[name], __name__)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'{name} needs {error.name}: pip install "keras-vit-serving[serve]"',
-            name=error.name,
-        ) from error
-    return getattr(module, name)
+    return getattr(importlib.import_module(_LAZY[name], __name__), name)

@@ -262,10 +262,10 @@ class BaseClient:
         self, images: list[bytes], exported: Exported[Result]
     ) -> Steps[Result]:
         if not images:
-            from .tensors import empty_arrays
-
-            return exported.read(empty_arrays(exported.outputs), 0)
-        call = self.protocol.predict(
+            return exported.empty()
+        protocol = self.protocol
+        predict = protocol.predict_lists if exported.as_lists else protocol.predict
+        call = predict(
             exported.signature_name, {"image_bytes": images}, exported.outputs
         ).then(lambda outputs: exported.read(outputs, len(images)))
         return (yield from self._ask(call, self._deadline()))

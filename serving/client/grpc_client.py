@@ -7,12 +7,8 @@ from typing import Any, ClassVar
 
 import grpc
 from google.protobuf.message import Message
-from tensorflow_serving.apis import (
-    model_service_pb2_grpc,
-    prediction_service_pb2_grpc,
-)
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from . import messages
 from .async_client import AsyncClient
 from .base_client import BaseClient
 from .blocking_client import BlockingClient
@@ -32,6 +28,15 @@ _OPTIONS = {
     # Servers disconnect clients that ping more often than every five minutes.
     "grpc.keepalive_time_ms": 300_000,
     "grpc.keepalive_timeout_ms": 20_000,
+}
+
+
+# Methods by service, and the messages of their answers.
+_METHODS = {
+    "PredictionService/Predict": messages.PredictResponse,
+    "PredictionService/GetModelMetadata": messages.GetModelMetadataResponse,
+    "ModelService/GetModelStatus": messages.GetModelStatusResponse,
+    "ModelService/HandleReloadConfigRequest": messages.ReloadConfigResponse,
 }
 
 
@@ -63,17 +68,17 @@ class Grpc(BaseClient):
         self.address = _checked_address(address)
         self._metadata = tuple(checked_headers("metadata", metadata).items())
         self._channel = channel or self._connect(credentials, options or {})
-        predictions = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
-        models = model_service_pb2_grpc.ModelServiceStub(self._channel)
         self._methods = {
-            "Predict": predictions.Predict,
-            "GetModelMetadata": predictions.GetModelMetadata,
-            "GetModelStatus": models.GetModelStatus,
-            "HandleReloadConfigRequest": models.HandleReloadConfigRequest,
+            path.rpartition("/")[2]: self._channel.unary_unary(
+                f"/tensorflow.serving.{path}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=response.FromString,
+            )
+            for path, response in _METHODS.items()
         }
 
     @operation
-    def reload_config(self, config: ModelServerConfig | str) -> Steps[None]:
+    def reload_config(self, config: Message | str) -> Steps[None]:
         """Replace the server's model config, and wait until its models are loaded.
 
         The server waits indefinitely for a model that has no version; the client gives

@@ -1,27 +1,18 @@
-"""TensorFlow Serving's gRPC protocol, by the official stubs.
-
-The stubs import TensorFlow, so its own conversions between arrays and tensors are used.
-"""
+"""TensorFlow Serving's gRPC protocol; imports no TensorFlow."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import tensorflow as tf
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
-from tensorflow_serving.apis import (
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    model_management_pb2,
-    model_pb2,
-    predict_pb2,
-)
-from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from . import messages, tensor_messages
 from .errors import from_code
 from .protocol import Call, Protocol, Target
 from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class GrpcRequest(NamedTuple):
@@ -43,7 +34,7 @@ class GrpcProtocol(Protocol):
 
     def status(self) -> Call:
         """GetModelStatus."""
-        message = get_model_status_pb2.GetModelStatusRequest(model_spec=self._spec())
+        message = messages.GetModelStatusRequest(model_spec=self._spec())
 
         def read(reply: Message) -> list[VersionStatus]:
             return read_status(_as_json(reply))
@@ -52,12 +43,18 @@ class GrpcProtocol(Protocol):
 
     def metadata(self) -> Call:
         """GetModelMetadata."""
-        message = get_model_metadata_pb2.GetModelMetadataRequest(
+        message = messages.GetModelMetadataRequest(
             model_spec=self._spec(), metadata_field=["signature_def"]
         )
 
-        def read(reply: Message) -> Metadata:
-            return read_metadata(_as_json(reply))
+        def read(reply: Any) -> Metadata:
+            packed = reply.metadata["signature_def"].value
+            signatures = messages.SignatureDefMap.FromString(packed)
+            answer = {
+                "model_spec": _as_json(reply.model_spec),
+                "metadata": {"signature_def": _as_json(signatures)},
+            }
+            return read_metadata(answer)
 
         return Call(GrpcRequest("GetModelMetadata", message), read)
 
@@ -68,23 +65,35 @@ class GrpcProtocol(Protocol):
         outputs: Mapping[str, TensorInfo],
     ) -> Call:
         """Predict; the answer names its types itself, so `outputs` is unused."""
-        message = predict_pb2.PredictRequest(
-            model_spec=self._spec(signature_name),
-            inputs={
-                name: tf.make_tensor_proto(value) for name, value in inputs.items()
-            },
-        )
 
-        def read(reply: Any) -> dict[str, np.ndarray]:
-            return {name: _array(tensor) for name, tensor in reply.outputs.items()}
+        def read(reply: Any) -> "dict[str, np.ndarray]":
+            return {
+                name: tensor_messages.to_array(tensor)
+                for name, tensor in reply.outputs.items()
+            }
 
-        return Call(GrpcRequest("Predict", message), read)
+        return Call(self._predict_request(signature_name, inputs), read)
 
-    def reload_config(self, config: ModelServerConfig | str) -> Call:
+    def predict_lists(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, TensorInfo],
+    ) -> Call:
+        """`predict`, read without NumPy."""
+
+        def read(reply: Any) -> dict[str, Any]:
+            return {
+                name: tensor_messages.to_lists(tensor)
+                for name, tensor in reply.outputs.items()
+                if name in outputs
+            }
+
+        return Call(self._predict_request(signature_name, inputs), read)
+
+    def reload_config(self, config: Message | str) -> Call:
         """HandleReloadConfigRequest, which returns nothing."""
-        if isinstance(config, str):
-            config = _parsed(config)
-        message = model_management_pb2.ReloadConfigRequest(config=config)
+        message = messages.ReloadConfigRequest(config=_model_server_config(config))
 
         def read(reply: Any) -> None:
             status = _as_json(reply.status)
@@ -93,8 +102,17 @@ class GrpcProtocol(Protocol):
 
         return Call(GrpcRequest("HandleReloadConfigRequest", message), read)
 
-    def _spec(self, signature_name: str = "") -> model_pb2.ModelSpec:
-        spec = model_pb2.ModelSpec(
+    def _predict_request(
+        self, signature_name: str, inputs: Mapping[str, Any]
+    ) -> GrpcRequest:
+        message = messages.PredictRequest(
+            model_spec=self._spec(signature_name),
+            inputs={name: _tensor(value) for name, value in inputs.items()},
+        )
+        return GrpcRequest("Predict", message)
+
+    def _spec(self, signature_name: str = "") -> Any:
+        spec = messages.ModelSpec(
             name=self._target.model, signature_name=signature_name
         )
         if self._target.version is not None:
@@ -113,15 +131,16 @@ def _as_json(message: Message) -> dict[str, Any]:
     )
 
 
-def _array(tensor: Any) -> np.ndarray:
-    if tensor.dtype == tf.string.as_datatype_enum and tensor.tensor_content:
-        # Of a server with --enable_serialization_as_tensor_content.
-        return tf.io.parse_tensor(tensor.SerializeToString(), tf.string).numpy()
-    return tf.make_ndarray(tensor)
+def _tensor(value: Any) -> Any:
+    if isinstance(value, list):
+        return tensor_messages.from_strings(value)
+    return tensor_messages.from_array(value)
 
 
-def _parsed(config: str) -> ModelServerConfig:
+def _model_server_config(config: Message | str) -> Any:
+    if not isinstance(config, str):  # the official message has the same fields
+        return messages.ModelServerConfig.FromString(config.SerializeToString())
     try:
-        return text_format.Parse(config, ModelServerConfig())
+        return text_format.Parse(config, messages.ModelServerConfig())
     except text_format.ParseError as error:
         raise ValueError(f"`config` must be a ModelServerConfig: {error}") from error

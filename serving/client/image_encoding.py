@@ -107,8 +107,7 @@ def _pil_image(pixels: "np.ndarray") -> "PILImage":
         from PIL import Image
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'Sending arrays needs Pillow: pip install "keras-vit-serving[serve]"',
-            name=error.name,
+            "Sending arrays needs Pillow: pip install pillow", name=error.name
         ) from error
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import ServingError
+from .nested_lists import shape
 from .responses import Attention, Prediction, TensorInfo
 
 if TYPE_CHECKING:
@@ -23,17 +24,21 @@ class Exported(Generic[Result]):
     Attributes:
         signature_name: Its name.
         outputs: Their types.
-        read: Converts output arrays to a result, given the number of images.
+        read: Converts the outputs to a result, given the number of images.
+        empty: The result for no images.
+        as_lists: Whether the outputs are read as nested lists, without NumPy.
     """
 
     signature_name: str
     outputs: Mapping[str, TensorInfo]
     read: Callable[[Mapping[str, Any], int], Result]
+    empty: Callable[[], Result]
+    as_lists: bool = False
 
 
 def _predictions(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
     _check(outputs, CLASSIFY, images)
-    shapes = {outputs[name].shape for name in CLASSIFY.outputs}
+    shapes = {_shape(outputs[name]) for name in CLASSIFY.outputs}
     if len(shapes) > 1:
         raise ServingError(
             f"{', '.join(CLASSIFY.outputs)} must have one shape. "
@@ -43,8 +48,8 @@ def _predictions(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
     return [
         Prediction(
             labels=tuple(label.decode("utf-8", "replace") for label in labels),
-            scores=tuple(scores.tolist()),
-            class_ids=tuple(class_ids.tolist()),
+            scores=tuple(scores),
+            class_ids=tuple(class_ids),
         )
         for labels, scores, class_ids in rows
     ]
@@ -55,13 +60,19 @@ def _embeddings(outputs: Mapping[str, Any], images: int) -> "np.ndarray":
     return outputs["embedding"]
 
 
+def _no_embeddings() -> "np.ndarray":
+    from .tensors import np
+
+    return np.empty((0, 0), "float32")
+
+
 def _attention(outputs: Mapping[str, Any], images: int) -> list[Attention]:
     _check(outputs, ATTENTION, images)
     pairs = zip(outputs["rollout"], outputs["seen_bytes"], strict=True)
     return [Attention(rollout, seen) for rollout, seen in pairs]
 
 
-CLASSIFY = Exported(
+CLASSIFY: Exported[list[Prediction]] = Exported(
     "serving_default",
     {
         "classes": TensorInfo("string", (None, None)),
@@ -69,17 +80,23 @@ CLASSIFY = Exported(
         "class_ids": TensorInfo("int64", (None, None)),
     },
     _predictions,
+    empty=list,
+    as_lists=True,
 )
 EMBED = Exported(
-    "embed", {"embedding": TensorInfo("float32", (None, None))}, _embeddings
+    "embed",
+    {"embedding": TensorInfo("float32", (None, None))},
+    _embeddings,
+    empty=_no_embeddings,
 )
-ATTENTION = Exported(
+ATTENTION: Exported[list[Attention]] = Exported(
     "attention",
     {
         "rollout": TensorInfo("float32", (None, None, None)),
         "seen_bytes": TensorInfo("string", (None,)),
     },
     _attention,
+    empty=list,
 )
 
 
@@ -91,9 +108,13 @@ def _check(outputs: Mapping[str, Any], exported: Exported, images: int) -> None:
             f"Received: {', '.join(sorted(outputs)) or 'none'}"
         )
     for name, info in exported.outputs.items():
-        shape = outputs[name].shape
-        if len(shape) != len(info.shape or ()) or shape[0] != images:
+        sizes = _shape(outputs[name])
+        if len(sizes) != len(info.shape or ()) or sizes[0] != images:
             raise ServingError(
                 f"`{name}` must have {len(info.shape or ())} dimensions, the first of "
-                f"{images} images. Received: shape {list(shape)}"
+                f"{images} images. Received: shape {list(sizes)}"
             )
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return shape(value) if isinstance(value, list) else value.shape

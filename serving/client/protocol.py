@@ -99,3 +99,12 @@ class Protocol(ABC):
             inputs: Arrays, or lists of bytes, by name.
             outputs: Types of the outputs.
         """
+
+    @abstractmethod
+    def predict_lists(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, TensorInfo],
+    ) -> Call:
+        """`predict`, with nested lists of strings, float32 and int64 for arrays."""

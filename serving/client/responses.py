@@ -157,12 +157,17 @@ def _signature(entry: Mapping[str, Any]) -> Signature:
 
 
 def _tensor(info: Mapping[str, Any]) -> TensorInfo:
-    dtype: str = info["dtype"]
-    name = _FLOATS.get(dtype, dtype.removeprefix("DT_").lower())
+    name = dtype_name(info["dtype"])
     shape = info.get("tensor_shape")
     if shape is None or shape["unknown_rank"]:
         return TensorInfo(name, None)
     return TensorInfo(name, _sizes(shape["dim"]))
+
+
+def dtype_name(protocol_name: str) -> str:
+    """TensorFlow's name of a type, such as "float32" for DT_FLOAT."""
+    plain = protocol_name.removeprefix("DT_").lower()
+    return _FLOATS.get(protocol_name, plain)
 
 
 def _sizes(dimensions: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:

@@ -9,8 +9,7 @@ try:
     import httpx2
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        'RestClient needs httpx2: pip install "keras-vit-serving[serve]"',
-        name=error.name,
+        "RestClient needs httpx2: pip install httpx2", name=error.name
     ) from error
 
 from .base_client import BaseClient

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from .errors import ServingError, from_http_status
+from .nested_lists import from_json
 from .protocol import Call, Protocol, Target
 from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
 
@@ -75,15 +76,48 @@ class RestProtocol(Protocol):
         def read(reply: RestReply) -> dict[str, "np.ndarray"]:
             from .tensors import output_arrays  # NumPy: as long to import as httpx2
 
-            return output_arrays(_json(reply)["outputs"], outputs)
+            return output_arrays(_outputs(reply, outputs), outputs)
 
         return Call(RestRequest("POST", f"{self._path}:predict", content), read)
+
+    def predict_lists(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, TensorInfo],
+    ) -> Call:
+        """`predict`, read without NumPy."""
+
+        def read(reply: RestReply) -> dict[str, Any]:
+            values = _outputs(reply, outputs)
+            return {
+                name: from_json(values[name], outputs[name].dtype) for name in outputs
+            }
+
+        return Call(self.predict(signature_name, inputs, outputs).request, read)
 
 
 def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode("ascii")}
     return value.tolist()
+
+
+def _outputs(reply: RestReply, outputs: Mapping[str, TensorInfo]) -> Mapping[str, Any]:
+    """The answer's nested lists by name.
+
+    Raises:
+        ServingError: They do not match the signature.
+    """
+    values = _json(reply)["outputs"]
+    if not isinstance(values, dict) or set(values) == {"b64"}:
+        values = dict.fromkeys(list(outputs)[:1], values)  # a single output
+    if not set(outputs) <= set(values):
+        raise ServingError(
+            f"the answer does not match the signature. Expected: {', '.join(outputs)}. "
+            f"Received: {', '.join(values)}"
+        )
+    return values
 
 
 def _json(reply: RestReply) -> dict[str, Any]:

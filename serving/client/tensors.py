@@ -4,14 +4,19 @@ The same call returns the same arrays over REST and gRPC. Strings are bytes in o
 arrays, as in TensorFlow.
 """
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from .errors import InvalidArgument, ServingError
+from .errors import InvalidArgument
+from .nested_lists import bytes_from_json
 from .responses import TensorInfo
+
+try:
+    import numpy as np
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "arrays need NumPy: pip install numpy", name=error.name
+    ) from error
 
 
 def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
@@ -39,33 +44,10 @@ def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
 
 
 def output_arrays(
-    values: Any, outputs: Mapping[str, TensorInfo]
+    values: Mapping[str, Any], outputs: Mapping[str, TensorInfo]
 ) -> dict[str, np.ndarray]:
-    """Convert the `outputs` of a REST answer to arrays.
-
-    Args:
-        values: Nested lists by name; without a name for a single output.
-        outputs: Types of the outputs.
-
-    Raises:
-        ServingError: The values do not match the signature.
-    """
-    if not isinstance(values, dict) or set(values) == {"b64"}:
-        values = dict.fromkeys(list(outputs)[:1], values)
-    if not set(outputs) <= set(values):
-        raise ServingError(
-            f"the answer does not match the signature. Expected: {', '.join(outputs)}. "
-            f"Received: {', '.join(values)}"
-        )
+    """Convert the nested lists of a REST answer to arrays, by name."""
     return {name: _output_array(values[name], outputs[name]) for name in outputs}
-
-
-def empty_arrays(outputs: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
-    """Create empty outputs, the result for no images."""
-    return {
-        name: np.empty([0] * len(info.shape or ()), _numpy_dtype(info))
-        for name, info in outputs.items()
-    }
 
 
 def _output_array(value: Any, info: TensorInfo) -> np.ndarray:
@@ -105,6 +87,4 @@ def _encoded(array: np.ndarray) -> np.ndarray:
 def _bytes(value: Any) -> Any:
     if isinstance(value, list):
         return [_bytes(item) for item in value]
-    if isinstance(value, dict):
-        return base64.b64decode(value["b64"])
-    return value.encode("utf-8", "surrogateescape")
+    return bytes_from_json(value)

@@ -36,8 +36,11 @@ def test_commands_get_their_arguments_unchanged(monkeypatch):
 
 def test_a_missing_package_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "httpx2", None)
-    for name in ("commands", "arguments", "rest_client"):
-        monkeypatch.delitem(sys.modules, f"serving.client.{name}", raising=False)
+    for name in (
+        *("client_commands.commands", "client_commands.arguments"),
+        "client.rest_client",
+    ):
+        monkeypatch.delitem(sys.modules, f"serving.{name}", raising=False)
     assert main(STATUS) == 1
     wanted = 'keras-vit: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
     assert capsys.readouterr().err == wanted

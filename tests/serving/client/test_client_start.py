@@ -29,7 +29,7 @@ def test_a_client_that_was_built_has_imported_no_more_than_its_http_library():
     assert not packages(modules) & {"grpc", "numpy", "PIL"}
 
 
-def test_asking_over_rest_imports_numpy_and_nothing_larger():
+def test_classification_over_rest_imports_no_numpy():
     code = """
 import httpx2
 from serving.client import RestClient
@@ -39,9 +39,16 @@ RestClient("http://server", "m", transport=transport).classify([b"1"])
 """
     code = "; ".join(code.strip().splitlines())
     modules = packages(modules_after(code))
-    assert "numpy" in modules
-    unwanted = {"tensorflow", "keras", "keras_vit", "grpc", "training", "PIL", "rich"}
+    unwanted = {"numpy", "tensorflow", "keras", "keras_vit", "grpc", "PIL", "rich"}
     assert not modules & unwanted
+
+
+def test_a_client_over_grpc_has_imported_its_library_and_protobuf():
+    code = "from serving.client import GrpcClient as G; G('127.0.0.1:1', 'm').close()"
+    grpc = packages(modules_after("import grpc, google.protobuf.json_format"))
+    assert packages(modules_after(code)) - grpc <= {"serving", "httpx2"} | packages(
+        modules_after("import httpx2; httpx2.Client()")
+    )
 
 
 def test_the_client_for_asyncio_imports_no_tensorflow():

@@ -47,7 +47,7 @@ def fake(monkeypatch):
     fake.answers = [ONE]
     transport = httpx2.MockTransport(lambda request: fake.rest(request))
     client = functools.partial(RestClient, transport=transport)
-    monkeypatch.setattr("serving.client.arguments.RestClient", client)
+    monkeypatch.setattr("serving.client_commands.arguments.RestClient", client)
     return fake
 
 
@@ -336,7 +336,7 @@ def test_a_closed_pipe_is_not_an_error(tmp_path):
         (tmp_path / f"{number}.png").write_bytes(b"x")
     code = f"""
 import functools, sys, httpx2
-from serving.client import arguments
+from serving.client_commands import arguments
 from serving.__main__ import main
 def answer(request):
     if request.method == "GET":

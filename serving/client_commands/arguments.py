@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ..client.blocking_client import BlockingClient
+from ..client.errors import ServingError
+from ..client.rest_client import RestClient
 from ..commandline import (
     CommandError,
     Parser,
@@ -14,12 +17,9 @@ from ..commandline import (
     positive_number,
     usage_errors,
 )
-from .blocking_client import BlockingClient
-from .errors import ServingError
-from .rest_client import RestClient
 
 if TYPE_CHECKING:
-    from .async_client import AsyncClient
+    from ..client.async_client import AsyncClient
 
 Command = Callable[[BlockingClient, argparse.Namespace], int]
 
@@ -132,13 +132,13 @@ def connect(args: argparse.Namespace, asynchronous: bool = False) -> Any:
         if args.rest:
             kind: Any = RestClient
             if asynchronous:
-                from .async_rest_client import AsyncRestClient as kind
+                from ..client.async_rest_client import AsyncRestClient as kind
             verify = not args.ca_file or ssl.create_default_context(cafile=args.ca_file)
             headers = dict(args.header)
             return kind(args.rest, args.model, headers=headers, verify=verify, **which)
         import grpc
 
-        from .grpc_client import AsyncGrpcClient, GrpcClient
+        from ..client.grpc_client import AsyncGrpcClient, GrpcClient
 
         credentials = None
         if args.ca_file:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_write import write_atomically
+from ..client.blocking_client import BlockingClient
+from ..client.errors import NotFound, ServingError
+from ..client.responses import Prediction
 from ..commandline import CommandError, complain, positive_integer
 from .arguments import add_images, make_parser, one_line, run
-from .blocking_client import BlockingClient
-from .errors import NotFound, ServingError
 from .image_files import image_paths
-from .responses import Prediction
 
 # (index, result), as the `..._many` methods of the clients yield.
 Results = Iterator[tuple[int, Any]]

@@ -1,0 +1,162 @@
+"""Conversion between TensorProto messages and values: lists, and NumPy arrays.
+
+NumPy is imported by the functions that convert arrays.
+"""
+
+import array
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import ServingError
+from .messages import TensorProto
+from .nested_lists import nested
+from .responses import dtype_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Each type's name, and the field of its values where they are not in `tensor_content`.
+_FIELDS = {
+    "float32": "float_val",
+    "float64": "double_val",
+    "int8": "int_val",
+    "int16": "int_val",
+    "int32": "int_val",
+    "int64": "int64_val",
+    "uint8": "int_val",
+    "uint16": "int_val",
+    "uint32": "uint32_val",
+    "uint64": "uint64_val",
+    "bool": "bool_val",
+    "float16": "half_val",
+    "bfloat16": "half_val",
+    "complex64": "scomplex_val",
+    "complex128": "dcomplex_val",
+    "string": "string_val",
+}
+_DTYPES = TensorProto.DESCRIPTOR.fields_by_name["dtype"].enum_type.values
+_NAMES = {value.number: dtype_name(value.name) for value in _DTYPES}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+# The types of classification, as `array.array` has them.
+_TYPECODES = {"float32": "f", "int64": "q"}
+
+
+def from_strings(values: Sequence[bytes]) -> Any:
+    """The TensorProto of a list of strings."""
+    return _message("string", [len(values)], string_val=values)
+
+
+def from_array(values: "np.ndarray") -> Any:
+    """The TensorProto of an array; arrays of objects hold bytes.
+
+    Raises:
+        TypeError: TensorFlow has no such type.
+    """
+    if values.dtype.kind in "OSU":
+        flat = [v.encode() if isinstance(v, str) else bytes(v) for v in values.flat]
+        return _message("string", values.shape, string_val=flat)
+    name = values.dtype.name
+    if name not in _FIELDS:
+        raise TypeError(f"{name} is not a type of TensorFlow")
+    content = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    return _message(name, values.shape, tensor_content=content)
+
+
+def to_array(tensor: Any) -> "np.ndarray":
+    """The array in a TensorProto; strings are bytes in an array of objects.
+
+    Raises:
+        ServingError: It has a type that NumPy has not.
+        ModuleNotFoundError: bfloat16, but no ml_dtypes.
+    """
+    from .tensors import np
+
+    name, sizes = _type(tensor), _sizes(tensor)
+    if name == "string":
+        array = np.empty(math.prod(sizes), dtype=object)
+        array[:] = _strings(tensor, math.prod(sizes))
+        return array.reshape(sizes)
+    dtype = np.dtype(_bfloat16() if name == "bfloat16" else name)
+    if tensor.tensor_content:
+        stored = np.frombuffer(tensor.tensor_content, dtype.newbyteorder("<"))
+        return stored.astype(dtype).reshape(sizes)
+    values = np.array(getattr(tensor, _FIELDS[name]), _stored_as(name, dtype))
+    return _filled(values.view(dtype), math.prod(sizes)).reshape(sizes)
+
+
+def to_lists(tensor: Any) -> Any:
+    """Nested lists of a TensorProto of strings, float32 or int64."""
+    name, sizes = _type(tensor), _sizes(tensor)
+    size = math.prod(sizes)
+    if name == "string":
+        return nested(_strings(tensor, size), sizes)
+    values = array.array(_TYPECODES[name], tensor.tensor_content)
+    values.extend(getattr(tensor, _FIELDS[name]))
+    return nested(_repeated(values.tolist(), size), sizes)
+
+
+def _strings(tensor: Any, size: int) -> list[bytes]:
+    """`string_val`, or the lengths and the bytes in `tensor_content`.
+
+    The latter is of a server with --enable_serialization_as_tensor_content.
+    """
+    content = tensor.tensor_content
+    if not content:
+        return _repeated(list(tensor.string_val), size)
+    lengths, position = [], 0
+    for _ in range(size):
+        length, position = _varint(content, position)
+        lengths.append(length)
+    ends = list(itertools.accumulate(lengths, initial=position))
+    return [content[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """A number of protobuf's encoding, and the position after it."""
+    value = shift = 0
+    while content[position] >= 0x80:
+        value |= (content[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    return value | content[position] << shift, position + 1
+
+
+def _repeated(values: list[Any], size: int) -> list[Any]:
+    """Fill up with the last value, as TensorFlow shortens constant tensors."""
+    return values + values[-1:] * (size - len(values))
+
+
+def _filled(values: "np.ndarray", size: int) -> "np.ndarray":
+    from .tensors import np
+
+    return np.pad(values, (0, size - len(values)), mode="edge") if size else values
+
+
+def _stored_as(name: str, dtype: "np.dtype") -> Any:
+    """The type of a field's numbers: halves are bits, complex ones pairs."""
+    stored = {"float16": "uint16", "bfloat16": "uint16"}
+    stored |= {"complex64": "float32", "complex128": "float64"}
+    return stored.get(name, dtype)
+
+
+def _bfloat16() -> type:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16
+
+
+def _message(name: str, sizes: Sequence[int], **values: Any) -> Any:
+    shape = {"dim": [{"size": size} for size in sizes]}
+    return TensorProto(dtype=_NUMBERS[name], tensor_shape=shape, **values)
+
+
+def _type(tensor: Any) -> str:
+    name = _NAMES.get(tensor.dtype, str(tensor.dtype))
+    if name not in _FIELDS:
+        raise ServingError(f"the answer has a tensor of an unsupported type: {name}")
+    return name
+
+
+def _sizes(tensor: Any) -> list[int]:
+    return [dim.size for dim in tensor.tensor_shape.dim]
