@@ -19,7 +19,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 .PHONY: demo docs protos test test-all lint parity docker-check constraints clean
 
 demo: $(VENV)/.demo
-	$(BIN)/python demo.py
+	KEEP=$(KEEP) $(BIN)/python demo.py
 
 # Every behavior once, within minutes.
 test: $(VENV)/.test

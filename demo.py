@@ -1,5 +1,7 @@
 """`make demo`: train, export, serve, classify over REST and gRPC, stop.
 
+With `make demo KEEP=1` the server goes on until Ctrl-C: it shows a page.
+
 Every step is a command that a user would type; it is printed before it runs.
 """
 
@@ -10,6 +12,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -34,6 +37,8 @@ def main() -> int:
         with served() as (rest, grpc):
             step("serving", "classify", image, "--rest", rest, "--model", "digits")
             step("serving", "classify", image, "--grpc", grpc, "--model", "digits")
+            if os.environ.get("KEEP"):
+                keep(rest)
     except subprocess.CalledProcessError as error:
         failed = shlex.join(map(str, error.cmd[1:]))
         print(f"demo: {failed}: exit status {error.returncode}", file=sys.stderr)
@@ -41,6 +46,13 @@ def main() -> int:
     seconds = time.monotonic() - start
     print(f"\nDone in {seconds:.0f} s. Pictures and report: {RUN}/, model: {MODELS}/")
     return 0
+
+
+def keep(rest: str) -> None:
+    """Wait for Ctrl-C."""
+    print(f"\nOpen {rest}/ and drop {RUN}/digit-7.png there. Ctrl-C stops the server.")
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def command(*arguments: str) -> list[str]:

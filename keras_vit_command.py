@@ -31,6 +31,7 @@ COMMANDS = {
         "rollback": "return to the previous version",
         "prune": "remove old versions",
         "serve": "start the local server",
+        "page": "show a model on a server in a browser",
         "classify": "classify images on a server",
         "embed": "write the embeddings of images",
         "attention": "draw attention maps",

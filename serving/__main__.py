@@ -32,6 +32,7 @@ COMMANDS = {
     ),
     "prune": Command(".rollout.label_commands", "prune", "remove old versions"),
     "serve": Command(".local", "main", "start the local server"),
+    "page": Command(".page.proxy", "main", "show a model on a server in a browser"),
     "classify": Command(
         ".client_commands.commands", "classify", "classify images on a server"
     ),

@@ -20,6 +20,7 @@ FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures in
 model's graph with that code are recognized over gRPC only.
 """
 
+import re
 from typing import ClassVar
 
 
@@ -117,7 +118,7 @@ def from_code(code: str, message: str) -> ServingError:
     """
     if code == "RESOURCE_EXHAUSTED" and "message larger than max" in message:
         return MessageTooLarge(message)
-    return OF_CODE.get(code, ServingError)(message)
+    return OF_CODE.get(code, ServingError)(readable(message))
 
 
 def from_http_status(status: int, message: str) -> ServingError:
@@ -130,7 +131,20 @@ def from_http_status(status: int, message: str) -> ServingError:
     """
     if status == 400 and message.startswith("Serving signature name: "):
         return FailedPrecondition(message)
-    return OF_HTTP_STATUS.get(status, ServingError)(message)
+    return OF_HTTP_STATUS.get(status, ServingError)(readable(message))
+
+
+def readable(message: str) -> str:
+    """A server's message without the nodes of the graph and a failed assertion's form.
+
+    "assertion failed: [No image.] [At index] [0]\\n\\t [[{{node Assert}}]]" becomes "No
+    image. At index 0".
+    """
+    message = re.sub(r"\s*\[\[\{\{.*?\}\}\]\]", "", message, flags=re.DOTALL)
+    message = re.sub(r"\{\{\w*node [^}]*\}\}\s*", "", message)
+    if match := re.fullmatch(r"assertion failed: \[(.*)\]", message, re.DOTALL):
+        return match[1].replace("] [", " ")
+    return message
 
 
 def too_late(where: str, timeout: float) -> DeadlineExceeded:

@@ -105,7 +105,7 @@ def server_errors(args: argparse.Namespace) -> Iterator[None]:
 
 
 def one_line(error: ServingError) -> str:
-    """An error's message without TensorFlow's lines about graph nodes."""
+    """The first line of an error's message, or the reason of a file's."""
     if isinstance(error.__cause__, OSError) and error.__cause__.filename:
         return error.__cause__.strerror or str(error.__cause__)
     return str(error).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""REST interface: TensorFlow Serving's routes under /v1/, as an ASGI application."""
+"""REST interface: TensorFlow Serving's routes under /v1/, and the page."""
 
 import asyncio
 import json
@@ -19,6 +19,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from ..page import MODELS_PATH, html, models_document
 from .inference_service import InferenceService, ModelSpec
 from .json_document import TOO_DEEP, dump, format_error, parse
 from .json_examples import examples_from_json, result_to_json
@@ -77,6 +78,11 @@ class RestApp:
         query = request.scope["query_string"].decode()
         if path == self._metrics_path:
             return self._metrics(query)
+        if path == "/" and request.method == "GET":
+            return Response(html(), media_type="text/html")
+        if path == MODELS_PATH:
+            url = str(request.base_url).rstrip("/")
+            return _json(models_document(url, self._service.models.labels()), 200)
         if not path.lower().startswith("/v1/"):
             return _not_found()
         if body is None:

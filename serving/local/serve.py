@@ -68,7 +68,8 @@ async def _serve(options: ServerOptions) -> None:
         # time to parse a large JSON body.
         gc.freeze()
         print(
-            f"serving {names}: REST {addresses.rest}/v1/models, gRPC {addresses.grpc}",
+            f"serving {names}: REST {addresses.rest}/v1/models, gRPC {addresses.grpc}\n"
+            f"page: {addresses.rest}/",
             flush=True,
         )
 

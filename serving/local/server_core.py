@@ -147,6 +147,13 @@ class ServedModels:
             asked = f"Specific({spec.name}, {served.number(spec)})"
         raise NotFound(f"Servable not found for request: {asked}")
 
+    def labels(self) -> dict[str, list[str]]:
+        """The models by name, and the labels of each."""
+        return {
+            name: sorted(config.version_labels)
+            for name, config in sorted(self._configs().items())
+        }
+
     def status(self, spec: ModelSpec) -> GetModelStatusResponse:
         """The states of a model's versions."""
         return self._model(spec.name).status(spec)

@@ -19,6 +19,7 @@ CORPUS = Path(
 ).resolve()
 # Where the local server differs, and why; the table in serving/README.md has the same.
 DIFFERENCES = {
+    "R22-root": "`/` is the page",
     "P12-duplicate-key": "a key that comes twice is refused, not dropped",
     "P38-in": "`Inf` is not read, only `Infinity`",
     "P44-deep-unused": "nesting beyond Python's recursion limit is refused",
