@@ -42,7 +42,7 @@ def _add_info(commands) -> None:
         "targets",
         nargs="+",
         metavar="VARIANT|FILE",
-        help="such as B/16, R50+B/16, R50x1; or a checkpoint of any family",
+        help="such as B/16, R50+B/16, R50x1; or a checkpoint, .keras file or run",
     )
     info.add_argument(
         "--image_size",

@@ -33,6 +33,7 @@ class ImageModel(keras.Model):
     """
 
     preprocessing: Any
+    classifier_activation: str | None
     include_preprocessing = True
     # Whether images must be normalized where there is no `preprocessing`.
     _reads_normalized = True
@@ -81,6 +82,37 @@ class ImageModel(keras.Model):
     def reads_raw_pixels(self) -> bool:
         """Whether the inputs are pixels from 0 to 255, which the model normalizes."""
         return self.preprocessing is not None and self.include_preprocessing
+
+    @property
+    def pixels(self) -> str | None:
+        """The inputs' range: `"raw"` (0 to 255), `"normalized"`, `None` if unknown."""
+        if self.reads_raw_pixels:
+            return "raw"
+        return "normalized" if self._reads_normalized else None
+
+    @property
+    def input_pixels(self) -> str:
+        """The inputs' range in words, as files, cards and `summary` state it."""
+        if self.pixels == "raw":
+            return "pixels from 0 to 255"
+        if self.pixels is None:
+            return "pixels as the backbone reads them, a range that it does not state"
+        policy = self.preprocessing
+        if policy is None or policy.maps_to_one:
+            return "pixels in [-1, 1]"
+        return f"pixels normalized by mean={policy.mean}, std={policy.std}"
+
+    def probabilities(self, outputs):
+        """Probabilities [B, classes] from the model's outputs: softmax of logits."""
+        if self.classifier_activation is None:
+            outputs = keras.ops.softmax(outputs)
+        return keras.ops.convert_to_numpy(outputs)
+
+    def summary(self, *args, print_fn=None, **kwargs):
+        """Print the layers, as `keras.Model` does, and what the model reads."""
+        super().summary(*args, print_fn=print_fn, **kwargs)
+        shape = ", ".join(map(str, self.input_shape[1:]))
+        (print_fn or print)(f" Input: images [B, {shape}], {self.input_pixels}")
 
     def get_config(self):
         """Return the constructor's arguments, serialized."""

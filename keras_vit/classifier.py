@@ -23,11 +23,15 @@ class ImageClassifier(ImageModel):
     their activation).
 
     Args:
-        backbone: A `keras.Model` from images [B, H, W, C] to features [B, D].
+        backbone: Any functional `keras.Model`, a built `Sequential` included, from
+            images [B, H, W, C] of one size to features [B, D], or to maps [B, h, w, D],
+            which are averaged over h and w.
         classes: Number of classes.
         head_bias_init: Initial bias of the classifier. Its kernel starts at zero.
         classifier_activation: Activation of the scores, or `None` for logits.
-        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`.
+        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`. Its
+            `mean=0, std=1` is for a backbone that reads 0 to 255 and normalizes them in
+            operations; one with a `Rescaling` or `Normalization` layer needs none.
         class_names: Names of the classes, which are saved with the model.
         dtype: The dtype policy that the backbone was built with; the global policy when
             absent. The classifier computes in float32 in any.
@@ -58,7 +62,12 @@ class ImageClassifier(ImageModel):
         check_images_and_classes(self)
         images = keras.Input(backbone.input_shape[1:], name="images")
         x = images if preprocessing is None else preprocessing(images)
-        super().__init__(images, classifier(backbone(x), self), name=name)
+        features = backbone(x)
+        if len(features.shape) == 4:
+            features = keras.layers.GlobalAveragePooling2D(
+                data_format="channels_last", dtype="float32", name="pooling"
+            )(features)
+        super().__init__(images, classifier(features, self), name=name)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -69,6 +78,17 @@ class ImageClassifier(ImageModel):
     def channels(self) -> int:
         """Channels C of the images."""
         return self.backbone.input_shape[-1]
+
+    @property
+    def pixels(self) -> str | None:
+        """The inputs' range: `"raw"` (0 to 255), `"normalized"`, `None` if unknown."""
+        if self.preprocessing is not None:
+            return "raw"
+        if isinstance(self.backbone, ImageModel):
+            return self.backbone.pixels
+        own = (keras.layers.Rescaling, keras.layers.Normalization)
+        layers = self.backbone._flatten_layers()
+        return "raw" if any(isinstance(layer, own) for layer in layers) else None
 
     def get_config(self):
         """The constructor's arguments, serialized."""
@@ -85,11 +105,18 @@ class ImageClassifier(ImageModel):
 
 
 def _check_backbone(backbone) -> None:
-    """Raise ValueError unless it maps images of one size to vectors."""
-    inputs = getattr(backbone, "input_shape", ())
-    outputs = getattr(backbone, "output_shape", ())
-    if len(inputs) != 4 or None in inputs[1:] or len(outputs) != 2:
+    """Raise ValueError unless it maps images of one size to vectors or maps."""
+    inputs = [x.shape for x in getattr(backbone, "inputs", None) or ()]
+    outputs = [x.shape for x in getattr(backbone, "outputs", None) or ()]
+    fits = (
+        [len(shape) for shape in inputs] == [4]
+        and None not in inputs[0][1:]
+        and [len(shape) for shape in outputs] in ([2], [4])
+    )
+    if not fits:
         raise ValueError(
-            "`backbone` must be a model from images [B, H, W, C] of one size to "
-            f"features [B, D]. Received: {backbone!r} from {inputs} to {outputs}"
+            "`backbone` must be a functional model from images [B, H, W, C] of one "
+            "size to features [B, D] or maps [B, h, w, D], such as one of "
+            "keras.applications with include_top=False and an input_shape. "
+            f"Received: {backbone!r} from {inputs} to {outputs}"
         )

@@ -94,6 +94,11 @@ class ImagePreprocessing(keras.layers.Layer):
         self.resize = resize
         self.built = True
 
+    @property
+    def maps_to_one(self) -> bool:
+        """Whether pixels from 0 to 255 become numbers in [-1, 1]."""
+        return self.mean == MEAN and self.std == STD
+
     def resize_size(self, height, width, maximum=max):
         """(H, W) that an image is resized to, before the crop.
 

@@ -1,6 +1,7 @@
 """Commands about weights files: `list`, `convert`, and `info FILE`."""
 
 import argparse
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.base import ImageModel
+from keras_vit.classifier import ImageClassifier
+from keras_vit.costs import model_costs, resnet_costs
 from keras_vit.resnet import ResNet
-from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
+from keras_vit.specs import RESNET_DEPTHS, SPECS, ViTSpec, patch_side
 from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
@@ -25,7 +28,8 @@ from keras_vit.weights.reading import refusing
 from keras_vit.weights.resampling import RESIZES
 from keras_vit.weights.saving import WRITTEN, replacing, save_checkpoint
 
-_SUFFIXES = (".npz", ".safetensors", ".h5", ".json")
+NAMED = 5  # class names that `info` prints
+_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".json")
 
 
 def is_file(target: str) -> bool:
@@ -135,27 +139,107 @@ def _read(arguments: argparse.Namespace):
         )
     if not os.path.isfile(arguments.source):
         raise ValueError(f"IN must be a file. Received: {arguments.source!r}")
-    with refusing(pathlib.Path(arguments.source)):
-        model = keras.models.load_model(arguments.source, compile=False)
+    return _load_keras(pathlib.Path(arguments.source))
+
+
+def _load_keras(path: pathlib.Path) -> ImageModel:
+    """Load the model of a `.keras` file."""
+    with refusing(path):
+        model = keras.models.load_model(path, compile=False)
     if not isinstance(model, ImageModel):
         raise ValueError(
-            "IN must hold a VisionTransformer or a ResNet of keras_vit. Received: "
-            f"{arguments.source!r} with {type(model).__name__}"
+            "the file must hold a VisionTransformer, ResNet or ImageClassifier of "
+            f"keras_vit. Received: {str(path)!r} with {type(model).__name__}"
         )
     return model
 
 
 def print_file(source: str) -> None:
-    """Print what a checkpoint is: family, model, classifier, grid."""
+    """Print what a file is: family, model, classifier, grid, pixels.
+
+    Args:
+        source: A checkpoint of any family, a `.keras` file, or the folder of a run.
+    """
+    run = pathlib.Path(source, "best.keras")
+    path = run if run.is_file() else pathlib.Path(source)
+    if path.suffix == ".keras":
+        if not path.is_file():
+            raise ValueError(f"{path}: there is no such file")
+        _print_facts(str(path), model_facts(_load_keras(path)))
+        return
     with open_checkpoint(fetch(source)) as checkpoint:
         arguments = model_arguments(checkpoint)
         facts = _facts(checkpoint, arguments)
         for key, value in (preprocessing_arguments(checkpoint) or {}).items():
             facts[key] = str(value)
-        table = Table(title=source, show_header=False)
-        for key, value in facts.items():
-            table.add_row(key, value)
-        Console().print(table)
+        _print_facts(source, facts)
+
+
+def _print_facts(title: str, facts: dict[str, str]) -> None:
+    table = Table(title=title, show_header=False)
+    for key, value in facts.items():
+        table.add_row(key, value)
+    Console().print(table)
+
+
+def model_facts(model: Any) -> dict[str, str]:
+    """What a model is, in words, by title: architecture, size, pixels, classes."""
+    height, width = model.image_size
+    facts = {
+        "family": "Keras, keras_vit",
+        "model": _model_name(model),
+        "parameters": f"{model.count_params():,}",
+        "size": _size(model),
+        "GFLOPs": _gflops(model),
+        "image": f"{height} x {width} x {model.channels} pixels",
+        "reads": model.input_pixels,
+        "output": _output(model),
+        "class names": _names(model.class_names),
+        "dtype": model.dtype_policy.name,
+    }
+    return {title: fact for title, fact in facts.items() if fact}
+
+
+def _model_name(model: Any) -> str:
+    if isinstance(model, ImageClassifier):
+        return f"ImageClassifier around {model.backbone.name}"
+    return _variant({name: getattr(model, name) for name in model._argument_names})
+
+
+def _size(model: Any) -> str:
+    sizes = ("width", "depth", "mlp_dim", "heads", "blocks", "width_factor")
+    given = {name: getattr(model, name) for name in sizes if hasattr(model, name)}
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+def _gflops(model: Any) -> str:
+    """GFLOPs for one image where the closed form holds, else ""."""
+    size = (model.image_size, model.channels, model.classes)
+    if isinstance(model, ResNet):
+        costs = resnet_costs(model.blocks, model.width_factor, *size)
+    elif isinstance(model, VisionTransformer) and model.attention == "full":
+        names = [field.name for field in dataclasses.fields(ViTSpec)]
+        spec = ViTSpec(**{name: getattr(model, name) for name in names})
+        costs = model_costs(spec, model.patch_size, *size, model.class_token)
+    else:
+        return ""
+    # The closed form knows no registers, attention pooling and other additions.
+    known = costs.parameters == model.count_params()
+    return f"{costs.flops / 1e9:.3g} for one image" if known else ""
+
+
+def _output(model: Any) -> str:
+    if not model.classes:
+        return "features, no classifier"
+    kind = model.classifier_activation or "logits"
+    return f"{kind} of {model.classes:,} classes"
+
+
+def _names(names: list[str] | None) -> str:
+    if names is None:
+        return "none"
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{len(names):,}: {', '.join(names[:NAMED])}{more}"
 
 
 def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:

@@ -183,6 +183,20 @@ def _run_launch(options: Namespace) -> None:
     sys.exit(launch(options.arguments, options.workers, options.restarts))
 
 
+def _add_completion(parser: ArgumentParser) -> None:
+    """Add what a model that `fit` did not write may lack."""
+    parser.add_argument(
+        "--class_names",
+        type=str | None,
+        help="of a model without: a text file with one per line, or a,b,c",
+    )
+    parser.add_argument(
+        "--pixels",
+        type=Literal["raw", "normalized"] | None,
+        help="what a model reads that does not state it: 0 to 255, or [-1, 1]",
+    )
+
+
 def _add_evaluate(parser: ArgumentParser) -> None:
     parser.add_argument("model", type=str, help="a run's folder or a .keras file")
     parser.add_argument(
@@ -197,12 +211,19 @@ def _add_evaluate(parser: ArgumentParser) -> None:
         help="use the test images of this source instead of the run's; of a folder "
         "without test/, all images",
     )
+    _add_completion(parser)
 
 
 def _run_evaluate(options: Namespace) -> None:
     from .evaluate import evaluate_file
 
-    evaluate_file(Path(options.model), options.split, options.source)
+    evaluate_file(
+        Path(options.model),
+        options.split,
+        options.source,
+        options.class_names,
+        options.pixels,
+    )
 
 
 def _add_predict(parser: ArgumentParser) -> None:
@@ -213,6 +234,7 @@ def _add_predict(parser: ArgumentParser) -> None:
         "--model", type=str, required=True, help="a run's folder or a .keras file"
     )
     parser.add_argument("--top", type=int, default=1, help="classes for each image")
+    _add_completion(parser)
 
 
 def _run_predict(options: Namespace) -> None:
@@ -220,7 +242,8 @@ def _run_predict(options: Namespace) -> None:
     from .predict import find_images, predict, print_predictions
 
     files = [file for pattern in options.images for file in find_images(pattern)]
-    model = run_folder.load_model(run_folder.model_file(Path(options.model)))
+    path = run_folder.model_file(Path(options.model))
+    model = run_folder.load_model(path, options.class_names, options.pixels)
     answers = predict(model, files, options.top)
     print_predictions(files, answers)
     if None in answers:

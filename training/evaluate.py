@@ -83,16 +83,17 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
     """Evaluate a model on every image of a split.
 
     Args:
-        model: A model with preprocessing and class names; it returns logits.
+        model: A model with preprocessing and class names.
         split: The images.
 
     Returns:
         The scores, in the order of the split.
     """
     batches = evaluation_batches(split, _batch_size(), model.preprocessing)
-    logits = model.predict(batches, verbose=0)[: len(split)]  # without the padding
-    probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-    return Evaluation(tuple(model.class_names), split.labels, probabilities)
+    outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
+    return Evaluation(
+        tuple(model.class_names), split.labels, model.probabilities(outputs)
+    )
 
 
 def _batch_size() -> int:
@@ -121,7 +122,13 @@ def print_evaluation(summary: dict[str, Any], title: str) -> None:
     )
 
 
-def evaluate_file(model: Path, part: str, source: str | None = None) -> None:
+def evaluate_file(
+    model: Path,
+    part: str,
+    source: str | None = None,
+    class_names: str | None = None,
+    pixels: str | None = None,
+) -> None:
     """Evaluate a model file and print the scores.
 
     Args:
@@ -129,12 +136,14 @@ def evaluate_file(model: Path, part: str, source: str | None = None) -> None:
         part: Which images of the run: train, validation or test.
         source: Use the test images of this source instead; of a folder without test/,
             all images.
+        class_names: For a model without; see `run_folder.load_model`.
+        pixels: For a model that does not state what it reads.
 
     Raises:
         TrainingError: The model or the images cannot be read, or their classes differ.
     """
     path = run_folder.model_file(model)
-    loaded = run_folder.load_model(path)
+    loaded = run_folder.load_model(path, class_names, pixels)
     if source is None:
         title, names, split = _run_images(path, part, loaded.channels)
     else:

@@ -59,7 +59,7 @@ def predict(
     """Classify image files; print errors about invalid ones on stderr.
 
     Args:
-        model: A model with preprocessing and class names; it returns logits.
+        model: A model with preprocessing and class names.
         files: Image files of any size.
         top: Number of classes for each.
 
@@ -78,8 +78,7 @@ def _predict_batch(model, files, top):
     good = [image for image in images if image is not None]
     if not good:
         return [None] * len(files)
-    logits = model.predict_on_batch(np.stack(good))
-    probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    probabilities = model.probabilities(model.predict_on_batch(np.stack(good)))
     best = keras_vit.decode_predictions(probabilities, top, model.class_names)
     answers = iter([(name, score) for _, name, score in row] for row in best)
     return [None if image is None else next(answers) for image in images]

@@ -54,7 +54,7 @@ def _publish(
 ) -> Published:
     with Console(stderr=True).status("loading the model") as status:
         return publish(
-            load(path),
+            load(path, arguments.class_names, arguments.pixels),
             arguments.to,
             options,
             version=arguments.version,
@@ -139,6 +139,16 @@ def _parser() -> argparse.ArgumentParser:
         help="images to compare the written model with the Keras model on, in addition "
         "to generated ones",
     )
+    parser.add_argument(
+        "--class_names",
+        metavar="FILE|a,b,c",
+        help="of a model without: a text file with one per line, or the names",
+    )
+    parser.add_argument(
+        "--pixels",
+        choices=("raw", "normalized"),
+        help="what a model reads that does not state it: 0 to 255, or [-1, 1]",
+    )
     _add_labels(parser.add_argument_group("where it is served"))
     _add_options(parser.add_argument_group("options of the served model"))
     return parser
@@ -199,24 +209,33 @@ def model_file(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def load(path: pathlib.Path) -> Any:
+def load(
+    path: pathlib.Path, class_names: str | None = None, pixels: str | None = None
+) -> Any:
     """Load a trained classifier.
 
     Args:
         path: A `.keras` file.
+        class_names: A text file with one name per line, or names and commas.
+        pixels: `"raw"` or `"normalized"`, for a model that does not state what it
+            reads.
 
     Returns:
         The `keras_vit.ImageModel`: a VisionTransformer, ResNet or ImageClassifier.
 
     Raises:
-        CommandError: The file is not readable, holds another kind of model, or the
-            backend is not TensorFlow.
+        CommandError: The file is not readable, holds another kind of model, the names
+            do not fit, or the backend is not TensorFlow.
     """
     # Before Keras: it checks the backend, and registers the models to be loaded.
     from keras_vit import _backend  # noqa: F401  isort: skip
     import keras
 
-    from keras_vit.base import ImageModel
+    from keras_vit.completion import (
+        check_classifier,
+        name_classes,
+        reading_raw_pixels,
+    )
 
     if keras.backend.backend() != "tensorflow":
         raise CommandError(
@@ -228,9 +247,9 @@ def load(path: pathlib.Path) -> Any:
     except Exception as error:  # Keras raises many kinds for a damaged file.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CommandError(f"{path}: not a readable .keras file: {reason}") from None
-    if not isinstance(model, ImageModel) or not model.classes:
-        raise CommandError(
-            f"{path}: must hold a model of keras_vit with classes. "
-            f"Received: {type(model).__name__} {model.name!r}"
-        )
-    return model
+    try:
+        check_classifier(model)
+        name_classes(model, class_names)
+        return model if pixels is None else reading_raw_pixels(model, pixels)
+    except ValueError as error:
+        raise CommandError(f"{path}: {error}") from None

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -132,7 +133,7 @@ def write(
         with _quiet():
             model.export(str(path), format=form.keras_name, verbose=False)
             if name == "onnx":
-                _describe_onnx(path, f"reads {inputs}")
+                _describe_onnx(path, model, inputs)
         run = form.runner(path)
     except OSError:
         raise
@@ -159,12 +160,35 @@ def write(
     }
 
 
-def _describe_onnx(path: pathlib.Path, text: str) -> None:
+def _describe_onnx(path: pathlib.Path, model: Any, text: str) -> None:
+    """Name inputs, outputs and dimensions, and state the range of the pixels."""
     import onnx  # tf2onnx needs it
 
-    model = onnx.load(path)
-    model.doc_string = model.graph.input[0].doc_string = text
-    onnx.save(model, path)
+    written = onnx.load(path)
+    graph = written.graph
+    # tf2onnx calls the output "Identity:0" and the dimension "unk__162".
+    scores = "logits" if model.classifier_activation is None else "probabilities"
+    _rename(graph, {graph.input[0].name: "images", graph.output[0].name: scores})
+    for value in (graph.input[0], graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    axes = {"images": "[batch, height, width, channels]", scores: "[batch, classes]"}
+    graph.input[0].doc_string = f"{axes['images']}, {text}"
+    graph.output[0].doc_string = axes[scores]
+    written.doc_string = f"reads {text}"
+    properties = {"pixels": text}
+    if model.class_names is not None:
+        properties["class_names"] = json.dumps(list(model.class_names))
+    onnx.helper.set_model_props(written, properties)
+    onnx.save(written, path)
+
+
+def _rename(graph: Any, names: dict[str, str]) -> None:
+    """Rename values of an ONNX graph wherever they are used."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(name, name) for name in values]
 
 
 @contextlib.contextmanager

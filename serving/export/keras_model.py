@@ -42,9 +42,7 @@ def describe(model: Any) -> manifest.Manifest:
             "channels": model.channels,
             "parameters": model.count_params(),
             "dtype_policy": model.dtype_policy.name,
-            "inputs": "pixels from 0 to 255"
-            if model.reads_raw_pixels
-            else "pixels, normalized",
+            "inputs": model.input_pixels,
             "config": _plain(model.get_config()),
         },
         "preprocessing": _plain(_preprocessing(model).get_config()),

@@ -70,8 +70,13 @@ def publish(
     if export_format != formats.SAVED_MODEL:
         formats.check(export_format, model, options)
     with _command_errors(base_path):
+        from keras_vit import ImageClassifier
+        from keras_vit.completion import reading_raw_pixels
+
         from .keras_model import describe, golden_answers
 
+        if isinstance(model, ImageClassifier):
+            model = reading_raw_pixels(model)  # its backbone may read any range
         progress("running the Keras model on the golden images")
         golden = golden_answers(model, options, check_images)
         described = {"created": _now(), "source": _source(source), **describe(model)}

@@ -68,9 +68,35 @@ def test_the_config_rebuilds_the_model(tmp_path):
         ),
         ({"backbone": backbone((None, 14))}, ["backbone", "None"]),
         ({"backbone": keras.layers.Flatten()}, ["backbone", "Flatten"]),
+        ({"backbone": keras.Sequential([])}, ["backbone", "Sequential"]),
     ],
 )
 def test_a_mistake_names_the_argument(arguments, words):
     with pytest.raises(ValueError) as error:
         classifier(**arguments)
     assert all(word in str(error.value) for word in words), error.value
+
+
+def test_maps_of_a_sequential_backbone_are_averaged(tmp_path):
+    convolution = keras.layers.Conv2D(5, 3, data_format="channels_last")
+    net = keras.Sequential([keras.Input((10, 14, 3)), convolution])
+    model = classifier(backbone=net, classifier_activation="softmax")
+    random = np.random.default_rng(0)
+    images = random.normal(size=(6, 10, 14, 3))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(images, random.integers(0, 4, 6), verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    features = net.predict(images, verbose=0).mean(axis=(1, 2))
+    logits = features @ np.asarray(model.get_layer("head").kernel)
+    logits += np.asarray(model.get_layer("head").bias)
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(loaded.predict(images, verbose=0), expected, atol=1e-5)
+
+
+def test_a_network_of_keras_applications_is_a_backbone():
+    net = keras.applications.MobileNetV3Small(
+        include_top=False, weights=None, input_shape=(32, 48, 3)
+    )
+    model = classifier(backbone=net)
+    assert (model.pixels, model.output_shape) == ("raw", (None, 4))

@@ -8,6 +8,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from without_pictures import leave_out_pictures
 
+import keras_vit
 from training.cli import main
 from training.engine.run_folder import load_model
 from training.errors import DataError, RunError, TrainingError
@@ -159,3 +160,33 @@ def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(TrainingError, match="pip install .*viz"):
         pictures.pyplot()
+
+
+@pytest.fixture(scope="module")
+def own_model(folder):
+    """The run's model, saved by the library without preprocessing and class names."""
+    run = load_model(folder / "runs/tiny/best.keras")
+    config = {**run.get_config(), "preprocessing": None, "class_names": None}
+    model = keras_vit.VisionTransformer.from_config(config)
+    model.set_weights(run.get_weights())
+    model.save(folder / "own.keras")
+    return run
+
+
+def test_a_model_of_ones_own_needs_class_names(own_model):
+    with pytest.raises(RunError, match="no names for its 10 classes.*--class_names"):
+        main(["predict", "images", "--model", "own.keras"])
+
+
+def test_a_model_of_ones_own_predicts_and_evaluates(own_model, folder, capsys):
+    names = ",".join(own_model.class_names)
+    main(["predict", "images", "--model", "runs/tiny"])
+    expected = capsys.readouterr().out
+    main(["predict", "images", "--model", "own.keras", "--class_names", names])
+    assert capsys.readouterr().out == expected
+    main(["evaluate", "runs/tiny"])
+    accuracy = capsys.readouterr().out.splitlines()[-1]
+    (folder / "names.txt").write_text("\n".join(own_model.class_names))
+    words = ["--class_names", "names.txt", "--source", "digits"]
+    main(["evaluate", "own.keras", *words])
+    assert accuracy in capsys.readouterr().out

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 from etils import epath
 
-import keras_vit
+from keras_vit.completion import complete_classifier
 
 from .. import storage
 from ..errors import RunError
@@ -121,29 +121,31 @@ def save_model(model: keras.Model, path: epath.PathLike) -> None:
         model.save(local)
 
 
-def load_model(path: Path) -> keras.Model:
-    """Load a `.keras` file of a run.
+def load_model(
+    path: Path, class_names: str | None = None, pixels: str | None = None
+) -> keras.Model:
+    """Load a classifier from a `.keras` file, of a run or of one's own making.
+
+    Args:
+        path: The file.
+        class_names: A text file with one name per line, or names and commas, for a
+            model without class names.
+        pixels: `"raw"` or `"normalized"`, for a model that does not state what it
+            reads.
 
     Returns:
-        A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier`.
+        A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier` with class names
+        that reads pixels from 0 to 255.
 
     Raises:
-        RunError: There is no such file, or its model is not one of these with
-            preprocessing and class names.
+        RunError: There is no such file, its model is not one of these, or something is
+            missing; the message says which argument supplies it.
     """
     model = read_model(path)
-    kinds = (keras_vit.VisionTransformer, keras_vit.ResNet, keras_vit.ImageClassifier)
-    complete = (
-        isinstance(model, kinds)
-        and model.reads_raw_pixels
-        and model.class_names is not None
-    )
-    if not complete:
-        raise RunError(
-            f"{path}: is not a model with preprocessing and class names, as "
-            "`keras-vit fit` saves it"
-        )
-    return model
+    try:
+        return complete_classifier(model, class_names, pixels)
+    except ValueError as error:
+        raise RunError(f"{path}: {error}") from None
 
 
 def read_model(path: Path) -> keras.Model:

@@ -160,6 +160,7 @@ def classifier():
         backbone=keras.Model(images, features),
         classes=3,
         classifier_activation="softmax",
+        preprocessing=keras_vit.ImagePreprocessing((16, 12)),
     )
 
 
@@ -401,3 +402,24 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified
     with pytest.raises(CommandError, match="cannot be written: .*the disk says no"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
+
+
+def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path):
+    path = tmp_path / "own.keras"
+    tiny_vit().save(path)
+    model = export_command.load(path, ",".join(NAMES))
+    assert signatures.class_labels(model) == NAMES
+    with pytest.raises(CommandError, match="must have 7 names"):
+        export_command.load(path, "ant,bee")
+
+
+def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path):
+    images = keras.Input((16, 12, 3))
+    backbone = keras.Model(images, keras.layers.Flatten()(images))
+    model = keras_vit.ImageClassifier(backbone=backbone, classes=3)
+    with pytest.raises(CommandError, match="--pixels raw"):
+        publish.publish(model, tmp_path / "m", OPTIONS)
+    assert not (tmp_path / "m").exists()
+    model.save(tmp_path / "model.keras")
+    raw = export_command.load(tmp_path / "model.keras", pixels="raw")
+    assert raw.preprocessing.std == 1.0

@@ -54,7 +54,28 @@ def test_onnx_is_published_and_answers_as_keras(model, tmp_path):
     batch = written.graph.input[0].type.tensor_type.shape.dim[0]
     assert not batch.HasField("dim_value"), "any batch"
     assert written.doc_string == "reads pixels from 0 to 255"
-    assert written.graph.input[0].doc_string == "reads pixels from 0 to 255"
+    assert "pixels from 0 to 255" in written.graph.input[0].doc_string
+
+
+@pytest.mark.parametrize("activation", [None, "softmax"])
+def test_onnx_names_its_inputs_outputs_and_dimensions(tiny_vit, tmp_path, activation):
+    needs("tf2onnx", "onnxruntime")
+    import onnxruntime
+
+    names = [*"abcdefg"]
+    model = tiny_vit(classifier_activation=activation, class_names=names)
+    published = publish.publish(model, tmp_path / "m", export_format="onnx")
+    session = onnxruntime.InferenceSession(published.path / "model.onnx")
+    [images], [scores] = session.get_inputs(), session.get_outputs()
+    assert (images.name, images.shape) == ("images", ["batch", 22, 14, 3])
+    assert scores.name == ("probabilities" if activation else "logits")
+    assert scores.shape == ["batch", 7]
+    properties = session.get_modelmeta().custom_metadata_map
+    assert properties["pixels"] == "pixels in [-1, 1]"
+    assert json.loads(properties["class_names"]) == names
+    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 22, 14, 3)).astype("float32")
+    [answer] = session.run([scores.name], {"images": pixels})
+    np.testing.assert_allclose(answer, model(pixels).numpy(), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -63,7 +84,7 @@ def test_the_command_says_that_pixels_must_be_normalized(tiny_vit, tmp_path, cap
     tiny_vit().save(tmp_path / "m.keras")
     words = [str(tmp_path / "m.keras"), "--to", str(tmp_path / "m")]
     assert main(["export", *words, "--format", "litert"]) == 0
-    assert "\nmodel.tflite reads pixels, normalized\n" in capsys.readouterr().out
+    assert "\nmodel.tflite reads pixels in [-1, 1]\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", list(formats.FORMATS))

@@ -1,0 +1,154 @@
+"""Class names and preprocessing for models that were saved without them."""
+
+import os
+import pathlib
+from typing import Any
+
+import keras
+
+from keras_vit.base import ImageModel
+from keras_vit.checks import check_choice
+from keras_vit.preprocessing import ImagePreprocessing, imagenet_labels
+
+PIXELS = ("raw", "normalized")
+
+
+def read_class_names(text: str) -> list[str]:
+    """Read class names from a file or from the text itself.
+
+    Args:
+        text: The path of a text file with one name per line, or names and commas.
+
+    Raises:
+        ValueError: It is neither, or the file cannot be read.
+    """
+    if not os.path.isfile(text):
+        names = [name.strip() for name in text.split(",")]
+        if len(names) < 2 or not all(names):
+            raise ValueError(
+                "`class_names` must be a text file with one name per line, or names "
+                f"like ant,bee,cat. Received: {text!r}"
+            )
+        return names
+    try:
+        lines = pathlib.Path(text).read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"`class_names` must be a text file in UTF-8. Received: {text!r}: {error}"
+        ) from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def check_classifier(model: Any) -> None:
+    """Raise ValueError unless it is a model of keras_vit with classes."""
+    if not isinstance(model, ImageModel):
+        raise ValueError(
+            f"the file holds a {type(model).__name__} of Keras, not a model of "
+            "keras_vit; put its layers up to the features into "
+            "keras_vit.ImageClassifier(backbone=..., classes=..., class_names=...), "
+            "train and save that"
+        )
+    if not model.classes:
+        raise ValueError("the model must have a classifier. Received: classes=None")
+
+
+def name_classes(model: Any, class_names: str | None) -> None:
+    """Set a classifier's class names.
+
+    Args:
+        model: An `ImageModel` with classes.
+        class_names: For `read_class_names`; `None` keeps those of the model.
+
+    Raises:
+        ValueError: Their number is not that of the classes.
+    """
+    if class_names is None:
+        return
+    names = read_class_names(class_names)
+    if len(names) != model.classes:
+        raise ValueError(
+            f"`class_names` must have {model.classes} names, one for each class. "
+            f"Received: {len(names)} names"
+        )
+    model.class_names = names
+
+
+def reading_raw_pixels(model: Any, pixels: str | None = None) -> Any:
+    """The same classifier for pixels from 0 to 255, with preprocessing of its own.
+
+    Args:
+        model: An `ImageModel` with classes.
+        pixels: What the model reads where it has no preprocessing: `"raw"`, or
+            `"normalized"` by `keras_vit.preprocess_input`; as the model states when
+            absent.
+
+    Returns:
+        The model itself if it has preprocessing, or one with the same weights.
+
+    Raises:
+        ValueError: The range is unknown, or contradicts the model's preprocessing.
+    """
+    if pixels is not None:
+        check_choice("pixels", pixels, PIXELS)
+    if model.reads_raw_pixels:
+        if pixels == "normalized":
+            raise ValueError(
+                "`pixels` must be 'raw', as the model has preprocessing and normalizes "
+                "by itself. Received: pixels='normalized'"
+            )
+        return model
+    pixels = pixels or model.pixels
+    if pixels is None:
+        raise ValueError(
+            "the model does not state which pixels its backbone reads; say --pixels "
+            "raw (0 to 255) or --pixels normalized ([-1, 1]), or build the "
+            "ImageClassifier with "
+            "preprocessing=keras_vit.ImagePreprocessing(image_size), with mean=0, "
+            "std=1 if the backbone reads 0 to 255"
+        )
+    policy = keras.saving.serialize_keras_object(_policy(model, pixels))
+    config = {**model.get_config(), "preprocessing": policy}
+    if "include_preprocessing" in config:
+        config["include_preprocessing"] = True
+    twin = type(model).from_config(config)
+    twin.set_weights(model.get_weights())
+    return twin
+
+
+def _policy(model: Any, pixels: str) -> ImagePreprocessing:
+    """The preprocessing from pixels from 0 to 255 to those that the model reads."""
+    if pixels == "raw":
+        return ImagePreprocessing(model.image_size, mean=0.0, std=1.0)
+    backbone = getattr(model, "backbone", None)
+    own = model.preprocessing or getattr(backbone, "preprocessing", None)
+    return own or ImagePreprocessing(model.image_size)
+
+
+def complete_classifier(
+    model: Any, class_names: str | None = None, pixels: str | None = None
+) -> Any:
+    """A classifier with preprocessing and class names, whatever it was saved with.
+
+    Args:
+        model: Any model that was loaded.
+        class_names: For `read_class_names`. Without, the model's own, or ImageNet's for
+            1,000 classes.
+        pixels: As for `reading_raw_pixels`.
+
+    Returns:
+        An `ImageModel` that reads pixels from 0 to 255.
+
+    Raises:
+        ValueError: What is missing, and the flag or argument that supplies it.
+    """
+    check_classifier(model)
+    name_classes(model, class_names)
+    if model.class_names is None and model.classes == len(imagenet_labels()):
+        model.class_names = [name for _, name in imagenet_labels()]
+    if model.class_names is None:
+        raise ValueError(
+            f"the model has no names for its {model.classes} classes; give them by "
+            "--class_names FILE (one per line) or --class_names a,b,c, or build the "
+            "model with class_names=[...]"
+        )
+    return reading_raw_pixels(model, pixels)

@@ -1,0 +1,69 @@
+"""`keras-vit info` of `.keras` files and of runs."""
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit.__main__ import main
+from keras_vit.costs import variant_costs
+
+
+def info(capsys, monkeypatch, *targets):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["info", *map(str, targets)]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_file_is_described(tmp_path, capsys, monkeypatch):
+    model = keras_vit.VisionTransformer.from_variant(
+        "Ti/16", image_size=(32, 48), classes=7, class_names=[*"abcdefg"]
+    )
+    model.save(tmp_path / "m.keras")
+    printed = info(capsys, monkeypatch, tmp_path / "m.keras")
+    costs = variant_costs("Ti/16", (32, 48), 3, 7)
+    for words in (
+        "ViT Ti/16",
+        f"{costs.parameters:,}",
+        f"{costs.flops / 1e9:.3g} for one image",
+        "32 x 48 x 3 pixels",
+        "pixels in [-1, 1]",
+        "logits of 7 classes",
+        "7: a, b, c, d, e, ...",
+    ):
+        assert words in printed, words
+
+
+def test_a_run_is_its_best_model(tiny_vit, tmp_path, capsys, monkeypatch):
+    policy = keras_vit.ImagePreprocessing((22, 14))
+    model = tiny_vit(preprocessing=policy, register_tokens=2)
+    model.save(tmp_path / "best.keras")
+    printed = info(capsys, monkeypatch, tmp_path)
+    assert "pixels from 0 to 255" in printed
+    assert "none" in printed
+    assert "GFLOPs" not in printed, "registers are not in the closed form"
+
+
+@pytest.mark.parametrize("kind", ["resnet", "classifier"])
+def test_every_kind_of_model_is_described(kind, tmp_path, capsys, monkeypatch):
+    if kind == "resnet":
+        model = keras_vit.ResNet(blocks=(1, 2), image_size=(33, 26), classes=7)
+    else:
+        images = keras.Input((8, 6, 3))
+        net = keras.Model(images, keras.layers.Flatten()(images), name="net")
+        model = keras_vit.ImageClassifier(backbone=net, classes=7)
+    model.save(tmp_path / "m.keras")
+    printed = info(capsys, monkeypatch, tmp_path / "m.keras")
+    words = {"resnet": "width_factor=1", "classifier": "ImageClassifier around net"}
+    assert words[kind] in printed
+    assert f"{model.count_params():,}" in printed
+
+
+def test_other_models_and_missing_files_are_one_line(tmp_path, capsys):
+    path = tmp_path / "m.keras"
+    assert main(["info", str(path)]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    assert main(["info", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "with Sequential" in error
