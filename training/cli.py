@@ -250,6 +250,29 @@ def _run_predict(options: Namespace) -> None:
         sys.exit(1)
 
 
+def _add_push(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=str, help="the folder of a finished run")
+    parser.add_argument("target", type=str, help="hf://owner/name")
+    parser.add_argument(
+        "--private", action="store_true", help="create a private repository"
+    )
+    parser.add_argument(
+        "--license",
+        type=str | None,
+        help="of the weights, by the Hub's identifier, such as apache-2.0",
+    )
+    parser.add_argument(
+        "--dry_run", type=str | None, help="write this folder instead of uploading"
+    )
+
+
+def _run_push(options: Namespace) -> None:
+    from .push import push
+
+    folder = None if options.dry_run is None else Path(options.dry_run)
+    push(Path(options.run), options.target, options.private, options.license, folder)
+
+
 def _add_recipes(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name", type=str, nargs="?", help="print this recipe with all its values"
@@ -376,6 +399,14 @@ COMMANDS = {
         "evaluate a model on labeled images", _add_evaluate, _run_evaluate
     ),
     "predict": Command("classify image files", _add_predict, _run_predict),
+    "push": Command(
+        "share a finished run on Hugging Face",
+        _add_push,
+        _run_push,
+        description="Upload the model of a finished run to Hugging Face, with a model "
+        "card, pictures and, where it can compute the model, timm's or transformers' "
+        "files",
+    ),
     "recipes": Command(
         "list the recipes, or print one", _add_recipes, _run_recipes, needs_keras=False
     ),

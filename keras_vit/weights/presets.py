@@ -150,6 +150,7 @@ HUB_FILES = (
     "model.weights.h5",
     "task.weights.h5",
 )
+OURS = "model.keras"
 TIMEOUT = 30  # seconds without a byte
 BLOCK = 2**20
 
@@ -279,6 +280,11 @@ def _fetch_from_hub(source: str) -> pathlib.Path:
             f"Received: weights={source!r}"
         )
     repository, revision, file = match.groups()
+    if not file:
+        # What `keras-vit push` writes: with class names and preprocessing.
+        ours = pathlib.Path(_snapshot(source, repository, revision, [OURS]), OURS)
+        if ours.is_file():
+            return ours
     wanted = [file, "*.json"] if file else list(HUB_FILES)
     path = pathlib.Path(_snapshot(source, repository, revision, wanted), file or "")
     weights = [path] if file else [*path.glob("*.safetensors"), *path.glob("*.h5")]

@@ -250,11 +250,19 @@ def hub(monkeypatch, tmp_path):
 
 def test_a_repository_of_the_hub_is_a_folder(hub, tmp_path):
     assert fetch("hf://google/vit-base") == tmp_path
-    ((repository, options),) = hub.calls
+    (_, (repository, options)) = hub.calls
     assert (repository, options["revision"]) == ("google/vit-base", None)
     wanted = options["allow_patterns"]
     assert {"*.json", "model.safetensors", "model.weights.h5"} <= set(wanted)
     assert not any("bin" in pattern for pattern in wanted)
+
+
+def test_a_model_of_keras_in_a_repository_comes_first(hub, tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"model")
+    assert fetch("hf://me/mine@v2") == tmp_path / "model.keras"
+    ((repository, options),) = hub.calls
+    assert (repository, options["revision"]) == ("me/mine", "v2")
+    assert options["allow_patterns"] == ["model.keras"], "no second copy"
 
 
 def test_a_revision_and_a_file_of_the_hub_can_be_asked_for(hub, tmp_path):
