@@ -285,10 +285,10 @@ def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
     path = tmp_path / "model.keras"
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
     assert run(path, "--to", tmp_path / "m") == 1
-    assert "holds a Sequential of Keras, not a model of keras_vit" in capsys.readouterr().err
+    assert "holds a Sequential of Keras" in capsys.readouterr().err
     tiny_vit(classes=None).save(path)
     assert run(path, "--to", tmp_path / "m") == 1
-    assert "must hold a model of keras_vit with classes" in capsys.readouterr().err
+    assert "must have a classifier" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
