@@ -35,6 +35,7 @@ from .evaluate import evaluate, print_evaluation
 from .model import build_model, compile_trainer, compiles
 from .recipe import Recipe, require
 from .reporting import pictures
+from .reporting.chance_warning import ChanceWarning
 from .reporting.progress_line import EpochLines
 from .reporting.report import write_markdown
 from .reporting.tensorboard import RunBoard
@@ -92,7 +93,9 @@ def fit(
     length = run_length(recipe, steps_per_pass)
     with strategy.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
-        trainer = compile_trainer(model, recipe, length.steps, steps_per_pass)
+        trainer = compile_trainer(
+            model, recipe, length.steps, steps_per_pass, splits.train.labels
+        )
     if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
     folder = epath.Path(folder)
@@ -182,7 +185,11 @@ def _train(
     trainer, progress = recorder.trainer, recorder.trainer.progress
     first_step = progress.first_step
     stop_on_divergence = StopOnDivergence(recorder.checkpoints, progress)
-    lines = [EpochLines()] * is_chief(trainer.distribute_strategy)
+    lines: list[keras.callbacks.Callback] = []
+    if is_chief(trainer.distribute_strategy):
+        lines.append(EpochLines())
+        if splits.validation is not None:
+            lines.append(ChanceWarning(splits.validation.labels))
     with Preemption(progress):
         trainer.fit(
             training_data(trainer, recipe, splits.train, first_step, length.steps),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import keras_vit
@@ -227,7 +228,11 @@ def _own_model(config: ModelConfig, model_class: Any) -> Any:
 
 
 def compile_trainer(
-    model: keras.Model, recipe: Recipe, total_steps: int, steps_per_epoch: float
+    model: keras.Model,
+    recipe: Recipe,
+    total_steps: int,
+    steps_per_epoch: float,
+    labels: np.ndarray | None = None,
 ) -> Trainer:
     """A trainer around the plain model, which alone is saved.
 
@@ -236,21 +241,35 @@ def compile_trainer(
         recipe: Optimizer, schedule, loss and the way a step is computed.
         total_steps: Steps of the whole run.
         steps_per_epoch: Steps of a pass over the images.
+        labels: Classes of the training images; `logit_adjustment` needs them.
     """
+    adjustment: Any = 0.0
+    if recipe.logit_adjustment and labels is not None:
+        adjustment = recipe.logit_adjustment * log_shares(labels, model.classes)
     trainer = _trainer_class()(
         model,
         recipe.loss,
         recipe.label_smoothing,
         recipe.accumulation,
         recipe.optimizer.clip_norm,
+        adjustment,
     )
     learning_rate = make_schedule(recipe, total_steps, steps_per_epoch)
     trainer.compile(
-        make_optimizer(recipe.optimizer, learning_rate, model),
+        make_optimizer(recipe.optimizer, learning_rate, model, total_steps),
         steps_per_execution=recipe.steps_per_execution,
         jit_compile=compiles(recipe) and recipe.strategy != "tpu",
     )
     return trainer
+
+
+def log_shares(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Logarithm of each class's share of the images, float32 [classes].
+
+    A class without images counts as one with a single image.
+    """
+    counts = np.maximum(np.bincount(labels, minlength=classes), 1)
+    return np.log(counts / counts.sum()).astype("float32")
 
 
 def _trainer_class() -> type[Trainer]:

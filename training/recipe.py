@@ -192,7 +192,8 @@ class DataConfig:
         validation: Share of the training images to use for validation, 0 for none; or
             a slice.
         test: Share of all images to use for the test, where the source has no test set
-            of its own; or a slice.
+            of its own; or a slice. Of test or validation, in a source that has no such
+            part, 0.2 of the images are used.
         split_seed: Seed of these splits, independent of `seed`.
         on_bad_image: What to do with unreadable files: error or skip.
         download: Whether tfds: may download the data set.
@@ -304,6 +305,8 @@ class OptimizerConfig:
         layer_decay: Factor of the learning rate from each block to the one below it;
             the head has the factor 1, the embeddings the smallest.
         head_multiplier: Factor of the classifier's learning rate.
+        head_first: Share of the run, at its start, in which the classifier alone is
+            trained.
         frozen: Regular expressions; weights whose path matches one are not trained.
         ema: Decay of the exponential moving average of the weights, which evaluation
             and export use (Polyak averaging; the paper's is 0.9999), or null.
@@ -318,6 +321,7 @@ class OptimizerConfig:
     clip_norm: float | None = None
     layer_decay: float = 1.0
     head_multiplier: float = 1.0
+    head_first: float = 0.0
     frozen: tuple[str, ...] = ()
     ema: float | None = None
 
@@ -325,7 +329,7 @@ class OptimizerConfig:
         for name in ("learning_rate", "clip_norm"):
             value = getattr(self, name)
             require(value is None or value > 0, f"optimizer.{name}", "positive", value)
-        for name in ("beta_1", "beta_2", "momentum", "ema"):
+        for name in ("beta_1", "beta_2", "momentum", "ema", "head_first"):
             value = getattr(self, name)
             require(
                 value is None or 0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value
@@ -369,6 +373,7 @@ class ScheduleConfig:
         warmup_epochs: Epochs of linear warm-up, not necessarily whole ones. A run that
             would end within the warm-up has one of a tenth of its steps.
         warmup_steps: Steps of linear warm-up; takes precedence over `warmup_epochs`.
+        warmup_share: Share of the run that is warm-up, where the other two are not set.
         start_learning_rate: Learning rate at the start of the warm-up.
         end_learning_rate: Learning rate at the end of cosine and linear.
         timescale: For rsqrt: the number of steps after which it starts to fall.
@@ -378,6 +383,7 @@ class ScheduleConfig:
     name: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
     warmup_epochs: float = 0.0
     warmup_steps: int | None = None
+    warmup_share: float = 0.0
     start_learning_rate: float = 0.0
     end_learning_rate: float = 0.0
     timescale: int = 10_000
@@ -395,6 +401,8 @@ class ScheduleConfig:
             require(
                 value is None or value >= 0, f"schedule.{name}", "at least 0", value
             )
+        value = self.warmup_share
+        require(0 <= value < 1, "schedule.warmup_share", "in [0, 1)", value)
         value = self.timescale
         require(value >= 1, "schedule.timescale", "at least 1", value)
 
@@ -419,11 +427,18 @@ class Recipe:
         steps_per_execution: Steps between two returns to Python.
         epochs: Passes over the training images.
         steps: Steps of the whole training; takes precedence over `epochs`.
+        min_steps: Least number of steps, where `epochs` passes over few images are
+            fewer.
+        max_steps: Largest number of steps, where `epochs` passes over many images are
+            more.
         batch_size: Images in a step, over all replicas.
         accumulation: Micro-batches into which each replica divides its images of a
             step, to save memory (gradient accumulation).
         loss: softmax, or sigmoid (summed over the classes).
         label_smoothing: Share of the target that is spread over all classes.
+        logit_adjustment: Factor of the logarithm of each class's share of the training
+            images, which the loss adds to its logit; 1 makes rare classes count as much
+            as frequent ones (arXiv:2007.07314).
         model: The model.
         data: The data set and its splits.
         augmentation: Augmentation of the training images.
@@ -443,10 +458,13 @@ class Recipe:
     steps_per_execution: int = 1
     epochs: int = 10
     steps: int | None = None
+    min_steps: int | None = None
+    max_steps: int | None = None
     batch_size: int = 64
     accumulation: int = 1
     loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
+    logit_adjustment: float = 0.0
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
@@ -457,12 +475,20 @@ class Recipe:
         plain = self.name not in ("", ".", "..") and Path(self.name).name == self.name
         require(plain, "name", "a name for a folder, without slashes", self.name)
         require(0 <= self.seed < 2**31, "seed", "in [0, 2**31)", self.seed)
-        counts = ("epochs", "steps", "batch_size", "accumulation")
-        for name in (*counts, "steps_per_execution"):
+        counts = ("epochs", "steps", "min_steps", "max_steps", "batch_size")
+        for name in (*counts, "accumulation", "steps_per_execution"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, "at least 1", value)
         value = self.label_smoothing
         require(0 <= value < 1, "label_smoothing", "in [0, 1)", value)
+        value = self.logit_adjustment
+        require(value >= 0, "logit_adjustment", "at least 0", value)
+        require(
+            (self.min_steps or 1) <= (self.max_steps or self.min_steps or 1),
+            "max_steps",
+            f"at least min_steps ({self.min_steps})",
+            self.max_steps,
+        )
         value = self.published_accuracy
         wanted = "in [0, 1] or null"
         require(value is None or 0 <= value <= 1, "published_accuracy", wanted, value)

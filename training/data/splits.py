@@ -60,6 +60,10 @@ def images_fingerprint(splits: Splits) -> str:
     return digest.hexdigest()[:16]
 
 
+# Parts whose absence is no mistake of a recipe made for another source.
+NAMED_PARTS = ("validation", "test")
+
+
 class Slice(NamedTuple):
     """Images of one part of a source: the part's name, and their indices, int64 [n]."""
 
@@ -78,6 +82,7 @@ def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Spl
         DataError: A slice is malformed, empty or overlaps another one; or a class has
             too few images to be divided.
     """
+    config = _with_parts_of(source, config)
     slices = {"train": parse(source, config, "train")}
     for role in ("validation", "test"):
         if isinstance(getattr(config, role), str):
@@ -94,6 +99,21 @@ def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Spl
     if validation is None and config.validation:
         train, validation = _share(train, config, "validation")
     return train, validation, test
+
+
+def _with_parts_of(source: Source, config: DataConfig) -> DataConfig:
+    """Shares for the validation and test parts that a source does not have.
+
+    A recipe for ImageNet, whose test images are called validation, then takes another
+    source.
+    """
+    shares = {
+        role: getattr(DataConfig, role)
+        for role in ("validation", "test")
+        if getattr(config, role) in NAMED_PARTS
+        and getattr(config, role) not in source.parts
+    }
+    return dataclasses.replace(config, **shares)
 
 
 def parse(source: Source, config: DataConfig, role: str) -> list[Slice]:

@@ -7,7 +7,9 @@ import keras
 from keras import ops
 
 
-def make_loss(name: str, label_smoothing: float = 0.0) -> Callable[[Any, Any], Any]:
+def make_loss(
+    name: str, label_smoothing: float = 0.0, adjustment: Any = 0.0
+) -> Callable[[Any, Any], Any]:
     """Make the loss function of single examples, without averaging.
 
     Args:
@@ -16,6 +18,8 @@ def make_loss(name: str, label_smoothing: float = 0.0) -> Callable[[Any, Any], A
             pre-trained with the latter (google-research/vision_transformer, issue 34).
         label_smoothing: Share s of the target spread evenly over all K classes: labels
             become (1 - s) * label + s / K.
+        adjustment: Added to the logits [K], such as a multiple of the classes' log
+            frequencies (equation 10 of arXiv:2007.07314).
 
     Returns:
         A function of labels (integer [B], or [B, K] with rows that sum to 1) and logits
@@ -23,7 +27,7 @@ def make_loss(name: str, label_smoothing: float = 0.0) -> Callable[[Any, Any], A
     """
 
     def loss(labels, logits):
-        logits = ops.cast(logits, "float32")
+        logits = ops.cast(logits, "float32") + adjustment
         classes = logits.shape[-1]
         targets = ops.cast(dense_labels(labels, classes), "float32")
         targets = (1 - label_smoothing) * targets + label_smoothing / classes

@@ -15,6 +15,8 @@ from ..recipe import OptimizerConfig
 class _WeightRules(keras.optimizers.Optimizer):
     """Mixin with learning-rate factor, weight decay and moving average by weight.
 
+    A weight that waits has the learning rate 0 for so many steps.
+
     All of it happens in `update_step`, which Keras calls for one weight at a time, on
     every device and every backend. The decay is multiplied by the learning rate
     (section 3.3 of arXiv:2106.10270).
@@ -26,10 +28,12 @@ class _WeightRules(keras.optimizers.Optimizer):
         factors: Sequence[float],
         decays: Sequence[float],
         ema: float | None,
+        waits: Sequence[int],
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
         self.factors = list(factors)
+        self.waits = list(waits)
         self.decays = list(decays)
         self.ema = ema
         self.averages: list[keras.Variable] = []
@@ -48,6 +52,8 @@ class _WeightRules(keras.optimizers.Optimizer):
         """Decay, update and average one weight."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self.factors[index]
+        if self.waits[index]:
+            rate *= ops.cast(self.iterations >= self.waits[index], variable.dtype)
         if self.decays[index]:
             self.assign_sub(variable, variable * (rate * self.decays[index]))
         super().update_step(gradient, variable, rate)
@@ -90,7 +96,7 @@ class RuledSGD(_WeightRules, keras.optimizers.SGD):
 
 
 def make_optimizer(
-    config: OptimizerConfig, learning_rate, model: keras.Model
+    config: OptimizerConfig, learning_rate, model: keras.Model, total_steps: int = 0
 ) -> keras.optimizers.Optimizer:
     """Make the optimizer of a recipe, built for the model's trainable weights.
 
@@ -99,6 +105,7 @@ def make_optimizer(
         learning_rate: Number or schedule.
         model: The model to train. Weights that match a pattern of `config.frozen` are
             marked as not trainable.
+        total_steps: Steps of the run, of which `config.head_first` is a share.
 
     Returns:
         The optimizer; `averages` are the moving averages of the trainable weights, in
@@ -116,6 +123,10 @@ def make_optimizer(
         ),
         "decays": [config.weight_decay * _is_kernel(w) for w in weights],
         "ema": config.ema,
+        "waits": [
+            0 if is_head(w.path) else round(config.head_first * total_steps)
+            for w in weights
+        ],
     }
     if config.name == "sgd":
         optimizer = RuledSGD(learning_rate, momentum=config.momentum, **rules)
@@ -130,6 +141,11 @@ def make_optimizer(
 # The default of Flax's Adam (the ViT paper), optax (big_vision) and PyTorch (timm with
 # DeiT and MAE, transformers); no recipe's code has another one. Keras has 1e-7.
 EPSILON = 1e-8
+
+
+def is_head(path: str) -> bool:
+    """Whether a weight is the classifier's."""
+    return path.startswith("head/")
 
 
 def _is_kernel(weight) -> bool:
@@ -182,7 +198,7 @@ def learning_rate_factors(
     last = depth + 1
 
     def factor(path: str) -> float:
-        head = config.head_multiplier if path.startswith("head/") else 1.0
+        head = config.head_multiplier if is_head(path) else 1.0
         return head * config.layer_decay ** (last - _layer(path, last))
 
     return [factor(path) for path in paths]

@@ -112,7 +112,7 @@ def make_schedule(
 
 
 def requested_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
-    """Steps of warm-up that the recipe asks for."""
+    """Steps of warm-up that the recipe asks for, apart from a share of the run."""
     config = recipe.schedule
     if config.warmup_steps is not None:
         return config.warmup_steps
@@ -122,6 +122,7 @@ def requested_warmup(recipe: Recipe, steps_per_epoch: float) -> int:
 def warmup_steps(recipe: Recipe, total_steps: int, steps_per_epoch: float) -> int:
     """Steps of warm-up; a tenth of a run that would end within the requested ones."""
     requested = requested_warmup(recipe, steps_per_epoch)
+    requested = requested or round(recipe.schedule.warmup_share * total_steps)
     return requested if requested < total_steps else total_steps // 10
 
 

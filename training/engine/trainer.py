@@ -37,6 +37,7 @@ class Trainer(keras.Model):
         label_smoothing: See `losses`.
         accumulation: Micro-batches into which each replica divides its images.
         clip_norm: Largest global norm of the global batch's gradient, or None.
+        adjustment: Added to the logits in the loss, [classes]; see `losses`.
 
     Attributes:
         progress: The `Progress` of the run.
@@ -52,10 +53,11 @@ class Trainer(keras.Model):
         label_smoothing: float = 0.0,
         accumulation: int = 1,
         clip_norm: float | None = None,
+        adjustment: Any = 0.0,
     ):
         super().__init__()
         self.model = model
-        self.loss_of = make_loss(loss, label_smoothing)
+        self.loss_of = make_loss(loss, label_smoothing, adjustment)
         self.accumulation = accumulation
         self.clip_norm = clip_norm
         self.loss_metric = keras.metrics.Mean("loss")

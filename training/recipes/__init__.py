@@ -2,8 +2,9 @@
 
 A file `recipes/NAME.yaml` is the recipe NAME. Where it has `variants`, it is a family
 of recipes instead: each variant is a recipe NAME-VARIANT, which has the file's values
-except for those in the variant's row. A reader of one recipe reads one page, and the
-rows are below each other as in the table of the paper.
+except for those in the variant's row; NAME alone is its `default`, if it has one. A
+reader of one recipe reads one page, and the rows are below each other as in the table
+of the paper.
 """
 
 import difflib
@@ -30,6 +31,7 @@ def recipes_of_file(path: Path) -> dict[str, dict[str, Any]]:
     variants = tree.pop("variants", None)
     if variants is None:
         return {path.stem: tree}
+    tree.pop("default", None)
     return {
         f"{path.stem}-{variant}": _merged(tree, {"name": f"{path.stem}-{variant}"}, row)
         for variant, row in variants.items()
@@ -50,6 +52,8 @@ def recipe_yaml(name: str) -> str:
     for path in recipe_files():
         if name.startswith(path.stem):
             recipes = recipes_of_file(path)
+            if name == path.stem and name not in recipes:
+                name = _default(path) or name
             if name in recipes:
                 return yaml.safe_dump(recipes[name], sort_keys=False)
     raise RecipeError(
@@ -77,6 +81,12 @@ def print_recipes() -> None:
             line = textwrap.fill(" ".join(endings), 84, break_on_hyphens=False)
             print(textwrap.indent(line, "    "))
     print("A family's recipes are its name with one of the endings: study-ViTB16")
+
+
+def _default(path: Path) -> str | None:
+    """The recipe that a family's name alone stands for."""
+    default = yaml.safe_load(path.read_text("utf-8")).get("default")
+    return default and f"{path.stem}-{default}"
 
 
 def _similar(name: str) -> list[str]:

@@ -1,5 +1,7 @@
 """Splits: slices in TensorFlow Datasets' grammar, shares, and their errors."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -150,3 +152,20 @@ def test_a_share_and_a_slice_can_be_combined():
     ]
     names = {*splits.train.names, *splits.validation.names, *splits.test.names}
     assert len(names) == 1797
+
+
+def test_parts_that_another_source_lacks_become_shares(source):
+    """A recipe for ImageNet, which tests on its validation images, takes a folder."""
+    labels = np.arange(100) % 3
+    images = dataclasses.replace(source.parts["train"], labels=labels)
+    only_train = Source(source.class_names, {"train": images}, None)
+    train, validation, test = divide(
+        only_train, config(test="validation", validation="validation")
+    )
+    assert (len(train), len(validation), len(test)) == (72, 8, 20)
+    assert not set(ids(train)) & set(ids(test))
+
+
+def test_other_names_that_a_source_lacks_are_refused(source):
+    with pytest.raises(DataError, match=r"`data\.test` must be a slice of train"):
+        divide(source, config(test="tset"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from training.engine.optimizer import learning_rate_factors, make_optimizer
+from training.engine.optimizer import is_head, learning_rate_factors, make_optimizer
 from training.engine.schedule import (
     ReciprocalSquareRoot,
     Warmup,
@@ -277,3 +277,22 @@ def test_a_constant_rate_needs_no_schedule():
 def test_a_schedule_round_trips_through_its_config(schedule):
     again = type(schedule).from_config(schedule.get_config())
     assert [float(again(s)) for s in (1, 7)] == [float(schedule(s)) for s in (1, 7)]
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_at_first_the_classifier_alone_is_trained(model, name):
+    decay = 0.1 if name == "adamw" else 0.0
+    config = OptimizerConfig(name, weight_decay=decay, head_first=0.3)
+    optimizer = make_optimizer(config, 0.1, model, total_steps=10)
+    start = arrays(model.trainable_variables)
+    heads = [is_head(weight.path) for weight in model.trainable_variables]
+    assert 0 < sum(heads) < len(heads)
+    for step in range(5):
+        apply(optimizer, model, 1.0)
+        moved = [
+            not np.array_equal(now, before)
+            for now, before in zip(
+                arrays(model.trainable_variables), start, strict=True
+            )
+        ]
+        assert moved == [head or step >= 3 for head in heads]

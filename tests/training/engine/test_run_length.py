@@ -35,3 +35,21 @@ def test_an_epoch_is_a_pass_over_the_images():
     assert run_length(dataclasses.replace(RECIPE, epochs=3), 44) == RunLength(
         132, 44, 44
     )
+
+
+@pytest.mark.parametrize(
+    ("per_pass", "expected"),
+    [
+        (1, RunLength(400, 20, 1)),  # 40 images: more than 20 passes
+        (100, RunLength(2000, 100, 100)),
+        (11_000, RunLength(20_000, 10_000, 11_000)),  # 350,000: less than 20
+    ],
+)
+def test_bounds_hold_for_few_and_for_many_images(per_pass, expected):
+    recipe = dataclasses.replace(RECIPE, epochs=20, min_steps=400, max_steps=20_000)
+    assert run_length(recipe, per_pass) == expected
+
+
+def test_bounds_must_be_in_order():
+    with pytest.raises(RecipeError, match="`max_steps` must be at least min_steps"):
+        dataclasses.replace(RECIPE, min_steps=10, max_steps=9)

@@ -1,0 +1,28 @@
+"""Losses against NumPy in float64."""
+
+import numpy as np
+
+from training.engine.losses import make_loss
+from training.model import log_shares
+
+LOGITS = np.random.default_rng(0).normal(size=(5, 3))
+LABELS = np.array([0, 2, 1, 1, 2])
+
+
+def cross_entropy(logits, labels):
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return -logs[np.arange(len(labels)), labels]
+
+
+def test_the_loss_adds_the_adjustment_to_the_logits():
+    """Equation 10 of arXiv:2007.07314, with tau = 2."""
+    shares = np.array([0.7, 0.1, 0.2])
+    loss = make_loss("softmax", adjustment=(2 * np.log(shares)).astype("float32"))
+    wanted = cross_entropy(LOGITS + 2 * np.log(shares), LABELS)
+    np.testing.assert_allclose(loss(LABELS, LOGITS), wanted, rtol=1e-5)
+
+
+def test_shares_are_those_of_the_images():
+    shares = np.exp(log_shares(np.array([0, 0, 0, 2]), 3))
+    np.testing.assert_allclose(shares, [0.6, 0.2, 0.2], rtol=1e-6)  # 1 for a class of 0

@@ -1,0 +1,42 @@
+"""A sentence where a run does not learn."""
+
+import math
+
+import keras
+import numpy as np
+
+ADVICE = (
+    "Try published weights (--recipe finetune_folder), which need far fewer images; or "
+    "more epochs, another learning rate, or less augmentation: examples.png shows the "
+    "images as the model gets them after the run."
+)
+# Standard deviations of a guess's accuracy that count as near.
+NEAR = 2.0
+
+
+class ChanceWarning(keras.callbacks.Callback):
+    """Callback that prints advice if validation is near chance after a third of a run.
+
+    Chance is the share of the most frequent class.
+
+    Args:
+        labels: int64 [n], the classes of the validation images.
+    """
+
+    def __init__(self, labels: np.ndarray):
+        super().__init__()
+        self.chance = float(np.bincount(labels).max() / len(labels))
+        self.images = len(labels)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Print the advice, once."""
+        if epoch + 1 != math.ceil(self.params["epochs"] / 3):
+            return
+        accuracy = float(logs["val_accuracy"])
+        deviation = math.sqrt(self.chance * (1 - self.chance) / self.images)
+        if accuracy <= self.chance + NEAR * deviation:
+            print(
+                f"validation accuracy {accuracy:.4f} is near chance, "
+                f"{self.chance:.4f}, after a third of the run. {ADVICE}",
+                flush=True,
+            )
