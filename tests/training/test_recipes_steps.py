@@ -39,6 +39,7 @@ OTHERS = (
     "deit3-S16",
     "finetune_cifar10-B32",
     "finetune_cifar10-H14",
+    "finetune_folder-S16",
     "mnist",
     "pretrain_imagenet-B32",
     "pretrain_imagenet21k-B16",
