@@ -10,6 +10,7 @@ from pathlib import Path
 COMMANDS = {
     "keras_vit.training": {
         "fit": "train a model",
+        "resume": "continue or extend a run",
         "launch": "train with several workers on this machine",
         "evaluate": "evaluate a model on labeled images",
         "predict": "classify image files",

@@ -83,7 +83,7 @@ def test_without_a_command_help_is_an_error(capsys):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("exprot", "Did you mean 'export'?"), ("xyz", "There are: fit, launch")],
+    [("exprot", "Did you mean 'export'?"), ("xyz", "There are: fit, resume")],
 )
 def test_an_unknown_command_is_refused_with_a_hint(name, hint, capsys):
     assert main([name]) == 2

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from .errors import TrainingError
 
+CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -27,9 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainingError as error:
         return _fail(str(error), error.exit_status)
     except OSError as error:  # a full disk, a folder without permission
-        return _fail(f"{error}; `fit` with --resume continues")
+        return _fail(str(error) + CONTINUES)
     except KeyboardInterrupt:
-        print("stopped; `fit` with --resume continues", file=sys.stderr)
+        print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
     return 0
 

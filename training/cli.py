@@ -131,6 +131,15 @@ def _add_fit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="delete the run in the folder first"
     )
+    _add_checkpoints(parser)
+    parser.add_argument(
+        "--profile",
+        type=tuple[PositiveInt, PositiveInt] | None,
+        help="[first, last]: the steps to profile for TensorBoard",
+    )
+
+
+def _add_checkpoints(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--keep", type=PositiveInt, default=3, help="number of checkpoints to keep"
     )
@@ -138,11 +147,6 @@ def _add_fit(parser: ArgumentParser) -> None:
         "--checkpoint_every",
         type=PositiveInt | None,
         help="steps between two checkpoints, in addition to those at each epoch's end",
-    )
-    parser.add_argument(
-        "--profile",
-        type=tuple[PositiveInt, PositiveInt] | None,
-        help="[first, last]: the steps to profile for TensorBoard",
     )
 
 
@@ -163,6 +167,28 @@ def _run_fit(options: Namespace) -> None:
         keep=options.keep,
         checkpoint_every=options.checkpoint_every,
         profile=options.profile,
+    )
+
+
+def _add_resume(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=str, help="the run's folder")
+    parser.add_argument(
+        "--epochs",
+        type=PositiveInt | None,
+        help="extend the run, also a finished one, to so many epochs; the schedule is "
+        "then that of the new length, from the step where the run stands",
+    )
+    _add_checkpoints(parser)
+
+
+def _run_resume(options: Namespace) -> None:
+    from .resume import resume
+
+    resume(
+        options.run,
+        None if options.epochs is None else int(options.epochs),
+        keep=options.keep,
+        checkpoint_every=options.checkpoint_every,
     )
 
 
@@ -387,6 +413,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "fit": Command("train a model", _add_fit, _run_fit),
+    "resume": Command("continue or extend a run", _add_resume, _run_resume),
     "launch": Command(
         "train with several workers on this machine",
         _add_launch,

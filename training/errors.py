@@ -4,10 +4,26 @@ TrainingError       exit status 1
 |-- DataError       the images cannot be used
 |-- RunError        the run's folder or a model file cannot be used
 |-- RecipeError     exit status 2: the command line or the recipe is wrong
-|-- Preempted       exit status 75: SIGTERM; the same command with --resume continues
+|-- Preempted       exit status 75: SIGTERM; `keras-vit resume` continues
 |-- Diverged        exit status 76: the loss or the weights are not finite
 `-- WorkerLost      exit status 77: another worker ended; restart all with --resume
 """
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], folder: str = "") -> str:
+    """A question about the most similar known name, or an empty text.
+
+    Args:
+        name: What was typed.
+        known: The names that exist.
+        folder: Written before the similar name.
+    """
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    place = f"{folder}/" if folder else ""
+    return f" Did you mean {place}{similar[0]}?" if similar else ""
 
 
 class TrainingError(Exception):

@@ -21,7 +21,7 @@ from .engine.datasets import training_data, validation_arguments
 from .engine.early_termination import Preemption, StopOnDivergence
 from .engine.recorder import Recorder, best_epoch
 from .engine.run_length import RunLength, run_length
-from .engine.schedule import requested_warmup, warmup_steps
+from .engine.schedule import learning_rate, requested_warmup, warmup_steps
 from .engine.strategy import (
     check_same_step,
     check_workers,
@@ -51,6 +51,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     *,
+    extend: bool = False,
     keep: int = 3,
     checkpoint_every: int | None = None,
     profile: tuple[int, int] | None = None,
@@ -67,6 +68,10 @@ def fit(
         resume: Resume from the newest complete checkpoint in the folder, if there is
             one. The final weights are bit for bit those of an uninterrupted run.
         overwrite: Delete the run in the folder first.
+        extend: With `resume`: the recipe may have more epochs than the run in the
+            folder, which may be finished. The schedule is then that of the new length,
+            from the step where the run stands; the best epoch stays the best until a
+            later one is better.
         keep: Number of checkpoints to keep.
         checkpoint_every: Steps between two checkpoints inside an epoch; there is one
             at the end of each epoch in any case.
@@ -85,12 +90,18 @@ def fit(
     pictures.pyplot()  # report a missing extra before the training, not after
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
+    folder = epath.Path(folder)
+    old = None
+    if is_chief(strategy):
+        old = run_folder.check_folder(folder, recipe, resume, overwrite, extend)
     keras.utils.set_random_seed(recipe.seed)
     splits = load_splits(recipe.data, recipe.model.channels)
     for reason in splits.bad_images:
         print(f"skipped: {reason}", file=sys.stderr)
     steps_per_pass = steps_per_epoch(splits.train, recipe.batch_size)
     length = run_length(recipe, steps_per_pass)
+    if old is not None:
+        _check_extension(run_length(old, steps_per_pass), length, old, recipe)
     with strategy.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
         trainer = compile_trainer(
@@ -98,11 +109,10 @@ def fit(
         )
     if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
-    folder = epath.Path(folder)
     if is_chief(strategy):
         print(_header(recipe, splits))
         _print_shorter_warmup(recipe, length)
-        run_folder.prepare_folder(folder, recipe, resume, overwrite)
+        run_folder.prepare_folder(folder, recipe, resume, overwrite, extend)
     gather(strategy, 0)  # wait until the chief has prepared the folder
     fingerprint = images_fingerprint(splits)
     recorder = Recorder(trainer, folder, recipe, fingerprint, keep, checkpoint_every)
@@ -110,6 +120,7 @@ def fit(
     check_same_step(strategy, trainer.progress.first_step)
     if trainer.progress.first_step < length.steps:
         if is_chief(strategy):
+            _print_start(recorder, old, recipe)
             callbacks = [_board(recipe, splits, recorder, profile), *callbacks]
         _train(recipe, splits, recorder, length, callbacks)
     recorder.check_weights()
@@ -142,6 +153,38 @@ def _print_shorter_warmup(recipe: Recipe, length: RunLength) -> None:
             f"the warm-up takes {steps} of the run's {length.steps} steps instead of "
             f"the recipe's {requested}"
         )
+
+
+def _check_extension(
+    old_length: RunLength, length: RunLength, old: Recipe, recipe: Recipe
+) -> None:
+    """Raise RecipeError where more epochs are not more steps of the same epochs."""
+    if recipe.epochs == old.epochs:
+        return
+    longer = length.steps > old_length.steps and length.interval == old_length.interval
+    require(
+        longer,
+        "epochs",
+        "left as it is, as `steps`, `min_steps` or `max_steps` decides this run's "
+        "length",
+        recipe.epochs,
+    )
+
+
+def _print_start(recorder: Recorder, old: Recipe | None, recipe: Recipe) -> None:
+    """Print where a run continues, and how the learning rate of a longer one does."""
+    step = recorder.trainer.progress.first_step
+    if not step:
+        return
+    print(f"continues after step {step}")
+    if old is None or old.epochs == recipe.epochs or not recorder.history:
+        return
+    before = recorder.history[-1]["learning_rate"]
+    now = learning_rate(recorder.trainer.optimizer, step)
+    print(
+        f"extended from {old.epochs} to {recipe.epochs} epochs: the learning rate "
+        f"follows the schedule of the new length, {now:.3g} after {before:.3g}"
+    )
 
 
 def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBoard:
@@ -220,7 +263,7 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
     summary = evaluation.summary()
     report = summary | _run_figures(recipe, splits, recorder)
     write_markdown(folder, report, recipe, recorder.history)
-    run_folder.write_report(folder / "report.json", report)
+    run_folder.write_report(folder / run_folder.REPORT, report)
     print_evaluation(summary, f"Test images of {recipe.data.source}")
     print(f"model, report and pictures: {folder}")
     return report

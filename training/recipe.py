@@ -505,6 +505,24 @@ class Recipe:
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False)
 
 
+def changed_values(old: Recipe, new: Recipe) -> list[str]:
+    """Each value in which two recipes differ: its path, the old one, the new one."""
+    before, after = _flat(dataclasses.asdict(old)), _flat(dataclasses.asdict(new))
+    return [
+        f"`{path}` is {value!r} there and {after[path]!r} here"
+        for path, value in before.items()
+        if after[path] != value
+    ]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        nested = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+    return flat
+
+
 def load_recipe(path: Path) -> Recipe:
     """Read a recipe file.
 

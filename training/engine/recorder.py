@@ -1,5 +1,6 @@
 """The recorder: writes checkpoints, history and the best model while a run trains."""
 
+import dataclasses
 import time
 
 import keras
@@ -89,8 +90,8 @@ class Recorder(keras.callbacks.Callback):
 
     def _stop(self) -> None:
         raise Preempted(
-            f"stopped by SIGTERM after step {self.progress.step}; `fit` with --resume "
-            "continues"
+            f"stopped by SIGTERM after step {self.progress.step}; `keras-vit resume "
+            f"{self.folder}` continues"
         )
 
     def save(self) -> None:
@@ -156,5 +157,7 @@ def _owner(trainer: Trainer, recipe: Recipe, images: str) -> Owner:
     strategy = trainer.distribute_strategy
     workers = worker_count(strategy)
     replicas = strategy.num_replicas_in_sync // workers
-    recipe_name = f"{checkpoint.fingerprint(recipe)} on {keras.backend.backend()}"
+    # Without its length: a run can be extended.
+    endless = dataclasses.replace(recipe, epochs=1)
+    recipe_name = f"{checkpoint.fingerprint(endless)} on {keras.backend.backend()}"
     return Owner(recipe_name, workers, replicas, images)

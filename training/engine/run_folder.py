@@ -3,7 +3,7 @@
 recipe.yaml           the resolved recipe
 history.csv           one row for each epoch
 tensorboard/          for `tensorboard --logdir runs`
-checkpoints/          what --resume continues from; see `checkpoint`
+checkpoints/          what `keras-vit resume` continues from; see `checkpoint`
 best.keras last.keras the models
 report.json report.md the result; a run that has one is finished
 *.png                 pictures
@@ -11,11 +11,14 @@ report.json report.md the result; a run that has one is finished
 The folder can be in a bucket: gs://bucket/runs/name.
 """
 
+import contextlib
 import csv
+import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 from etils import epath
@@ -23,50 +26,115 @@ from etils import epath
 from keras_vit.completion import complete_classifier
 
 from .. import storage
-from ..errors import RunError
-from ..recipe import Recipe, load_recipe
+from ..errors import RunError, did_you_mean
+from ..recipe import Recipe, changed_values, load_recipe
+from . import checkpoint
 
 RECIPE = "recipe.yaml"
+REPORT = "report.json"
 
 
-def prepare_folder(
-    folder: epath.PathLike, recipe: Recipe, resume: bool, overwrite: bool
-) -> None:
-    """Prepare a folder for a run, and write the recipe into it.
+def check_folder(
+    folder: epath.PathLike,
+    recipe: Recipe,
+    resume: bool,
+    overwrite: bool,
+    extend: bool = False,
+) -> Recipe | None:
+    """Check, without writing, that a run can start or continue in a folder.
 
     Args:
-        folder: The run's folder; created where it does not exist.
+        folder: The run's folder.
         recipe: The run's recipe.
         resume: Resume the run in the folder, if there is one.
         overwrite: Delete the run in the folder, if there is one.
+        extend: With `resume`: the recipe may have more epochs than the folder's, and
+            the run there may be finished.
+
+    Returns:
+        The recipe in the folder, where a run continues.
 
     Raises:
         RunError: The folder contains files that would be lost, or another recipe.
     """
     folder = epath.Path(folder)
+    with _run_errors(folder):
+        if (folder / RECIPE).exists():
+            if overwrite:
+                return None
+            return _check_old_run(folder, recipe, resume, extend)
+        if folder.exists() and not _is_empty(folder):
+            raise RunError(
+                f"{folder}: exists and is not a run; choose another --output_dir"
+            )
+    return None
+
+
+def prepare_folder(
+    folder: epath.PathLike,
+    recipe: Recipe,
+    resume: bool,
+    overwrite: bool,
+    extend: bool = False,
+) -> None:
+    """Prepare a folder for a run, and write the recipe into it.
+
+    An extended run loses its report, which the longer one writes anew; its best model
+    and its checkpoints stay.
+
+    Args and errors: Those of `check_folder`; the folder is created where it does not
+    exist.
+    """
+    folder = epath.Path(folder)
+    check_folder(folder, recipe, resume, overwrite, extend)
+    with _run_errors(folder):
+        if overwrite and (folder / RECIPE).exists():
+            _delete_run(folder)
+        # First: a kill before the recipe is written leaves an unfinished run.
+        (folder / REPORT).unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        storage.write_text(folder / RECIPE, recipe.to_yaml())
+
+
+@contextlib.contextmanager
+def _run_errors(folder: epath.Path) -> Iterator[None]:
+    """Raise RunError where the folder cannot be read or written."""
     try:
         with storage.os_errors(folder):
-            _make_room(folder, recipe, resume, overwrite)
-            folder.mkdir(parents=True, exist_ok=True)
-        storage.write_text(folder / RECIPE, recipe.to_yaml())
+            yield
     except OSError as error:
         raise RunError(
             f"{folder}: cannot be written: {error.strerror or error}"
         ) from None
 
 
-def _make_room(
-    folder: epath.Path, recipe: Recipe, resume: bool, overwrite: bool
-) -> None:
-    is_run = (folder / RECIPE).exists()
-    if is_run and overwrite:
-        _delete_run(folder)
-    elif is_run:
-        _check_old_run(folder, recipe, resume)
-    elif folder.exists() and not _is_empty(folder):
-        raise RunError(
-            f"{folder}: exists and is not a run; choose another --output_dir"
-        )
+def read_recipe(folder: epath.PathLike) -> Recipe:
+    """Read the recipe of the run in a folder.
+
+    Raises:
+        RunError: There is no run in this folder.
+        RecipeError: The recipe is not valid.
+    """
+    folder = epath.Path(folder)
+    try:
+        with storage.local_copy(folder / RECIPE) as local:
+            return load_recipe(local) if local.is_file() else _no_run(folder)
+    except FileNotFoundError:
+        return _no_run(folder)
+
+
+def _no_run(folder: epath.Path) -> NoReturn:
+    parent = folder.parent
+    runs = [path.parent.name for path in parent.glob(f"*/{RECIPE}")]
+    raise RunError(
+        f"{folder}: is not the folder of a run, as it has no {RECIPE}."
+        f"{did_you_mean(folder.name, runs, str(parent))}"
+    )
+
+
+def is_finished(folder: epath.PathLike) -> bool:
+    """Whether the run in a folder has its report."""
+    return (epath.Path(folder) / REPORT).exists()
 
 
 def _delete_run(folder: epath.Path) -> None:
@@ -86,22 +154,30 @@ def _is_empty(folder: epath.Path) -> bool:
     )
 
 
-def _check_old_run(folder: epath.Path, recipe: Recipe, resume: bool) -> None:
-    finished = (folder / "report.json").exists()
-    if finished or not resume:
+def _check_old_run(
+    folder: epath.Path, recipe: Recipe, resume: bool, extend: bool
+) -> Recipe:
+    finished = is_finished(folder)
+    if not resume or (finished and not extend):
         state = "a finished run" if finished else "an unfinished run"
-        resumes = "" if finished else "--resume continues it, "
-        raise RunError(
-            f"{folder}: contains {state}; {resumes}--overwrite deletes it, --name or "
-            "--output_dir writes elsewhere"
+        command = f"`keras-vit resume {folder}"
+        goes_on = (
+            f"{command} --epochs N` extends" if finished else f"{command}` continues"
         )
-    with storage.local_copy(folder / RECIPE) as local:
-        old_recipe = load_recipe(local)
-    if old_recipe != recipe:
         raise RunError(
-            f"{folder}: --resume needs the recipe that the run began with, "
-            f"{folder / RECIPE}"
+            f"{folder}: contains {state}; {goes_on} it, --overwrite deletes it, --name "
+            "or --output_dir writes elsewhere"
         )
+    if finished and checkpoint.newest_committed(folder / "checkpoints") is None:
+        raise RunError(f"{folder}: has no checkpoint that a longer run could begin at")
+    old = read_recipe(folder)
+    same_length = dataclasses.replace(recipe, epochs=old.epochs) if extend else recipe
+    if changes := changed_values(old, same_length):
+        raise RunError(
+            f"{folder}: the run there has other values: {'; '.join(changes)}. "
+            f"`keras-vit resume {folder}` continues with its own"
+        )
+    return old
 
 
 def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None:

@@ -1,0 +1,158 @@
+"""`resume` on a tiny model: the recipe in the folder, longer runs, refused folders."""
+
+import dataclasses
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from tiny_recipe import TINY_RECIPE
+from without_pictures import leave_out_pictures
+
+from training.cli import main
+from training.engine.run_folder import load_model
+from training.errors import RecipeError, RunError, TrainingError
+from training.fit import fit
+from training.recipe import DataConfig, OptimizerConfig, ScheduleConfig, load_recipe
+from training.resume import resume
+
+# With a constant learning rate a longer run begins with the steps of a shorter one.
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    name="short",
+    epochs=2,
+    batch_size=300,
+    data=DataConfig("digits", validation=0.1),
+    optimizer=OptimizerConfig(learning_rate=3e-3, ema=0.9),
+    schedule=ScheduleConfig("constant"),
+)
+LONG = dataclasses.replace(RECIPE, epochs=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_pictures():
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_pictures(patch.setattr)
+        board = keras.callbacks.Callback
+        patch.setattr("training.fit._board", lambda *_: board())
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of 2 epochs."""
+    folder = tmp_path_factory.mktemp("runs") / "short"
+    fit(RECIPE, folder)
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "short")
+
+
+@pytest.fixture
+def no_images(monkeypatch):
+    """Fail where images would be read."""
+
+    def read(*_):
+        raise AssertionError("the images were read")
+
+    monkeypatch.setattr("training.fit.load_splits", read)
+
+
+def weights(folder, name):
+    return load_model(folder / f"{name}.keras").get_weights()
+
+
+def test_an_extended_run_ends_like_one_that_was_never_short(run, tmp_path, capsys):
+    fit(LONG, tmp_path / "long")
+    capsys.readouterr()
+    main(["resume", str(run), "--epochs", "4"])
+    assert "extended from 2 to 4 epochs" in capsys.readouterr().out
+    for name in ("best", "last"):
+        for ours, theirs in zip(
+            weights(run, name), weights(tmp_path / "long", name), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    report = json.loads((run / "report.json").read_text())
+    assert report["recipe"]["epochs"] == 4
+    assert load_recipe(run / "recipe.yaml") == LONG
+
+
+def test_the_schedule_of_an_extended_run_is_that_of_the_new_length(tmp_path, capsys):
+    cosine = dataclasses.replace(RECIPE, schedule=ScheduleConfig("cosine"))
+    fit(cosine, tmp_path / "run")
+    capsys.readouterr()
+    resume(tmp_path / "run", 4)
+    # Half of the way down a cosine, after the end of a shorter one.
+    assert "of the new length, 0.0015 after" in capsys.readouterr().out
+    rows = (tmp_path / "run" / "history.csv").read_text().splitlines()
+    column = rows[0].split(",").index("learning_rate")
+    rates = [float(row.split(",")[column]) for row in rows[1:]]
+    shares = [3 / 8, 7 / 8, 11 / 16, 15 / 16]  # of 4 steps in an epoch
+    expected = 0.003 * (1 + np.cos(np.pi * np.array(shares))) / 2
+    np.testing.assert_allclose(rates, expected, rtol=1e-4)
+
+
+def test_a_stopped_run_continues_with_its_own_recipe(run, capsys):
+    (run / "report.json").unlink()
+    resume(run)
+    assert (run / "report.json").exists()
+    assert load_recipe(run / "recipe.yaml") == RECIPE
+    # To the length that it already has is no extension.
+    (run / "report.json").unlink()
+    resume(run, 2)
+    assert "extended" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_images")
+def test_a_finished_run_is_refused_before_its_images_are_read(run):
+    with pytest.raises(RunError, match="is finished; --epochs with a number above 2"):
+        resume(run)
+    with pytest.raises(RecipeError, match="`--epochs` must be at least the run's 2"):
+        resume(run, 1)
+    with pytest.raises(RunError, match="contains a finished run; `keras-vit resume"):
+        fit(RECIPE, run, resume=True)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunError, match="has no checkpoint"):
+        resume(run, 4)
+    assert (run / "report.json").exists()
+
+
+@pytest.mark.usefixtures("no_images")
+def test_another_folder_is_refused_before_its_images_are_read(run, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("")
+    with pytest.raises(RunError, match="is not the folder of a run") as error:
+        resume(tmp_path / "thesis")
+    assert "Did you mean" not in str(error.value)
+    with pytest.raises(RunError, match="Did you mean .*/short?"):
+        resume(tmp_path / "shrt")
+    with pytest.raises(RunError, match="is not a run; choose another --output_dir"):
+        fit(RECIPE, tmp_path / "thesis", resume=True)
+
+
+@pytest.mark.usefixtures("no_images")
+def test_what_differs_from_the_folders_recipe_is_named(run):
+    (run / "report.json").unlink()
+    other = dataclasses.replace(
+        RECIPE, epochs=3, optimizer=OptimizerConfig(learning_rate=1e-3, ema=0.9)
+    )
+    with pytest.raises(RunError) as error:
+        fit(other, run, resume=True)
+    assert "`epochs` is 2 there and 3 here; `optimizer.learning_rate` is 0.003 " in str(
+        error.value
+    )
+    with pytest.raises(RunError, match="values: `optimizer.learning_rate`"):
+        fit(other, run, resume=True, extend=True)
+
+
+def test_a_run_whose_length_is_in_steps_is_not_extended(tmp_path):
+    fit(dataclasses.replace(RECIPE, steps=4), tmp_path / "steps")
+    before = (tmp_path / "steps" / "report.json").read_text()
+    with pytest.raises(TrainingError, match="`epochs` must be left as it is"):
+        resume(tmp_path / "steps", 9)
+    assert (tmp_path / "steps" / "report.json").read_text() == before
