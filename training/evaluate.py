@@ -20,6 +20,7 @@ from .errors import RunError
 from .recipe import DataConfig, load_recipe
 
 BATCH_SIZE = 256
+BINS = 15  # of confidence, as in the paper that `reliability` cites
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,49 @@ class Evaluation:
             self.labels, self.predictions, labels=range(len(self.class_names))
         )
 
+    def mistakes(self, most: int) -> np.ndarray[Any, Any]:
+        """Indices of misclassified images, those of the highest confidence first."""
+        wrong = np.flatnonzero(self.predictions != self.labels)
+        confidence = self.probabilities[wrong].max(axis=1)
+        return wrong[np.argsort(-confidence, kind="stable")][:most]
+
+    def confusions(self, most: int) -> list[tuple[int, int, int]]:
+        """The most frequent errors: true class, predicted class, number of images."""
+        counts = self.confusion()
+        np.fill_diagonal(counts, 0)
+        order = np.argsort(-counts, axis=None, kind="stable")[:most]
+        pairs = np.stack(np.unravel_index(order, counts.shape), axis=1).tolist()
+        return [
+            (true, other, int(counts[true, other]))
+            for true, other in pairs
+            if counts[true, other]
+        ]
+
+    def reliability(self) -> np.ndarray[Any, Any]:
+        """Confidence against accuracy (Guo et al., 2017, arXiv:1706.04599, Figure 1).
+
+        Returns:
+            float64 [bins, 3]: of the images whose highest probability is in one of 15
+            bins of equal width, mean probability, accuracy and number. Bins without
+            images are left out.
+        """
+        confidence = self.probabilities.max(axis=1).astype("float64")
+        right = self.predictions == self.labels
+        bins = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence)
+        count, *sums = (
+            np.bincount(bins, values, minlength=BINS)
+            for values in (None, confidence, right)
+        )
+        used = count > 0
+        means = [total[used] / count[used] for total in sums]
+        return np.stack([*means, count[used]], axis=1)
+
+    @property
+    def calibration_error(self) -> float:
+        """Expected calibration error: mean gap between confidence and accuracy."""
+        confidence, accuracy, count = self.reliability().T
+        return float(np.abs(confidence - accuracy) @ count / count.sum())
+
     def summary(self) -> dict[str, Any]:
         """All scores, for report.json."""
         columns = ("precision", "recall", "f1", "support")
@@ -71,6 +115,7 @@ class Evaluation:
             "accuracy": self.accuracy,
             **top_5,
             "macro_f1": float(np.mean(scores[2])),
+            "calibration_error": self.calibration_error,
             "images": len(self.labels),
             "classes": {
                 name: dict(zip(columns, (value.item() for value in row), strict=True))
@@ -89,18 +134,18 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
     Returns:
         The scores, in the order of the split.
     """
-    batches = evaluation_batches(split, _batch_size(), model.preprocessing)
+    batches = evaluation_batches(split, batch_size(BATCH_SIZE), model.preprocessing)
     outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
     return Evaluation(
         tuple(model.class_names), split.labels, model.probabilities(outputs)
     )
 
 
-def _batch_size() -> int:
-    """`BATCH_SIZE`, rounded up so that JAX can divide a batch among its devices."""
+def batch_size(images: int) -> int:
+    """A number of images, rounded up so that JAX can divide it among its devices."""
     distribution = keras.distribution.distribution()
     devices = 1 if distribution is None else distribution.num_model_replicas
-    return devices * math.ceil(BATCH_SIZE / devices)
+    return devices * math.ceil(images / devices)
 
 
 def print_evaluation(summary: dict[str, Any], title: str) -> None:

@@ -14,7 +14,7 @@ from etils import epath
 import keras_vit
 
 from .data.labeled_images import Split
-from .data.pipeline import example_images, steps_per_epoch
+from .data.pipeline import example_images, images_at, steps_per_epoch
 from .data.splits import Splits, images_fingerprint, load_splits
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
@@ -37,7 +37,7 @@ from .recipe import Recipe, require
 from .reporting import pictures
 from .reporting.chance_warning import ChanceWarning
 from .reporting.progress_line import EpochLines
-from .reporting.report import write_markdown
+from .reporting.report import mistakes_of, write_report
 from .reporting.tensorboard import RunBoard
 from .reporting.throughput import device_name
 
@@ -255,17 +255,19 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
     evaluation = evaluate(model, splits.test)
     pictures.draw_curves(recorder.history, folder / "curves.png")
     pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
-    pictures.draw_misclassified(
-        evaluation, splits.test, model.preprocessing, folder / "misclassified.png"
-    )
+    pictures.draw_reliability(evaluation, folder / "reliability.png")
+    shown = evaluation.mistakes(pictures.MOST_IMAGES)
+    wrong = images_at(splits.test, shown, model.preprocessing)
+    pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
     examples = _example_images(recipe, splits, recorder)
     pictures.draw_examples(examples, folder / "examples.png")
     summary = evaluation.summary()
     report = summary | _run_figures(recipe, splits, recorder)
-    write_markdown(folder, report, recipe, recorder.history)
+    mistakes = mistakes_of(model, evaluation, shown, wrong)
+    write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
     run_folder.write_report(folder / run_folder.REPORT, report)
     print_evaluation(summary, f"Test images of {recipe.data.source}")
-    print(f"model, report and pictures: {folder}")
+    print(f"model and pictures: {folder}; all on one page: {folder / 'report.html'}")
     return report
 
 

@@ -10,11 +10,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from training.reporting import pictures
+from training.reporting import attention, pictures
 
 
 def leave_out_pictures(replace=setattr) -> None:
-    """Replace the functions of `training.reporting.pictures`.
+    """Replace what draws in `training.reporting`.
 
     Args:
         replace: `setattr`, for the rest of the process, or that of a MonkeyPatch.
@@ -24,6 +24,7 @@ def leave_out_pictures(replace=setattr) -> None:
             replace(pictures, name, lambda *_: None)
     for name in ("confusion_matrix_image", "example_grid"):
         replace(pictures, name, lambda _: np.zeros((1, 1, 3), "uint8"))
+    replace(attention, "attention_maps", lambda *_: None)
 
 
 if __name__ == "__main__":

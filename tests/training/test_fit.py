@@ -200,8 +200,9 @@ def test_a_run_writes_all_its_files(run):
         "last.keras",
         "misclassified.png",
         "recipe.yaml",
+        "reliability.png",
+        "report.html",
         "report.json",
-        "report.md",
         "tensorboard",
     ]
     assert [row["epoch"] for row in history(run)] == ["1", "2"]

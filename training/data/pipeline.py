@@ -6,7 +6,7 @@ replicas. A resumed run therefore sees the batches of an uninterrupted one, and 
 replicas together see those of a single one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -266,3 +266,13 @@ def example_images(
     batches = training_batches(split, recipe, preprocessing)
     images = batches.unbatch().take(count).as_numpy_iterator()
     return np.stack([image for image, _ in images])
+
+
+def images_at(
+    split: Split, indices: Iterable[int], preprocessing: ImagePreprocessing
+) -> list[np.ndarray[Any, Any]]:
+    """Some images as the model sees them in evaluation: uint8 [H, W, C] each."""
+    return [
+        np.asarray(fit_to_model(split.read(tf.constant(i, tf.int64)), preprocessing))
+        for i in indices
+    ]

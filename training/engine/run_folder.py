@@ -5,7 +5,8 @@ history.csv           one row for each epoch
 tensorboard/          for `tensorboard --logdir runs`
 checkpoints/          what `keras-vit resume` continues from; see `checkpoint`
 best.keras last.keras the models
-report.json report.md the result; a run that has one is finished
+report.json           the result; a run that has one is finished
+report.html           the result on a page, in one file
 *.png                 pictures
 
 The folder can be in a bucket: gs://bucket/runs/name.

@@ -1,1 +1,1 @@
-"""Reports of a run: console lines, TensorBoard, pictures, report.md."""
+"""Reports of a run: console lines, TensorBoard, pictures, report.html."""

@@ -1,24 +1,21 @@
-"""Pictures of a run: curves, confusion matrix, example and misclassified images."""
+"""Pictures of a run: curves, confusions, reliability, example and wrong images."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
-from keras_vit import ImagePreprocessing
-
 from .. import storage
-from ..data.augment import fit_to_model
-from ..data.labeled_images import Split
+from ..engine.recorder import best_epoch
 from ..errors import TrainingError
 from ..evaluate import Evaluation
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed
-MOST_NAMES = 150  # classes up to which it has their names
+MOST_NAMES = 60  # classes up to which it has their names
+MOST_CONFUSED = 25  # classes that are shown with names where there are more
 DPI = 120
 
 
@@ -43,25 +40,35 @@ def pyplot():
 PANELS = {
     "loss": "Loss",
     "accuracy": "Accuracy",
+    "images_per_second": "Images per second in training",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm of the last step",
+    "seconds": "Seconds, with validation",
 }
 
 
 def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
-    """Draw loss, accuracy, learning rate and gradient norm over the epochs."""
-    figure, axes = pyplot().subplots(2, 2, figsize=(10, 7), layout="constrained")
+    """Draw loss, accuracy, learning rate, gradient norm and speed over the epochs.
+
+    The training curves are means over an epoch's augmented images while the weights
+    change; the validation curves are of unchanged images at its end.
+    """
+    best = best_epoch(history)["epoch"] if "val_accuracy" in history[-1] else None
+    figure, axes = pyplot().subplots(2, 3, figsize=(14, 7), layout="constrained")
     for axis, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
         if not any(key in row for row in history):
             axis.axis("off")
             continue
-        _draw_curve(axis, history, key, "training")
+        _draw_curve(axis, history, key, "training, augmented images")
         if any(f"val_{key}" in row for row in history):
             _draw_curve(axis, history, f"val_{key}", "validation")
         axis.set(title=title, xlabel="epoch")
         axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axis.grid(alpha=0.3)
         if key in ("loss", "accuracy"):
+            if best is not None:
+                label = f"best epoch, {best:.0f}"
+                axis.axvline(best, color="gray", linestyle=":", label=label)
             axis.legend()
         else:
             axis.axhline(0, color="none")  # the axis begins there
@@ -91,28 +98,51 @@ def confusion_matrix_image(evaluation: Evaluation) -> np.ndarray[Any, Any]:
 
 
 def _confusion_figure(evaluation: Evaluation):
-    plt = pyplot()
     counts = evaluation.confusion()
-    classes = len(counts)
-    side = min(max(5.0, 0.55 * classes + 2), 20.0)
-    figure, axis = plt.subplots(figsize=(side + 1, side), layout="constrained")
-    # The diagonal would hide a single error: colors follow the square root.
-    image = axis.imshow(counts, cmap="Blues", norm=_root())
-    figure.colorbar(image, ax=axis, label="images", shrink=0.8)
-    if classes <= MOST_NAMES:
-        _write_names(axis, [_shorten(name) for name in evaluation.class_names])
-    axis.set(
-        xlabel="predicted",
-        ylabel="true",
-        title=f"Accuracy {evaluation.accuracy:.4f} on {len(evaluation.labels)} images",
+    title = f"Accuracy {evaluation.accuracy:.4f} on {len(evaluation.labels)} images"
+    if len(counts) <= MOST_NAMES:
+        side = max(5.0, 0.4 * len(counts) + 2)
+        figure, axis = pyplot().subplots(figsize=(side + 1, side), layout="constrained")
+        _draw_matrix(axis, counts, evaluation.class_names)
+        axis.set_title(title)
+        return figure
+    figure, (all_classes, confused) = pyplot().subplots(
+        1, 2, figsize=(21, 10), layout="constrained"
     )
-    if classes <= MOST_NUMBERS:
-        _write_counts(axis, counts)
+    _draw_matrix(all_classes, counts)
+    all_classes.set_title(f"All {len(counts)} classes: {title[0].lower()}{title[1:]}")
+    worst = _most_confused(evaluation)
+    names = [evaluation.class_names[index] for index in worst]
+    _draw_matrix(confused, counts[np.ix_(worst, worst)], names)
+    confused.set_title(f"The {len(worst)} classes that are confused most often")
     return figure
 
 
+def _most_confused(evaluation: Evaluation) -> list[int]:
+    """Classes in the most frequent errors, in their own order."""
+    found: set[int] = set()
+    for *pair, _ in evaluation.confusions(MOST_CONFUSED**2):
+        if len(found | set(pair)) > MOST_CONFUSED:
+            break
+        found |= set(pair)
+    return sorted(found or range(MOST_CONFUSED))
+
+
+def _draw_matrix(axis, counts: np.ndarray[Any, Any], names: Sequence[str] = ()) -> None:
+    # The diagonal would hide a single error: colors follow the square root.
+    image = axis.imshow(
+        counts, cmap="Blues", norm=_root(), interpolation="nearest" if names else None
+    )
+    axis.figure.colorbar(image, ax=axis, label="images", shrink=0.8)
+    axis.set(xlabel="predicted", ylabel="true")
+    if names:
+        _write_names(axis, [_shorten(name) for name in names])
+    if names and len(names) <= MOST_NUMBERS:
+        _write_counts(axis, counts)
+
+
 def _write_names(axis, names: list[str]) -> None:
-    size = 10 if len(names) <= 60 else 6
+    size = 10 if len(names) <= MOST_NUMBERS else 8
     axis.set_xticks(
         range(len(names)), names, rotation=90 if _long(names) else 0, fontsize=size
     )
@@ -144,23 +174,44 @@ def _example_figure(images: np.ndarray[Any, Any]):
 
 def draw_misclassified(
     evaluation: Evaluation,
-    split: Split,
-    preprocessing: ImagePreprocessing,
+    shown: np.ndarray[Any, Any],
+    images: Sequence[np.ndarray[Any, Any]],
     path: epath.PathLike,
 ) -> None:
-    """Draw misclassified images, those of the highest confidence first."""
-    wrong = np.flatnonzero(evaluation.predictions != evaluation.labels)
-    order = np.argsort(-evaluation.probabilities[wrong].max(axis=1), kind="stable")
-    shown = wrong[order][:MOST_IMAGES]
-    images = [
-        np.asarray(fit_to_model(split.read(tf.constant(i, tf.int64)), preprocessing))
-        for i in shown
-    ]
-    figure = _mosaic(images, [_caption(evaluation, index) for index in shown])
-    count = f"the most confident {len(shown)} of " if len(shown) < len(wrong) else ""
-    figure.suptitle(
-        f"Misclassified: {count}{len(wrong)} of {len(evaluation.labels)} images"
+    """Draw misclassified images.
+
+    Args:
+        evaluation: The scores.
+        shown: int [n], the images' indices, from `Evaluation.mistakes`.
+        images: uint8 [H, W, C] each.
+        path: The PNG file.
+    """
+    wrong = np.count_nonzero(evaluation.predictions != evaluation.labels)
+    figure = _mosaic(list(images), [_caption(evaluation, index) for index in shown])
+    count = f"the most confident {len(shown)} of " if len(shown) < wrong else ""
+    figure.suptitle(f"Misclassified: {count}{wrong} of {len(evaluation.labels)} images")
+    _save(figure, path)
+
+
+def draw_reliability(evaluation: Evaluation, path: epath.PathLike) -> None:
+    """Draw accuracy over confidence, and the number of images of each confidence."""
+    confidence, accuracy, count = evaluation.reliability().T
+    figure, (curve, images) = pyplot().subplots(
+        2,
+        1,
+        figsize=(5.5, 6.5),
+        sharex=True,
+        layout="constrained",
+        height_ratios=(3, 1),
     )
+    curve.plot([0, 1], [0, 1], color="gray", linestyle="--", label="calibrated")
+    curve.plot(confidence, accuracy, marker="o", label="test images")
+    curve.set(ylabel="accuracy", ylim=(-0.02, 1.02), xlim=(0, 1.02))
+    curve.set_title(f"Expected calibration error {evaluation.calibration_error:.4f}")
+    curve.legend(loc="upper left")
+    curve.grid(alpha=0.3)
+    images.bar(confidence, count, width=0.03)
+    images.set(xlabel="confidence of the predicted class", ylabel="images")
     _save(figure, path)
 
 

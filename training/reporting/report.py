@@ -1,34 +1,112 @@
-"""report.md: the results of a finished run, its pictures, and how to repeat it."""
+"""report.html: the results of a finished run on one page, and how to repeat it."""
 
+import base64
+import io
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jinja2
+import keras
+import numpy as np
 from etils import epath
+from PIL import Image
 
 from .. import storage
+from ..evaluate import Evaluation
 from ..recipe import Recipe
+from . import attention
 
-MOST_CLASSES = 50  # in the table of classes
-NONE = "-"
 PICTURES = {
     "curves.png": "Curves",
     "confusion_matrix.png": "Confusion matrix",
+    "reliability.png": "Confidence and accuracy",
     "misclassified.png": "Misclassified images",
     "examples.png": "Training images",
 }
+MOST_CONFUSIONS = 20  # in the table of errors
+TINY = 100  # images below this side, in pixels, are enlarged without smoothing
 
 
-def write_markdown(
+class Mistake(NamedTuple):
+    """A misclassified image.
+
+    Args:
+        image: The image as a data URI.
+        heat: The attention map as one; None for a model without.
+        tiny: Whether it is smaller than `TINY` pixels.
+        true: Its class.
+        predicted: The model's answer.
+        confidence: The probability of that answer.
+    """
+
+    image: str
+    heat: str | None
+    tiny: bool
+    true: str
+    predicted: str
+    confidence: float
+
+
+def mistakes_of(
+    model: keras.Model,
+    evaluation: Evaluation,
+    shown: np.ndarray[Any, Any],
+    images: Sequence[np.ndarray[Any, Any]],
+) -> list[Mistake]:
+    """Misclassified images with the model's attention.
+
+    Args:
+        model: The model.
+        evaluation: Its scores.
+        shown: int [n], the images' indices.
+        images: uint8 [H, W, C] each.
+    """
+    maps = attention.attention_maps(model, np.stack(images)) if images else None
+    mistakes = []
+    for number, (index, image) in enumerate(zip(shown, images, strict=True)):
+        heat = None
+        if maps is not None:
+            heat = _data_uri(attention.heat_map(maps[number], image.shape[:2]))
+        predicted = evaluation.predictions[index]
+        mistakes.append(
+            Mistake(
+                _data_uri(image),
+                heat,
+                min(image.shape[:2]) < TINY,
+                evaluation.class_names[evaluation.labels[index]],
+                evaluation.class_names[predicted],
+                float(evaluation.probabilities[index, predicted]),
+            )
+        )
+    return mistakes
+
+
+def _data_uri(image: np.ndarray[Any, Any]) -> str:
+    """An image, uint8 [H, W, C], as a data URI."""
+    kind = "png" if min(image.shape[:2]) < TINY else "jpeg"
+    buffer = io.BytesIO()
+    pixels = image[..., 0] if image.shape[-1] == 1 else image
+    Image.fromarray(pixels).save(buffer, kind, quality=88)
+    return _as_uri(buffer.getvalue(), kind)
+
+
+def _as_uri(data: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def write_report(
     folder: epath.PathLike,
     result: Mapping[str, Any],
     recipe: Recipe,
     history: Sequence[Mapping[str, float]],
+    evaluation: Evaluation,
+    mistakes: Sequence[Mistake] = (),
 ) -> None:
-    """Write report.md, which shows the pictures that are in the folder.
+    """Write report.html with the pictures that are in the folder, in one file.
 
     Args:
         folder: The run's folder.
@@ -36,50 +114,113 @@ def write_markdown(
             `images_per_second` and `accelerator_hours` may be absent.
         recipe: The run's recipe.
         history: One row for each epoch.
+        evaluation: The best model's scores.
+        mistakes: Misclassified images.
     """
     folder = epath.Path(folder)
-    parts = [
-        f"# {_escape(recipe.name)}",
-        _escape(recipe.description),
-        _table(["figure", "value"], _figures(result, recipe, history)),
-        *_pictures(folder),
-        _classes(result["classes"]),
-        _reproduction(folder, recipe),
-        _provenance(result),
-    ]
-    text = "\n\n".join(part for part in parts if part)
-    storage.write_text(folder / "report.md", text + "\n")
+    names = evaluation.class_names
+    write_page(
+        folder / "report.html",
+        "report.html",
+        recipe.name,
+        result["versions"],
+        recipe=recipe,
+        tiles=_known(_tiles(result)),
+        figures=_known(_figures(result, recipe, history)),
+        plots={name: picture(folder / name) for name in _existing(folder)},
+        confusions=[
+            (
+                names[true],
+                names[other],
+                count,
+                count / (evaluation.labels == true).sum(),
+            )
+            for true, other, count in evaluation.confusions(MOST_CONFUSIONS)
+        ],
+        mistakes=mistakes,
+        classes=result["classes"],
+        command=_command(folder),
+    )
 
 
-def _figures(result, recipe: Recipe, history) -> list[list[str]]:
-    """Rows of names and values, without unknown values."""
-    best = result["best_epoch"]
-    published = _share(recipe.published_accuracy)
-    if recipe.reference and published != NONE:
-        published += f" ({_escape(recipe.reference)})"
-    rows = {
+def write_page(
+    path: epath.PathLike,
+    template: str,
+    title: str,
+    versions: Mapping[str, str],
+    **values: Any,
+) -> None:
+    """Write a page.
+
+    Args:
+        path: The file.
+        template: Name of a file in templates/.
+        title: Its title.
+        versions: Versions of the software, by name.
+        **values: What the template uses.
+    """
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = templates.get_template(template).render(
+        title=title,
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        **values,
+    )
+    storage.write_text(path, text)
+
+
+def picture(path: epath.PathLike) -> str:
+    """A PNG file as a data URI."""
+    return _as_uri(epath.Path(path).read_bytes(), "png")
+
+
+def _existing(folder: epath.Path) -> list[str]:
+    return [name for name in PICTURES if (folder / name).exists()]
+
+
+def _tiles(result: Mapping[str, Any]) -> dict[str, str | None]:
+    """The figures at the top; None where one is unknown."""
+    return {
         "test accuracy": _share(result["accuracy"]),
-        "published accuracy": published,
         "top-5 accuracy": _share(result.get("top_5")),
         "macro F1": _share(result["macro_f1"]),
+        "calibration error": _share(result.get("calibration_error")),
+        "test images": _number(result["images"]),
+        "images per second": _number(result.get("images_per_second")),
+    }
+
+
+def _figures(result, recipe: Recipe, history) -> dict[str, str | None]:
+    best = result["best_epoch"]
+    published = _share(recipe.published_accuracy)
+    if recipe.reference and published is not None:
+        published += f" ({recipe.reference})"
+    return {
+        "published accuracy": published,
         "best epoch": f"{best['epoch']:.0f} of {len(history)}",
         "its validation accuracy": _share(best.get("val_accuracy")),
         "training images": _number(result.get("training_images")),
-        "test images": _number(result["images"]),
         "invalid images skipped": _number(len(result.get("bad_images", ())) or None),
         "parameters": _number(result["parameters"]),
         "seconds of training and validation": _number(result["seconds"], 1),
-        "images per second (last epoch)": _number(result.get("images_per_second"), 1),
+        "images per second in the last epoch": _number(
+            result.get("images_per_second"), 1
+        ),
         **_devices(result),
     }
-    return [[name, value] for name, value in rows.items() if value != NONE]
 
 
-def _devices(result) -> dict[str, str]:
+def _devices(result: Mapping[str, Any]) -> dict[str, str]:
     hours = result.get("accelerator_hours")
-    if "devices" not in result or _unknown(hours):
+    if "devices" not in result or hours is None or math.isnan(hours):
         return {}
-    name = _escape(result.get("device_name", "device"))
+    name = result.get("device_name", "device")
     return {
         "devices": f"{result['devices']} x {name}",
         "accelerator-hours": f"{hours:.4g}",
@@ -87,75 +228,22 @@ def _devices(result) -> dict[str, str]:
     }
 
 
-def _pictures(folder: epath.Path) -> list[str]:
-    return [
-        f"## {title}\n\n![{title}]({name})"
-        for name, title in PICTURES.items()
-        if (folder / name).exists()
-    ]
+def _known(figures: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in figures.items() if value is not None}
 
 
-def _classes(classes: Mapping[str, Mapping[str, float]]) -> str:
-    """The table of classes; of many only those of lowest F1."""
-    rows = list(classes.items())
-    note = ""
-    if len(rows) > MOST_CLASSES:
-        # Classes without images last.
-        rows.sort(key=lambda row: (row[1]["support"] == 0, row[1]["f1"]))
-        rows = rows[:MOST_CLASSES]
-        note = f"The {len(rows)} classes of lowest F1, of {len(classes)}.\n\n"
-    cells = [
-        [
-            _escape(name),
-            *(_share(scores[key]) for key in ("precision", "recall", "f1")),
-            _number(scores["support"]),
-        ]
-        for name, scores in rows
-    ]
-    header = ["class", "precision", "recall", "F1", "images"]
-    return f"## Classes\n\n{note}{_table(header, cells)}"
-
-
-def _reproduction(folder: epath.Path, recipe: Recipe) -> str:
+def _command(folder: epath.Path) -> str:
     config, output = str(folder / "recipe.yaml"), f"{folder}-again"
-    return f"""## Reproduce this run
-
-```
-keras-vit fit --config {shlex.quote(config)} --output_dir {shlex.quote(output)}
-```
-
-<details><summary>The recipe, every value written out</summary>
-
-```yaml
-{recipe.to_yaml()}```
-
-</details>"""
+    return (
+        f"keras-vit fit --config {shlex.quote(config)} "
+        f"--output_dir {shlex.quote(output)}"
+    )
 
 
-def _provenance(result) -> str:
-    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"Written on {now} by {_escape(versions)}."
+def _share(value: float | None) -> str | None:
+    return _number(value, 4)
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; all columns but the first are right-aligned."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _unknown(value: float | None) -> bool:
-    return value is None or math.isnan(value)
-
-
-def _share(value: float | None) -> str:
-    return NONE if _unknown(value) else f"{value:.4f}"
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return NONE if _unknown(value) else f"{value:,.{digits}f}"
-
-
-def _escape(text: str) -> str:
-    """Escape Markdown's special characters, and join lines."""
-    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
+def _number(value: float | None, digits: int = 0) -> str | None:
+    """A number as text; None where it is unknown."""
+    return None if value is None or math.isnan(value) else f"{value:,.{digits}f}"

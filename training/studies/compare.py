@@ -14,15 +14,15 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from .. import storage
 from ..data.splits import load_splits
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
 from ..evaluate import evaluate
-from ..fit import fit
+from ..fit import fit, versions
 from ..model import build_model
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot
+from ..reporting.report import picture, write_page
 
 COLUMNS = (
     *("recipe", "weights", "accuracy before", "after", "F1 before", "after"),
@@ -77,7 +77,7 @@ def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
 
     Args:
         recipes: Recipes with the same data and distinct names.
-        folder: The folder of the runs, `folder/NAME`, and of comparison.md,
+        folder: The folder of the runs, `folder/NAME`, and of comparison.html,
             comparison.json and curves.png.
 
     Returns:
@@ -94,10 +94,11 @@ def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
     # First, as it finds errors in all recipes before any is trained.
     befores = [_before(r, folder / f"{r.name}-before.json") for r in recipes]
     rows = [_row(*pair, folder) for pair in zip(recipes, befores, strict=True)]
-    _write_tables(rows, folder)
     histories = {r.name: _history(folder / r.name / "history.csv") for r in recipes}
     draw_curves(histories, folder / "curves.png")
+    _write_results(rows, folder)
     print_rows(rows, f"Test images of {recipes[0].data.source}")
+    print(f"all on one page: {folder / 'comparison.html'}")
     return rows
 
 
@@ -192,12 +193,17 @@ def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> Non
     plt.close(figure)
 
 
-def _write_tables(rows: Sequence[Row], folder: Path) -> None:
-    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)]]
-    lines += [row.cells() for row in rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    text = f"# Comparison\n\n{table}\n\n![curves](curves.png)\n"
-    storage.write_text(folder / "comparison.md", text)
+def _write_results(rows: Sequence[Row], folder: Path) -> None:
+    names = [row.name for row in rows]
+    write_page(
+        folder / "comparison.html",
+        "comparison.html",
+        f"Comparison of {', '.join(names)}",
+        versions(),
+        columns=COLUMNS,
+        rows=[row.cells() for row in rows],
+        curves=picture(folder / "curves.png"),
+    )
     everything = {"rows": [dataclasses.asdict(row) for row in rows]}
     run_folder.write_report(folder / "comparison.json", everything)
 

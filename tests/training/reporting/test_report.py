@@ -1,23 +1,29 @@
-"""report.md and the pictures, also where figures are missing."""
+"""report.html and the pictures, also where figures are missing."""
 
+import base64
 import dataclasses
+import io
 import math
 import shlex
-import types
+import shutil
 
+import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 import yaml
 from etils import epath
+from lxml import html
 from PIL import Image
+from sklearn.calibration import calibration_curve
 
-from keras_vit import ImagePreprocessing
+from keras_vit import ImageClassifier, ImagePreprocessing
 from training.cli import parse, recipe_of
 from training.evaluate import Evaluation
 from training.recipe import DataConfig, Recipe
 from training.reporting import pictures
-from training.reporting.report import write_markdown
+from training.reporting.report import mistakes_of, write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 RECIPE = Recipe(
     name="pets_b16",
@@ -51,55 +57,61 @@ def result(scores, **more):
     }
 
 
-def written(folder, scores=None, recipe=RECIPE, **more):
-    figures = result(scores or evaluation(), **more)
-    write_markdown(folder, figures, recipe, [ROW, {**ROW, "epoch": 2}])
-    return (folder / "report.md").read_text("utf-8")
+def written(folder, scores=None, recipe=RECIPE, mistakes=(), **more):
+    """The page of a run, parsed."""
+    scores = scores or evaluation()
+    history = [ROW, {**ROW, "epoch": 2}]
+    write_report(folder, result(scores, **more), recipe, history, scores, mistakes)
+    return html.parse(folder / "report.html").getroot()
 
 
-def tables(text):
-    """The Markdown tables: lists of rows, each a list of cells."""
-    blocks = [block.split("\n") for block in text.split("\n\n")]
-    blocks = [block for block in blocks if block[0].startswith("| ")]
-    return [
-        [[c.strip() for c in line[1:-1].split(" | ")] for line in block]
-        for block in blocks
-    ]
+def rows(page, path):
+    """The rows of a table: lists of cells."""
+    cells = [row.xpath("./td") for row in page.xpath(f"{path}//tr")]
+    return [[cell.text_content() for cell in row] for row in cells if row]
+
+
+def figures_of(page):
+    """What the page says of the run, by name."""
+    tiles = page.xpath("//dl/div")
+    top = {tile[0].text: tile[1].text for tile in tiles}
+    return top | dict(rows(page, "//h2[text()='The run']/.."))
 
 
 def test_the_report_has_the_runs_figures(tmp_path):
-    text = written(
+    page = written(
         tmp_path,
         devices=4,
         device_name="NVIDIA A100-SXM4-40GB",
         images_per_second=1234.56,
         accelerator_hours=8.0,
     )
-    figures = dict(tables(text)[0][2:])
-    assert figures == {
+    assert figures_of(page) == {
         "test accuracy": "0.9000",
-        "published accuracy": "0.9443 (arXiv:2010.11929, Table 5)",
         "macro F1": "0.9000",
+        "calibration error": "0.1000",
+        "published accuracy": "0.9443 (arXiv:2010.11929, Table 5)",
         "best epoch": "2 of 2",
         "its validation accuracy": "0.8750",
         "training images": "1,234",
         "test images": "60",
         "parameters": "85,800,194",
         "seconds of training and validation": "7,200.0",
-        "images per second (last epoch)": "1,234.6",
+        "images per second": "1,235",
+        "images per second in the last epoch": "1,234.6",
         "devices": "4 x NVIDIA A100-SXM4-40GB",
         "accelerator-hours": "8",
         "core-days": "0.3333 of NVIDIA A100-SXM4-40GB (the paper counts those of "
         "TPUv3)",
     }
-    assert "keras 3.15.1" in text
+    assert "keras 3.15.1" in page.xpath("//footer")[0].text
 
 
 @pytest.mark.parametrize("unknown", [None, math.nan])
 def test_unknown_figures_are_omitted(tmp_path, unknown):
     best = {**ROW, "val_accuracy": unknown}
     recipe = dataclasses.replace(RECIPE, published_accuracy=None)
-    text = written(
+    page = written(
         tmp_path,
         recipe=recipe,
         best_epoch=best,
@@ -108,76 +120,173 @@ def test_unknown_figures_are_omitted(tmp_path, unknown):
         images_per_second=unknown,
         accelerator_hours=unknown,
     )
-    figures = dict(tables(text)[0][2:])
+    figures = figures_of(page)
     for name in ("published accuracy", "its validation accuracy", "devices"):
         assert name not in figures
-    assert "images per second (last epoch)" not in figures
-    assert "nan" not in text.lower().split("<details>")[0]
-    assert "None" not in text.split("<details>")[0]
+    assert not any("images per second" in name for name in figures)
+    assert not {"nan", "None"} & set(figures.values())
 
 
 def test_every_class_has_its_row(tmp_path):
     scores = evaluation(classes=3, count=60, wrong=1)
-    rows = tables(written(tmp_path, scores))[1]
+    page = written(tmp_path, scores)
     # The first image is a 0 classified as a 1.
-    assert rows[2:] == [
+    assert rows(page, "//table[@id='classes']") == [
         ["class 0", "1.0000", "0.9500", "0.9744", "20"],
         ["class 1", "0.9524", "1.0000", "0.9756", "20"],
         ["class 2", "1.0000", "1.0000", "1.0000", "20"],
     ]
+    assert rows(page, "//table[@id='confusions']") == [
+        ["class 0", "class 1", "1", "5.0 %"]
+    ]
 
 
-def test_only_the_worst_of_many_classes_are_listed(tmp_path):
+def test_the_most_frequent_of_many_errors_are_listed(tmp_path):
     names = tuple(f"class {number}" for number in range(120))
     labels = np.arange(3 * 119) % 119  # none of the last class
-    predictions = np.where(np.arange(3 * 119) == 70, 71, labels)
-    text = written(tmp_path, Evaluation(names, labels, np.eye(120)[predictions]))
-    rows = tables(text)[1][2:]
-    assert len(rows) == 50
-    assert [row[0] for row in rows[:2]] == ["class 70", "class 71"]
-    assert rows[2][3] == "1.0000"  # a class without images is not a bad one
-    assert "50 classes of lowest F1, of 120" in text
+    predictions = np.where(labels < 40, labels + 1, labels)
+    predictions[labels == 70] = 119  # three times, the others only in part
+    predictions[:40] = labels[:40]
+    scores = Evaluation(names, labels, np.eye(120)[predictions])
+    page = written(tmp_path, scores)
+    listed = rows(page, "//table[@id='confusions']")
+    assert len(listed) == 20
+    assert listed[0] == ["class 70", "class 119", "3", "100.0 %"]
+    assert listed[1] == ["class 0", "class 1", "2", "66.7 %"]
+    assert len(rows(page, "//table[@id='classes']")) == 120
 
 
-def test_names_do_not_break_the_table(tmp_path):
-    names = ("a | b", "__init__ <b>", "many\nlines")
+def test_names_are_shown_as_they_are(tmp_path):
+    names = ("a | b", "<script>alert(1)</script>", "{{ title }}")
     scores = dataclasses.replace(evaluation(), class_names=names)
-    rows = tables(written(tmp_path, scores))[1][2:]
-    assert [row[0] for row in rows] == [
-        r"a \| b",
-        r"\_\_init\_\_ \<b\>",
-        "many lines",
-    ]
+    recipe = dataclasses.replace(RECIPE, name="<b>", description="&amp;")
+    page = written(tmp_path, scores, recipe)
+    listed = rows(page, "//table[@id='classes']")
+    assert [row[0] for row in listed] == list(names)
+    assert page.xpath("//h1")[0].text == "<b>"
+    assert page.xpath("//h1/following::p")[0].text == "&amp;"
+    assert len(page.xpath("//script")) == 1
 
 
 def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "recipe.yaml").write_text(RECIPE.to_yaml())
-    text = written(folder)
-    command = next(line for line in text.split("\n") if line.startswith("keras-vit"))
+    page = written(folder)
+    command, embedded = (each.text for each in page.xpath("//pre/code"))
     words = shlex.split(command)
     assert words[:2] == ["keras-vit", "fit"]
     options = parse(words[1:]).fit
     assert options.output_dir != folder
     assert recipe_of(options) == RECIPE
-    embedded = text.split("```yaml\n")[1].split("```")[0]
     assert yaml.safe_load(embedded) == yaml.safe_load(RECIPE.to_yaml())
 
 
-def test_only_existing_pictures_are_shown(tmp_path):
-    assert "![" not in written(tmp_path)
+def test_existing_pictures_are_in_the_file(tmp_path):
+    assert not written(tmp_path).xpath("//img")
     pictures.draw_curves([ROW], tmp_path / "curves.png")
     pictures.draw_confusion_matrix(evaluation(), tmp_path / "confusion_matrix.png")
-    text = written(tmp_path)
-    assert "![Curves](curves.png)" in text
-    assert "![Confusion matrix](confusion_matrix.png)" in text
-    assert "misclassified" not in text
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "confusion_matrix.png",
-        "curves.png",
-        "report.md",
+    shown = written(tmp_path).xpath("//img/@src")
+    assert [decoded(uri).size for uri in shown] == [
+        Image.open(tmp_path / name).size
+        for name in ("curves.png", "confusion_matrix.png")
     ]
+
+
+def decoded(uri):
+    """The image in a data URI."""
+    return Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
+
+
+@pytest.mark.parametrize("side", [8, 128])
+def test_wrong_images_are_shown_with_attention(tmp_path, tiny_vit, side):
+    """One patch differs: the attention of a model of one block is the rollout's."""
+    model = tiny_vit(image_size=side, patch_size=side // 4, channels=3, classes=3)
+    images = [np.full((side, side, 3), 40 * n, "uint8") for n in range(3)]
+    scores = evaluation(classes=3, wrong=3)
+    shown = scores.mistakes(2)
+    mistakes = mistakes_of(model, scores, shown, images[:2])
+    page = written(tmp_path, scores, mistakes=mistakes)
+    found = page.xpath("//li")
+    assert len(found) == 2
+    maps = model.attention_rollout_model().predict(np.stack(images[:2]), verbose=0)
+    for number, item in enumerate(found):
+        image, heat = item.xpath(".//img/@src")
+        pixels = np.asarray(decoded(image).convert("RGB")).astype(int)
+        assert abs(pixels - 40 * number).max() <= 2
+        assert f"true: class {number}" in item.text_content()
+        assert f"predicted: class {number + 1}, 100 %" in item.text_content()
+        # Inferno's colors become lighter with each step.
+        light = np.asarray(decoded(heat).convert("L")).astype(float)
+        patches = light.reshape(4, side // 4, 4, side // 4).mean(axis=(1, 3))
+        assert np.corrcoef(patches.ravel(), maps[number].ravel())[0, 1] > 0.9
+    assert len(page.xpath("//input[@type='range']")) == 1
+
+
+def test_a_model_without_attention_has_images_alone(tmp_path):
+    backbone = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
+    model = ImageClassifier(
+        backbone=backbone, classes=3, preprocessing=ImagePreprocessing(8)
+    )
+    scores = evaluation(wrong=1)
+    images = [np.zeros((8, 8, 1), "uint8")]
+    page = written(
+        tmp_path, mistakes=mistakes_of(model, scores, scores.mistakes(1), images)
+    )
+    assert len(page.xpath("//li//img")) == 1
+    assert not page.xpath("//input")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_tables_are_sorted_on_request(tmp_path):
+    from playwright.sync_api import sync_playwright
+
+    written(tmp_path, evaluation(classes=12, count=130, wrong=25))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        page.goto((tmp_path / "report.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+        def column(number):
+            cells = page.locator(f"#classes tbody td:nth-child({number})")
+            return cells.all_text_contents()
+
+        names = column(1)
+        page.get_by_role("button", name="recall").click()
+        recalls = [float(text) for text in column(3)]
+        assert recalls == sorted(recalls)
+        assert recalls[0] < recalls[-1]
+        page.get_by_role("button", name="recall").press("Enter")
+        assert [float(text) for text in column(3)] == sorted(recalls, reverse=True)
+        heading = page.locator("#classes th", has_text="recall")
+        assert heading.get_attribute("aria-sort") == "descending"
+        page.get_by_role("button", name="class", exact=True).click()
+        assert column(1) == names  # class 2 before class 10
+        browser.close()
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_calibration_is_that_of_scikit_learn(classes):
+    random = np.random.default_rng(classes)
+    probabilities = random.dirichlet(np.ones(classes), 500).astype("float32")
+    probabilities[:5] = np.eye(classes)[0]  # confidence 1 is in the last bin
+    labels = random.integers(0, classes, 500)
+    scores = Evaluation(tuple("abcdefg"[:classes]), labels, probabilities)
+    confidence, accuracy, count = scores.reliability().T
+    best = probabilities.max(axis=1)
+    right = probabilities.argmax(axis=1) == labels
+    expected = calibration_curve(right, best, n_bins=15)
+    np.testing.assert_allclose([accuracy, confidence], expected, rtol=1e-6)
+    edges = np.ceil(best.astype("float64") * 15)  # bins are open on their left
+    shares = [
+        abs(best[edges == b].mean() - right[edges == b].mean()) * (edges == b).mean()
+        for b in np.unique(edges)
+    ]
+    np.testing.assert_allclose(scores.calibration_error, sum(shares), rtol=1e-6)
+    assert count.sum() == 500
 
 
 def lines_of(monkeypatch, history, path):
@@ -204,19 +313,24 @@ def test_curves_show_what_the_history_has(tmp_path, monkeypatch):
         {**ROW, "epoch": 2, "loss": None, "val_loss": math.nan, "val_accuracy": 0.5},
     ]
     drawn = lines_of(monkeypatch, history, tmp_path / "curves.png")
+    del drawn[""]  # no speed was measured
+    label = "training, augmented images"
     np.testing.assert_equal(
         drawn,
         {
             "Loss": {
-                "training": ([1, 2], [2.0, math.nan]),
+                label: ([1, 2], [2.0, math.nan]),
                 "validation": ([1, 2], [3.0, math.nan]),
+                "best epoch, 2": ([2, 2], [0, 1]),
             },
             "Accuracy": {
-                "training": ([1, 2], [0.5, 0.5]),
+                label: ([1, 2], [0.5, 0.5]),
                 "validation": ([1, 2], [0.25, 0.5]),
+                "best epoch, 2": ([2, 2], [0, 1]),
             },
-            "Learning rate": {"training": ([1, 2], [1e-3, 1e-3])},
-            "Gradient norm of the last step": {"training": ([1, 2], [9.0, math.nan])},
+            "Learning rate": {label: ([1, 2], [1e-3, 1e-3])},
+            "Gradient norm of the last step": {label: ([1, 2], [9.0, math.nan])},
+            "Seconds, with validation": {label: ([1, 2], [4.0, 4.0])},
         },
     )
 
@@ -229,8 +343,8 @@ def test_curves_of_any_length_are_drawn(tmp_path, epochs):
     history = [{**ROW, "epoch": n + 1, "loss": math.inf} for n in range(epochs)]
     pictures.draw_curves(history, epath.Path(tmp_path / "curves.png"))
     picture = np.asarray(Image.open(tmp_path / "curves.png").convert("RGB"))
-    assert picture.shape == (840, 1200, 3)
-    learning_rate = picture[420:, :600]  # the panel without a legend
+    assert picture.shape == (840, 1680, 3)
+    learning_rate = picture[420:, :560]  # a panel without a legend
     assert (learning_rate == BLUE).all(axis=-1).any()
 
 
@@ -274,29 +388,45 @@ def test_long_names_keep_both_ends():
 
 
 def test_the_most_confident_mistakes_come_first(tmp_path, monkeypatch):
-    shares = np.array([0.4, 0.1, 0.3, 0.2])  # of the right class, the first of two
+    shares = np.array([0.4, 0.1, 0.3, 0.2, 0.9])  # of the right class, first of two
     scores = Evaluation(
-        ("a", "b"), np.zeros(4, int), np.stack([shares, 1 - shares], axis=1)
+        ("a", "b"), np.zeros(5, int), np.stack([shares, 1 - shares], axis=1)
     )
-    split = types.SimpleNamespace(
-        read=lambda index: tf.fill([8, 8, 1], tf.cast(index, tf.uint8))
-    )
+    shown = scores.mistakes(3)
+    assert list(shown) == [1, 3, 2]
     drawn, mosaic = [], pictures._mosaic
     monkeypatch.setattr(
         pictures, "_mosaic", lambda *given: drawn.append(given) or mosaic(*given)
     )
     path = tmp_path / "misclassified.png"
-    pictures.draw_misclassified(scores, split, ImagePreprocessing(8), path)
+    images = [np.full((8, 8, 1), index, "uint8") for index in shown]
+    pictures.draw_misclassified(scores, shown, images, path)
     [(images, captions)] = drawn
-    assert [image[0, 0, 0] for image in images] == [1, 3, 2, 0]
-    for caption, share in zip(captions, ("90%", "80%", "70%", "60%"), strict=True):
+    assert [image[0, 0, 0] for image in images] == [1, 3, 2]
+    for caption, share in zip(captions, ("90%", "80%", "70%"), strict=True):
         assert share in caption
     assert path.exists()
 
 
-def test_a_perfect_model_has_a_picture_too(tmp_path):
+def test_a_perfect_model_has_pictures_too(tmp_path):
     scores = evaluation(wrong=0)
-    pictures.draw_misclassified(
-        scores, None, ImagePreprocessing(8), tmp_path / "misclassified.png"
+    path = tmp_path / "misclassified.png"
+    pictures.draw_misclassified(scores, scores.mistakes(9), [], path)
+    pictures.draw_reliability(scores, tmp_path / "reliability.png")
+    assert path.exists()
+    assert not written(tmp_path, scores).xpath("//table[@id='confusions']")
+
+
+def test_of_many_classes_the_most_confused_are_named():
+    labels = np.repeat(np.arange(100), 4)
+    predictions = labels.copy()
+    predictions[labels == 90] = 3
+    predictions[labels == 50] = 51
+    scores = Evaluation(
+        tuple(f"c{n}" for n in range(100)), labels, np.eye(100)[predictions]
     )
-    assert (tmp_path / "misclassified.png").exists()
+    figure = pictures._confusion_figure(scores)
+    named = [text.get_text() for text in figure.axes[1].get_yticklabels()]
+    assert named == ["c3", "c50", "c51", "c90"]
+    counts = {text.get_text() for text in figure.axes[1].texts}
+    assert counts == {"4"}

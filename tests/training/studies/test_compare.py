@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from lxml import html
 from PIL import Image
 from sklearn.metrics import f1_score
 from tiny_recipe import TINY_RECIPE
@@ -92,10 +93,14 @@ def test_a_table_and_a_picture_are_written(compared):
     folder, rows = compared
     written = json.loads((folder / "comparison.json").read_text())["rows"]
     assert written == [dataclasses.asdict(row) for row in rows]
-    table = (folder / "comparison.md").read_text().splitlines()
-    vit = next(line for line in table if line.startswith("| vit |"))
-    assert f"| {rows[0].accuracy:.4f} |" in vit
-    assert "| 0.7500 |" in vit
+    page = html.parse(folder / "comparison.html").getroot()
+    table = [
+        [cell.text_content() for cell in row]
+        for row in page.xpath("//table[@id='recipes']//tr")
+    ]
+    assert table == [list(module.COLUMNS), *(row.cells() for row in rows)]
+    assert page.xpath("//table//a/@href") == ["vit/report.html", "cnn/report.html"]
+    assert page.xpath("//img/@src")[0].startswith("data:image/png;base64,")
     with Image.open(folder / "curves.png") as picture:
         assert picture.size[0] > picture.size[1] > 400
 

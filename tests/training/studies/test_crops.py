@@ -22,5 +22,5 @@ def test_learns_real_jpegs_from_scratch(tmp_path):
     assert result["images"] == 150
     assert result["training_images"] == 405
     assert result["accuracy"] >= 0.9
-    text = (tmp_path / "run" / "report.md").read_text()
+    text = (tmp_path / "run" / "report.html").read_text()
     assert f"{result['accuracy']:.4f}" in text

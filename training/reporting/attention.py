@@ -1,0 +1,55 @@
+"""Attention rollout of a model's images, as pictures."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from PIL import Image
+
+from ..evaluate import batch_size
+from .pictures import pyplot
+
+# Small, as attention weights need memory that grows with the square of the tokens.
+BATCH_SIZE = 8
+
+
+def attention_maps(
+    model: keras.Model, images: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any] | None:
+    """Each patch's share in the model's answer, by attention rollout.
+
+    Args:
+        model: A model with preprocessing and class names.
+        images: uint8 [n, H, W, C], resized for the model.
+
+    Returns:
+        float32 [n, h, w], where the sum of each map is 1; None for a model without
+        attention between all patches: a ResNet, axial attention, another backbone.
+    """
+    if getattr(model, "attention", None) != "full" or not len(images):
+        return None
+    rollout = model.attention_rollout_model()
+    size = batch_size(BATCH_SIZE)
+    padded = np.pad(images, ((0, -len(images) % size), (0, 0), (0, 0), (0, 0)))
+    return rollout.predict(padded, size, verbose=0)[: len(images)]
+
+
+def heat_map(
+    attention: np.ndarray[Any, Any], size: tuple[int, int]
+) -> np.ndarray[Any, Any]:
+    """A map as colors from dark (its smallest value) to bright (its largest).
+
+    Args:
+        attention: float32 [h, w].
+        size: (H, W) of the picture, in pixels.
+
+    Returns:
+        uint8 [H, W, 3].
+    """
+    low, high = attention.min(), attention.max()
+    scaled = (attention - low) / max(high - low, np.finfo("float32").tiny)
+    large = Image.fromarray(scaled.astype("float32")).resize(
+        size[::-1], Image.Resampling.BICUBIC
+    )
+    colors = pyplot().get_cmap("inferno")(np.clip(np.asarray(large), 0, 1))
+    return (255 * colors[..., :3]).round().astype("uint8")
