@@ -4,6 +4,7 @@ The one module of this package that needs TensorFlow, which it imports when a fu
 is first called. Every function works in a `tf.data` pipeline and in a SavedModel.
 """
 
+import io
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "decode_image",
     "load_image",
     "resize_image",
+    "tiff_to_png",
     "to_bytes",
 ]
 
@@ -147,7 +149,7 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     """Read one image file.
 
     Args:
-        path: The file.
+        path: The file: of a format of `decode_image`, or TIFF.
         channels: 3 or 1.
 
     Returns:
@@ -164,7 +166,39 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     try:
+        image_bytes = tiff_to_png(image_bytes)
         return decode_image(tf.constant(image_bytes), channels).numpy()
+    except ValueError as error:
+        raise ValueError(f"{path}: not a readable image: {error}") from None
     except tf.errors.InvalidArgumentError as error:
         reason = error.message.split(" [Op:")[0].split("}} ")[-1]
         raise ValueError(f"{path}: not a readable image: {reason}") from None
+
+
+def tiff_to_png(image_bytes: bytes) -> bytes:
+    """Convert a TIFF file to PNG, as TensorFlow decodes no TIFF.
+
+    Args:
+        image_bytes: The file's contents; of a TIFF with several pages the first counts.
+
+    Returns:
+        A PNG file of 8 or 16 bits, as the TIFF has. Files of other formats stay as they
+        are.
+
+    Raises:
+        ValueError: A damaged TIFF file, or one of 32 bits for each channel.
+    """
+    if image_bytes[:4] not in (b"II*\0", b"MM\0*"):
+        return image_bytes
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("TIFF files need Pillow: pip install Pillow") from None
+    png = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(image_bytes)) as image:
+            colors = image.mode in ("CMYK", "YCbCr")
+            (image.convert("RGB") if colors else image).save(png, "png")
+    except (OSError, Image.DecompressionBombError) as error:
+        raise ValueError(f"a TIFF file that cannot be converted: {error}") from None
+    return png.getvalue()

@@ -254,25 +254,57 @@ def _run_evaluate(options: Namespace) -> None:
 
 def _add_predict(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "images", type=str, nargs="+", help="image files, folders or patterns"
+        "images",
+        type=str,
+        nargs="+",
+        help="image files, folders, patterns, or - for a list on standard input",
     )
     parser.add_argument(
         "--model", type=str, required=True, help="a run's folder or a .keras file"
     )
-    parser.add_argument("--top", type=int, default=1, help="classes for each image")
+    parser.add_argument(
+        "--top", type=PositiveInt, default=1, help="classes for each image"
+    )
+    parser.add_argument(
+        "--out", type=str | None, help="write a table to this file, .csv or .json"
+    )
+    parser.add_argument(
+        "--attention",
+        type=str | None,
+        help="write pictures of what the model looks at into this folder",
+    )
     _add_completion(parser)
 
 
 def _run_predict(options: Namespace) -> None:
     from .engine import run_folder
-    from .predict import find_images, predict, print_predictions
+    from .predict import (
+        check_table,
+        find_images,
+        predict,
+        print_predictions,
+        write_table,
+    )
 
-    files = [file for pattern in options.images for file in find_images(pattern)]
+    table = None if options.out is None else Path(options.out)
+    attention = None if options.attention is None else Path(options.attention)
+    if table is not None:
+        check_table(table)
+    files = find_images(options.images)
     path = run_folder.model_file(Path(options.model))
     model = run_folder.load_model(path, options.class_names, options.pixels)
-    answers = predict(model, files, options.top)
-    print_predictions(files, answers)
-    if None in answers:
+    predictions = predict(model, files, options.top, attention)
+    errors = [prediction.error for prediction in predictions if prediction.error]
+    for error in errors:
+        print(error, file=sys.stderr)
+    if table is None:
+        print_predictions(predictions)
+    else:
+        write_table(table, predictions)
+        print(f"{table}: {len(files) - len(errors)} images")
+    if attention is not None and len(files) > len(errors):
+        print(f"{attention}: what the model looks at, by attention rollout")
+    if errors:
         sys.exit(1)
 
 

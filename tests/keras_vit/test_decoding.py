@@ -210,3 +210,33 @@ def test_interpolation_overshoot_is_clipped(interpolation):
     assert exact.min() < -1
     assert exact.max() > 256
     assert np.abs(resized - exact.clip(0, 255)).max() <= 0.5001
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "YCbCr"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_tiff_files_are_read_as_png(photograph, tmp_path, mode, channels):
+    image = Image.fromarray(photograph).convert(mode)
+    image.save(tmp_path / "image.tif")
+    with Image.open(tmp_path / "image.tif") as stored:
+        stored.convert("RGB").save(tmp_path / "image.png")
+    read = [
+        decoding.load_image(tmp_path / name, channels)
+        for name in ("image.tif", "image.png")
+    ]
+    np.testing.assert_array_equal(*read)
+
+
+def test_the_first_page_of_a_tiff_of_sixteen_bits_is_read(tmp_path):
+    values = np.arange(0, 65536, 257, dtype="uint16").reshape(16, 16)
+    pages = [Image.fromarray(values), Image.fromarray(values[::-1])]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    read = decoding.load_image(tmp_path / "a.tif", 1)
+    np.testing.assert_array_equal(read[..., 0], values // 257)
+
+
+def test_a_tiff_that_cannot_be_read_is_named(tmp_path):
+    Image.new("F", (4, 4)).save(tmp_path / "float.tif")
+    (tmp_path / "bad.tif").write_bytes(b"II*\0" + bytes(9))
+    for name in ("float.tif", "bad.tif"):
+        with pytest.raises(ValueError, match=f"{name}: not a readable image: a TIFF"):
+            decoding.load_image(tmp_path / name)

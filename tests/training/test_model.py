@@ -66,9 +66,9 @@ def test_a_convolutional_network_predicts(tmp_path):
     model = load_model(tmp_path / "best.keras")
     (image,) = pixels(model, count=1)
     tf.io.write_file(str(tmp_path / "image.png"), tf.io.encode_png(image))
-    ((best, *_),) = predict(model, [tmp_path / "image.png"], top=3)
+    [prediction] = predict(model, [tmp_path / "image.png"], top=3)
     (scores,) = scores_of(model, image[np.newaxis])
-    assert best[0] == NAMES[scores.argmax()]
+    assert prediction.classes[0][0] == NAMES[scores.argmax()]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from without_pictures import leave_out_pictures
 import keras_vit
 from training.cli import main
 from training.engine.run_folder import load_model
-from training.errors import DataError, RunError, TrainingError
-from training.predict import find_images, predict
+from training.errors import RunError, TrainingError
 from training.recipe import load_recipe
 from training.recipes import named_recipe
 from training.reporting import pictures
@@ -102,31 +101,6 @@ def test_predict_classifies_files_and_folders(capsys):
     printed = capsys.readouterr().out
     assert printed.count("images/0.png") == 2
     assert printed.count("images/1.png") == 1
-
-
-def test_predictions_match_the_model(folder):
-    model = load_model(folder / "runs/tiny/best.keras")
-    pixels = load_digits().images[:1, :, :, None] * (255 / 16)
-    probabilities = predict(model, [folder / "images/0.png"], top=10)[0]
-    Image.fromarray(pixels[0, :, :, 0].round().astype("uint8")).save("small.png")
-    small = predict(model, [folder / "small.png"], top=10)[0]
-    logits = model.predict(pixels.round(), verbose=0)[0]
-    assert small[0][0] == str(logits.argmax())
-    assert sum(score for _, score in probabilities) == pytest.approx(1, abs=1e-5)
-
-
-def test_predict_reports_an_invalid_file_and_continues(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(["predict", "images/*", "--model", "runs/tiny/best.keras"])
-    captured = capsys.readouterr()
-    assert exit_.value.code == 1
-    assert "notes.txt" in captured.err
-    assert "images/1.png" in captured.out
-
-
-def test_a_path_without_images_is_an_error():
-    with pytest.raises(DataError, match="nothing"):
-        find_images("nothing/*.png")
 
 
 def test_an_invalid_model_file_is_an_error(folder):

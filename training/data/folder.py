@@ -18,6 +18,7 @@ SYSTEM_FILES = (
     *("thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "icon\r"),
     *("__macosx", "$recycle.bin", "system volume information", "lost+found", "@eadir"),
 )
+TIFF = (".tif", ".tiff")
 # Other tools' names of the parts of a data set.
 OTHER_PARTS = ("training", "val", "valid", "validation", "testing")
 
@@ -90,15 +91,31 @@ def _open_classes(
     names = [str(path) for paths in good.values() for path in paths]
     labels = np.repeat(np.arange(len(good)), [len(paths) for paths in good.values()])
     paths = tf.constant(names)
+    tiff = any(name.lower().endswith(TIFF) for name in names)
     split = encoded_split(
         f"folder:{root}",
-        lambda index: tf.io.read_file(paths[index]),
+        lambda index: _contents(paths[index], tiff),
         labels,
         len(good),
         names,
         channels,
     )
     return tuple(f.name for f in folders), split, tuple(reasons.values())
+
+
+def _contents(path: tf.Tensor, tiff: bool) -> tf.Tensor:
+    """A file's contents; of a TIFF file, where there are any, as PNG."""
+    contents = tf.io.read_file(path)
+    if not tiff:
+        return contents
+    # Outside of a graph the function gets an array instead of bytes.
+    converted = tf.numpy_function(
+        lambda data: decoding.tiff_to_png(np.asarray(data).item()),
+        [contents],
+        tf.string,
+        stateful=False,
+    )
+    return tf.ensure_shape(converted, [])
 
 
 def _files(folder: Path) -> list[Path]:

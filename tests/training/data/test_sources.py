@@ -1,5 +1,6 @@
 """Sources: folders, TensorFlow Datasets, a user's own; Pillow is the reference."""
 
+import dataclasses
 import sys
 import types
 
@@ -9,8 +10,11 @@ import tensorflow as tf
 from etils import epath
 from PIL import Image
 from sklearn.datasets import load_sample_image
+from tiny_recipe import TINY_RECIPE
 
+from keras_vit import ImagePreprocessing
 from training.data.folder import open_folder
+from training.data.pipeline import training_batches
 from training.data.python_source import open_python
 from training.data.splits import load_splits
 from training.data.tfds import open_tfds
@@ -168,7 +172,20 @@ def test_system_files_are_neither_images_nor_classes(folder):
     after = open_folder(folder)
     assert len(after.train) == 36
     assert after.class_names == before.class_names
-    assert len(find_images(str(folder))) == 36
+    assert len(find_images([str(folder)])) == 36
+
+
+def test_tiff_files_are_read_beside_others(folder, photograph):
+    path = folder / "bee" / "zzz.TIF"
+    photograph.save(path, "tiff")
+    split = open_folder(folder).train
+    for name, expected in ((str(path), photograph), (split.names[0], None)):
+        pixels = read(split, split.names.index(name))
+        expected = expected or Image.open(name)
+        np.testing.assert_array_equal(pixels, np.asarray(expected))
+    recipe = dataclasses.replace(TINY_RECIPE, batch_size=37)
+    (batch, _), *_ = training_batches(split, recipe, ImagePreprocessing(8))
+    assert batch.shape == (37, 8, 8, 3)
 
 
 def test_each_name_belongs_to_its_pixels(folder, photograph):

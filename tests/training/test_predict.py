@@ -1,0 +1,163 @@
+"""`predict`: files, folders, lists; tables; pictures of attention."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import ImageClassifier, ImagePreprocessing
+from training.cli import main
+from training.errors import DataError, RecipeError
+from training.predict import find_images, picture_names, predict
+
+NAMES = ("ant", "bee", "crab")
+
+
+@pytest.fixture
+def model(tiny_vit):
+    """A ViT of 4 x 4 patches."""
+    return tiny_vit(
+        image_size=16,
+        patch_size=4,
+        channels=3,
+        classes=3,
+        class_names=NAMES,
+        preprocessing=ImagePreprocessing(16),
+    )
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """The working directory: photos/ with a.png, b.jpg, more/a.tif and no images."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos/more").mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for name, size in (("a.png", 16), ("b.jpg", 40), ("more/a.tif", 16)):
+        pixels = random.integers(0, 256, (size, size, 3), "uint8")
+        Image.fromarray(pixels).save(f"photos/{name}")
+    Path("photos/notes.txt").write_text("")
+    Path("photos/.a.png").write_text("")
+    return Path("photos")
+
+
+@pytest.fixture
+def saved(model, photos):
+    """The model as a file in the working directory."""
+    model.save("model.keras")
+    return "model.keras"
+
+
+def scores(model, path):
+    """The model's own probabilities of an image of its size."""
+    logits = model.predict(np.asarray(Image.open(path))[np.newaxis], verbose=0)
+    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[0]
+
+
+@pytest.mark.parametrize("name", ["a.png", "more/a.tif"])
+def test_predictions_are_the_models(model, photos, name):
+    [prediction] = predict(model, [photos / name], top=3)
+    expected = scores(model, photos / name)
+    best = expected.argsort()[::-1]
+    assert [name for name, _ in prediction.classes] == [NAMES[i] for i in best]
+    np.testing.assert_allclose(
+        [score for _, score in prediction.classes], expected[best], rtol=1e-5
+    )
+
+
+def test_files_folders_patterns_and_lists_are_found(photos, monkeypatch):
+    files = [photos / "a.png", photos / "b.jpg", photos / "more" / "a.tif"]
+    assert find_images(["photos"]) == files
+    assert find_images(["photos/b.jpg", "photos/*.png"]) == [files[1], files[0]]
+    monkeypatch.setattr("sys.stdin", io.StringIO("photos/more\n\nphotos/a.png\n"))
+    assert find_images(["-"]) == [files[2], files[0]]
+    for argument in ("nothing/*.png", "photos/c.png"):
+        with pytest.raises(DataError, match="there is no such image"):
+            find_images(["photos", argument])
+
+
+def test_each_picture_has_a_name_of_its_own():
+    files = [Path(name) for name in ("a/x.png", "b/x.jpg", "x-2.png", "c/x.png")]
+    assert picture_names(files) == ["x.png", "x-2.png", "x-2-2.png", "x-3.png"]
+
+
+def test_an_invalid_file_is_reported_and_the_others_are_classified(saved, capsys):
+    Path("photos/bad.png").write_text("no image")
+    with pytest.raises(SystemExit) as exit_:
+        main(["predict", "photos", "--model", saved, "--out", "a.csv"])
+    assert exit_.value.code == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("photos/bad.png: not a readable image")
+    assert captured.out == "a.csv: 3 images\n"
+    with open("a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["image"] for row in rows if row["error"]] == ["photos/bad.png"]
+    assert [row["image"] for row in rows if row["class"]] == [
+        "photos/a.png",
+        "photos/b.jpg",
+        "photos/more/a.tif",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_a_table_has_the_predictions(saved, model, suffix):
+    main(
+        ["predict", "photos/a.png", "--model", saved, "--top=2", "--out", f"t{suffix}"]
+    )
+    text = Path(f"t{suffix}").read_text()
+    expected = scores(model, "photos/a.png")
+    best = expected.argsort()[::-1][:2]
+    if suffix == ".json":
+        [entry] = json.loads(text)
+        assert (entry["image"], entry["error"]) == ("photos/a.png", None)
+        rows = [(row["class"], row["probability"]) for row in entry["classes"]]
+    else:
+        read = list(csv.DictReader(io.StringIO(text)))
+        assert [row["rank"] for row in read] == ["1", "2"]
+        rows = [(row["class"], float(row["probability"])) for row in read]
+    assert [name for name, _ in rows] == [NAMES[i] for i in best]
+    np.testing.assert_allclose([p for _, p in rows], expected[best], rtol=1e-5)
+
+
+def test_another_table_is_refused_before_the_model_is_opened(photos):
+    with pytest.raises(RecipeError, match=r"--out: must end in .csv or .json"):
+        main(["predict", "photos", "--model", "none.keras", "--out", "table.xlsx"])
+
+
+def test_attention_is_drawn_beside_each_image(saved, model, capsys):
+    main(["predict", "photos", "--model", saved, "--attention", "looks"])
+    assert sorted(path.name for path in Path("looks").iterdir()) == [
+        "a-2.png",
+        "a.png",
+        "b.png",
+    ]
+    assert "looks: what the model looks at" in capsys.readouterr().out
+    picture = np.asarray(Image.open("looks/a.png"))
+    assert picture.shape == (448, 896, 3)
+    image = np.asarray(Image.open("photos/a.png"))
+    np.testing.assert_array_equal(picture[14::28, 14:448:28], image)
+    # The image is gray there: what is left is inferno, lighter with each step.
+    rollout = model.attention_rollout_model().predict(image[np.newaxis], verbose=0)[0]
+    light = np.asarray(Image.fromarray(picture[:, 448:]).convert("L")).astype(float)
+    light -= 0.4 * picture[:, :448].mean(axis=-1)
+    patches = light.reshape(4, 112, 4, 112).mean(axis=(1, 3))
+    assert np.corrcoef(patches.ravel(), rollout.ravel())[0, 1] > 0.9
+
+
+def test_a_model_without_attention_draws_none(photos):
+    backbone = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+    model = ImageClassifier(
+        backbone=backbone,
+        classes=3,
+        preprocessing=ImagePreprocessing(8),
+        class_names=NAMES,
+    )
+    files = find_images(["photos"])
+    assert len(predict(model, files)) == 3
+    with pytest.raises(RecipeError, match="--attention: needs a VisionTransformer"):
+        predict(model, files, attention=Path("looks"))
+    assert not Path("looks").exists()
