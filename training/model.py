@@ -130,6 +130,8 @@ BASELINES = {"resnet": build_resnet, "cnn": build_cnn}
 
 def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
     arguments = common | {name: getattr(config, name) for name in OF_THE_RUN}
+    if config.pooling is None and not _is_own(config):
+        arguments["pooling"] = "token"
     if config.weights is None:
         names = (*STRUCTURE, "position_stddev")
         arguments |= {name: getattr(config, name) for name in names}
@@ -143,7 +145,8 @@ def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
     return model
 
 
-# What the recipe decides, whatever weights the model begins with.
+# What the recipe decides, whatever weights the model begins with; `pooling` where it
+# is not None.
 OF_THE_RUN = ("pooling", "dropout", "stochastic_depth", "representation_size")
 # What the weights decide where the recipe leaves it at its default.
 OPTIONAL = ("attention_dropout", "patch_dropout", "resnet_blocks")
@@ -206,7 +209,10 @@ def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, 
     }
     if config.variant is not None:
         changes |= model_class.variant_arguments(config.variant)
-    model = rebuild(own, **changes | arguments)
+    changes |= arguments
+    if changes["pooling"] is None:
+        changes["pooling"] = own.pooling or ("token" if own.class_token else "avg")
+    model = rebuild(own, **changes)
     for layer in model.layers:  # what is frozen the recipe says, not the file
         layer.trainable = True
     return model

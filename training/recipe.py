@@ -55,7 +55,8 @@ class ModelConfig:
 
     Fields without a line here are the arguments of `keras_vit.VisionTransformer`. With
     `weights`, those that are left at their default take the values stored with the
-    weights, except `pooling`, `representation_size`, `dropout` and `stochastic_depth`.
+    weights, except `representation_size`, `dropout` and `stochastic_depth`; for
+    `pooling` see below.
 
     Args:
         architecture: vit (a Vision Transformer or a hybrid), bit (keras_vit.ResNet, the
@@ -68,6 +69,8 @@ class ModelConfig:
         weights: Published or own weights to begin with: a name that
             `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
             Null for random ones.
+        pooling: What the classifier reads: token, avg or map. Null for what a run's
+            `.keras` file given as `weights` has, and for token without one.
         rematerialize: Whether to compute the activations of each encoder block again
             in the backward pass, instead of keeping them.
         pixel_mean: Subtracted from the pixels inside the model, these scaled to 0..1:
@@ -93,7 +96,7 @@ class ModelConfig:
     resnet_width_factor: int = 1
     image_size: int | tuple[int, int] = 224
     channels: Literal[1, 3] = 3
-    pooling: Literal["token", "avg", "map"] = "token"
+    pooling: Literal["token", "avg", "map"] | None = None
     class_token: bool = True
     register_tokens: int = 0
     representation_size: int | None = None

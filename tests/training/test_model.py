@@ -296,7 +296,6 @@ def own_config(own, path, **changes):
     }
     if said["architecture"] == "vit":
         said["representation_size"] = own.representation_size
-        said["pooling"] = own.pooling or "token"
     return ModelConfig(**said | changes)
 
 
@@ -418,6 +417,34 @@ def test_layers_of_a_new_head_are_initialized_and_reported(tmp_path, caplog):
         "head: newly initialized",
         "pre_logits: dropped",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"pooling": "avg", "class_token": False}, "avg"),
+        ({"pooling": "map"}, "map"),
+        ({"pooling": "token"}, "token"),
+        ({"pooling": None, "class_names": None}, "token"),
+        ({"pooling": None, "class_names": None, "class_token": False}, "avg"),
+    ],
+)
+def test_a_runs_file_is_pooled_as_before_unless_the_recipe_says_how(
+    arguments, expected, tmp_path
+):
+    path = tmp_path / "best.keras"
+    own = own_model(keras_vit.VisionTransformer, VIT | arguments, path)
+    config = own_config(own, path, pooling=None)
+    assert build_model(config, NAMES).pooling == expected
+    other = dataclasses.replace(config, pooling="avg")
+    assert build_model(other, NAMES).pooling == "avg"
+    if not own.class_token:
+        with pytest.raises(RecipeError, match="class_token"):
+            build_model(dataclasses.replace(config, pooling="token"), NAMES)
+
+
+def test_a_new_model_reads_the_class_token_unless_the_recipe_says_otherwise():
+    assert build_model(TINY, NAMES).pooling == "token"
 
 
 def test_statistics_that_differ_from_a_runs_file_are_reported(runs_file, caplog):
