@@ -40,6 +40,7 @@ from .reporting.progress_line import EpochLines
 from .reporting.report import mistakes_of, write_report
 from .reporting.tensorboard import RunBoard
 from .reporting.throughput import device_name
+from .user_functions import UserCallbacks
 
 EXAMPLE_IMAGES = 24  # in the picture of augmented images
 
@@ -88,6 +89,7 @@ def fit(
     first, last = profile or (1, 1)
     require(first <= last, "--profile", "the first and the last step", profile)
     pictures.pyplot()  # report a missing extra before the training, not after
+    user_callbacks = UserCallbacks(recipe)
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
     folder = epath.Path(folder)
@@ -121,7 +123,8 @@ def fit(
     if trainer.progress.first_step < length.steps:
         if is_chief(strategy):
             _print_start(recorder, old, recipe)
-            callbacks = [_board(recipe, splits, recorder, profile), *callbacks]
+            board = _board(recipe, splits, recorder, profile)
+            callbacks = [board, *callbacks, *user_callbacks.make()]
         _train(recipe, splits, recorder, length, callbacks)
     recorder.check_weights()
     return _finish(recipe, splits, recorder) if is_chief(strategy) else {}

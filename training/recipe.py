@@ -442,6 +442,8 @@ class Recipe:
         logit_adjustment: Factor of the logarithm of each class's share of the training
             images, which the loss adds to its logit; 1 makes rare classes count as much
             as frequent ones (arXiv:2007.07314).
+        callbacks: Your own Keras callbacks, MODULE:FUNCTION or a list of such: each
+            function gets the recipe, and returns a callback or a list.
         model: The model.
         data: The data set and its splits.
         augmentation: Augmentation of the training images.
@@ -468,6 +470,7 @@ class Recipe:
     loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
     logit_adjustment: float = 0.0
+    callbacks: tuple[str, ...] | str | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)

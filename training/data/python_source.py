@@ -1,13 +1,12 @@
 """The source python:MODULE:FUNCTION: a user's own tf.data.Datasets."""
 
-import importlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError
+from ..user_functions import find_function
 from .labeled_images import Source, Split, encoded_split
 from .tfds import MEMORY_LIMIT
 
@@ -30,7 +29,11 @@ def open_python(name: str, channels: int = 3) -> Source:
         DataError: There is no such function, or it returns something else.
     """
     try:
-        returned = _find(name)()
+        function = find_function(name)
+    except ValueError as error:
+        raise DataError(f"python:{name}: {error}") from None
+    try:
+        returned = function()
     except DataError:
         raise
     except Exception as error:  # whatever a user's function may raise
@@ -53,19 +56,6 @@ def open_python(name: str, channels: int = 3) -> Source:
         if part in returned
     }
     return Source(class_names, parts, "test" if "test" in parts else None)
-
-
-def _find(name: str) -> Callable[[], Any]:
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
-        raise DataError(f"python:{name}: {error}") from None
-    if not callable(found):
-        raise DataError(
-            f"python:{name}: must be a function. Received: {type(found).__name__}"
-        )
-    return found
 
 
 def _failed(name: str, error: Exception) -> DataError:
