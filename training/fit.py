@@ -233,7 +233,7 @@ def _train(
     stop_on_divergence = StopOnDivergence(recorder.checkpoints, progress)
     lines: list[keras.callbacks.Callback] = []
     if is_chief(trainer.distribute_strategy):
-        lines.append(EpochLines())
+        lines.append(EpochLines(recorder.history))
         if splits.validation is not None:
             lines.append(ChanceWarning(splits.validation.labels))
     with Preemption(progress):

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import datetime
 import io
 import json
 import re
@@ -99,12 +100,50 @@ def test_the_largest_figures_fit_80_columns_too(monkeypatch, capsys, terminal):
     monkeypatch.setattr(lines, "began", lines.began - 123_456.7)
     lines.on_train_batch_end(1_281_166)
     lines.on_epoch_end(999, dict.fromkeys(names, 1.23456789e-7))
-    lines.on_epoch_end(999, dict.fromkeys(names, 123456.789))
+    accuracies = {"accuracy": 1.0, "val_accuracy": 1.0}
+    lines.on_epoch_end(999, dict.fromkeys(names, 123456.789) | accuracies)
     printed = capsys.readouterr().out
     assert ("\r" in printed) == terminal
     assert ("step 1281167/1281167" in printed) == terminal
     assert max(map(len, re.split("[\r\n]", printed))) <= 80
     assert printed.count("\n") == 3
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_best_epoch_so_far_is_marked(monkeypatch, capsys, terminal):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    rows = [{"val_accuracy": a, "val_loss": b} for a, b in ((0.5, 2.0), (0.5, 1.0))]
+    rows += [
+        {"val_accuracy": 0.4, "val_loss": 0.5},
+        {"val_accuracy": 0.6, "val_loss": 3},
+    ]
+    seen = []  # the first two epochs were before the run was resumed
+    lines = EpochLines(seen)
+    lines.set_params({"epochs": 4, "steps": 1})
+    for epoch, row in enumerate(rows):
+        if epoch >= 2:
+            lines.on_epoch_begin(epoch)
+            lines.on_epoch_end(epoch, row)
+        seen.append(row)
+    printed = epoch_lines(capsys.readouterr().out)
+    assert [line.split()[-1] == "best" for line in printed] == [False, True]
+    assert all(line == line.rstrip() for line in printed) != terminal
+
+
+def test_a_terminal_shows_the_time_left(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    lines = EpochLines()
+    lines.set_params({"epochs": 10, "steps": 100})
+    lines.on_epoch_begin(2)  # a resumed run
+    for step in range(3):
+        now[0] += 60 if step == 0 else 5  # the first step compiles
+        lines.on_train_batch_end(step)
+    shown = [text.strip() for text in capsys.readouterr().out.split("\r")]
+    left = datetime.timedelta(seconds=5 * (1000 - 203))
+    assert shown[1] == "3/10  step 1/100"
+    assert shown[-1] == f"3/10  step 3/100, ETA {left}"
 
 
 @pytest.mark.slow

@@ -2,11 +2,15 @@
 
 import sys
 import time
+from collections.abc import Sequence
+from datetime import timedelta
 
 import keras
 
+from ..engine.recorder import best_epoch
+
 # Names as in history.csv, headings, formats. A loss has at most 9 characters, as in
-# 1.234e-05, so that a line with all columns has 75.
+# 1.234e-05, so that a line with all columns and BEST has 80.
 COLUMNS = (
     ("loss", "     loss", "#9.4g"),
     ("accuracy", "accuracy", "8.4f"),
@@ -14,33 +18,58 @@ COLUMNS = (
     ("val_accuracy", "val_accuracy", "12.4f"),
     ("images_per_second", "images/s", "8.1f"),
 )
+BEST = " best"  # after the figures of the best epoch so far
 
 
 class EpochLines(keras.callbacks.Callback):
     """Callback that prints a heading, and a line of at most 80 columns for each epoch.
 
     Keras's progress bar is wider than most terminals with our figures, and then starts
-    a new line at each redraw. On a terminal the line shows the current step.
+    a new line at each redraw. On a terminal the line shows the current step and the
+    time until the end of the run.
+
+    Args:
+        history: The rows of the epochs before the current one; they grow.
     """
 
-    def __init__(self):
+    def __init__(self, history: Sequence[dict[str, float]] = ()):
         super().__init__()
+        self.history = history
         self.headed = False
         self.name = ""
         self.began = self.shown = 0.0
+        # Steps of the run that were done when its first step, which compiles, ended
+        # here, and when that was.
+        self.first: tuple[int, float] | None = None
+        self.steps_before = 0
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock."""
         self.name = f"{epoch + 1}/{self.params['epochs']}".rjust(9)
+        self.steps_before = epoch * self.params["steps"]
         self.began = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         """Show the step on a terminal, at most once in a second."""
         now = time.perf_counter()
+        done = self.steps_before + batch + 1
+        if self.first is None:
+            self.first = done, now
         if sys.stdout.isatty() and now - self.shown >= 1:
             self.shown = now
-            step = f"step {batch + 1}/{self.params['steps']}"
-            print(f"\r{self.name}  {step:<30}", end="", flush=True)
+            text = (
+                f"step {batch + 1}/{self.params['steps']}{self._time_left(done, now)}"
+            )
+            print(f"\r{self.name}  {text:<60}", end="", flush=True)
+
+    def _time_left(self, done: int, now: float) -> str:
+        """The time until the last step, validation included, as text."""
+        assert self.first is not None
+        steps, seconds = done - self.first[0], now - self.first[1]
+        if steps < 1:
+            return ""
+        left = self.params["epochs"] * self.params["steps"] - done
+        return f", ETA {timedelta(seconds=round(left * seconds / steps))}"
 
     def on_epoch_end(self, epoch, logs=None):
         """Print the epoch's line."""
@@ -53,4 +82,6 @@ class EpochLines(keras.callbacks.Callback):
             print(start + "  ".join(["    epoch", *names, " seconds"]))
         figures = (f"{float(logs[name]):{form}}" for name, _, form in columns)
         line = "  ".join([self.name, *figures, f"{seconds:8.1f}"])
-        print(f"{start}{line:<45}", flush=True)
+        if "val_accuracy" in logs and best_epoch([*self.history, logs]) is logs:
+            line += BEST
+        print(f"{start}{line:<71}" if start else line, flush=True)
