@@ -1,9 +1,16 @@
 """The console script `keras-vit`: the commands of library, training and serving."""
 
 import ast
+import contextlib
+import ctypes
 import difflib
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
+import mmap
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -59,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if argv else 2
     for package, commands in COMMANDS.items():
         if name in commands:
+            quiet_tensorflow()
             if package != "keras_vit":
                 import_on_first_use("keras_vit")
             return importlib.import_module(f"{package}.__main__").main(argv)
@@ -90,6 +98,49 @@ def import_on_first_use(package: str) -> None:
 
     module.__getattr__ = load  # type: ignore[method-assign]
     sys.modules[package] = module
+
+
+def quiet_tensorflow() -> None:
+    """Let TensorFlow, once it is imported, print fatal errors only.
+
+    Whatever else goes wrong is an exception. `TF_CPP_MIN_LOG_LEVEL` wins where it is
+    set: 0 for all lines.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, _QuietTensorFlow())
+
+
+class _QuietTensorFlow(importlib.abc.MetaPathFinder):
+    """Sets the level of absl's log just before TensorFlow's libraries are loaded.
+
+    XLA, MLIR and the CUDA plug-ins log by absl, which does not read the variable.
+    """
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Find nothing, so that the next finder goes on."""
+        if fullname == "tensorflow":
+            sys.meta_path.remove(self)
+            spec = importlib.machinery.PathFinder.find_spec(fullname)
+            level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
+            with contextlib.suppress(OSError, ValueError):
+                for folder in (spec and spec.submodule_search_locations) or ():
+                    _set_absl_log_level(Path(folder), int(level))
+        return None
+
+
+def _set_absl_log_level(folder: Path, level: int) -> None:
+    """Call `absl::SetMinLogLevel`, whose symbol contains absl's version."""
+    symbol = rb"_ZN4absl\w*?14SetMinLogLevelENS\d*_18LogSeverityAtLeastE"
+    for path in folder.glob("libtensorflow_framework.*"):
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents,
+        ):
+            found = re.search(symbol, contents)
+            name = found and found[0].decode()
+        if name:
+            getattr(ctypes.CDLL(str(path)), name)(level)
 
 
 def _usage() -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable
 
 from rich.console import Console
@@ -27,11 +28,18 @@ def main(argv: list[str] | None = None) -> int:
     command.add_convert(commands, _image_size)
     arguments = parser.parse_args(argv)
     try:
-        arguments.run(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _print_warning
+            arguments.run(arguments)
     except (ValueError, ImportError, OSError) as error:
         print(f"keras-vit {arguments.command}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning without the line of code that gave it."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _add_info(commands) -> None:

@@ -1,9 +1,12 @@
 """The console script: every command, its start without Keras, and its errors."""
 
+import os
 import re
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 
 import keras_vit.__main__
@@ -30,6 +33,26 @@ assert "keras" not in sys.modules
 assert keras_vit.ViTB16.__name__ == "ViTB16"
 import keras
 assert "keras_vit>VisionTransformer" in keras.saving.get_custom_objects()
+"""
+QUIET = """
+import sys
+from keras_vit_command import quiet_tensorflow
+sys.modules["keras"] = sys.modules["jax"] = None  # faster
+quiet_tensorflow()
+import tensorflow as tf
+tf.config.list_physical_devices("GPU")
+assert tf.function(lambda x: 2 * x, jit_compile=True)(tf.constant(1.0)) == 2
+"""
+# A server that stops once it serves.
+SERVE = """
+import logging, os, signal, sys
+from keras_vit_command import main
+class Stop(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith("serving "):
+            os.kill(os.getpid(), signal.SIGTERM)
+logging.getLogger("keras_vit.serving.local").addHandler(Stop())
+sys.exit(main(["serve", *sys.argv[1:]]))
 """
 
 
@@ -59,6 +82,50 @@ def test_help_needs_neither_keras_nor_tensorflow(command):
 
 def test_the_library_is_imported_once_a_name_of_it_is_used():
     check(FIRST_USE)
+
+
+@pytest.mark.parametrize("level", [None, "0"])
+def test_tensorflow_prints_no_start_up_lines_unless_they_are_asked_for(level):
+    lines = stderr_of("-c", QUIET, level=level)
+    asked_for = ["This TensorFlow binary is optimized", "Compiled cluster using XLA"]
+    assert [line in lines for line in asked_for] == [bool(level)] * 2
+    assert bool(lines) == bool(level)
+
+
+@pytest.mark.slow
+def test_commands_print_only_lines_of_their_own(tmp_path):
+    run, model, image = tmp_path / "run", tmp_path / "model", tmp_path / "image.png"
+    keras.utils.save_img(image, np.zeros((8, 8, 3)))
+    commands = (
+        ("fit", "--recipe", "digits", "--epochs", "1", "--output_dir", run),
+        ("evaluate", run),
+        ("predict", image, "--model", run),
+        ("info", run / "best.keras", "B/16"),
+        ("convert", run / "best.keras", tmp_path / "copy.keras"),
+        ("export", run, "--to", model),
+    )
+    for command in commands:
+        assert not stderr_of("-m", "keras_vit_command", *command), command
+    serve = f"--model_base_path={model}", "--model_name=digits", "--port=0"
+    lines = stderr_of("-c", SERVE, *serve, "--rest_api_port=0").splitlines()
+    assert [line.split(maxsplit=2)[2] for line in lines[:2]] == [
+        "loading digits version 1",
+        "serving digits version 1",
+    ]
+    assert all(re.fullmatch(r"[\d-]+ [\d:,]+ \w+ digits version 1", e) for e in lines)
+
+
+def stderr_of(*arguments, level=None):
+    """Standard error of a successful Python process; level: TF_CPP_MIN_LOG_LEVEL."""
+    env = {name: v for name, v in os.environ.items() if not name.startswith("TF_")}
+    result = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=env | ({"TF_CPP_MIN_LOG_LEVEL": level} if level else {}),
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stderr
 
 
 def check(code, *arguments):

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from ..errors import Preempted, RecipeError, WorkerLost
 
-COMMAND = (sys.executable, "-m", __name__.removesuffix(".engine.launch"))
+PACKAGE = __name__.removesuffix(".engine.launch")
+MODULE = PACKAGE if PACKAGE == "training" else "keras_vit_command"
+COMMAND = (sys.executable, "-m", MODULE)
 # Seconds in which the other workers must end by themselves once one has failed: they
 # notice a lost one after 12 s (TensorFlow's heartbeat), but may be writing a checkpoint
 # after SIGTERM.
