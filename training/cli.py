@@ -9,18 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from jsonargparse import (
-    SUPPRESS,
-    ActionConfigFile,
-    ArgumentError,
-    ArgumentParser,
-    Namespace,
-)
+from jsonargparse import SUPPRESS, ArgumentParser, Namespace
 from jsonargparse.typing import PositiveFloat, PositiveInt
 
-from .errors import RecipeError, TrainingError
+from .errors import RecipeError, TrainingError, did_you_mean
+from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
 from .recipe import Recipe
-from .recipes import named_recipe, print_recipes, recipe_yaml
+from .recipes import named_recipe, print_recipes
 
 RUNS = Path("runs")
 
@@ -34,85 +29,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         TrainingError: A user's mistake, in one line.
     """
-    options = parse(arguments)
-    command = COMMANDS[options.subcommand]
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        raise RecipeError(f"needs a command: {', '.join(COMMANDS)}")
+    name, *rest = arguments
+    if name in ("-h", "--help"):
+        print(_usage())
+        return
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or f" There are: {', '.join(COMMANDS)}"
+        raise RecipeError(f"no command {name!r}.{hint}")
+    command = COMMANDS[name]
+    options = parse(name, rest)
     if command.needs_keras:
         try:
             # Imported before Keras, as its error names the supported backends.
             from keras_vit import _backend  # noqa: F401
         except ImportError as error:
             raise TrainingError(str(error)) from None
-    command.run(options[options.subcommand])
+    command.run(options)
 
 
-def parse(arguments: Sequence[str] | None) -> Namespace:
-    """Parse a command line.
-
-    Returns:
-        `subcommand`, and under that name the command's options.
+def parse(name: str, arguments: Sequence[str]) -> Namespace:
+    """Parse the flags of a command.
 
     Raises:
         RecipeError: A flag is unknown, missing or wrong.
     """
-    parser = _new_parser(
-        prog="keras-vit",
-        description="Train and evaluate Vision Transformers.",
+    command = COMMANDS[name]
+    description = command.description or command.help
+    parser = new_parser(
+        prog=f"keras-vit {name}",
+        description=f"{description[0].upper()}{description[1:]}.",
     )
-    commands = parser.add_subcommands(title="commands", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        description = command.description or command.help
-        subparser = _new_parser(
-            description=f"{description[0].upper()}{description[1:]}."
-        )
-        command.add_arguments(subparser)
-        commands.add_subcommand(name, subparser, help=command.help)
-    return _parse(parser, arguments)
+    command.add_arguments(parser)
+    return parse_flags(parser, arguments, name)
 
 
-def _new_parser(**kwargs) -> ArgumentParser:
-    # No abbreviations: a misspelt flag must not pass for a shortened one.
-    return ArgumentParser(exit_on_error=False, allow_abbrev=False, **kwargs)
-
-
-def _parse(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
-    try:
-        return parser.instantiate(parser.parse_args(arguments))
-    except (ArgumentError, TypeError) as error:
-        raise RecipeError(" ".join(str(error).split())) from None
-
-
-# A recipe's name or file, and a flag for each of its values.
-
-
-class RecipeOrConfig(ActionConfigFile):
-    """`--config FILE`, or `--recipe NAME` for a recipe of this project."""
-
-    def __call__(self, parser, cfg, values, option_string=None):
-        """Read the file into the arguments."""
-        if option_string == "--recipe":
-            values = recipe_yaml(values)
-        super().__call__(parser, cfg, values, option_string)
-
-
-def add_recipe(parser: ArgumentParser) -> None:
-    """Add `--recipe`, `--config` and a flag for each value of a recipe."""
-    parser.add_argument(
-        "--recipe",
-        "--config",
-        action=RecipeOrConfig,
-        help="--recipe and the name of a recipe (see `recipes`), or --config and the "
-        "path of a recipe file",
-    )
-    parser.add_class_arguments(Recipe)
-
-
-def recipe_of(options: Namespace) -> Recipe:
-    """The recipe in a parsed command line."""
-    names = [field.name for field in dataclasses.fields(Recipe)]
-    return Recipe(**{name: options[name] for name in names})
-
-
-# The commands.
+def _usage() -> str:
+    lines = [f"  {name:12}{command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: keras-vit COMMAND ...", "", *lines])
 
 
 def _add_fit(parser: ArgumentParser) -> None:
@@ -349,35 +305,24 @@ def _add_compare(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--output_dir", type=str, default=f"{RUNS}/compare", help="folder of the runs"
     )
-    for path in _recipe_values(Recipe):
+    for path in recipe_values(Recipe):
         parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
 
 
 def _run_compare(options: Namespace) -> None:
     flat = vars(options.as_flat())
-    values = {path: flat[path] for path in _recipe_values(Recipe)}
+    values = {path: flat[path] for path in recipe_values(Recipe)}
     flags = [f"--{path}={v}" for path, v in values.items() if v is not None]
-    parser = _new_parser()
+    parser = new_parser()
     add_recipe(parser)
     recipes = [
-        recipe_of(_parse(parser, ["--recipe", name, *flags]))
+        recipe_of(parse_flags(parser, ["--recipe", name, *flags], "compare"))
         for name in options.recipes
     ]
 
     from .studies.compare import compare
 
     compare(recipes, Path(options.output_dir))
-
-
-def _recipe_values(config: type, prefix: str = "") -> list[str]:
-    """The dotted path of every value of a recipe but its name."""
-    paths = []
-    for field in dataclasses.fields(config):
-        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
-            paths += _recipe_values(field.type, f"{field.name}.")
-        elif field.name != "name" or prefix:
-            paths.append(f"{prefix}{field.name}")
-    return paths
 
 
 def _add_data_speed(parser: ArgumentParser) -> None:

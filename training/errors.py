@@ -13,17 +13,16 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str], folder: str = "") -> str:
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """A question about the most similar known name, or an empty text.
 
     Args:
         name: What was typed.
         known: The names that exist.
-        folder: Written before the similar name.
+        prefix: Written before the similar name.
     """
     similar = difflib.get_close_matches(name, list(known), n=1)
-    place = f"{folder}/" if folder else ""
-    return f" Did you mean {place}{similar[0]}?" if similar else ""
+    return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 class TrainingError(Exception):

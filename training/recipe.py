@@ -18,7 +18,8 @@ import jsonargparse
 import yaml
 from jsonargparse import ArgumentError
 
-from .errors import RecipeError
+from . import mistakes
+from .errors import RecipeError, did_you_mean
 
 
 def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
@@ -142,6 +143,12 @@ class ModelConfig:
         for name in given:
             value = getattr(self, name)
             require(value >= 1, f"model.{name}", "at least 1", value)
+        require(
+            self.variant in (None, ModelConfig.variant) or bool(missing),
+            "model.variant",
+            f"null where all of model.{', model.'.join(SIZES)} are given, as here",
+            self.variant,
+        )
         for name in (
             "dropout",
             "attention_dropout",
@@ -188,12 +195,12 @@ class DataConfig:
 
     Args:
         source: digits, folder:PATH (one sub-folder for each class, with or without
-            train/ and test/ above them), tfds:NAME or python:MODULE:FUNCTION (a
+            train/, val/ and test/ above them), tfds:NAME or python:MODULE:FUNCTION (a
             function that returns tf.data.Datasets; see `sources`).
         train: The training images, as a slice of the source in TensorFlow Datasets'
             syntax: train, train[:90%], train[:800]+validation[:200].
-        validation: Share of the training images to use for validation, 0 for none; or
-            a slice.
+        validation: Share of the training images to use for validation, where a folder
+            or function has no validation images of its own; 0 for none; or a slice.
         test: Share of all images to use for the test, where the source has no test set
             of its own; or a slice. Of test or validation, in a source that has no such
             part, 0.2 of the images are used.
@@ -212,13 +219,12 @@ class DataConfig:
 
     def __post_init__(self):
         kind, _, rest = self.source.partition(":")
-        require(
-            self.source == "digits"
-            or (kind in ("folder", "tfds", "python") and rest != ""),
-            "data.source",
-            "digits, folder:PATH, tfds:NAME or python:MODULE:FUNCTION",
-            self.source,
-        )
+        if self.source != "digits" and not (kind in SOURCE_KINDS and rest):
+            raise RecipeError(
+                "`data.source` must be digits, folder:PATH, tfds:NAME or "
+                f"python:MODULE:FUNCTION. Received: {self.source!r}."
+                f"{_source_meant(self.source)}"
+            )
         share = self.validation
         if isinstance(share, float | int):
             require(0 <= share < 1, "data.validation", "in [0, 1) or a slice", share)
@@ -226,6 +232,18 @@ class DataConfig:
         if isinstance(share, float | int):
             require(0 < share < 1, "data.test", "in (0, 1) or a slice", share)
         require(self.split_seed >= 0, "data.split_seed", "at least 0", self.split_seed)
+
+
+SOURCE_KINDS = ("folder", "tfds", "python")
+
+
+def _source_meant(source: str) -> str:
+    """A question about the source that was probably meant, or an empty text."""
+    if Path(source).is_dir():
+        return f" Did you mean folder:{source}?"
+    _, colon, rest = source.partition(":")
+    kinds = [f"{each}{colon}{rest}" for each in SOURCE_KINDS if rest]
+    return did_you_mean(source, [*kinds, "digits"])
 
 
 @dataclass(frozen=True)
@@ -346,7 +364,8 @@ class OptimizerConfig:
         require(
             value == 0 or self.name == "adamw",
             "optimizer.weight_decay",
-            f"0 with {self.name}, which has none",
+            f"0 with {self.name}: decay is applied beside the gradient, as AdamW does "
+            "(`optimizer.name` adamw)",
             value,
         )
         for pattern in self.frozen:
@@ -535,20 +554,31 @@ def load_recipe(path: Path) -> Recipe:
     Raises:
         RecipeError: It cannot be read, or is not a valid recipe.
     """
+    return parse_recipe(read_recipe_text(path), str(path))
+
+
+def read_recipe_text(path: Path) -> str:
+    """Read a recipe file's text; RecipeError where it cannot be read."""
     try:
-        text = path.read_text("utf-8")
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}") from None
-    return parse_recipe(text, str(path))
 
 
 def parse_recipe(text: str, origin: str) -> Recipe:
-    """Parse a recipe from YAML; errors name its origin."""
+    """Parse a recipe from YAML; errors name its origin and the line."""
+    lines = mistakes.read_lines(text, origin, Recipe)
     parser = _recipe_parser()
     try:
         return Recipe(**vars(parser.instantiate(parser.parse_string(text))))
     except (ArgumentError, TypeError) as error:
-        raise RecipeError(f"{origin}: {' '.join(str(error).split())}") from None
+        message = mistakes.explain(str(error), parser)
+    except RecipeError as error:
+        message = str(error)
+    line = mistakes.line_of(message, lines)
+    raise RecipeError(f"{origin}:{line}: {message}" if line else f"{origin}: {message}")
 
 
 @functools.cache

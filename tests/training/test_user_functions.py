@@ -8,8 +8,9 @@ import pytest
 from tiny_recipe import TINY_RECIPE
 from without_pictures import leave_out_pictures
 
-from training.cli import main, parse, recipe_of
+from training.cli import main, parse
 from training.errors import RecipeError
+from training.flags import recipe_of
 from training.recipe import load_recipe
 from training.user_functions import UserCallbacks
 
@@ -71,7 +72,7 @@ def test_callbacks_get_the_logs_of_each_epoch(trackers):
 def test_several_functions_are_a_list(trackers):
     names = [f"{trackers}:notes", f"{trackers}:both"]
     flags = ["--recipe", "digits", "--callbacks", json.dumps(names)]
-    recipe = recipe_of(parse(["fit", *flags]).fit)
+    recipe = recipe_of(parse("fit", flags))
     assert recipe.callbacks == tuple(names)
     assert len(UserCallbacks(recipe).make()) == 3
 

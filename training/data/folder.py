@@ -10,7 +10,7 @@ from etils.epath import Path, PathLike
 from keras_vit import decoding
 
 from .. import storage
-from ..errors import DataError
+from ..errors import DataError, did_you_mean
 from .labeled_images import Source, Split, encoded_split
 
 # Files and folders that operating systems create beside images, in lower case.
@@ -19,8 +19,12 @@ SYSTEM_FILES = (
     *("__macosx", "$recycle.bin", "system volume information", "lost+found", "@eadir"),
 )
 TIFF = (".tif", ".tiff")
-# Other tools' names of the parts of a data set.
-OTHER_PARTS = ("training", "val", "valid", "validation", "testing")
+# The parts of a data set, and the names that their folders may have.
+PARTS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val"),
+    "test": ("test", "testing"),
+}
 
 
 def open_folder(
@@ -28,39 +32,59 @@ def open_folder(
 ) -> Source:
     """Open class folders of image files: root/CLASS/... or root/train/CLASS/...
 
+    Beside train/ there may be val/ and test/ (`PARTS` has their other names).
+
     Every file counts as an image, except hidden and `SYSTEM_FILES`. All are decoded
     once, to find invalid ones before the training and not in the middle of it.
     """
     root = Path(root)
-    if not root.is_dir():
-        raise DataError(f"folder:{root}: there is no such folder")
-    _check_parts(root)
-    if not (root / "train").is_dir():
-        class_names, train, bad = _open_classes(root, channels, on_bad_image)
-        return Source(class_names, {"train": train}, None, bad, ordered=True)
-    class_names, train, bad = _open_classes(root / "train", channels, on_bad_image)
-    if not (root / "test").is_dir():
-        return Source(class_names, {"train": train}, None, bad, ordered=True)
-    test_names, test, more = _open_classes(root / "test", channels, on_bad_image)
-    if test_names != class_names:
-        raise DataError(
-            f"folder:{root}: train/ and test/ must have the same class folders. "
-            f"Only in one of them: {_listed(set(class_names) ^ set(test_names))}"
-        )
-    parts = {"train": train, "test": test}
-    return Source(class_names, parts, "test", bad + more, ordered=True)
+    _check_root(root)
+    names: dict[str, tuple[str, ...]] = {}
+    parts: dict[str, Split] = {}
+    bad: tuple[str, ...] = ()
+    for part, folder in (_find_parts(root) or {"train": root}).items():
+        names[part], parts[part], more = _open_classes(folder, channels, on_bad_image)
+        bad += more
+        if names[part] != names["train"]:
+            differing = set(names[part]) ^ set(names["train"])
+            raise DataError(
+                f"folder:{root}: train/ and {folder.name}/ must have the same class "
+                f"folders. Only in one of them: {_listed(differing)}"
+            )
+    return Source.with_own_parts(names["train"], parts, bad, ordered=True)
 
 
-def _check_parts(root: Path) -> None:
-    """Raise DataError for parts that would be taken for classes or ignored."""
-    names = {path.name for path in root.iterdir() if path.is_dir()}
-    parts = names & {"train", "test", *OTHER_PARTS}
-    if parts - {"train", "test"} or parts == {"test"}:
+def _check_root(root: Path) -> None:
+    """Raise DataError where there is no folder."""
+    if root.is_dir():
+        return
+    if root.exists():
+        raise DataError(f"folder:{root}: must be a folder, not a file")
+    parent = root.parent
+    beside = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+    place = "" if str(parent) == "." else f"{parent}/"
+    hint = did_you_mean(root.name, beside, f"folder:{place}")
+    raise DataError(f"folder:{root}: there is no such folder.{hint}")
+
+
+def _find_parts(root: Path) -> dict[str, Path]:
+    """The folders of the parts, train first; none where root has class folders.
+
+    Raises:
+        DataError: There is no train/, or a part has two folders.
+    """
+    found = {
+        part: [root / name for name in names if (root / name).is_dir()]
+        for part, names in PARTS.items()
+    }
+    folders = [folder.name for each in found.values() for folder in each]
+    twice = any(len(each) > 1 for each in found.values())
+    if folders and (twice or not found["train"]):
         raise DataError(
-            f"folder:{root}: must contain class folders, or train/ with or without "
-            "test/; data.validation takes validation images from train/. "
-            f"Received: {_listed(sorted(parts))}"
+            f"folder:{root}: must have train/, and may have val/ and test/ beside it, "
+            f"one folder for each. Received: {', '.join(folders)}"
         )
+    return {part: each[0] for part, each in found.items() if each}
 
 
 def _open_classes(
@@ -74,8 +98,8 @@ def _open_classes(
     )
     if len(folders) < 2:
         raise DataError(
-            f"folder:{root}: must contain at least 2 class folders with images. "
-            f"Received: {_listed(path.name for path in folders)}"
+            f"folder:{root}: must contain at least 2 class folders with images, such "
+            f"as {root}/cat/1.jpg and {root}/dog/1.jpg. {_what_is_there(root, folders)}"
         )
     images = {folder: _files(folder) for folder in folders}
     reasons = _scan([path for paths in images.values() for path in paths], channels)
@@ -101,6 +125,20 @@ def _open_classes(
         channels,
     )
     return tuple(f.name for f in folders), split, tuple(reasons.values())
+
+
+def _what_is_there(root: Path, folders: Sequence[Path]) -> str:
+    """What a folder without class folders has instead."""
+    files = [path.name for path in root.iterdir() if not path.is_dir()]
+    files = [name for name in files if not is_system_file(name)]
+    received = f"Received: folders: {_listed(path.name for path in folders)}"
+    if files:
+        received += f"; files: {_listed(files)}"
+    if len(folders) == 1 and not files:
+        below = [path for path in folders[0].iterdir() if path.is_dir()]
+        if len(below) > 1:
+            return f"{received}. Did you mean folder:{folders[0]}?"
+    return received
 
 
 def _contents(path: tf.Tensor, tiff: bool) -> tf.Tensor:

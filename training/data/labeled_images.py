@@ -125,6 +125,7 @@ class Source:
         class_names: One name for each class.
         parts: The source's own parts: `train` (all images, where there is no other
             part), `validation`, `test`.
+        validation_part: Name of the part with the validation images, or None.
         test_part: Name of the part with the test images, or None.
         bad_images: Name and error of each invalid image that was skipped.
         ordered: Whether the images are sorted (by class, by writer), so that slices
@@ -133,9 +134,23 @@ class Source:
 
     class_names: tuple[str, ...]
     parts: Mapping[str, Split]
+    validation_part: str | None = None
     test_part: str | None = None
     bad_images: tuple[str, ...] = ()
     ordered: bool = False
+
+    @classmethod
+    def with_own_parts(
+        cls,
+        class_names: tuple[str, ...],
+        parts: Mapping[str, Split],
+        bad_images: tuple[str, ...] = (),
+        ordered: bool = False,
+    ) -> "Source":
+        """A source whose parts `validation` and `test` are its own, where it has them."""
+        validation = "validation" if "validation" in parts else None
+        test = "test" if "test" in parts else None
+        return cls(class_names, parts, validation, test, bad_images, ordered)
 
     @property
     def train(self) -> Split:

@@ -55,7 +55,7 @@ def open_python(name: str, channels: int = 3) -> Source:
         for part in PARTS
         if part in returned
     }
-    return Source(class_names, parts, "test" if "test" in parts else None)
+    return Source.with_own_parts(class_names, parts)
 
 
 def _failed(name: str, error: Exception) -> DataError:

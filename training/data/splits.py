@@ -87,9 +87,12 @@ def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Spl
     for role in ("validation", "test"):
         if isinstance(getattr(config, role), str):
             slices[role] = parse(source, config, role)
-    if "test" not in slices and source.test_part is not None:
-        whole = np.arange(len(source.parts[source.test_part]))
-        slices["test"] = [Slice(source.test_part, whole)]
+    own = {"test": source.test_part}
+    if config.validation:
+        own["validation"] = source.validation_part
+    for role, part in own.items():
+        if role not in slices and part is not None:
+            slices[role] = [Slice(part, np.arange(len(source.parts[part])))]
     _check_disjoint(source, config, slices)
     splits = {role: _take(source, slices[role]) for role in slices}
     train, test = splits["train"], splits.get("test")
@@ -230,6 +233,6 @@ def _share(split: Split, config: DataConfig, part: str) -> tuple[Split, Split]:
     except ValueError as error:
         raise DataError(
             f"{config.source}: a {part} share of {share} cannot be taken from "
-            f"{len(split)} images: {error}"
+            f"{len(split)} images: {str(error).partition('. ')[0]}"
         ) from None
     return split.subset(rest), split.subset(taken)

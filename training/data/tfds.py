@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import DataError
+from ..errors import DataError, did_you_mean
 from .labeled_images import Source, Split, encoded_split
 
 # Bytes up to which the encoded images of a part are kept in memory; larger parts are
@@ -40,7 +40,8 @@ def open_tfds(
     try:
         builder = tfds.builder(name, try_gcs=False)
     except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
-        raise DataError(f"tfds:{name}: {first_line(error)}") from None
+        hint = did_you_mean(name, tfds.list_builders(), "tfds:")
+        raise DataError(f"tfds:{name}: {first_line(error)}{hint}") from None
     if download:
         _download(builder)
     image_key, label_key = _keys(builder)
@@ -55,7 +56,7 @@ def open_tfds(
         part: _open_part(builder, part, image_key, label_key, channels)
         for part in dict.fromkeys(parts)
     }
-    return Source(_class_names(builder, label_key), opened, test)
+    return Source(_class_names(builder, label_key), opened, test_part=test)
 
 
 def _named(name: str, text: str, known: list[str]) -> list[str]:

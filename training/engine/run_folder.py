@@ -129,7 +129,7 @@ def _no_run(folder: epath.Path) -> NoReturn:
     runs = [path.parent.name for path in parent.glob(f"*/{RECIPE}")]
     raise RunError(
         f"{folder}: is not the folder of a run, as it has no {RECIPE}."
-        f"{did_you_mean(folder.name, runs, str(parent))}"
+        f"{did_you_mean(folder.name, runs, f'{parent}/')}"
     )
 
 

@@ -56,6 +56,8 @@ def recipe_yaml(name: str) -> str:
                 name = _default(path) or name
             if name in recipes:
                 return yaml.safe_dump(recipes[name], sort_keys=False)
+    if name.endswith((".yaml", ".yml")):
+        raise RecipeError(f"--recipe takes a name, --config takes a file: {name}")
     raise RecipeError(
         f"`--recipe` must be one of {', '.join(_similar(name))}, or another that "
         f"`keras-vit recipes` lists. Received: {name!r}"

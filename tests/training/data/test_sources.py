@@ -91,14 +91,37 @@ def test_different_classes_in_train_and_test_are_an_error(folder):
         open_folder(folder)
 
 
-def test_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no such folder"):
-        open_folder(tmp_path / "nowhere")
+@pytest.mark.parametrize("names", [("train", "val"), ("training", "validation")])
+def test_a_folder_may_have_validation_images_of_its_own(folder, names):
+    for level in names:
+        (folder / level).mkdir()
+        for name in ("ant", "bee"):
+            (folder / level / name).symlink_to(folder / name)
+    source = open_folder(folder)
+    assert list(source.parts) == ["train", "validation"]
+    assert (source.validation_part, source.test_part) == ("validation", None)
 
 
-def test_a_folder_without_classes_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="at least 2 class folders"):
-        open_folder(tmp_path)
+def test_a_folder_that_was_not_meant_is_an_error(folder):
+    with pytest.raises(DataError, match="no such folder.$"):
+        open_folder(folder / "nowhere")
+    with pytest.raises(DataError, match=f"Did you mean folder:{folder}?"):
+        open_folder(f"{folder}x")
+    (folder / "a.zip").touch()
+    with pytest.raises(DataError, match="must be a folder, not a file"):
+        open_folder(folder / "a.zip")
+
+
+def test_a_folder_without_classes_is_an_error(folder, tmp_path_factory):
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(DataError, match="at least 2 class folders.*folders: none$"):
+        open_folder(empty)
+    (empty / "images").symlink_to(folder)
+    with pytest.raises(DataError, match="Did you mean folder:.*/images?"):
+        open_folder(empty)
+    (empty / "1.jpg").touch()
+    with pytest.raises(DataError, match="folders: images; files: 1.jpg$"):
+        open_folder(empty)
 
 
 def test_an_empty_class_folder_is_an_error(folder):
@@ -460,13 +483,13 @@ def test_a_users_data_must_fit_into_memory(user, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "levels", [("train", "val"), ("training", "validation"), ("test",)]
+    "levels", [("train", "val", "valid"), ("val", "test"), ("test",)]
 )
 def test_parts_that_would_be_ignored_are_rejected(tmp_path, levels):
     for level in levels:
         for name in ("cat", "dog"):
             (tmp_path / level / name).mkdir(parents=True)
-    with pytest.raises(DataError, match="must contain class folders, or train/"):
+    with pytest.raises(DataError, match="must have train/, and may"):
         open_folder(tmp_path)
 
 

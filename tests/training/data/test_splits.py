@@ -18,7 +18,9 @@ def source():
     """100 training, 40 validation and 30 test images, not sorted."""
     sizes = {"train": 100, "validation": 40, "test": 30}
     return Source(
-        tuple("abc"), {name: noise_split(size) for name, size in sizes.items()}, "test"
+        tuple("abc"),
+        {name: noise_split(size) for name, size in sizes.items()},
+        test_part="test",
     )
 
 
@@ -164,6 +166,15 @@ def test_parts_that_another_source_lacks_become_shares(source):
     )
     assert (len(train), len(validation), len(test)) == (72, 8, 20)
     assert not set(ids(train)) & set(ids(test))
+
+
+def test_a_validation_part_is_used_unless_the_recipe_wants_none(source):
+    own = dataclasses.replace(source, validation_part="validation")
+    train, validation, _ = divide(own, config(validation=0.1))
+    assert (len(train), len(validation)) == (100, 40)
+    assert divide(own, config(validation=0.0))[1] is None
+    _, validation, _ = divide(own, config(train="train[:80]", validation="train[80:]"))
+    assert len(validation) == 20
 
 
 def test_other_names_that_a_source_lacks_are_refused(source):

@@ -17,8 +17,9 @@ from PIL import Image
 from sklearn.calibration import calibration_curve
 
 from keras_vit import ImageClassifier, ImagePreprocessing
-from training.cli import parse, recipe_of
+from training.cli import parse
 from training.evaluate import Evaluation
+from training.flags import recipe_of
 from training.recipe import DataConfig, Recipe
 from training.reporting import pictures
 from training.reporting.report import mistakes_of, write_report
@@ -176,7 +177,7 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     command, embedded = (each.text for each in page.xpath("//pre/code"))
     words = shlex.split(command)
     assert words[:2] == ["keras-vit", "fit"]
-    options = parse(words[1:]).fit
+    options = parse("fit", words[2:])
     assert options.output_dir != folder
     assert recipe_of(options) == RECIPE
     assert yaml.safe_load(embedded) == yaml.safe_load(RECIPE.to_yaml())

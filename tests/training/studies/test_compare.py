@@ -198,10 +198,10 @@ def test_flags_apply_to_all_recipes(tmp_path, monkeypatch):
     ("words", "reported"),
     [
         (["digits", "digitz"], ["digitz", "digits-cnn"]),
-        (["digits", "--epochs", "x"], ["epochs", "int", "x"]),
+        (["digits", "--epochs", "x"], ["epochs", "a whole number", "x"]),
         (["digits", "--epoch", "1"], ["--epoch"]),
         (["digits", "--name", "x"], ["--name"]),
-        ([], ["recipes"]),
+        ([], ["RECIPES"]),
     ],
 )
 def test_a_command_line_mistake_is_a_one_line_error(words, reported):
