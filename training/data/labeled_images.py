@@ -147,7 +147,7 @@ class Source:
         bad_images: tuple[str, ...] = (),
         ordered: bool = False,
     ) -> "Source":
-        """A source whose parts `validation` and `test` are its own, where it has them."""
+        """A source that names its own validation and test parts."""
         validation = "validation" if "validation" in parts else None
         test = "test" if "test" in parts else None
         return cls(class_names, parts, validation, test, bad_images, ordered)
