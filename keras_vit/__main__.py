@@ -1,9 +1,11 @@
 """The library's command line: `keras-vit info | list | convert`."""
 
 import argparse
+import difflib
 import sys
 import warnings
 from collections.abc import Callable
+from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     _add_info(commands)
     command.add_list(commands)
     command.add_convert(commands, _image_size)
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse(commands.choices[arguments.command], unknown[0])
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
@@ -35,6 +39,14 @@ def main(argv: list[str] | None = None) -> int:
         print(f"keras-vit {arguments.command}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _refuse(parser: argparse.ArgumentParser, argument: str) -> NoReturn:
+    """End with the usage of the command, and the flag that was probably meant."""
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    meant = difflib.get_close_matches(argument.partition("=")[0], flags, n=1)
+    question = f". Did you mean {meant[0]}?" if meant else ""
+    parser.error(f"unrecognized argument: {argument}{question}")
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -58,6 +58,26 @@ RESNET_DEPTHS: dict[int, tuple[int, ...]] = {
 }
 
 
+# How timm, Hugging Face, torchvision and others write B/16.
+_LONG_NAMES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
+_OTHER_NAMES = re.compile(
+    r"(?<![a-z])(?:vit[_-]?)?(tiny|small|base|large|huge|ti|s|b|l|h)"
+    r"[/_-]?(?:patch)?(8|14|16|32)(?!\d)"
+)
+
+
+def meant_variant(name: str) -> str | None:
+    """The variant that another project's name, such as `vit_base_patch16`, stands for.
+
+    Returns:
+        Such as `"B/16"`, or None.
+    """
+    match = _OTHER_NAMES.search(name.lower())
+    if match is None:
+        return None
+    return f"{_LONG_NAMES.get(match[1], match[1].capitalize())}/{match[2]}"
+
+
 def parse_variant(variant: str) -> tuple[ViTSpec, int]:
     """Split a name such as `"B/16"` or `"R50+B/16"` into its size and patch size.
 
@@ -80,10 +100,12 @@ def parse_variant(variant: str) -> tuple[ViTSpec, int]:
     """
     match = re.fullmatch(r"(?:R(\d*)\+)?([\w-]+)/([1-9]\d*)", variant)
     if match is None or match[2] not in SPECS:
+        meant = meant_variant(variant)
         raise ValueError(
             "`variant` must be one of the sizes "
             f"{', '.join(SPECS)} with a patch size in pixels, such as 'B/16', for a "
             f"hybrid after a ResNet, such as 'R50+B/16'. Received: variant={variant!r}"
+            f"{f'. Did you mean {meant}?' if meant else ''}"
         )
     depth, spec, total = match[1], SPECS[match[2]], int(match[3])
     if depth is None:

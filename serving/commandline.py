@@ -8,6 +8,7 @@ Commands raise them; `serving.__main__` alone reports them.
 
 import argparse
 import contextlib
+import difflib
 import re
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,20 @@ class UsageError(CommandError):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises `UsageError`."""
+    """An ArgumentParser that raises `UsageError`, with the flag that was meant."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Look for unknown flags first: one may be why a required one is missing."""
+        args = sys.argv[1:] if args is None else list(args)
+        known = [name for action in self._actions for name in action.option_strings]
+        for arg in args[: args.index("--") if "--" in args else None]:
+            flag = arg.partition("=")[0]
+            unknown = not any(name.startswith(flag) for name in known)
+            if arg.startswith("--") and unknown:
+                meant = difflib.get_close_matches(flag, known, n=1)
+                question = f". Did you mean {meant[0]}?" if meant else ""
+                self.error(f"there is no {flag}{question}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as an exception."""

@@ -207,8 +207,6 @@ def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, 
         "classifier_activation": None,
         "include_preprocessing": True,
     }
-    if config.variant is not None:
-        changes |= model_class.variant_arguments(config.variant)
     changes |= arguments
     if changes["pooling"] is None:
         changes["pooling"] = own.pooling or ("token" if own.class_token else "avg")

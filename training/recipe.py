@@ -65,8 +65,8 @@ class ModelConfig:
             convolutional network, the baseline of small images).
         variant: A published size: B/16 or R50+B/16 of vit, R50x1 of bit, ResNet50 of
             resnet. Null for a vit where patch_size, width, depth, mlp_dim and heads are
-            given; where both are, these win. Null also where `weights` is a file, which
-            has a size.
+            given; where both are, these win. A run's `.keras` file given as `weights`
+            has its own size, whatever this is.
         weights: Published or own weights to begin with: a name that
             `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
             Null for random ones.

@@ -28,7 +28,7 @@ from keras_vit.weights.preprocessing_configs import (
     MINUS_ONE_TO_ONE,
     preprocessing_arguments,
 )
-from keras_vit.weights.presets import fetch, find_weights
+from keras_vit.weights.presets import check_exists, fetch, find_weights
 from keras_vit.weights.reading import open_arrays
 from keras_vit.weights.resampling import (
     RESIZES,
@@ -67,11 +67,17 @@ def build_preset(
     name = os.fspath(preset)
     published = None
     if not os.path.exists(name):
-        match = re.fullmatch(r"([\w+/-]+):([\w@-]+)", name)
-        if variant is None and match:
+        match = re.fullmatch(r"([\w+/-]+):([\w@-]+|hf://.+)", name)
+        if match and variant not in (None, match[1]):
+            raise ValueError(
+                f"`weights` must be of the size {variant}. Received: {name!r}"
+            )
+        if match:
             variant, published = match[1], find_weights(*match.groups())
         elif variant is not None and re.fullmatch(r"[\w@-]+", name):
             published = find_weights(variant, name)
+        else:
+            check_exists(name)
     path = fetch(published or name)
     if path.suffix == ".keras":
         return _from_keras(model_class, path, arguments, resample)

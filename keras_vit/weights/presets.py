@@ -3,6 +3,7 @@
 import base64
 import csv
 import dataclasses
+import difflib
 import functools
 import hashlib
 import http.client
@@ -12,9 +13,11 @@ import pathlib
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 
 import keras
 
+from keras_vit.specs import meant_variant
 from keras_vit.weights.reading import WeightsFileError
 
 UNITS = {"B": 1, "MiB": 2**20, "GiB": 2**30}
@@ -114,10 +117,11 @@ def list_weights(variant: str | None = None) -> list[PublishedWeights]:
     """
     rows = [row for row in _rows() if variant in (None, row.variant)]
     if not rows:
-        variants = dict.fromkeys(repr(row.variant) for row in _rows())
+        variants = dict.fromkeys(row.variant for row in _rows())
         raise ValueError(
-            f"`variant` must be one of {', '.join(variants)} for published weights. "
-            f"Received: variant={variant!r}"
+            f"`variant` must be one of {', '.join(map(repr, variants))} for published "
+            "weights. "
+            f"Received: variant={variant!r}.{_question(variant, variants)}"
         )
     return rows
 
@@ -136,9 +140,29 @@ def find_weights(variant: str, name: str) -> PublishedWeights:
     if name not in rows:
         raise ValueError(
             f"`weights` must be one of {', '.join(map(repr, rows))} for {variant}, "
-            f"or a path. Received: weights={name!r}"
+            f"or a path. Received: weights={name!r}.{_question(name, rows)}"
         )
     return rows[name]
+
+
+def check_exists(preset: str) -> None:
+    """Raise WeightsFileError for what is no file, repository or URL."""
+    if "://" in preset or os.path.exists(os.path.expanduser(preset)):
+        return
+    known = [f"{row.variant}:{row.name}" for row in _rows()]
+    raise WeightsFileError(
+        "`weights` must be a file, hf://owner/name, or VARIANT:NAME of "
+        f"`keras-vit list`. Received: {preset!r}, which does not exist."
+        f"{_question(preset, known)}"
+    )
+
+
+def _question(name: str | None, known: Iterable[str]) -> str:
+    """Ask whether the known name was meant that is most similar, if one is."""
+    known, name = list(known), str(name)
+    meant = [each for each in known if each.partition(":")[0] == meant_variant(name)]
+    similar = difflib.get_close_matches(name, known, n=1) or meant
+    return f" Did you mean {similar[0]}?" if similar else ""
 
 
 # Of a repository: what `open_arrays` reads, as timm, transformers and keras-hub name
@@ -312,7 +336,7 @@ def _snapshot(source: str, repository: str, revision: str | None, wanted) -> str
     except Exception as error:  # of the hub, of its HTTP client, of the file system
         raise WeightsFileError(
             "`weights` must be a repository that can be downloaded. Received: "
-            f"{source}: {error}. Or download its files elsewhere (of {wanted} what "
-            f"https://huggingface.co/{repository} has) and pass the path of their "
-            "folder"
+            f"{source}: {str(error).rstrip('.')}. Or download the files of "
+            f"https://huggingface.co/{repository} elsewhere, and pass the path of "
+            "their folder"
         ) from error

@@ -133,6 +133,9 @@ def test_info_knows_hybrids_and_resnets(capsys):
         (["R50+B/16", "--image_size", "200"], "times the stem's stride: of 16"),
         (["B/16", "--image_size", "10x10x10"], "such as 384 or 384x256"),
         (["B/16", "--classes", "-1"], "must be at least 0"),
+        (["vit_base_patch16_224"], "Did you mean B/16?"),
+        (["b_32"], "Did you mean B/32?"),
+        (["B/16", "--clases", "3"], "--clases. Did you mean --classes?"),
     ],
 )
 def test_info_answers_a_mistake_with_one_line(capsys, arguments, message):

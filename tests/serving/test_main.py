@@ -34,6 +34,22 @@ def test_commands_get_their_arguments_unchanged(monkeypatch):
     assert seen == [["--port=1", "--help"]]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("status", "--modle=m"), "there is no --modle. Did you mean --model?"),
+        ((*STATUS, "--zzz"), "there is no --zzz (--help"),
+    ],
+)
+def test_an_unknown_flag_is_one_line_even_where_others_are_missing(
+    capsys, arguments, line
+):
+    assert main(list(arguments)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"keras-vit status: {line}")
+    assert error.count("\n") == 1
+
+
 def test_a_missing_package_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "httpx2", None)
     for name in (

@@ -289,7 +289,7 @@ def own_config(own, path, **changes):
         "architecture": "vit"
         if isinstance(own, keras_vit.VisionTransformer)
         else "bit",
-        "variant": None,
+        "variant": "S/16",  # of the recipe; the file has its own size
         "weights": str(path),
         "image_size": own.image_size,
         "channels": own.channels,

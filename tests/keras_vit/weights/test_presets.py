@@ -1,11 +1,13 @@
 """The registry of published files: its rows against sizes in closed form."""
 
+import re
 import urllib.parse
 
 import pytest
 
 import keras_vit
 from keras_vit.costs import variant_costs
+from keras_vit.weights import building
 from keras_vit.weights.presets import find_weights, list_weights
 
 pytestmark = pytest.mark.backend
@@ -86,3 +88,36 @@ def test_an_unpublished_variant_is_an_error_with_the_choices():
         list_weights("X/16")
     with pytest.raises(ValueError, match=r"one of 'sam_in1k', .* for S/16, or a path"):
         find_weights("S/16", "augreg")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("B/16:augreg_in21", "augreg_in21k"),
+        ("L16:augreg_in21k", "L/16"),
+        ("S/32:augreg_in21k_ft_in1k_384", "augreg_in21k_ft_in1k@384"),
+        ("augreg2_in21k_ft_in1k", "B/8:augreg2_in21k_ft_in1k"),
+        ("vit_base_patch8_224", "B/8:orig_in21k"),
+        ("ViT-H-14", "H/14:orig_in21k"),
+        ("hf:google/vit-base-patch16-224", "B/16:hf://google/vit-base-patch16-224"),
+    ],
+)
+def test_a_misspelled_preset_is_an_error_with_the_one_that_was_meant(name, meant):
+    with pytest.raises(ValueError, match=rf"Did you mean {re.escape(meant)}\?$"):
+        keras_vit.VisionTransformer.from_preset(name)
+
+
+def test_every_listed_preset_is_taken_as_it_is_listed(monkeypatch):
+    taken = []
+    monkeypatch.setattr(building, "fetch", lambda row: taken.append(row) or 1 / 0)
+    for row in ROWS:
+        with pytest.raises(ZeroDivisionError):
+            keras_vit.VisionTransformer.from_preset(f"{row.variant}:{row.name}")
+    assert taken == ROWS
+
+
+def test_a_preset_of_another_size_is_an_error_before_it_is_downloaded():
+    with pytest.raises(ValueError, match=r"of the size S/16.*'B/16:augreg_in21k'"):
+        building.build_preset(
+            keras_vit.VisionTransformer, "B/16:augreg_in21k", {}, variant="S/16"
+        )
