@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs protos test test-all lint parity docker-check constraints clean
+.PHONY: demo docs notebooks protos test test-all lint parity docker-check constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -48,6 +48,10 @@ parity: $(VENV)/.test
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# Runs docs/notebooks/ and keeps their outputs.
+notebooks: $(VENV)/.test
+	$(BIN)/python docs/run_notebooks.py
 
 # docker/: install the tools that CONTRIBUTING.md names; tests without theirs are skipped.
 docker-check: $(VENV)/.test

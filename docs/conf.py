@@ -38,12 +38,13 @@ GENERATED = {
 project = "keras-vit"
 version = release = keras_vit.__version__
 project_copyright = "the keras-vit authors, Apache-2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["generated", "_build"]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # `make notebooks` runs them
 
 default_role = "code"
 autodoc_member_order = "bysource"

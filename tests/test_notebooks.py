@@ -1,0 +1,48 @@
+"""The notebooks of docs/ run, and hold the outputs of a run."""
+
+import nbformat
+import pytest
+
+from docs.run_notebooks import FOLDER, run
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def pictures(notebook):
+    """Numbers of the cells with a picture."""
+    return {
+        number
+        for number, cell in enumerate(notebook.cells)
+        for output in cell.get("outputs", ())
+        if "image/png" in output.get("data", {})
+    }
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_holds_pictures_and_no_warnings(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    counts = [cell.execution_count for cell in cells]
+    assert counts == list(range(1, len(cells) + 1))
+    kinds = {
+        output.get("name", output.output_type)
+        for cell in cells
+        for output in cell.outputs
+    }
+    assert kinds <= {"stdout", "display_data", "execute_result"}
+    assert pictures(notebook)
+    assert path.stat().st_size < 2**20
+
+
+def test_the_site_links_every_notebook():
+    index = (FOLDER.parent / "index.md").read_text("utf-8")
+    for path in NOTEBOOKS:
+        assert index.count(f"notebooks/{path.stem}") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path):
+    before = nbformat.read(path, as_version=4)
+    assert pictures(run(path, str(tmp_path))) == pictures(before)
