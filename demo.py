@@ -1,4 +1,4 @@
-"""`make demo`: train, export, serve, classify over REST and gRPC, stop.
+"""`make demo`: train on digits and photographs, export, serve, classify, stop.
 
 With `make demo KEEP=1` the server goes on until Ctrl-C: it shows a page.
 
@@ -17,7 +17,10 @@ import time
 from collections.abc import Iterator
 
 RUN = pathlib.Path("runs/demo")
-MODELS = pathlib.Path("models/digits")
+MODELS = {"digits": "models/digits", "photographs": "models/photographs"}
+PHOTOGRAPHS = pathlib.Path("runs/demo-photographs")
+CROPS = pathlib.Path("runs/crops")
+LOOKS = pathlib.Path("runs/attention")
 # A server that is slower than this hangs.
 SERVER_START_SECONDS = 600
 
@@ -28,37 +31,59 @@ def main() -> int:
     Returns:
         The exit status: 0 when every step succeeded.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     start = time.monotonic()
     try:
-        step("training", "fit", "--recipe", "digits", "--name", RUN.name, "--overwrite")
-        step("serving", "export", str(RUN / "best.keras"), "--to", str(MODELS))
-        image = str(digit_png())
+        step("fit", "--recipe", "digits", "--name", RUN.name, "--overwrite")
+        step("export", str(RUN), "--to", MODELS["digits"])
+        crops = learn_photographs()
         with served() as (rest, grpc):
-            step("serving", "classify", image, "--rest", rest, "--model", "digits")
-            step("serving", "classify", image, "--grpc", grpc, "--model", "digits")
+            for image, model in ((digit_png(), "digits"), (crops[0], "photographs")):
+                asked = str(image), "--model", model
+                step("classify", *asked, "--rest", rest)
+                step("classify", *asked, "--grpc", grpc)
             if os.environ.get("KEEP"):
                 keep(rest)
     except subprocess.CalledProcessError as error:
-        failed = shlex.join(map(str, error.cmd[1:]))
+        failed = shlex.join(["keras-vit", *map(str, error.cmd[3:])])
         print(f"demo: {failed}: exit status {error.returncode}", file=sys.stderr)
         return 1
     seconds = time.monotonic() - start
-    print(f"\nDone in {seconds:.0f} s. Pictures and report: {RUN}/, model: {MODELS}/")
+    print(f"\nDone in {seconds:.0f} s. Reports of the two runs, to open in a browser:")
+    print(f"{RUN}/report.html, {PHOTOGRAPHS}/report.html")
+    print(f"The photographs, and what the model looked at in them: {LOOKS}/")
     return 0
+
+
+def learn_photographs() -> list[pathlib.Path]:
+    """Learn the photograph that a crop comes from; returns some of the test's crops."""
+    from benchmarks.crops import make_folder
+
+    print(f"\nCutting three photographs into 600 crops: {CROPS}/")
+    make_folder(CROPS)
+    recipe = "--recipe", "folder_small", "--data.source", f"folder:{CROPS}"
+    name = "--name", PHOTOGRAPHS.name, "--overwrite"
+    step("fit", *recipe, "--epochs", "12", *name)
+    step("export", str(PHOTOGRAPHS), "--to", MODELS["photographs"])
+    crops = sorted((CROPS / "test").glob("*/00[0-3].jpg"))
+    looks = "--model", str(PHOTOGRAPHS), "--attention", str(LOOKS)
+    step("predict", *map(str, crops), *looks)
+    return crops
 
 
 def keep(rest: str) -> None:
     """Wait for Ctrl-C."""
-    print(f"\nOpen {rest}/ and drop {RUN}/digit-7.png there. Ctrl-C stops the server.")
+    print(
+        f"\nOpen {rest}/ and drop {RUN}/digit-7.png there, or images of {CROPS}/test/"
+    )
+    print("after choosing the model `photographs`. Ctrl-C stops the server.")
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
 
 
 def command(*arguments: str) -> list[str]:
-    """Print and return `python -m ...` for this interpreter."""
-    print(f"\n$ python -m {shlex.join(arguments)}", flush=True)
-    return [sys.executable, "-m", *arguments]
+    """Print and return `keras-vit ...` of this interpreter's environment."""
+    print(f"\n$ keras-vit {shlex.join(arguments)}", flush=True)
+    return [sys.executable, "-m", "keras_vit_command", *arguments]
 
 
 def step(*arguments: str) -> None:
@@ -81,14 +106,19 @@ def digit_png() -> pathlib.Path:
 
 @contextlib.contextmanager
 def served() -> Iterator[tuple[str, str]]:
-    """Run the local server with the exported model; yields its addresses."""
+    """Run the local server with the exported models; yields its addresses."""
     rest_port, grpc_port = free_ports(2)
+    entries = [
+        f'  config {{ name: "{name}" base_path: "{pathlib.Path(folder).resolve()}" '
+        'model_platform: "tensorflow" }\n'
+        for name, folder in MODELS.items()
+    ]
+    config = RUN / "models.config"
+    config.write_text(f"model_config_list {{\n{''.join(entries)}}}\n", "utf-8")
     server = subprocess.Popen(
         command(
-            "serving",
             "serve",
-            "--model_name=digits",
-            f"--model_base_path={MODELS.resolve()}",
+            f"--model_config_file={config}",
             f"--rest_api_port={rest_port}",
             f"--port={grpc_port}",
         )
@@ -112,11 +142,12 @@ def wait_ready(server: subprocess.Popen, rest: str) -> None:
     from serving.client import DeadlineExceeded, RestClient
 
     until = time.monotonic() + SERVER_START_SECONDS
-    with RestClient(rest, "digits") as client:
-        while server.poll() is None and time.monotonic() < until:
-            with contextlib.suppress(DeadlineExceeded):
-                client.wait_ready(timeout=5)
-                return
+    while server.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(DeadlineExceeded):
+            for name in MODELS:
+                with RestClient(rest, name) as client:
+                    client.wait_ready(timeout=5)
+            return
     raise subprocess.CalledProcessError(server.poll() or 1, server.args)
 
 

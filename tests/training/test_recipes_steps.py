@@ -27,7 +27,13 @@ SMALL = {"width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 LONG = 100_000  # steps of a training whose length is given in epochs
 IN_WORDS = ("name", "description", "reference", "published_accuracy")
 
-QUICK = ("digits", "digits-cnn", "folder_small", "plain_vit-90ep", "vtab-caltech101")
+QUICK = (
+    "digits",
+    "digits-cnn",
+    "folder_small-color",
+    "plain_vit-90ep",
+    "vtab-caltech101",
+)
 # With those of QUICK, they have every pair of options that any recipe has.
 OTHERS = (
     "augreg_imagenet-light1",
@@ -40,6 +46,7 @@ OTHERS = (
     "finetune_cifar10-B32",
     "finetune_cifar10-H14",
     "finetune_folder-S16",
+    "folder_small-gray",
     "mnist",
     "pretrain_imagenet-B32",
     "pretrain_imagenet21k-B16",
