@@ -1,5 +1,6 @@
 """Run the notebooks of the documentation and keep their pictures: `make notebooks`."""
 
+import base64
 import os
 import pathlib
 import sys
@@ -37,6 +38,15 @@ def run(path: pathlib.Path, folder: str) -> nbformat.NotebookNode:
     return notebook
 
 
+def keep_pictures(notebook: nbformat.NotebookNode) -> None:
+    """Write the pictures of cells whose metadata name a file in static/."""
+    for cell in notebook.cells:
+        if name := cell.metadata.get("picture"):
+            (output,) = (each for each in cell.outputs if "data" in each)
+            picture = base64.b64decode(output.data["image/png"])
+            (FOLDER.parent / "static" / name).write_bytes(picture)
+
+
 def main(names: list[str]) -> None:
     """Run the notebooks of these names, or all, and write them with their outputs."""
     for path in sorted(FOLDER.glob("*.ipynb")):
@@ -50,6 +60,7 @@ def main(names: list[str]) -> None:
             "pygments_lexer": "ipython3",
         }
         nbformat.write(notebook, path)
+        keep_pictures(notebook)
         print(f"{path.stem}: {time.monotonic() - start:.0f} s", flush=True)
 
 

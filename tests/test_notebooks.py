@@ -1,5 +1,7 @@
 """The notebooks of docs/ run, and hold the outputs of a run."""
 
+import base64
+
 import nbformat
 import pytest
 
@@ -33,6 +35,16 @@ def test_a_notebook_holds_pictures_and_no_warnings(path):
     assert kinds <= {"stdout", "display_data", "execute_result"}
     assert pictures(notebook)
     assert path.stat().st_size < 2**20
+
+
+def test_the_readme_shows_a_picture_of_a_notebook():
+    readme = (FOLDER.parent.parent / "README.md").read_text("utf-8")
+    cells = [cell for path in NOTEBOOKS for cell in nbformat.read(path, 4).cells]
+    (cell,) = [cell for cell in cells if "picture" in cell.metadata]
+    picture = FOLDER.parent / "static" / cell.metadata["picture"]
+    (output,) = [each for each in cell.outputs if "data" in each]
+    assert base64.b64decode(output.data["image/png"]) == picture.read_bytes()
+    assert f"docs/static/{picture.name}" in readme
 
 
 def test_the_site_links_every_notebook():
