@@ -76,7 +76,11 @@ def make_recipe(strategy: str) -> Recipe:
         data=DataConfig("digits", validation=0.1),
         augmentation=AugmentationConfig(shift=1, mixup=0.2),
         optimizer=OptimizerConfig(
-            learning_rate=3e-3, weight_decay=0.01, clip_norm=1.0, ema=0.9
+            learning_rate=3e-3,
+            weight_decay=0.01,
+            clip_norm=1.0,
+            ema=0.9,
+            head_first=0.5,
         ),
         schedule=ScheduleConfig("cosine", warmup_epochs=0.5),
     )

@@ -102,7 +102,9 @@ VIT = dataclasses.replace(
         test="train[211:220]",
     ),
     augmentation=AugmentationConfig(mixup=0.8),
-    optimizer=dataclasses.replace(SGD, clip_norm=0.5, ema=0.9, layer_decay=0.7),
+    optimizer=dataclasses.replace(
+        SGD, clip_norm=0.5, ema=0.9, layer_decay=0.7, head_first=0.3
+    ),
     schedule=ScheduleConfig("constant"),
 )
 RECIPES = {"ViT together": VIT}

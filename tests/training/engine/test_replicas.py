@@ -40,8 +40,9 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "replica_runs.py"
 class Descent:
     """SGD with momentum or AdamW, with clipping and weight averages, in float64."""
 
-    def __init__(self, config, weights, factors, kernels):
+    def __init__(self, config, weights, factors, kernels, waits):
         self.config, self.factors, self.kernels = config, factors, kernels
+        self.waits = waits  # steps in which a weight does not move
         self.weights = [np.array(weight, "float64") for weight in weights]
         self.averages = [weight.copy() for weight in self.weights]
         self.first = [np.zeros_like(weight) for weight in self.weights]
@@ -58,6 +59,7 @@ class Descent:
             gradients = [g * (config.clip_norm / norm) for g in gradients]
         for place, gradient in enumerate(gradients):
             rate = config.learning_rate * self.factors[place]
+            rate *= self.steps > self.waits[place]
             self.move(place, gradient, rate)
             if config.ema is not None:
                 self.averages[place] *= config.ema
@@ -103,7 +105,7 @@ def small_reference(case):
     images = IMAGES.reshape(len(IMAGES), -1).astype("float64")
     targets = np.eye(CLASSES)[LABELS] * (1 - case.smoothing) + case.smoothing / CLASSES
     scales = WEIGHTS if case.weighted else np.ones(len(IMAGES))
-    descent = Descent(case.optimizer, FIRST, np.ones(4), (1, 0, 1, 0))
+    descent = Descent(case.optimizer, FIRST, np.ones(4), (1, 0, 1, 0), 4 * [0])
     losses, validation = [], []
     for _ in range(EPOCHS):
         seen = total = 0.0
@@ -139,8 +141,14 @@ def recipe_reference(recipe):
     assert sum(below) == 4
     factors = decay ** (np.array(block) + 2.0 * np.array(below))
     kernels = [path.endswith("/kernel") for path in paths]
+    steps = 5 * EPOCHS
+    waits = [
+        0 if path.startswith("head/") else round(recipe.optimizer.head_first * steps)
+        for path in paths
+    ]
+    assert set(waits) == {0, 3}
     descent = Descent(
-        recipe.optimizer, [v.numpy() for v in variables], factors, kernels
+        recipe.optimizer, [v.numpy() for v in variables], factors, kernels, waits
     )
 
     def mean_loss(images, labels, smoothing):
