@@ -59,7 +59,16 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The command's exit status; 2 for an unknown command.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        status = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, such as `head`, has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(argv: list[str]) -> int:
     name = argv[0] if argv else "--help"
     if name in ("-h", "--help"):
         print(_usage())

@@ -35,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             arguments.run(arguments)
+    except BrokenPipeError:
+        raise
     except (ValueError, ImportError, OSError) as error:
         print(f"keras-vit {arguments.command}: {error}", file=sys.stderr)
         return 2

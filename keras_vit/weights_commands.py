@@ -293,7 +293,10 @@ def _variant(arguments: dict[str, Any]) -> str:
         return f"BiT {stem}x{arguments['width_factor']}"
     size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
     names = {(s.width, s.depth, s.mlp_dim): name for name, s in SPECS.items()}
-    name = names.get(size, "of no published size")
+    name = names.get(size)
+    if name is None or (blocks and blocks not in depths):
+        kind = "ViT" if blocks is None else "ViT behind a ResNet"
+        return f"{kind}, of no published size"
     if blocks is None:
         return f"ViT {name}/{arguments['patch_size']}"
     patch = patch_side(arguments["patch_size"], blocks)

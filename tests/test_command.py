@@ -84,6 +84,19 @@ def test_the_library_is_imported_once_a_name_of_it_is_used():
     check(FIRST_USE)
 
 
+@pytest.mark.parametrize("command", ["--help", "recipes digits", "list", "push --help"])
+def test_a_reader_may_close_the_pipe(command):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_vit_command", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait()
+
+
 @pytest.mark.parametrize("level", [None, "0"])
 def test_tensorflow_prints_no_start_up_lines_unless_they_are_asked_for(level):
     lines = stderr_of("-c", QUIET, level=level)

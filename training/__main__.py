@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(arguments)
     except TrainingError as error:
         return _fail(str(error), error.exit_status)
+    except BrokenPipeError:
+        raise
     except OSError as error:  # a full disk, a folder without permission
         return _fail(str(error) + CONTINUES)
     except KeyboardInterrupt:

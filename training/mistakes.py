@@ -116,6 +116,8 @@ def explain(message: str, parser: ArgumentParser, command: str = "") -> str:
         return _explain_unknown(found[1].split(), parser, command)
     if found := re.match(r"the following arguments are required: (.+)", message):
         return _explain_missing(found[1].split(", "), parser, command)
+    if found := re.match(r"argument (--[\w.]+): expected one argument", message):
+        return f"{found[1]} needs a value; see `keras-vit {command} --help`"
     if found := re.match(r'Parser key "(\w+)": Unable to load config', message):
         return f"--{found[1]} is a group: set its values, as --{found[1]}.NAME VALUE"
     if found := re.match(r'Parser key "([\w.]+)": (.+)', message):

@@ -43,6 +43,21 @@ def test_a_run_is_its_best_model(tiny_vit, tmp_path, capsys, monkeypatch):
     assert "GFLOPs" not in printed, "registers are not in the closed form"
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "ViT, of no published size"),
+        ({"resnet_blocks": (1,)}, "ViT behind a ResNet, of no published size"),
+    ],
+)
+def test_a_size_of_ones_own_has_no_name(
+    tiny_vit, tmp_path, capsys, monkeypatch, changes, words
+):
+    sides = {"image_size": 32, "patch_size": 2}
+    tiny_vit(**sides, **changes).save(tmp_path / "m.keras")
+    assert words in info(capsys, monkeypatch, tmp_path / "m.keras")
+
+
 @pytest.mark.parametrize("kind", ["resnet", "classifier"])
 def test_every_kind_of_model_is_described(kind, tmp_path, capsys, monkeypatch):
     if kind == "resnet":

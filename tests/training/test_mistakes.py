@@ -22,6 +22,7 @@ NUMBER = "must be a whole number. Received:"
         (["trian"], "no command 'trian'. There are: fit, resume, "),
         (["fti"], "no command 'fti'. Did you mean fit?"),
         (["fit"], "fit needs --recipe NAME"),
+        (["push", "a", "hf://a/b", "--dry_run"], "--dry_run needs a value; see"),
         (["predict"], "predict needs IMAGES and --model; see `keras-vit predict --"),
         (["evaluate", "x", "--split", "all"], "`split` must be train, validation or"),
         (["recipes", "a", "b"], "recipes: one argument too many: 'b'"),
