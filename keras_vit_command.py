@@ -76,8 +76,8 @@ def _run(argv: list[str]) -> int:
     for package, commands in COMMANDS.items():
         if name in commands:
             quiet_tensorflow()
-            if package != "keras_vit":
-                import_on_first_use("keras_vit")
+            import_on_first_use("keras_vit")
+            import_on_first_use("keras_vit.weights")
             return importlib.import_module(f"{package}.__main__").main(argv)
     print(f"keras-vit: no command {name!r}.{_hint(name)}", file=sys.stderr)
     return 2

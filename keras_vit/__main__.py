@@ -2,16 +2,21 @@
 
 import argparse
 import difflib
+import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from keras_vit import weights_commands as command
 from keras_vit.costs import Costs, variant_costs
+from keras_vit.weights.presets import list_weights
+from keras_vit.weights.resampling import RESIZES
+
+_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".json")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,8 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="keras-vit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_info(commands)
-    command.add_list(commands)
-    command.add_convert(commands, _image_size)
+    _add_list(commands)
+    _add_convert(commands)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         _refuse(commands.choices[arguments.command], unknown[0])
@@ -84,9 +89,9 @@ def _add_info(commands) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    files = [target for target in arguments.targets if command.is_file(target)]
+    files = [target for target in arguments.targets if _is_file(target)]
     for target in files:
-        command.print_file(target)
+        _weights_commands().print_file(target)
     rows = [
         (variant, _costs(variant, arguments, 4), _costs(variant, arguments, 2))
         for variant in arguments.targets
@@ -94,6 +99,81 @@ def _info(arguments: argparse.Namespace) -> None:
     ]
     if rows:
         Console().print(_table(rows, arguments))
+
+
+def _is_file(target: str) -> bool:
+    """Whether an argument of `info` is a file of weights rather than a variant."""
+    return (
+        target.startswith("hf://")
+        or target.endswith(_SUFFIXES)
+        or os.path.exists(target)
+    )
+
+
+def _add_list(commands: Any) -> None:
+    """Add `list [VARIANT]`: published weights."""
+    parser = commands.add_parser("list", help="published weights and their names")
+    parser.add_argument("variant", nargs="?", help="such as B/16; all when absent")
+    parser.set_defaults(run=_list)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    table = Table(
+        box=rich.box.SIMPLE_HEAD,
+        caption="from_preset(PRESET), or weights= with what follows the colon. "
+        "top-1: published accuracy on ImageNet in percent, and who measured it. "
+        "zeros: the authors set the classifier to zero.",
+    )
+    for heading in ("preset", "classes", "pixels", "MiB", "top-1", "source"):
+        left = heading in ("preset", "source")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for row in list_weights(arguments.variant):
+        classes = f"{row.classes:,}" if row.classes else "none"
+        table.add_row(
+            f"{row.variant}:{row.name}",
+            f"{classes} zeros" if row.classifier == "zeros" else classes,
+            str(row.image_size),
+            f"{row.bytes / 2**20:,.0f}",
+            "" if row.top1 is None else f"{row.top1:.2f}",
+            row.source,
+        )
+    # Names are for copying: rather too wide a table than a broken one.
+    Console(width=max(Console().width, 120)).print(table)
+
+
+def _add_convert(commands: Any) -> None:
+    """Add `convert IN OUT`: from any family to Keras, Google, timm or Hugging Face."""
+    parser = commands.add_parser("convert", help="a checkpoint to another family")
+    parser.add_argument("source", metavar="IN", help="a checkpoint, or a .keras file")
+    parser.add_argument(
+        "target",
+        metavar="OUT",
+        help="NAME.keras, NAME.npz (Google), or a folder (with --to)",
+    )
+    parser.add_argument("--to", choices=("timm", "hugging_face"), help="for a folder")
+    parser.add_argument("--heads", type=int, help="if IN does not state their number")
+    parser.add_argument(
+        "--image_size", type=_image_size, metavar="H[xW]", help="in pixels; resizes"
+    )
+    parser.add_argument(
+        "--grid", type=_image_size, metavar="H[xW]", help="of IN's position embeddings"
+    )
+    parser.add_argument("--resample", choices=tuple(RESIZES), default="google")
+    parser.set_defaults(run=_convert)
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    _weights_commands().convert(arguments)
+
+
+def _weights_commands():
+    """Imported where a file is opened: the other commands need no Keras."""
+    from keras_vit import (
+        __version__,  # noqa: F401  the whole library, registered
+        weights_commands,
+    )
+
+    return weights_commands
 
 
 def _image_size(text: str) -> tuple[int, int]:

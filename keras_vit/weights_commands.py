@@ -1,15 +1,13 @@
-"""Commands about weights files: `list`, `convert`, and `info FILE`."""
+"""Commands that open weights files: `convert`, and `info FILE`."""
 
 import argparse
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
-import rich.box
 from rich.console import Console
 from rich.table import Table
 
@@ -23,77 +21,15 @@ from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
-from keras_vit.weights.presets import fetch, list_weights
+from keras_vit.weights.presets import fetch
 from keras_vit.weights.reading import refusing
-from keras_vit.weights.resampling import RESIZES
 from keras_vit.weights.saving import WRITTEN, replacing, save_checkpoint
 
 NAMED = 5  # class names that `info` prints
-_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".json")
 
 
-def is_file(target: str) -> bool:
-    """Whether an argument of `info` is a file of weights rather than a variant."""
-    return (
-        target.startswith("hf://")
-        or target.endswith(_SUFFIXES)
-        or os.path.exists(target)
-    )
-
-
-def add_list(commands: Any) -> None:
-    """Add `list [VARIANT]`: published weights."""
-    parser = commands.add_parser("list", help="published weights and their names")
-    parser.add_argument("variant", nargs="?", help="such as B/16; all when absent")
-    parser.set_defaults(run=_list)
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    table = Table(
-        box=rich.box.SIMPLE_HEAD,
-        caption="from_preset(PRESET), or weights= with what follows the colon. "
-        "top-1: published accuracy on ImageNet in percent, and who measured it. "
-        "zeros: the authors set the classifier to zero.",
-    )
-    for heading in ("preset", "classes", "pixels", "MiB", "top-1", "source"):
-        left = heading in ("preset", "source")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    for row in list_weights(arguments.variant):
-        classes = f"{row.classes:,}" if row.classes else "none"
-        table.add_row(
-            f"{row.variant}:{row.name}",
-            f"{classes} zeros" if row.classifier == "zeros" else classes,
-            str(row.image_size),
-            f"{row.bytes / 2**20:,.0f}",
-            "" if row.top1 is None else f"{row.top1:.2f}",
-            row.source,
-        )
-    # Names are for copying: rather too wide a table than a broken one.
-    Console(width=max(Console().width, 120)).print(table)
-
-
-def add_convert(commands: Any, image_size: Callable[[str], tuple[int, int]]) -> None:
-    """Add `convert IN OUT`: from any family to Keras, Google, timm or Hugging Face."""
-    parser = commands.add_parser("convert", help="a checkpoint to another family")
-    parser.add_argument("source", metavar="IN", help="a checkpoint, or a .keras file")
-    parser.add_argument(
-        "target",
-        metavar="OUT",
-        help="NAME.keras, NAME.npz (Google), or a folder (with --to)",
-    )
-    parser.add_argument("--to", choices=WRITTEN[1:], help="for a folder")
-    parser.add_argument("--heads", type=int, help="if IN does not state their number")
-    parser.add_argument(
-        "--image_size", type=image_size, metavar="H[xW]", help="in pixels; resizes"
-    )
-    parser.add_argument(
-        "--grid", type=image_size, metavar="H[xW]", help="of IN's position embeddings"
-    )
-    parser.add_argument("--resample", choices=tuple(RESIZES), default="google")
-    parser.set_defaults(run=_convert)
-
-
-def _convert(arguments: argparse.Namespace) -> None:
+def convert(arguments: argparse.Namespace) -> None:
+    """Write IN as OUT."""
     target = pathlib.Path(arguments.target)
     family = {".npz": "google", ".keras": "keras"}.get(target.suffix, arguments.to)
     if family is None or (arguments.to is not None and family != arguments.to):

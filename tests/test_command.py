@@ -23,6 +23,12 @@ except SystemExit:
     pass
 assert not {"keras", "tensorflow"} & set(sys.modules), "imported too early"
 """
+RUN = """
+import sys
+from keras_vit_command import main
+assert main(sys.argv[1:]) == 0
+assert not {"keras", "tensorflow"} & set(sys.modules), "imported too early"
+"""
 FIRST_USE = """
 import sys
 from keras_vit_command import import_on_first_use
@@ -78,6 +84,11 @@ def test_a_name_belongs_to_one_package():
 @pytest.mark.parametrize("command", ["fit", "serve", "classify"])
 def test_help_needs_neither_keras_nor_tensorflow(command):
     check(STARTED, command)
+
+
+@pytest.mark.parametrize("command", ["list B/16", "info B/16 R50x1", "recipes"])
+def test_lists_need_neither_keras_nor_tensorflow(command):
+    check(RUN, *command.split())
 
 
 def test_the_library_is_imported_once_a_name_of_it_is_used():

@@ -15,8 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 
-import keras
-
 from keras_vit.specs import meant_variant
 from keras_vit.weights.reading import WeightsFileError
 
@@ -213,6 +211,8 @@ def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
                 f"{url}: {error}. Retry to resume the download, or "
                 f"download the file elsewhere and put it at {path}"
             ) from error
+    import keras  # here, as most commands need no Keras
+
     return pathlib.Path(
         keras.utils.get_file(path.name, url, cache_subdir=str(path.parent))
     )
@@ -228,6 +228,8 @@ def _cache_path(url: str) -> pathlib.Path:
 
 def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> None:
     """Download to a .part file, which an interrupted download resumes, then rename."""
+    import keras
+
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     print(f"Downloading {url} to {path}")

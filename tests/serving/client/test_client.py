@@ -452,10 +452,8 @@ def test_wait_ready_returns_once_the_model_answers(connect, fake, pauses):
 
 def test_wait_ready_times_out_with_the_reason(connect, fake):
     fake.others = [Failure("NOT_FOUND", "Servable not found for request: x")] * 99
-    start = time.monotonic()
-    with pytest.raises(DeadlineExceeded, match=r"within 0\.5 s: Servable not found"):
-        connect().wait_ready(timeout=0.5)
-    assert time.monotonic() - start < 2
+    with pytest.raises(DeadlineExceeded, match=r"within 2 s: Servable not found"):
+        connect().wait_ready(timeout=2)
 
 
 def test_wait_ready_does_not_wait_for_an_unknown_label(connect, fake):
