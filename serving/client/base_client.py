@@ -227,17 +227,21 @@ class BaseClient:
         # Metadata, not status: the status of a model that is still loading is a 200.
         call = self.protocol.metadata()
         deadline = time.monotonic() + timeout
+        reason: ServingError | None = None
         while True:
             try:
                 wait = min(self.timeout, seconds_left(deadline))
                 yield from self._send(call, wait)
                 return
             except (Unavailable, NotFound, DeadlineExceeded) as error:
+                # What the server said explains more than the silence at the end.
+                if reason is None or not isinstance(error, DeadlineExceeded):
+                    reason = error
                 pause = jittered(READY_PAUSE)
                 if pause >= seconds_left(deadline):
                     raise DeadlineExceeded(
-                        f"not ready within {timeout:g} s: {error}"
-                    ) from error
+                        f"not ready within {timeout:g} s: {reason}"
+                    ) from reason
             yield Pause(pause)
 
     @operation
