@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainingError as error:
         return _fail(str(error), error.exit_status)
     except BrokenPipeError:
-        raise
+        # The reader is gone; without this, the interpreter complains as it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:  # a full disk, a folder without permission
         return _fail(str(error) + CONTINUES)
     except KeyboardInterrupt:

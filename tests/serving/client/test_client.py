@@ -42,6 +42,7 @@ from serving.client import (
     retries,
 )
 from serving.client.async_client import AsyncClient
+from serving.client.base_client import READY_PAUSE
 from serving.client.blocking_client import BlockingClient
 from serving.client.steps import Pause, Work
 from serving.client.tensors import input_array
@@ -452,6 +453,15 @@ def test_wait_ready_returns_once_the_model_answers(connect, fake, pauses):
 
 def test_wait_ready_times_out_with_the_reason(connect, fake):
     fake.others = [Failure("NOT_FOUND", "Servable not found for request: x")] * 99
+    with pytest.raises(DeadlineExceeded, match=r"within 2 s: Servable not found"):
+        connect().wait_ready(timeout=2)
+    assert 1 < len(fake.calls) <= 2 / (0.5 * READY_PAUSE) + 1
+
+
+def test_wait_ready_ends_with_what_the_server_said_last(connect, fake):
+    silence = Failure("DEADLINE_EXCEEDED", "silence")
+    said = Failure("NOT_FOUND", "Servable not found for request: x")
+    fake.others = [silence, said, *99 * [silence]]
     with pytest.raises(DeadlineExceeded, match=r"within 2 s: Servable not found"):
         connect().wait_ready(timeout=2)
 
