@@ -429,6 +429,26 @@ class ScheduleConfig:
         require(value >= 1, "schedule.timescale", "at least 1", value)
 
 
+@dataclass(frozen=True)
+class ReportConfig:
+    """What a run writes into TensorBoard beside its curves.
+
+    Args:
+        attention_every: Epochs between two sets of pictures of filters, position
+            embeddings, attention distance and attention maps; 0 for none.
+        fewshot_every: Epochs between two few-shot accuracies of the frozen features
+            (shots of the training images, tested on the validation images); 0 for none.
+    """
+
+    attention_every: int = 0
+    fewshot_every: int = 0
+
+    def __post_init__(self):
+        for name in ("attention_every", "fewshot_every"):
+            value = getattr(self, name)
+            require(value >= 0, f"report.{name}", "at least 0", value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A training run.
@@ -468,6 +488,7 @@ class Recipe:
         augmentation: Augmentation of the training images.
         optimizer: The optimizer.
         schedule: The learning-rate schedule.
+        report: What the run writes into TensorBoard beside its curves.
     """
 
     name: str = "run"
@@ -495,6 +516,7 @@ class Recipe:
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self):
         plain = self.name not in ("", ".", "..") and Path(self.name).name == self.name
