@@ -14,6 +14,7 @@ from etils import epath
 import keras_vit
 
 from .data.labeled_images import Split
+from .data.masking import Masking
 from .data.pipeline import example_images, images_at, steps_per_epoch
 from .data.splits import Splits, images_fingerprint, load_splits
 from .engine import checkpoint, run_folder
@@ -32,17 +33,19 @@ from .engine.strategy import (
     worker_count,
 )
 from .evaluate import evaluate, print_evaluation
-from .model import build_model, compile_trainer, compiles
+from .model import build_model, compile_trainer, compiles, model_to_train
 from .recipe import Recipe, require
 from .reporting import pictures
 from .reporting.chance_warning import ChanceWarning
 from .reporting.progress_line import EpochLines
-from .reporting.report import mistakes_of, write_report
+from .reporting.report import mistakes_of, write_pretraining_report, write_report
 from .reporting.tensorboard import RunBoard
 from .reporting.throughput import device_name
+from .self_supervision.reconstructions import reconstructions
 from .user_functions import UserCallbacks
 
 EXAMPLE_IMAGES = 24  # in the picture of augmented images
+RECONSTRUCTIONS = 12  # in the picture of what self-supervision predicts
 
 
 @lost_workers()
@@ -104,10 +107,16 @@ def fit(
     length = run_length(recipe, steps_per_pass)
     if old is not None:
         _check_extension(run_length(old, steps_per_pass), length, old, recipe)
+    labeled = recipe.self_supervision.task == "none"
     with strategy.scope():
-        model = build_model(recipe.model, splits.class_names, recipe.precision)
+        names = splits.class_names if labeled else None
+        model = build_model(recipe.model, names, recipe.precision)
         trainer = compile_trainer(
-            model, recipe, length.steps, steps_per_pass, splits.train.labels
+            model_to_train(model, recipe),
+            recipe,
+            length.steps,
+            steps_per_pass,
+            splits.train.labels,
         )
     if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
@@ -117,7 +126,9 @@ def fit(
         run_folder.prepare_folder(folder, recipe, resume, overwrite, extend)
     gather(strategy, 0)  # wait until the chief has prepared the folder
     fingerprint = images_fingerprint(splits)
-    recorder = Recorder(trainer, folder, recipe, fingerprint, keep, checkpoint_every)
+    recorder = Recorder(
+        trainer, model, folder, recipe, fingerprint, keep, checkpoint_every
+    )
     recorder.restore()
     check_same_step(strategy, trainer.progress.first_step)
     if trainer.progress.first_step < length.steps:
@@ -127,7 +138,10 @@ def fit(
             callbacks = [board, *callbacks, *user_callbacks.make()]
         _train(recipe, splits, recorder, length, callbacks)
     recorder.check_weights()
-    return _finish(recipe, splits, recorder) if is_chief(strategy) else {}
+    if not is_chief(strategy):
+        return {}
+    finish = _finish if labeled else _finish_pretraining
+    return finish(recipe, splits, recorder)
 
 
 def _has_max_pooling(model: keras.Model) -> bool:
@@ -198,13 +212,14 @@ def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBo
             return evaluate(trainer.model, images)
 
     validation = None
+    labeled = recipe.self_supervision.task == "none"
     # Of several workers each would have to evaluate, not only the chief.
-    if splits.validation is not None and worker_count(strategy) == 1:
+    if splits.validation is not None and worker_count(strategy) == 1 and labeled:
         validation = functools.partial(evaluate_averaged, splits.validation)
     return RunBoard(
         recorder.folder,
         recipe,
-        trainer.model,
+        recorder.saved_model,
         recipe.batch_size,
         example_images=lambda: _example_images(recipe, splits, recorder),
         validation=validation,
@@ -234,7 +249,7 @@ def _train(
     lines: list[keras.callbacks.Callback] = []
     if is_chief(trainer.distribute_strategy):
         lines.append(EpochLines(recorder.history))
-        if splits.validation is not None:
+        if splits.validation is not None and recipe.self_supervision.task == "none":
             lines.append(ChanceWarning(splits.validation.labels))
     with Preemption(progress):
         trainer.fit(
@@ -244,26 +259,58 @@ def _train(
             steps_per_epoch=length.interval,
             callbacks=[stop_on_divergence, *callbacks, *lines, recorder],
             verbose=0,
-            **validation_arguments(trainer, splits.validation),
+            **validation_arguments(trainer, recipe, splits.validation),
         )
+
+
+def _save_last(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
+    """Save the last model, which is the best without validation, and draw the run."""
+    folder = recorder.folder
+    recorder.save_model("last.keras")
+    if splits.validation is None:
+        recorder.save_model("best.keras")
+    pictures.draw_curves(recorder.history, folder / "curves.png")
+    examples = _example_images(recipe, splits, recorder)
+    pictures.draw_examples(examples, folder / "examples.png")
+
+
+def _finish_pretraining(
+    recipe: Recipe, splits: Splits, recorder: Recorder
+) -> dict[str, Any]:
+    """Save the encoder, and write pictures and reports."""
+    folder, trainer = recorder.folder, recorder.trainer
+    _save_last(recipe, splits, recorder)
+    with trainer.averaged_weights():
+        weights = [keras.ops.convert_to_numpy(w) for w in trainer.model.weights]
+    shown = range(min(RECONSTRUCTIONS, len(splits.test)))
+    rows = reconstructions(
+        trainer.model.copy(weights),
+        Masking.of(trainer.model.encoder, recipe),
+        images_at(splits.test, shown, trainer.model.preprocessing),
+    )
+    pictures.draw_reconstructions(rows, folder / "reconstructions.png")
+    report = _run_figures(recipe, splits, recorder)
+    write_pretraining_report(folder, report, recipe, recorder.history)
+    run_folder.write_report(folder / run_folder.REPORT, report)
+    print(
+        f"encoder and pictures: {folder}; all on one page: {folder / 'report.html'}\n"
+        "`keras-vit fit --recipe ... --model.weights "
+        f"{folder / 'best.keras'}` fine-tunes it, `keras-vit probe` evaluates it frozen"
+    )
+    return report
 
 
 def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
     """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
-    recorder.save_model("last.keras")
-    if splits.validation is None:
-        recorder.save_model("best.keras")
+    _save_last(recipe, splits, recorder)
     model = run_folder.load_model(folder / "best.keras")
     evaluation = evaluate(model, splits.test)
-    pictures.draw_curves(recorder.history, folder / "curves.png")
     pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
     pictures.draw_reliability(evaluation, folder / "reliability.png")
     shown = evaluation.mistakes(pictures.MOST_IMAGES)
     wrong = images_at(splits.test, shown, model.preprocessing)
     pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
-    examples = _example_images(recipe, splits, recorder)
-    pictures.draw_examples(examples, folder / "examples.png")
     summary = evaluation.summary()
     report = summary | _run_figures(recipe, splits, recorder)
     mistakes = mistakes_of(model, evaluation, shown, wrong)
@@ -283,7 +330,7 @@ def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str
         "best_epoch": best_epoch(recorder.history),
         "training_images": len(splits.train),
         "bad_images": splits.bad_images,
-        "parameters": trainer.model.count_params(),
+        "parameters": recorder.saved_model.count_params(),
         "seconds": round(seconds, 1),
         "images_per_second": recorder.history[-1].get("images_per_second"),
         "devices": devices,

@@ -18,6 +18,7 @@ from .engine.schedule import make_schedule
 from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
 from .recipe import SIZES, ModelConfig, Recipe
+from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 from .studies.convnets import build_cnn, build_resnet
 
 # What every architecture has, and what each has beyond that.
@@ -37,13 +38,14 @@ SETTINGS = {
 
 
 def build_model(
-    config: ModelConfig, class_names: tuple[str, ...], dtype: str = "float32"
+    config: ModelConfig, class_names: tuple[str, ...] | None, dtype: str = "float32"
 ) -> keras.Model:
     """The recipe's model: raw pixels in, float32 logits out, the classes named.
 
     Args:
         config: The recipe's `model`.
-        class_names: One name for each class.
+        class_names: One name for each class; None for features instead of logits,
+            which only a Vision Transformer has.
         dtype: A dtype policy, the recipe's `precision`.
 
     Returns:
@@ -58,8 +60,8 @@ def build_model(
     """
     _refuse_foreign_settings(config)
     try:
-        common = {
-            "classes": len(class_names),
+        common: dict[str, Any] = {
+            "classes": None if class_names is None else len(class_names),
             "class_names": class_names,
             "head_bias_init": config.head_bias_init,
             "preprocessing": make_preprocessing(config),
@@ -231,6 +233,13 @@ def _own_model(config: ModelConfig, model_class: Any) -> Any:
     return own
 
 
+def model_to_train(model: keras.Model, recipe: Recipe) -> keras.Model:
+    """The model itself, or with self-supervision the `PretextModel` around it."""
+    if recipe.self_supervision.task == "none":
+        return model
+    return PretextModel(model, recipe.self_supervision)
+
+
 def compile_trainer(
     model: keras.Model,
     recipe: Recipe,
@@ -238,10 +247,10 @@ def compile_trainer(
     steps_per_epoch: float,
     labels: np.ndarray | None = None,
 ) -> Trainer:
-    """A trainer around the plain model, which alone is saved.
+    """A trainer around a model.
 
     Args:
-        model: The plain model.
+        model: The plain model, or a `PretextModel`.
         recipe: Optimizer, schedule, loss and the way a step is computed.
         total_steps: Steps of the whole run.
         steps_per_epoch: Steps of a pass over the images.
@@ -250,9 +259,14 @@ def compile_trainer(
     adjustment: Any = 0.0
     if recipe.logit_adjustment and labels is not None:
         adjustment = recipe.logit_adjustment * log_shares(labels, model.classes)
+    loss: Any = recipe.loss
+    metrics: tuple[Any, ...] = ("accuracy",)
+    if recipe.self_supervision.task != "none":
+        loss = masked_loss
+        metrics = (PatchAccuracy(),) if recipe.self_supervision.predicts_colors else ()
     trainer = _trainer_class()(
         model,
-        recipe.loss,
+        loss,
         recipe.label_smoothing,
         recipe.accumulation,
         recipe.optimizer.clip_norm,
@@ -261,6 +275,7 @@ def compile_trainer(
     learning_rate = make_schedule(recipe, total_steps, steps_per_epoch)
     trainer.compile(
         make_optimizer(recipe.optimizer, learning_rate, model, total_steps),
+        metrics,
         steps_per_execution=recipe.steps_per_execution,
         jit_compile=compiles(recipe) and recipe.strategy != "tpu",
     )

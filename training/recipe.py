@@ -430,6 +430,66 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
+class SelfSupervisionConfig:
+    """Self-supervised pre-training: the model predicts what is masked of its patches.
+
+    The run's `.keras` file holds the encoder without classes, with which another run
+    can begin: `--model.weights runs/NAME/best.keras`.
+
+    Args:
+        task: none (the labels are learned), masked_patches (the paper's masked patch
+            prediction, appendix B.1.2), mae (masked autoencoder, arXiv:2111.06377) or
+            simmim (arXiv:2111.09886).
+        mask_share: Share of the patches that is masked; null for the task's own: 0.5
+            of masked_patches, 0.75 of mae, 0.6 of simmim.
+        target: What masked_patches predicts of a patch: mean_color (of 3 bits in each
+            channel: 512 classes), colors_4x4 (16 such colors of its parts) or pixels.
+        decoder_width: Width of the tokens in mae's decoder.
+        decoder_depth: Number of its encoder blocks.
+        decoder_heads: Number of its attention heads.
+        normalize_pixels: Whether mae predicts pixels that are normalized in each patch.
+    """
+
+    task: Literal["none", "masked_patches", "mae", "simmim"] = "none"
+    mask_share: float | None = None
+    target: Literal["mean_color", "colors_4x4", "pixels"] = "mean_color"
+    decoder_width: int = 512
+    decoder_depth: int = 8
+    decoder_heads: int = 16
+    normalize_pixels: bool = True
+
+    def __post_init__(self):
+        value = self.mask_share
+        require(
+            value is None or 0 < value < 1,
+            "self_supervision.mask_share",
+            "in (0, 1)",
+            value,
+        )
+        for name in ("decoder_width", "decoder_depth", "decoder_heads"):
+            value = getattr(self, name)
+            require(value >= 1, f"self_supervision.{name}", "at least 1", value)
+        value, heads = self.decoder_width, self.decoder_heads
+        require(
+            value % heads == 0 and value % 4 == 0,
+            "self_supervision.decoder_width",
+            f"a multiple of decoder_heads ({heads}) and of 4",
+            value,
+        )
+
+    @property
+    def share(self) -> float:
+        """Share of the patches that is masked."""
+        own = {"masked_patches": 0.5, "mae": 0.75, "simmim": 0.6}
+        return own[self.task] if self.mask_share is None else self.mask_share
+
+    @property
+    def predicts_colors(self) -> bool:
+        """Whether colors are predicted, not pixels."""
+        return self.task == "masked_patches" and self.target != "pixels"
+
+
+@dataclass(frozen=True)
 class ReportConfig:
     """What a run writes into TensorBoard beside its curves.
 
@@ -488,6 +548,7 @@ class Recipe:
         augmentation: Augmentation of the training images.
         optimizer: The optimizer.
         schedule: The learning-rate schedule.
+        self_supervision: Pre-training without labels.
         report: What the run writes into TensorBoard beside its curves.
     """
 
@@ -516,6 +577,9 @@ class Recipe:
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    self_supervision: SelfSupervisionConfig = field(
+        default_factory=SelfSupervisionConfig
+    )
     report: ReportConfig = field(default_factory=ReportConfig)
 
     def __post_init__(self):
@@ -545,6 +609,27 @@ class Recipe:
             "batch_size",
             f"a multiple of augmentation.repeats ({repeats})",
             batch_size,
+        )
+        if self.self_supervision.task != "none":
+            self._require_no_labels()
+
+    def _require_no_labels(self) -> None:
+        """Refuse what only a run that learns labels has."""
+        values = {
+            "label_smoothing": self.label_smoothing,
+            "logit_adjustment": self.logit_adjustment,
+            "augmentation.mixup": self.augmentation.mixup,
+            "augmentation.cutmix": self.augmentation.cutmix,
+            "optimizer.head_first": self.optimizer.head_first,
+        }
+        task = self.self_supervision.task
+        for name, value in values.items():
+            require(value == 0, name, f"0 with self_supervision.task {task}", value)
+        require(
+            self.model.architecture == "vit",
+            "model.architecture",
+            f"vit with self_supervision.task {task}",
+            self.model.architecture,
         )
 
     def to_yaml(self) -> str:

@@ -41,7 +41,7 @@ NUMBER = "must be a whole number. Received:"
         ([*DIGITS, "--name", "a/b"], "`name` must be a name for a folder"),
         ([*DIGITS, "--optimizer.name", "adam"], "`optimizer.name` adamw)"),
         ([*DIGITS, "--model.variant", "B/16"], "`model.variant` must be null where"),
-        (["fit", "--recipe", "digit"], "one of digits, digits-cnn, "),
+        (["fit", "--recipe", "digit"], "one of digits, "),
         (
             ["fit", "--recipe", "my.yaml"],
             "--recipe takes a name, --config takes a file: my",

@@ -19,12 +19,21 @@ import tensorflow_datasets as tfds
 from parsed_recipes import every_recipe, recipe
 
 from keras_vit.specs import parse_variant, patch_side
+from training.data.masking import masking_of
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
-from training.model import build_model, compile_trainer
+from training.model import build_model, compile_trainer, model_to_train
 
 SMALL = {"width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 LONG = 100_000  # steps of a training whose length is given in epochs
+PRETRAINING = ("masked_patches-B16", "mae-B16")
+OTHER_PRETRAINING = (
+    "mae-digits",
+    "masked_patches-B16-4x4",
+    "masked_patches-B16-pixels",
+    "masked_patches-digits",
+    "simmim-B16",
+)
 IN_WORDS = ("name", "description", "reference", "published_accuracy")
 
 QUICK = (
@@ -46,6 +55,7 @@ OTHERS = (
     "finetune_cifar10-B32",
     "finetune_cifar10-H14",
     "finetune_folder-S16",
+    "finetune_mae-B16",
     "folder_small-gray",
     "mnist",
     "pretrain_imagenet-B32",
@@ -100,9 +110,11 @@ def small_recipe(recipe, folder):
     if data.source.startswith("folder:"):
         shares = {"test": 0.2, "validation": 0.2 if data.validation else 0.0}
         data = dataclasses.replace(data, source=f"folder:{folder}", **shares)
+    decoder = {"decoder_width": 12, "decoder_depth": 1, "decoder_heads": 3}
     return dataclasses.replace(
         recipe,
         model=small_model(recipe.model),
+        self_supervision=dataclasses.replace(recipe.self_supervision, **decoder),
         data=data,
         batch_size=2 * recipe.augmentation.repeats,
         steps=recipe.steps or LONG,
@@ -172,8 +184,12 @@ def options(recipe):
             yield name, None if value is None else bool(value)
 
 
+def labeled(recipe):
+    return recipe.self_supervision.task == "none"
+
+
 def test_the_trained_recipes_cover_every_pair_of_options():
-    every = {each.name: set(options(each)) for each in every_recipe()}
+    every = {each.name: set(options(each)) for each in every_recipe() if labeled(each)}
     shared = set.intersection(*every.values())
 
     def pairs(names):
@@ -187,9 +203,11 @@ def test_the_trained_recipes_cover_every_pair_of_options():
     assert not missing, f"train one more recipe with {sorted(missing, key=str)[0]}"
 
 
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
-)
+def slow(names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *slow(OTHERS)])
 def test_a_recipe_takes_two_steps(name, folder, eagerly):
     reduced = small_recipe(recipe(name), folder)
     own = any(word in name for word in ("clevr", "kitti"))
@@ -212,3 +230,39 @@ def test_a_recipe_takes_two_steps(name, folder, eagerly):
         not np.array_equal(weight, old)
         for weight, old in zip(model.trainable_weights, before, strict=True)
     )
+
+
+@pytest.mark.parametrize("name", [*PRETRAINING, *slow(OTHER_PRETRAINING)])
+def test_a_self_supervised_recipe_takes_two_steps(name, folder, eagerly):
+    reduced = small_recipe(recipe(name), folder)
+    with tfds.testing.mock_data(200):
+        splits = load_splits(reduced.data, reduced.model.channels)
+        keras.utils.set_random_seed(reduced.seed)
+        encoder = build_model(reduced.model, None, reduced.precision)
+        model = model_to_train(encoder, reduced)
+        batches = training_batches(
+            splits.train,
+            reduced,
+            encoder.preprocessing,
+            total_steps=2,
+            masking=masking_of(model, reduced),
+        )
+        before = [np.array(weight) for weight in encoder.trainable_weights]
+        trainer = compile_trainer(model, reduced, reduced.steps, LONG / reduced.epochs)
+        history = trainer.fit(batches, epochs=2, steps_per_epoch=1, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    moved = [
+        weight.path
+        for weight, old in zip(encoder.trainable_weights, before, strict=True)
+        if not np.array_equal(weight, old)
+    ]
+    assert any(path.startswith("embedding/") for path in moved)
+    assert any(path.startswith("encoder_block_0/") for path in moved)
+
+
+def test_every_self_supervised_recipe_is_trained():
+    names = {each.name for each in every_recipe() if not labeled(each)}
+    assert names - {"masked_patches-B16-1M", "mae-L16", "mae-H14"} == {
+        *PRETRAINING,
+        *OTHER_PRETRAINING,
+    }

@@ -19,6 +19,7 @@ from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
 from .labeled_images import Split
+from .masking import Masking
 from .mixup import check_pairs, mix_pair, mixes
 
 # Bytes up to which decoded images are cached; larger sets are read in every epoch.
@@ -69,6 +70,7 @@ def training_batches(
     first_step: int = 0,
     total_steps: int | None = None,
     shard: Shard = Shard(),
+    masking: Masking | None = None,
 ) -> tf.data.Dataset:
     """The training batches of the steps from `first_step` on.
 
@@ -79,11 +81,12 @@ def training_batches(
         first_step: The first step, counted from 0.
         total_steps: The step to end before; by default the recipe's length.
         shard: The pieces of each step's batch to read.
+        masking: For self-supervision; see `Masking`.
 
     Returns:
         Pairs of uint8 images [b, H, W, C] and float32 labels [b, classes], one pair for
         each of the shard's replicas in each step; b is the batch size divided by the
-        number of pieces.
+        number of pieces. With `masking`, pairs as `masked_example` has them.
 
     Raises:
         RecipeError: The batch cannot be divided into pieces, or, where images are
@@ -98,6 +101,8 @@ def training_batches(
 
     def example(index, seed):
         image = augment(split, index, seed, recipe.augmentation, preprocessing)
+        if masking is not None:
+            return masked_example(image, *masking(seed))
         label = tf.one_hot(labels[index], split.classes)
         return (image, label, seed) if mixed else (image, label)
 
@@ -109,6 +114,17 @@ def training_batches(
     else:
         dataset = dataset.batch(size, drop_remainder=True)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def masked_example(image, indices, masked):
+    """A pair of the inputs and the mask of self-supervision.
+
+    Args:
+        image: uint8 [H, W, C].
+        indices: int32 [N], and
+        masked: float32 [N]; see `Masking`.
+    """
+    return {"images": image, "patch_indices": indices}, masked
 
 
 def example_order(
@@ -197,6 +213,7 @@ def evaluation_batches(
     batch_size: int,
     preprocessing: ImagePreprocessing,
     shard: Shard = Shard(),
+    masking: Masking | None = None,
 ) -> tf.data.Dataset:
     """Batches of every image once, in order, preprocessed as in serving.
 
@@ -205,12 +222,14 @@ def evaluation_batches(
         batch_size: Images in a global batch.
         preprocessing: The model's layer: size, resampling and crop.
         shard: The pieces of each global batch to read.
+        masking: For self-supervision; see `Masking`.
 
     Returns:
         Triples of uint8 images [b, H, W, C], one-hot float32 labels [b, classes] and
         float32 weights [b]; b is the batch size divided by the number of pieces,
-        rounded up. Every batch is full, and every worker has the same number: they are
-        padded with zeros of weight 0.
+        rounded up. With `masking`, the first two are as `masked_example` has them.
+        Every batch is full, and every worker has the same number: they are padded with
+        zeros of weight 0.
     """
     size = -(-batch_size // shard.pieces)
     own, whole = size * shard.replicas, size * shard.pieces
@@ -224,11 +243,15 @@ def evaluation_batches(
         image = split.read(index)
         if not split.fitted:
             image = fit_to_model(image, preprocessing)
+        if masking is not None:
+            return *masked_example(image, *masking.of_evaluated(index)), 1.0
         return image, tf.one_hot(labels[index], split.classes), 1.0
 
     dataset = parallel(tf.data.Dataset.range(real), example)
-    zeros = [tf.zeros(spec.shape, spec.dtype) for spec in dataset.element_spec]
-    padding = tf.data.Dataset.from_tensors(tuple(zeros)).repeat(count - real)
+    zeros = tf.nest.map_structure(
+        lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
+    )
+    padding = tf.data.Dataset.from_tensors(zeros).repeat(count - real)
     dataset = dataset.concatenate(padding).batch(size, drop_remainder=True)
     return dataset.prefetch(tf.data.AUTOTUNE)
 

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..data.labeled_images import Split
+from ..data.masking import masking_of
 from ..data.pipeline import (
     Shard,
     evaluation_batches,
@@ -25,15 +26,18 @@ def training_data(
     """The distributed training batches from `first_step` on, for `model.fit`."""
     preprocessing = trainer.model.preprocessing
     images = resized_once(split, recipe, preprocessing)
+    masking = masking_of(trainer.model, recipe)
     return _distributed(
         trainer.distribute_strategy,
         lambda shard: training_batches(
-            images, recipe, preprocessing, first_step, total_steps, shard
+            images, recipe, preprocessing, first_step, total_steps, shard, masking
         ),
     )
 
 
-def validation_arguments(trainer: Trainer, split: Split | None) -> dict[str, Any]:
+def validation_arguments(
+    trainer: Trainer, recipe: Recipe, split: Split | None
+) -> dict[str, Any]:
     """Arguments of `model.fit` to validate on a split; none without one."""
     if split is None:
         return {}
@@ -41,9 +45,10 @@ def validation_arguments(trainer: Trainer, split: Split | None) -> dict[str, Any
     images = in_memory(split, preprocessing)
     replicas = trainer.distribute_strategy.num_replicas_in_sync
     size = replicas * math.ceil(BATCH_SIZE / replicas)
+    masking = masking_of(trainer.model, recipe)
     data = _distributed(
         trainer.distribute_strategy,
-        lambda shard: evaluation_batches(images, size, preprocessing, shard),
+        lambda shard: evaluation_batches(images, size, preprocessing, shard, masking),
     )
     return {
         "validation_data": data,

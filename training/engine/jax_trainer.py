@@ -65,14 +65,14 @@ class JaxTrainer(Trainer):
     def train_step(self, state, data):
         """Update the weights once; see `keras.Model.train_step` on JAX."""
         trainable, non_trainable, slots, metrics = state
-        parts = [self._divide(tensor) for tensor in _unpack(data)]
+        parts = keras.tree.map_structure(self._divide, _unpack(data))
         gradients, non_trainable, losses, logits = self._sum_gradients(
             trainable, non_trainable, parts
         )
         norm = ops.sqrt(sum(ops.sum(ops.square(g)) for g in gradients))
         gradients = clip_by_global_norm(gradients, norm, self.clip_norm)
         trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
-        _, labels, weights = (_join(part) for part in parts)
+        labels, weights = _join(parts[1]), _join(parts[2])
         logs, metrics = self._update_metric_state(
             metrics, labels, logits, losses, weights
         )

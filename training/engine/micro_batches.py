@@ -47,13 +47,17 @@ class MicroBatchGradients:
         """
         if self.accumulation == 1:
             return self.forward_backward(images, labels, weights)
-        parts = [self._divide(tensor) for tensor in (images, labels, weights)]
-        gradients, count, losses, logits = self.forward_backward(*(p[0] for p in parts))
+        parts = tf.nest.map_structure(self._divide, (images, labels, weights))
+
+        def part_at(index):
+            return tf.nest.map_structure(lambda part: part[index], parts)
+
+        gradients, count, losses, logits = self.forward_backward(*part_at(0))
         all_losses = tf.TensorArray(tf.float32, self.accumulation).write(0, losses)
         all_logits = tf.TensorArray(tf.float32, self.accumulation).write(0, logits)
 
         def add(index, gradients, count, all_losses, all_logits):
-            part = self.forward_backward(*(p[index] for p in parts))
+            part = self.forward_backward(*part_at(index))
             gradients = [a + b for a, b in zip(gradients, part[0], strict=True)]
             all_losses = all_losses.write(index, part[2])
             all_logits = all_logits.write(index, part[3])

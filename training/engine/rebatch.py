@@ -57,7 +57,7 @@ def pad(batch, size: int):
     tf.debugging.assert_less_equal(count, size, "the first batch must be the largest")
     weights = tf.cast(rest[0], tf.float32) if rest else tf.ones([count])
     places = tf.range(size)
-    images, labels, weights = (
-        tf.gather(tensor, places % count) for tensor in (images, labels, weights)
+    images, labels, weights = tf.nest.map_structure(
+        lambda tensor: tf.gather(tensor, places % count), (images, labels, weights)
     )
     return images, labels, tf.where(places < count, weights, 0.0)

@@ -21,10 +21,12 @@ class Recorder(keras.callbacks.Callback):
     """Callback that writes the run's folder; see `run_folder`.
 
     The best epoch is the one of the highest validation accuracy, and of the lowest
-    validation loss among those; without validation images it is the last one.
+    validation loss among those; without labels that of the lowest validation loss;
+    without validation images it is the last one.
 
     Args:
         trainer: The trainer, whose `progress` says which step the run is at.
+        model: The model to save, which shares the trainer's weights.
         folder: The run's folder.
         recipe: The run's recipe.
         images: The `images_fingerprint` of the data.
@@ -35,6 +37,7 @@ class Recorder(keras.callbacks.Callback):
     def __init__(
         self,
         trainer: Trainer,
+        model: keras.Model,
         folder: epath.Path,
         recipe: Recipe,
         images: str,
@@ -43,6 +46,7 @@ class Recorder(keras.callbacks.Callback):
     ):
         super().__init__()
         self.trainer = trainer
+        self.saved_model = model
         self.progress = trainer.progress
         self.folder = folder
         self.keep = keep
@@ -120,7 +124,7 @@ class Recorder(keras.callbacks.Callback):
                 "seconds": round(seconds, 3),
             }
         )
-        if best_epoch(self.history) is self.history[-1] and "val_accuracy" in figures:
+        if best_epoch(self.history) is self.history[-1] and "val_loss" in figures:
             self.save_model("best.keras")
         if self.chief:
             run_folder.write_history(self.folder / "history.csv", self.history)
@@ -137,20 +141,21 @@ class Recorder(keras.callbacks.Callback):
             raise divergence(what, self.progress, self.checkpoints)
 
     def save_model(self, name: str) -> None:
-        """Write the plain model with averaged weights."""
+        """Write the model with averaged weights."""
         with self.trainer.averaged_weights():
             if self.chief:
-                run_folder.save_model(self.trainer.model, self.folder / name)
+                run_folder.save_model(self.saved_model, self.folder / name)
 
 
 def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:
     """The row of the history with the best validation accuracy; the last without any.
 
-    Of equal ones, the row with the lowest validation loss, and then the first.
+    Of equal ones, and without labels, the row with the lowest validation loss, and then
+    the first.
     """
-    if "val_accuracy" not in history[-1]:
+    if "val_loss" not in history[-1]:
         return history[-1]
-    return max(history, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    return max(history, key=lambda row: (row.get("val_accuracy", 0), -row["val_loss"]))
 
 
 def _owner(trainer: Trainer, recipe: Recipe, images: str) -> Owner:

@@ -87,7 +87,7 @@ class TensorFlowTrainer(Trainer):
         """
         images, labels, weights = unpack(batch)
         if labels.shape[0] is None:
-            for tensor in (images, labels, weights):
+            for tensor in tf.nest.flatten((images, labels, weights)):
                 tensor.set_shape([self.replica_batch_size, *tensor.shape[1:]])
         gradients, count, losses, logits = self.gradients(images, labels, weights)
         self._update_metrics(labels, logits, losses, weights)

@@ -6,7 +6,7 @@ and is the one that gets saved. How a training step is computed is in
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -25,15 +25,17 @@ class Trainer(keras.Model):
 
     Create it, the model and the optimizer in the strategy's scope. `compile` and `fit`
     are then Keras's, with a `tf.data.Dataset` of global batches (images, labels) or
-    (images, labels, weights), arrays, or a distributed dataset. Every image counts
-    equally (or by its weight), also in an incomplete last batch.
+    (images, labels, weights), arrays, or a distributed dataset. `images` may be a
+    dictionary of the model's inputs. Every image counts equally (or by its weight),
+    also in an incomplete last batch.
 
     A subclass sets `distribute_strategy`, where Keras does not, and defines
     `make_train_function`, `make_test_function` and `state_arrays`.
 
     Args:
         model: The plain functional model; it returns logits [B, classes].
-        loss: `"softmax"` or `"sigmoid"`; see `losses`.
+        loss: `"softmax"` or `"sigmoid"`; see `losses`. Or a function of labels and the
+            model's outputs, giving float32 [B].
         label_smoothing: See `losses`.
         accumulation: Micro-batches into which each replica divides its images.
         clip_norm: Largest global norm of the global batch's gradient, or None.
@@ -49,7 +51,7 @@ class Trainer(keras.Model):
     def __init__(
         self,
         model: keras.Model,
-        loss: str = "softmax",
+        loss: str | Callable[[Any, Any], Any] = "softmax",
         label_smoothing: float = 0.0,
         accumulation: int = 1,
         clip_norm: float | None = None,
@@ -57,7 +59,11 @@ class Trainer(keras.Model):
     ):
         super().__init__()
         self.model = model
-        self.loss_of = make_loss(loss, label_smoothing, adjustment)
+        self.loss_of = (
+            make_loss(loss, label_smoothing, adjustment)
+            if isinstance(loss, str)
+            else loss
+        )
         self.accumulation = accumulation
         self.clip_norm = clip_norm
         self.loss_metric = keras.metrics.Mean("loss")

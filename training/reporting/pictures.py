@@ -39,7 +39,7 @@ def pyplot():
 
 PANELS = {
     "loss": "Loss",
-    "accuracy": "Accuracy",
+    "accuracy": "Accuracy",  # without labels of the masked patches' colors
     "images_per_second": "Images per second in training",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm of the last step",
@@ -53,7 +53,8 @@ def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
     The training curves are means over an epoch's augmented images while the weights
     change; the validation curves are of unchanged images at its end.
     """
-    best = best_epoch(history)["epoch"] if "val_accuracy" in history[-1] else None
+    best = best_epoch(history)["epoch"] if "val_loss" in history[-1] else None
+    history = [{k.replace("patch_", ""): v for k, v in r.items()} for r in history]
     figure, axes = pyplot().subplots(2, 3, figsize=(14, 7), layout="constrained")
     for axis, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
         if not any(key in row for row in history):
@@ -172,6 +173,23 @@ def _example_figure(images: np.ndarray[Any, Any]):
     return figure
 
 
+def draw_reconstructions(
+    rows: Sequence[tuple[np.ndarray[Any, Any], ...]], path: epath.PathLike
+) -> None:
+    """Draw what a model predicts of masked patches.
+
+    Args:
+        rows: Of each image: itself, without the masked patches, with the predictions in
+            their places; uint8 [H, W, C].
+        path: The PNG file.
+    """
+    columns = 2 if len(rows) > 1 else 1
+    names = ("image", "visible", "predicted") * columns
+    images = [image for row in rows for image in row]
+    figure = _mosaic(images, columns=3 * columns, headings=names)
+    _save(figure, path)
+
+
 def draw_misclassified(
     evaluation: Evaluation,
     shown: np.ndarray[Any, Any],
@@ -215,13 +233,18 @@ def draw_reliability(evaluation: Evaluation, path: epath.PathLike) -> None:
     _save(figure, path)
 
 
-def _mosaic(images: list[np.ndarray[Any, Any]], captions: Sequence[str] = ()):
+def _mosaic(
+    images: list[np.ndarray[Any, Any]],
+    captions: Sequence[str] = (),
+    columns: int = 6,
+    headings: Sequence[str] = (),
+):
     """A figure of images [H, W, C] of one size, each below its caption if it has one.
 
     They share one axes, with the width of an image as the unit: an axes for each takes
     ten times as long to draw.
     """
-    columns = min(6, max(3, len(images)))
+    columns = min(columns, max(3, len(images)))
     rows = max(1, math.ceil(len(images) / columns))
     side = images[0].shape[0] / images[0].shape[1] if images else 1.0
     across, down = 1.1, side + (0.4 if captions else 0.1)
@@ -235,6 +258,8 @@ def _mosaic(images: list[np.ndarray[Any, Any]], captions: Sequence[str] = ()):
         if captions:
             middle, top = left + 0.5, bottom - side - 0.02
             axis.text(middle, top, captions[index], fontsize=8, ha="center")
+    for column, heading in enumerate(headings):
+        axis.text(column * across + 0.5, 0.02, heading, fontsize=9, ha="center")
     axis.set(xlim=(0, columns * across), ylim=(rows * down, 0))
     axis.axis("off")
     return figure

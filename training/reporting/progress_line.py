@@ -14,8 +14,10 @@ from ..engine.recorder import best_epoch
 COLUMNS = (
     ("loss", "     loss", "#9.4g"),
     ("accuracy", "accuracy", "8.4f"),
+    ("patch_accuracy", "accuracy", "8.4f"),
     ("val_loss", " val_loss", "#9.4g"),
     ("val_accuracy", "val_accuracy", "12.4f"),
+    ("val_patch_accuracy", "val_accuracy", "12.4f"),
     ("images_per_second", "images/s", "8.1f"),
 )
 BEST = " best"  # after the figures of the best epoch so far
@@ -82,6 +84,6 @@ class EpochLines(keras.callbacks.Callback):
             print(start + "  ".join(["    epoch", *names, " seconds"]))
         figures = (f"{float(logs[name]):{form}}" for name, _, form in columns)
         line = "  ".join([self.name, *figures, f"{seconds:8.1f}"])
-        if "val_accuracy" in logs and best_epoch([*self.history, logs]) is logs:
+        if "val_loss" in logs and best_epoch([*self.history, logs]) is logs:
             line += BEST
         print(f"{start}{line:<71}" if start else line, flush=True)

@@ -26,6 +26,7 @@ PICTURES = {
     "reliability.png": "Confidence and accuracy",
     "misclassified.png": "Misclassified images",
     "examples.png": "Training images",
+    "reconstructions.png": "What is predicted of masked patches",
 }
 MOST_CONFUSIONS = 20  # in the table of errors
 TINY = 100  # images below this side, in pixels, are enlarged without smoothing
@@ -139,6 +140,34 @@ def write_report(
         ],
         mistakes=mistakes,
         classes=result["classes"],
+        command=_command(folder),
+    )
+
+
+def write_pretraining_report(
+    folder: epath.PathLike,
+    result: Mapping[str, Any],
+    recipe: Recipe,
+    history: Sequence[Mapping[str, float]],
+) -> None:
+    """Write report.html of a self-supervised run; see `write_report`."""
+    folder = epath.Path(folder)
+    best = result["best_epoch"]
+    tiles = {
+        "task": recipe.self_supervision.task.replace("_", " "),
+        "validation loss": _share(best.get("val_loss")),
+        "validation accuracy of colors": _share(best.get("val_patch_accuracy")),
+        "images per second": _number(result.get("images_per_second")),
+    }
+    write_page(
+        folder / "report.html",
+        "pretraining.html",
+        recipe.name,
+        result["versions"],
+        recipe=recipe,
+        tiles=_known(tiles),
+        figures=_known(_figures(result, recipe, history)),
+        plots={name: picture(folder / name) for name in _existing(folder)},
         command=_command(folder),
     )
 

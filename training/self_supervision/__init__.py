@@ -1,0 +1,1 @@
+"""Self-supervised pre-training: predict what is masked of an image's patches."""
