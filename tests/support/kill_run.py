@@ -1,6 +1,7 @@
 """Kill a run, resume it, and compare its final state with an uninterrupted run.
 
     python tests/support/kill_run.py --kills writing training preempted --seed 1
+    python tests/support/kill_run.py --task masked_patches
 
 `writing` is a SIGKILL while a checkpoint is written, with half of a file on the disk or
 between two changes of its folder; `training` a SIGKILL in a training step; `preempted`
@@ -50,6 +51,7 @@ from training.recipe import (
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
+    SelfSupervisionConfig,
 )
 
 # strategy: workers, replicas in each
@@ -59,13 +61,13 @@ KINDS = ("writing", "training", "preempted")
 PATIENCE = 60
 
 
-def make_recipe(strategy: str) -> Recipe:
+def make_recipe(strategy: str, task: str = "none") -> Recipe:
     """A tiny recipe with all that has a state or draws random numbers.
 
     RandAugment is off: its operations depend on (seed, epoch, index) alone, as the
     shifts and mixup here do, and take longer to trace than all the rest.
     """
-    return dataclasses.replace(
+    recipe = dataclasses.replace(
         TINY_RECIPE,
         seed=3,
         strategy=strategy,
@@ -83,6 +85,17 @@ def make_recipe(strategy: str) -> Recipe:
             head_first=0.5,
         ),
         schedule=ScheduleConfig("cosine", warmup_epochs=0.5),
+    )
+    if task == "none":
+        return recipe
+    return dataclasses.replace(
+        recipe,
+        label_smoothing=0.0,
+        augmentation=dataclasses.replace(recipe.augmentation, mixup=0.0),
+        optimizer=dataclasses.replace(recipe.optimizer, head_first=0.0),
+        self_supervision=SelfSupervisionConfig(
+            task, decoder_width=12, decoder_depth=1, decoder_heads=3
+        ),
     )
 
 
@@ -130,19 +143,19 @@ def ended_as_planned(kill: Kill, codes: list[int]) -> bool:
 
 
 def start(
-    strategy: str, folder: Path, kill: Kill | None, ports: list[int]
+    strategy: str, task: str, folder: Path, kill: Kill | None, ports: list[int]
 ) -> list[int]:
     """Fork the workers, and return their process ids."""
     pids = []
     for worker in range(WORLDS[strategy][0]):
         pid = os.fork()
         if pid == 0:
-            _work(strategy, folder, kill, ports, worker)
+            _work(strategy, task, folder, kill, ports, worker)
         pids.append(pid)
     return pids
 
 
-def _work(strategy, folder, kill, ports, worker) -> None:
+def _work(strategy, task, folder, kill, ports, worker) -> None:
     """Train as one worker; never returns."""
     status = 1
     try:
@@ -153,7 +166,8 @@ def _work(strategy, folder, kill, ports, worker) -> None:
             die_as_planned(kill)
         _set_world(strategy, ports, worker)
         leave_out_pictures()
-        fit.fit(make_recipe(strategy), folder, resume=True, checkpoint_every=4)
+        recipe = make_recipe(strategy, task)
+        fit.fit(recipe, folder, resume=True, checkpoint_every=4)
         status = 0
     except BaseException as error:
         traceback.print_exc()
@@ -231,13 +245,13 @@ def die_while_writing(change: int) -> None:
 # In the parent process.
 
 
-def attempt(strategy: str, folder: Path, kill: Kill | None) -> list[int]:
+def attempt(strategy: str, task: str, folder: Path, kill: Kill | None) -> list[int]:
     """Run all workers once, with at most one kill.
 
     Returns:
         Their exit codes, negative for a signal.
     """
-    pids = start(strategy, folder, kill, free_ports(WORLDS[strategy][0]))
+    pids = start(strategy, task, folder, kill, free_ports(WORLDS[strategy][0]))
     codes: dict[int, int] = {}
     while not codes:
         _wait(pids, codes, 1)
@@ -309,7 +323,9 @@ def differences(
     ]
 
 
-def run(strategy: str, kinds: Sequence[str], seed: int, folder: Path) -> None:
+def run(
+    strategy: str, task: str, kinds: Sequence[str], seed: int, folder: Path
+) -> None:
     """Kill and resume one run, once for each kind, and compare it with the reference.
 
     Raises:
@@ -317,16 +333,16 @@ def run(strategy: str, kinds: Sequence[str], seed: int, folder: Path) -> None:
             another state than the uninterrupted one.
     """
     rng = random.Random(seed)
-    if any(attempt(strategy, folder / "reference", None)):
+    if any(attempt(strategy, task, folder / "reference", None)):
         _fail("the uninterrupted run failed", folder)
     killed = folder / "killed"
     for kind in kinds:
         kill = draw_kill(rng, kind, WORLDS[strategy][0])
-        codes = attempt(strategy, killed, kill)
+        codes = attempt(strategy, task, killed, kill)
         print(kill, codes, _progress(killed), flush=True)
         if not ended_as_planned(kill, codes):
             _fail(f"exit codes {codes}", folder)
-    if any(attempt(strategy, killed, None)):
+    if any(attempt(strategy, task, killed, None)):
         _fail("the resumed run failed", folder)
     reference = final_state(folder / "reference")
     different = differences(final_state(killed), reference)
@@ -350,10 +366,11 @@ def main() -> None:
     parser.add_argument("--kills", choices=KINDS, nargs="+", default=KINDS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--task", default="none", help="of self-supervision")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
-    run(options.strategy, options.kills, options.seed, folder)
+    run(options.strategy, options.task, options.kills, options.seed, folder)
 
 
 if __name__ == "__main__":

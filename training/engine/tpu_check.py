@@ -20,8 +20,9 @@ import keras
 import tensorflow as tf
 
 from ..errors import TrainingError
-from ..model import build_model, compile_trainer
+from ..model import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe
+from ..self_supervision.pretext import PretextModel
 from .tensorflow_trainer import TensorFlowTrainer
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter
@@ -85,12 +86,12 @@ class Step:
     Args:
         name: `"train step"` or `"test step"`.
         function: The step, a function of tensors.
-        arguments: Shapes and types of these tensors.
+        arguments: Shapes and types of these tensors, of the labels the second.
     """
 
     name: str
     function: Callable[..., Any]
-    arguments: tuple[tf.TensorSpec, ...]
+    arguments: tuple[Any, ...]
 
 
 def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
@@ -98,7 +99,8 @@ def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
     model = recipe.model
     if model.variant is not None:  # weights are large, and do not change shapes
         model = dataclasses.replace(model, weights=None)
-    built = build_model(model, CLASS_NAMES, recipe.precision)
+    names = CLASS_NAMES if recipe.self_supervision.task == "none" else None
+    built = model_to_train(build_model(model, names, recipe.precision), recipe)
     return compile_trainer(built, recipe, STEPS, STEPS)
 
 
@@ -110,10 +112,12 @@ def trainer_steps(trainer: TensorFlowTrainer, batch_size: int) -> list[Step]:
         batch_size: Images on the replica.
     """
     model = trainer.model
-    height, width = model.preprocessing.image_size
-    shape = [batch_size, height, width, model.channels]
-    images = tf.TensorSpec(shape, tf.uint8, "images")
-    labels = tf.TensorSpec([batch_size, model.classes], tf.float32, "labels")
+    images: Any = _image_spec(getattr(model, "encoder", model), batch_size)
+    outputs = model.output_shape[1]  # classes, or patches
+    if isinstance(model, PretextModel):
+        indices = tf.TensorSpec([batch_size, outputs], tf.int32, "patch_indices")
+        images = {"images": images, "patch_indices": indices}
+    labels = tf.TensorSpec([batch_size, outputs], tf.float32, "labels")
     weights = tf.TensorSpec([batch_size], tf.float32, "weights")
     stop = tf.TensorSpec([], tf.float32, "stop")
 
@@ -128,6 +132,12 @@ def trainer_steps(trainer: TensorFlowTrainer, batch_size: int) -> list[Step]:
         Step("train step", train, (images, labels, stop)),
         Step("test step", test, (images, labels, weights)),
     ]
+
+
+def _image_spec(model: keras.Model, batch_size: int) -> tf.TensorSpec:
+    height, width = model.preprocessing.image_size
+    shape = [batch_size, height, width, model.channels]
+    return tf.TensorSpec(shape, tf.uint8, "images")
 
 
 def tpu_check(recipe: Recipe, topology: str) -> None:
@@ -201,7 +211,7 @@ class Target:
         size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         return (
             f"compiled for a chip of {self.topology} in {seconds:.0f} s; "
-            f"{step.arguments[0].shape[0]} images need {size / 2**20:,.0f} MiB there"
+            f"{step.arguments[1].shape[0]} images need {size / 2**20:,.0f} MiB there"
         )
 
 

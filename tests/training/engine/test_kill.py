@@ -18,14 +18,22 @@ KILLS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", KILLS)
-def test_killed_and_resumed_runs_end_with_the_same_bits(tmp_path, strategy):
+@pytest.mark.parametrize(
+    ("strategy", "task"),
+    [
+        *((strategy, "none") for strategy in KILLS),
+        ("one_device", "masked_patches"),
+        ("mirrored", "mae"),
+    ],
+)
+def test_killed_and_resumed_runs_end_with_the_same_bits(tmp_path, strategy, task):
     """A process of its own, where TensorFlow is loaded but not used yet: it forks."""
-    options = ["--strategy", strategy, "--kills", *KILLS[strategy]]
+    kills = KILLS[strategy]
+    options = ["--strategy", strategy, "--task", task, "--kills", *kills]
     result = subprocess.run(
         [sys.executable, SCRIPT, *options, "--folder", tmp_path],
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert len(result.stdout.splitlines()) == len(KILLS[strategy])
+    assert len(result.stdout.splitlines()) == len(kills)

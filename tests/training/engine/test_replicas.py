@@ -21,6 +21,7 @@ from replica_runs import (
     FIRST,
     IMAGES,
     LABELS,
+    PRETRAINING,
     RECIPES,
     WEIGHTS,
     WORLDS,
@@ -235,7 +236,8 @@ def test_all_workers_end_with_the_same_numbers(results):
 
 
 @pytest.mark.parametrize(
-    ("world", "name"), [(world, name) for world in WORLDS for name in WORLDS[world][1]]
+    ("world", "name"),
+    [(w, name) for w in WORLDS for name in WORLDS[w][1] if name not in PRETRAINING],
 )
 def test_training_follows_the_equations(results, references, world, name):
     descent, losses, validation = references[name]
@@ -267,6 +269,23 @@ def test_accuracies_count_each_image_once_as_on_one_device(results, world):
     for name in names:
         ours, theirs = results[world][name], results["one device"][name]
         np.testing.assert_allclose(ours, theirs, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [
+        (world, name)
+        for world in WORLDS
+        for name in WORLDS[world][1]
+        if name in PRETRAINING and world != "one device"
+    ],
+)
+def test_pretraining_on_replicas_is_that_of_one_device(results, world, name):
+    keys = [key for key in results[world] if key.startswith(f"{name}|")]
+    assert len(keys) > 25
+    for key in keys:
+        ours, theirs = results[world][key], results["one device"][key]
+        np.testing.assert_allclose(ours, theirs, atol=2e-5, err_msg=key)
 
 
 def reported_steps(per_epoch, every):

@@ -22,6 +22,7 @@ from training.recipe import (
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
+    SelfSupervisionConfig,
 )
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -167,6 +168,21 @@ def test_harmless_lines_have_no_findings(line):
 )
 def test_the_trainers_steps_have_no_findings(name):
     assert found_in(make_recipe(MODELS[name])) == [[], []]
+
+
+@pytest.mark.parametrize(
+    "task", ["masked_patches", pytest.param("mae", marks=pytest.mark.slow)]
+)
+def test_the_steps_of_self_supervision_have_no_findings(task):
+    recipe = dataclasses.replace(
+        make_recipe(MODELS["vit"]),
+        label_smoothing=0.0,
+        augmentation=AugmentationConfig(),
+        self_supervision=SelfSupervisionConfig(
+            task, decoder_width=12, decoder_depth=1, decoder_heads=3
+        ),
+    )
+    assert found_in(recipe) == [[], []]
 
 
 def test_the_trainers_own_steps_are_checked():
