@@ -83,7 +83,7 @@ def _open(path: Path, shape: tuple[int, int]) -> np.ndarray[Any, Any] | None:
     """The array of a file, memory-mapped; None where it is missing or damaged."""
     try:
         array = np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     return array if (array.shape, array.dtype) == (shape, np.float32) else None
 
