@@ -21,6 +21,7 @@ COMMANDS = {
         "launch": "train with several workers on this machine",
         "evaluate": "evaluate a model on labeled images",
         "predict": "classify image files",
+        "probe": "evaluate a model's frozen features",
         "push": "share a finished run on Hugging Face",
         "recipes": "list the recipes, or print one",
         "compare": "train recipes on the same images",

@@ -7,14 +7,14 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_type_hints
 
 from jsonargparse import SUPPRESS, ArgumentParser, Namespace
-from jsonargparse.typing import PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from .errors import RecipeError, TrainingError, did_you_mean
 from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
-from .recipe import Recipe
+from .recipe import DataConfig, Recipe
 from .recipes import named_recipe, print_recipes
 
 RUNS = Path("runs")
@@ -193,10 +193,21 @@ def _add_evaluate(parser: ArgumentParser) -> None:
         help="use the test images of this source instead of the run's; of a folder "
         "without test/, all images",
     )
+    parser.add_argument(
+        "--labels",
+        type=str | None,
+        help="of a model with ImageNet's classes: imagenet, imagenet_v2, real:FILE or "
+        "objectnet:FOLDER, as right classes of the images of --source",
+    )
     _add_completion(parser)
 
 
 def _run_evaluate(options: Namespace) -> None:
+    if options.labels is not None:
+        from .label_sets import evaluate_labels
+
+        evaluate_labels(options.model, options.labels, options.source, options.pixels)
+        return
     from .evaluate import evaluate_file
 
     evaluate_file(
@@ -205,6 +216,103 @@ def _run_evaluate(options: Namespace) -> None:
         options.source,
         options.class_names,
         options.pixels,
+    )
+
+
+def _add_probe(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        type=str,
+        help="a run's folder, a .keras file, a checkpoint, or published weights such "
+        "as B/16:augreg_in21k",
+    )
+    for name, kind in get_type_hints(DataConfig).items():
+        parser.add_argument(
+            f"--data.{name}",
+            type=kind | None,
+            help=f"as --data.{name} of fit; default: a run's own",
+        )
+    parser.add_argument(
+        "--method",
+        type=Literal["fewshot", "linear", "knn"],
+        default="fewshot",
+        help="least squares on few images, a classifier on all, nearest neighbors",
+    )
+    parser.add_argument(
+        "--shots",
+        type=PositiveInt,
+        nargs="+",
+        help="fewshot: images of each class (default: 1 5 10 25, as far as there are)",
+    )
+    parser.add_argument(
+        "--seeds", type=PositiveInt, default=3, help="fewshot: choices of the images"
+    )
+    parser.add_argument(
+        "--l2",
+        type=PositiveFloat,
+        nargs="+",
+        help="fewshot: regularization (default: 1024); linear: candidates for lbfgs",
+    )
+    parser.add_argument(
+        "--whiten", type=bool, default=True, help="fewshot: standardize the features"
+    )
+    parser.add_argument(
+        "--bias",
+        type=NonNegativeFloat,
+        default=100.0,
+        help="fewshot: the constant feature, 0 for none",
+    )
+    parser.add_argument(
+        "--k",
+        type=PositiveInt,
+        nargs="+",
+        help="knn: neighbors (default: 10 20 100 200, as far as there are)",
+    )
+    parser.add_argument(
+        "--optimizer",
+        type=Literal["lbfgs", "adamw"],
+        default="lbfgs",
+        help="linear: how the classifier is fitted",
+    )
+    parser.add_argument(
+        "--learning_rates",
+        type=PositiveFloat,
+        nargs="+",
+        help="linear: candidates for adamw",
+    )
+    parser.add_argument(
+        "--strategy",
+        type=Literal["auto", "one_device", "mirrored"],
+        default="auto",
+        help="which devices compute the features",
+    )
+    parser.add_argument(
+        "--cache",
+        type=str | None,
+        help="folder of the features (default: ~/.keras/keras_vit/features), or none",
+    )
+    parser.add_argument("--out", type=str | None, help="also write this JSON file")
+    parser.add_argument(
+        "--pixels",
+        type=Literal["raw", "normalized"] | None,
+        help="what a model reads that does not state it: 0 to 255, or [-1, 1]",
+    )
+
+
+def _run_probe(options: Namespace) -> None:
+    from .probe.command import ProbeConfig, probe_file
+    from .probe.feature_cache import default_folder
+
+    names = [field.name for field in dataclasses.fields(ProbeConfig)]
+    cache = default_folder() if options.cache is None else Path(options.cache)
+    probe_file(
+        options.model,
+        vars(options.data),
+        ProbeConfig(**{name: options[name] for name in names}),
+        cache=None if options.cache == "none" else cache,
+        out=None if options.out is None else Path(options.out),
+        pixels=options.pixels,
+        strategy=options.strategy,
     )
 
 
@@ -403,6 +511,13 @@ COMMANDS = {
         "evaluate a model on labeled images", _add_evaluate, _run_evaluate
     ),
     "predict": Command("classify image files", _add_predict, _run_predict),
+    "probe": Command(
+        "evaluate a model's frozen features",
+        _add_probe,
+        _run_probe,
+        description="Evaluate what a model's classifier reads, by few-shot linear "
+        "classifiers, a linear classifier or nearest neighbors",
+    ),
     "push": Command(
         "share a finished run on Hugging Face",
         _add_push,

@@ -34,6 +34,7 @@ from .engine.strategy import (
 )
 from .evaluate import evaluate, print_evaluation
 from .model import build_model, compile_trainer, compiles, model_to_train
+from .probe.fewshot_curve import fewshot_curve
 from .recipe import Recipe, require
 from .reporting import pictures
 from .reporting.chance_warning import ChanceWarning
@@ -118,6 +119,13 @@ def fit(
             steps_per_pass,
             splits.train.labels,
         )
+    curve = fewshot_curve(
+        model,
+        splits,
+        recipe.report.fewshot_every,
+        trainer.averaged_weights,
+        strategy,
+    )
     if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
     if is_chief(strategy):
@@ -136,7 +144,8 @@ def fit(
             _print_start(recorder, old, recipe)
             board = _board(recipe, splits, recorder, profile)
             callbacks = [board, *callbacks, *user_callbacks.make()]
-        _train(recipe, splits, recorder, length, callbacks)
+        # Before the board, which writes what it adds to the logs.
+        _train(recipe, splits, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
     if not is_chief(strategy):
         return {}

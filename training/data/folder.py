@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -101,7 +102,7 @@ def _open_classes(
             f"folder:{root}: must contain at least 2 class folders with images, such "
             f"as {root}/cat/1.jpg and {root}/dog/1.jpg. {_what_is_there(root, folders)}"
         )
-    images = {folder: _files(folder) for folder in folders}
+    images = {folder: image_files(folder) for folder in folders}
     reasons = _scan([path for paths in images.values() for path in paths], channels)
     if reasons and on_bad_image == "error":
         raise DataError(
@@ -112,19 +113,57 @@ def _open_classes(
     good = {f: [p for p in paths if p not in reasons] for f, paths in images.items()}
     if empty := [folder.name for folder, paths in good.items() if not paths]:
         raise DataError(f"folder:{root}: no images in class folder {_listed(empty)}")
-    names = [str(path) for paths in good.values() for path in paths]
+    files = [path for paths in good.values() for path in paths]
     labels = np.repeat(np.arange(len(good)), [len(paths) for paths in good.values()])
-    paths = tf.constant(names)
+    split = _read_split(f"folder:{root}", files, labels, len(good), channels)
+    return tuple(f.name for f in folders), split, tuple(reasons.values())
+
+
+def split_of_files(
+    origin: str,
+    files: Sequence[Path],
+    labels: np.ndarray[Any, Any],
+    classes: int,
+    channels: int,
+) -> Split:
+    """Make a split of image files, which are all decoded once.
+
+    Args:
+        origin: The split's name in error messages.
+        files: [n], the files.
+        labels: Integers [n].
+        classes: Number of classes.
+        channels: 1 for gray images, 3 for RGB.
+
+    Raises:
+        DataError: There are none, or some cannot be read.
+    """
+    if reasons := _scan(files, channels):
+        raise DataError(
+            f"{origin}: {len(reasons)} of {len(files)} images cannot be read: "
+            f"{_listed(reasons.values(), '; ')}"
+        )
+    return _read_split(origin, files, labels, classes, channels)
+
+
+def _read_split(
+    origin: str,
+    files: Sequence[Path],
+    labels: np.ndarray[Any, Any],
+    classes: int,
+    channels: int,
+) -> Split:
+    names = [str(path) for path in files]
+    paths = tf.constant(names, tf.string)
     tiff = any(name.lower().endswith(TIFF) for name in names)
-    split = encoded_split(
-        f"folder:{root}",
+    return encoded_split(
+        origin,
         lambda index: _contents(paths[index], tiff),
         labels,
-        len(good),
+        classes,
         names,
         channels,
     )
-    return tuple(f.name for f in folders), split, tuple(reasons.values())
 
 
 def _what_is_there(root: Path, folders: Sequence[Path]) -> str:
@@ -156,12 +195,12 @@ def _contents(path: tf.Tensor, tiff: bool) -> tf.Tensor:
     return tf.ensure_shape(converted, [])
 
 
-def _files(folder: Path) -> list[Path]:
+def image_files(folder: PathLike) -> list[Path]:
     """All files below a folder that may be images."""
     found: list[Path] = []
-    for path in folder.iterdir():
+    for path in Path(folder).iterdir():
         if not is_system_file(path.name):
-            found += _files(path) if path.is_dir() else [path]
+            found += image_files(path) if path.is_dir() else [path]
     return sorted(found)
 
 

@@ -182,12 +182,16 @@ def _check_old_run(
 
 
 def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None:
-    """Write the history as CSV, one row for each epoch."""
+    """Write the history as CSV, one row for each epoch.
+
+    A figure that some epochs lack is empty there.
+    """
+    names = dict.fromkeys(name for row in history for name in row)
     with (
         storage.atomic_write(path) as local,
         local.open("w", encoding="utf-8", newline="") as file,
     ):
-        writer = csv.DictWriter(file, history[0], lineterminator="\n")
+        writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(history)
 

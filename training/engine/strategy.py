@@ -40,12 +40,16 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
         RecipeError: `TF_CONFIG` is malformed, a TPU cannot be reached, or the replicas
             and micro-batches do not divide the batch.
     """
-    if keras.backend.backend() == "jax":
-        strategy = make_jax_strategy(recipe)
-    else:
-        strategy = _make_tensorflow_strategy(recipe)
+    strategy = open_strategy(recipe)
     check_batch_size(strategy, recipe)
     return strategy
+
+
+def open_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
+    """`make_strategy` for evaluation, whatever `batch_size` is."""
+    if keras.backend.backend() == "jax":
+        return make_jax_strategy(recipe)
+    return _make_tensorflow_strategy(recipe)
 
 
 def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:

@@ -20,6 +20,7 @@ COLUMNS = (
     ("val_patch_accuracy", "val_accuracy", "12.4f"),
     ("images_per_second", "images/s", "8.1f"),
 )
+FEW_SHOT = "val_fewshot_"  # in front of the number of shots
 BEST = " best"  # after the figures of the best epoch so far
 
 
@@ -87,3 +88,10 @@ class EpochLines(keras.callbacks.Callback):
         if "val_loss" in logs and best_epoch([*self.history, logs]) is logs:
             line += BEST
         print(f"{start}{line:<71}" if start else line, flush=True)
+        few_shot = [
+            f"{name.removeprefix(FEW_SHOT)}-shot {float(value):.4f}"
+            for name, value in logs.items()
+            if name.startswith(FEW_SHOT)
+        ]
+        if few_shot:
+            print(" " * 9 + "  frozen features: " + ", ".join(few_shot), flush=True)

@@ -1,0 +1,154 @@
+"""The few-shot curve of a run: history, TensorBoard, terminal, resume."""
+
+import csv
+import dataclasses
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_recipe import TINY_RECIPE
+from without_pictures import leave_out_pictures
+
+import keras_vit
+from training.data.splits import load_splits
+from training.engine.run_folder import load_model
+from training.errors import RecipeError
+from training.fit import fit
+from training.probe.fewshot import fewshot_accuracy
+from training.probe.fewshot_curve import FewShotCurve, fewshot_curve
+from training.recipe import DataConfig, OptimizerConfig, ReportConfig
+from training.resume import resume
+
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    epochs=4,
+    batch_size=50,
+    data=DataConfig(
+        "digits", train="train[:200]", validation=0.3, test="train[200:250]"
+    ),
+    optimizer=OptimizerConfig(ema=0.9),
+    report=ReportConfig(fewshot_every=2),
+)
+NAMES = ["val_fewshot_1", "val_fewshot_5", "val_fewshot_10"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, and what it printed."""
+    import contextlib
+    import io
+
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_pictures(patch.setattr)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            fit(RECIPE, folder)
+    return folder, printed.getvalue()
+
+
+def history(folder):
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_second_epoch_has_the_accuracies_of_the_averaged_weights(run):
+    folder, _ = run
+    rows = history(folder)
+    assert [bool(row["val_fewshot_5"]) for row in rows] == [False, True, False, True]
+    assert [name for name in rows[0] if "fewshot" in name] == NAMES
+    splits = load_splits(RECIPE.data, 1)
+    as_test = dataclasses.replace(splits, validation=None, test=splits.validation)
+    expected = fewshot_accuracy(load_model(folder / "last.keras"), as_test)
+    for name, accuracies in zip(NAMES, expected.values(), strict=True):
+        assert float(rows[-1][name]) == pytest.approx(np.mean(accuracies), abs=1e-9)
+
+
+def test_tensorboard_has_them_against_the_epoch(run):
+    folder, _ = run
+    found = {}
+    for file in (folder / "tensorboard" / "validation").glob("*tfevents*"):
+        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            for value in event.summary.value:
+                if value.tag == "epoch_fewshot_5":
+                    found[event.step] = float(tf.make_ndarray(value.tensor))
+    rows = history(folder)
+    expected = {n: float(rows[n - 1]["val_fewshot_5"]) for n in (2, 4)}
+    assert found == pytest.approx(expected)
+
+
+def test_a_line_below_the_epochs_says_them(run):
+    folder, printed = run
+    rows = history(folder)
+    lines = [line for line in printed.splitlines() if "frozen features" in line]
+    assert len(lines) == 2
+    figures = (f"{n}-shot {float(rows[1][f'val_fewshot_{n}']):.4f}" for n in (1, 5, 10))
+    assert lines[0].split(": ")[1] == ", ".join(figures)
+    assert max(map(len, lines)) <= 80
+
+
+def test_they_do_not_change_the_training(run, tmp_path, monkeypatch):
+    leave_out_pictures(monkeypatch.setattr)
+    folder, _ = run
+    fit(dataclasses.replace(RECIPE, report=ReportConfig()), tmp_path / "plain")
+    ours = load_model(folder / "last.keras").get_weights()
+    theirs = load_model(tmp_path / "plain" / "last.keras").get_weights()
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_resumed_run_has_the_same_figures(run, tmp_path, monkeypatch):
+    leave_out_pictures(monkeypatch.setattr)
+    folder, _ = run
+    shutil.copytree(folder, tmp_path / "copy")
+    checkpoints = sorted((tmp_path / "copy" / "checkpoints").iterdir())
+    (tmp_path / "copy" / "report.json").unlink()
+    assert len(checkpoints) == 2 * 3
+    for path in checkpoints[2:]:  # what is left is of the second epoch
+        path.unlink()
+    resume(str(tmp_path / "copy"))
+    for one, other in zip(history(folder), history(tmp_path / "copy"), strict=True):
+        assert [one[name] for name in NAMES] == [other[name] for name in NAMES]
+
+
+def test_it_needs_validation_images(tmp_path):
+    recipe = dataclasses.replace(
+        RECIPE, data=dataclasses.replace(RECIPE.data, validation=0)
+    )
+    with pytest.raises(RecipeError, match="`report.fewshot_every` must be 0"):
+        fit(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_model_can_be_an_encoder_without_classes():
+    """As in self-supervised training, whose own model is another one."""
+    splits = load_splits(RECIPE.data, 1)
+    encoder = keras_vit.VisionTransformer(
+        image_size=8,
+        patch_size=4,
+        width=12,
+        depth=1,
+        mlp_dim=16,
+        heads=3,
+        channels=1,
+        classes=None,
+        preprocessing=keras_vit.ImagePreprocessing(8),
+    )
+    [curve] = fewshot_curve(encoder, splits, 3, _Nothing, None)
+    assert isinstance(curve, FewShotCurve)
+    trained = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    trained.compile("sgd", "mse")
+    x = np.ones((2, 1))
+    logs = trained.fit(x, x, epochs=4, verbose=0, callbacks=[curve]).history
+    assert [len(logs[name]) for name in NAMES] == [2, 2, 2]
+    assert fewshot_curve(encoder, splits, 0, _Nothing, None) == []
+
+
+class _Nothing:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *exception):
+        pass

@@ -1,0 +1,1 @@
+"""Evaluation of frozen features: few-shot, linear probe, nearest neighbors."""
