@@ -32,7 +32,8 @@ def inspect(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--out must be a folder. Received: {arguments.out!r}")
     files = find_images(arguments.images)
     model = read_model(arguments.model)
-    found = inspect_model(model, read_images(files, model) if files else None)
+    images = read_images(files, model) if files else None
+    found = inspect_model(model, images, progress=True)
     for path in _write(folder, found):
         print(path)
     for name, reason in found.missing.items():

@@ -72,10 +72,7 @@ def attention_distance_model(model) -> keras.Model:
         A functional `keras.Model` from the same images to a list of float32 tensors
         [B, A], one for each block; see `attention_distance`.
 
-    Raises:
-        NotApplicableError: Another model, or attention is axial.
     """
-    check_full_attention(model)
     mean_distance = MeanDistance(patch_distances(model.grid, model.image_size))
     weights = block_attention_weights(model, range(model.depth))
     outputs = [mean_distance(each) for each in weights]
@@ -111,5 +108,6 @@ def attention_distance(
         NotApplicableError: Another model, or attention is axial.
         ValueError: No images, or of another size.
     """
-    outputs = outputs_of(attention_distance_model(model), images, batch_size)
+    check_full_attention(model)
+    outputs = outputs_of(model, attention_distance_model, (), images, batch_size)
     return np.stack([each.mean(axis=0, dtype="float64") for each in outputs])

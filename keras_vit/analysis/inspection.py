@@ -33,13 +33,16 @@ class Inspection(NamedTuple):
     missing: dict[str, str]
 
 
-def inspect_model(model, images: np.ndarray[Any, Any] | None = None) -> Inspection:
-    """Compute and draw all that applies to a model; progress is shown on stderr.
+def inspect_model(
+    model, images: np.ndarray[Any, Any] | None = None, progress: bool = False
+) -> Inspection:
+    """Compute and draw all that applies to a model.
 
     Args:
         model: A model of this library.
         images: uint8 [n, H, W, C], of the model's size; without them only filters and
             positions.
+        progress: Whether to show it on stderr, if that is a terminal.
     """
     found = Inspection({}, {}, {})
     console = Console(stderr=True)
@@ -47,7 +50,7 @@ def inspect_model(model, images: np.ndarray[Any, Any] | None = None) -> Inspecti
         _properties(model, images).items(),
         "Inspecting",
         console=console,
-        disable=not console.is_terminal,
+        disable=not (progress and console.is_terminal),
     ):
         try:
             array = compute()

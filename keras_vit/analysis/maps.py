@@ -12,7 +12,7 @@ from keras_vit.analysis.models import (
     check_full_attention,
     outputs_of,
 )
-from keras_vit.features import pooling_attention_weights
+from keras_vit.features import attention_rollout_model, pooling_attention_weights
 
 
 def class_attention(
@@ -55,8 +55,7 @@ def class_attention(
             "`block` must be -1 with pooling='map', whose query follows the last "
             f"block. Received: block={block}"
         )
-    part = _class_attention_model(model, block)
-    [weights] = outputs_of(part, images, batch_size)
+    [weights] = outputs_of(model, _class_attention_model, (block,), images, batch_size)
     return weights.reshape(*weights.shape[:2], *model.grid)
 
 
@@ -99,5 +98,5 @@ def attention_rollout(
         raise NotApplicableError(
             f"`model` must have a pooled output. Received: pooling={model.pooling!r}"
         )
-    [rollout] = outputs_of(model.attention_rollout_model(), images, batch_size)
+    [rollout] = outputs_of(model, attention_rollout_model, (), images, batch_size)
     return rollout

@@ -1,6 +1,8 @@
 """What the analyses need of a model, and its outputs for many images."""
 
 import math
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -39,13 +41,28 @@ def check_full_attention(model: Any) -> None:
         )
 
 
+_PARTS: weakref.WeakKeyDictionary[keras.Model, dict[Any, keras.Model]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def outputs_of(
-    part: keras.Model, images: np.ndarray[Any, Any], batch_size: int
+    model: Any,
+    make_part: Callable[..., keras.Model],
+    arguments: tuple[Any, ...],
+    images: np.ndarray[Any, Any],
+    batch_size: int,
 ) -> list[np.ndarray[Any, Any]]:
-    """A model's outputs for many images, computed batch by batch.
+    """Outputs of a part of a model for many images, computed batch by batch.
+
+    The part is kept as long as the model: Keras never removes the branch that a part
+    is from the model's graph, so that a part for each call would fill the memory of a
+    long training; and its function is traced once.
 
     Args:
-        part: A model, such as one of `VisionTransformer.attention_weights_model`.
+        model: A model.
+        make_part: Makes a part of it, such as `attention_rollout_model`.
+        arguments: Of `make_part`, after the model.
         images: [n, H, W, C], as the model reads them.
         batch_size: Images in a batch; JAX gets a multiple of its devices.
 
@@ -55,6 +72,10 @@ def outputs_of(
     Raises:
         ValueError: There are no images, or they have another size than the model's.
     """
+    parts = _PARTS.setdefault(model, {})
+    if (make_part, arguments) not in parts:
+        parts[make_part, arguments] = make_part(model, *arguments)
+    part = parts[make_part, arguments]
     images = np.asarray(images)
     if images.shape[1:] != part.input_shape[1:] or not len(images):
         height, width, channels = part.input_shape[1:]

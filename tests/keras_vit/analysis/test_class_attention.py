@@ -1,8 +1,12 @@
 """Attention of the output by head and by rollout, against NumPy."""
 
+import gc
+import weakref
+
 import numpy as np
 import numpy_vit
 import pytest
+from tiny_model import build_vit
 
 import keras_vit
 from keras_vit.analysis import NotApplicableError, attention_rollout, class_attention
@@ -74,6 +78,23 @@ def test_rollout_multiplies_what_the_paper_multiplies(tiny_vit, images, kwargs):
     expected = rows[:, prefix:] / rows[:, prefix:].sum(-1, keepdims=True)
     rollout = attention_rollout(model, images())
     np.testing.assert_allclose(rollout.reshape(2, 77), expected, rtol=0, atol=1e-6)
+
+
+def test_parts_are_made_once_and_go_with_the_model(images):
+    """Keras would keep every one of them as a branch of the model's graph."""
+    model = build_vit()
+    norm = model.get_layer("encoder_block_1").norm1
+    for _ in range(3):
+        class_attention(model, images())
+        attention_rollout(model, images())
+    branches = len(model.get_layer("encoder_block_0")._outbound_nodes)
+    assert branches == 3, "the next block, and one of each analysis"
+    before = class_attention(model, images())
+    norm.gamma.assign(3 * norm.gamma)
+    assert np.abs(class_attention(model, images()) - before).max() > 0.01
+    model = weakref.ref(model)
+    gc.collect()
+    assert model() is None
 
 
 def test_models_without_what_is_shown_are_refused(tiny_vit, images):
