@@ -1,6 +1,10 @@
 """Pictures of a model in TensorBoard while it trains: in stock Keras and in runs."""
 
 import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -24,6 +28,7 @@ from training.reporting.model_pictures import ModelPictures
 
 pytestmark = pytest.mark.backend
 
+ROOT = pathlib.Path(__file__).parents[3]
 NAMES = {"filters", "positions", "distance", "class attention", "rollout"}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 22, 14, 3), "uint8")
 LABELS = np.array([0, 6, 3])
@@ -146,3 +151,27 @@ def test_they_change_nothing_in_the_run(tmp_path, monkeypatch):
     assert not (tmp_path / "0" / "tensorboard" / "model").exists()
     for one, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+MIRRORED = """
+import sys
+from replica_runs import make_replicas
+strategy = make_replicas(2)
+from test_model_pictures import RECIPE
+from training import fit
+fit.make_strategy = lambda recipe: strategy
+fit.fit(RECIPE, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_have_one_set_of_pictures(tmp_path):
+    paths = (ROOT, ROOT / "tests" / "support", ROOT / "tests/training/reporting")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", MIRRORED, run]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    pictures = read(run / "tensorboard" / "model")
+    assert {name: set(steps) for name, steps in pictures.items()} == {
+        name: {2, 3} for name in NAMES
+    }
