@@ -33,6 +33,7 @@ COMMANDS = {
         "info": "parameters, FLOPs, tokens, memory; or what a file is",
         "list": "list the published weights",
         "convert": "write a checkpoint in another project's format",
+        "inspect": "draw what a model has learned",
     },
     "keras_vit.serving": {
         "export": "write a model as a versioned SavedModel",

@@ -28,6 +28,7 @@ GENERATED = {
     "benchmarks.md": benchmark_tables.page,
     "packages.svg": package_drawing.drawing,
     "recipes.md": recipe_tables.page,
+    "reference_analysis.md": reference_pages.analysis,
     "reference_client.md": reference_pages.client,
     "reference_keras_vit.md": reference_pages.library,
     "reference_layers.md": reference_pages.layers,

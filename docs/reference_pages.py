@@ -59,6 +59,15 @@ def layers() -> str:
     )
 
 
+def analysis() -> str:
+    """`keras_vit.analysis`."""
+    return "\n\n".join(
+        _directive("autofunction", f"keras_vit.analysis.{name}")
+        for name, member in _members(keras_vit.analysis).items()
+        if inspect.isfunction(member)
+    )
+
+
 def weights() -> str:
     """What `keras_vit.weights` has beside the names in `keras_vit`."""
     own = {

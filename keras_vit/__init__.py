@@ -6,7 +6,7 @@ Importing this package registers its layers and models, so that
 
 from keras_vit import _backend  # noqa: F401  isort: skip  before what uses Keras
 
-from keras_vit import decoding, layers, weights
+from keras_vit import analysis, decoding, layers, weights
 from keras_vit._version import __version__
 from keras_vit.classifier import ImageClassifier
 from keras_vit.preprocessing import (
@@ -79,6 +79,7 @@ __all__ = [
     "ViTTi16",
     "VisionTransformer",
     "__version__",
+    "analysis",
     "decode_predictions",
     "decoding",
     "imagenet_labels",

@@ -1,4 +1,4 @@
-"""The library's command line: `keras-vit info | list | convert`."""
+"""The library's command line: `keras-vit info | list | convert | inspect`."""
 
 import argparse
 import difflib
@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     _add_info(commands)
     _add_list(commands)
     _add_convert(commands)
+    _add_inspect(commands)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         _refuse(commands.choices[arguments.command], unknown[0])
@@ -164,6 +165,39 @@ def _add_convert(commands: Any) -> None:
 
 def _convert(arguments: argparse.Namespace) -> None:
     _weights_commands().convert(arguments)
+
+
+def _add_inspect(commands: Any) -> None:
+    """Add `inspect MODEL [IMAGES...]`: pictures of what a model has learned."""
+    parser = commands.add_parser("inspect", help="draw what a model has learned")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a run, a .keras file, a checkpoint, or VARIANT:NAME of `list`",
+    )
+    parser.add_argument(
+        "images",
+        nargs="*",
+        metavar="IMAGES",
+        help="files or folders; without them only filters and positions are drawn",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FOLDER",
+        help="where one PNG for each property and arrays.npz are written",
+    )
+    parser.set_defaults(run=_inspect)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    """Imported here, as the other commands need no Keras."""
+    from keras_vit import (
+        __version__,  # noqa: F401  the whole library, registered
+        inspect_command,
+    )
+
+    inspect_command.inspect(arguments)
 
 
 def _weights_commands():

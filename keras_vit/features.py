@@ -187,7 +187,7 @@ def attention_weights_model(
     Raises:
         ValueError: An unknown block, or attention is axial.
     """
-    outputs = _block_attention_weights(
+    outputs = block_attention_weights(
         model, range(model.depth) if blocks is None else blocks
     )
     return _model(model, outputs, "attention_weights")
@@ -215,12 +215,9 @@ def attention_rollout_model(model) -> keras.Model:
             "Attention rollout needs a pooled output. "
             f"Received: pooling={model.pooling!r}"
         )
-    inputs = {"blocks": _block_attention_weights(model, range(model.depth))}
+    inputs = {"blocks": block_attention_weights(model, range(model.depth))}
     if model.pooling == "map":
-        layer = model.get_layer("attention_pooling")
-        inputs["pooling_weights"] = AttentionWeights(
-            layer, dtype=layer.dtype_policy, name="attention_pooling_weights"
-        )(layer.input)
+        inputs["pooling_weights"] = pooling_attention_weights(model)
     rollout = AttentionRollout(
         model.grid,
         model.prefix_tokens,
@@ -231,7 +228,7 @@ def attention_rollout_model(model) -> keras.Model:
     return _model(model, [rollout], "attention_rollout")
 
 
-def _block_attention_weights(model, blocks: int | Iterable[int]) -> list:
+def block_attention_weights(model, blocks: int | Iterable[int]) -> list:
     """The tensors [B, A, N, N] that `attention_weights` makes a model of."""
     if model.attention != "full":
         raise ValueError(
@@ -244,6 +241,14 @@ def _block_attention_weights(model, blocks: int | Iterable[int]) -> list:
         )(*keras.tree.flatten(block.input))
         for block in _block_layers(model, blocks)
     ]
+
+
+def pooling_attention_weights(model):
+    """Tensor [B, A, 1, n] of the attention pooling's weights (`pooling="map"`)."""
+    layer = model.get_layer("attention_pooling")
+    return AttentionWeights(
+        layer, dtype=layer.dtype_policy, name="attention_pooling_weights"
+    )(layer.input)
 
 
 def _model(model, outputs, name) -> keras.Model:

@@ -21,10 +21,11 @@ from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
-from keras_vit.weights.presets import fetch
+from keras_vit.weights.presets import check_exists, fetch, list_weights
 from keras_vit.weights.reading import refusing
 from keras_vit.weights.saving import WRITTEN, replacing, save_checkpoint
 
+MODELS: dict[str, Any] = {"vit": VisionTransformer, "resnet": ResNet}
 NAMED = 5  # class names that `info` prints
 
 
@@ -60,9 +61,8 @@ def _read(arguments: argparse.Namespace):
     }
     if not arguments.source.endswith(".keras"):
         with open_checkpoint(fetch(arguments.source)) as checkpoint:
-            architecture = FAMILIES[checkpoint.family].model
             return build_open_checkpoint(
-                {"vit": VisionTransformer, "resnet": ResNet}[architecture],
+                MODELS[FAMILIES[checkpoint.family].model],
                 checkpoint,
                 chosen,
                 arguments.resample,
@@ -90,14 +90,44 @@ def _load_keras(path: pathlib.Path) -> ImageModel:
     return model
 
 
+def read_model(source: str) -> ImageModel:
+    """Load a model with its weights.
+
+    Args:
+        source: The folder of a run, a `.keras` file, a checkpoint of any family,
+            `"VARIANT:NAME"` of published weights, or `"hf://owner/name"`.
+
+    Raises:
+        WeightsFileError: It does not exist, is damaged or of an unknown family.
+        ValueError: It is another model, or does not say enough.
+    """
+    published = {f"{row.variant}:{row.name}": row for row in list_weights()}
+    path = _own_file(source)
+    if not path.exists() and (row := published.get(source)) is not None:
+        return MODELS[FAMILIES[row.family].model].from_preset(source)
+    if not path.exists():
+        check_exists(source)
+        path = fetch(source)
+    if path.suffix == ".keras":
+        return _load_keras(path)
+    with open_checkpoint(path) as checkpoint:
+        model_class = MODELS[FAMILIES[checkpoint.family].model]
+        return build_open_checkpoint(model_class, checkpoint, {})
+
+
+def _own_file(source: str) -> pathlib.Path:
+    """`best.keras` of a run's folder, or the path itself."""
+    run = pathlib.Path(source, "best.keras")
+    return run if run.is_file() else pathlib.Path(source)
+
+
 def print_file(source: str) -> None:
     """Print what a file is: family, model, classifier, grid, pixels.
 
     Args:
         source: A checkpoint of any family, a `.keras` file, or the folder of a run.
     """
-    run = pathlib.Path(source, "best.keras")
-    path = run if run.is_file() else pathlib.Path(source)
+    path = _own_file(source)
     if path.suffix == ".keras":
         if not path.is_file():
             raise ValueError(f"{path}: there is no such file")

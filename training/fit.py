@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from etils import epath
 
@@ -38,6 +39,7 @@ from .probe.fewshot_curve import fewshot_curve
 from .recipe import Recipe, require
 from .reporting import pictures
 from .reporting.chance_warning import ChanceWarning
+from .reporting.model_pictures import ModelPictures
 from .reporting.progress_line import EpochLines
 from .reporting.report import mistakes_of, write_pretraining_report, write_report
 from .reporting.tensorboard import RunBoard
@@ -47,6 +49,7 @@ from .user_functions import UserCallbacks
 
 EXAMPLE_IMAGES = 24  # in the picture of augmented images
 RECONSTRUCTIONS = 12  # in the picture of what self-supervision predicts
+PICTURED_IMAGES = 32  # whose attention `report.attention_every` shows
 
 
 @lost_workers()
@@ -144,6 +147,7 @@ def fit(
             _print_start(recorder, old, recipe)
             board = _board(recipe, splits, recorder, profile)
             callbacks = [board, *callbacks, *user_callbacks.make()]
+        callbacks = [*_model_pictures(recipe, splits, recorder), *callbacks]
         # Before the board, which writes what it adds to the logs.
         _train(recipe, splits, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
@@ -237,6 +241,24 @@ def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBo
         devices=strategy.num_replicas_in_sync,
         device_name=device_name(),
     )
+
+
+def _model_pictures(
+    recipe: Recipe, splits: Splits, recorder: Recorder
+) -> list[keras.callbacks.Callback]:
+    """The callback of `report.attention_every`, or none."""
+    trainer, images = recorder.trainer, splits.validation or splits.train
+    if not recipe.report.attention_every:
+        return []
+    shown = range(min(PICTURED_IMAGES, len(images)))
+    return [
+        ModelPictures(
+            recorder.folder / "tensorboard" / "model",
+            np.stack(images_at(images, shown, trainer.model.preprocessing)),
+            recipe.report.attention_every,
+            is_chief(trainer.distribute_strategy),
+        )
+    ]
 
 
 def _example_images(recipe: Recipe, splits: Splits, recorder: Recorder):

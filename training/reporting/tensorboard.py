@@ -89,9 +89,9 @@ class RunBoard(keras.callbacks.Callback):
         self.began = time.perf_counter()
         if self.first_step:
             epochs_done = self.first_step // self.params["steps"]
-            _cut(self.folder / "steps", self.first_step)
-            _cut(self.folder / "train", epochs_done)
-            _cut(self.folder / "validation", epochs_done)
+            cut_events(self.folder / "steps", self.first_step)
+            cut_events(self.folder / "train", epochs_done)
+            cut_events(self.folder / "validation", epochs_done)
         elif self.example_images is not None:
             grid = pictures.example_grid(self.example_images())
             self._write_image("train", "augmented images", grid)
@@ -189,8 +189,8 @@ def _profiler() -> Any:
     return _JaxProfiler() if jax else tf.profiler.experimental
 
 
-def _cut(run: epath.Path, last: int) -> None:
-    """Remove events after step `last`, and an incomplete one, from a run's files.
+def cut_events(run: epath.Path, last: int) -> None:
+    """Remove events after step `last`, and an incomplete one, from a folder's files.
 
     TensorBoard's data server would ignore them, but not a reader in Python.
     """

@@ -1,0 +1,102 @@
+"""Attention from the output to the patches, by head and by rollout (Figures 6, 14)."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.analysis.models import (
+    BATCH_SIZE,
+    NotApplicableError,
+    check_full_attention,
+    outputs_of,
+)
+from keras_vit.features import attention_rollout_model, pooling_attention_weights
+
+
+def class_attention(
+    model,
+    images: np.ndarray[Any, Any],
+    block: int = -1,
+    batch_size: int = BATCH_SIZE,
+) -> np.ndarray[Any, Any]:
+    """Attention weights from the output to the patches, of each head.
+
+    What the output is made of decides whose weights these are, as in rollout: the
+    class token's with `pooling="token"` (and without pooling, where there is one), the
+    mean of all patches' with `"avg"`, and with `"map"` those of the pooling's own
+    query, the probe, which follows the last block.
+
+    Args:
+        model: A `VisionTransformer` with `attention="full"`.
+        images: [n, H, W, C], as the model reads them.
+        block: Index of the encoder block; negative ones count from the end. With
+            `pooling="map"` only -1: the pooling.
+        batch_size: Images in a batch.
+
+    Returns:
+        float32 [n, A, h, w]. The sum of each map is at most 1: the rest is what class
+        token and registers get.
+
+    Raises:
+        NotApplicableError: Another model, attention is axial, or the model has neither
+            pooling nor class token.
+        ValueError: There is no such block; no images, or of another size.
+    """
+    check_full_attention(model)
+    if model.pooling is None and not model.class_token:
+        raise NotApplicableError(
+            "`model` must have a pooling or a class token. "
+            f"Received: pooling={model.pooling!r}, class_token={model.class_token}"
+        )
+    if model.pooling == "map" and block != -1:
+        raise ValueError(
+            "`block` must be -1 with pooling='map', whose query follows the last "
+            f"block. Received: block={block}"
+        )
+    [weights] = outputs_of(model, _class_attention_model, (block,), images, batch_size)
+    return weights.reshape(*weights.shape[:2], *model.grid)
+
+
+def _class_attention_model(model, block: int) -> keras.Model:
+    """Model from images to [B, A, h * w]."""
+    if model.pooling == "map":
+        weights = pooling_attention_weights(model)[:, :, 0]
+    else:
+        weights = model.attention_weights_model(block).output  # [B, A, N, N]
+        if model.pooling == "avg":
+            weights = ops.mean(weights[:, :, model.prefix_tokens :], axis=2)
+        else:
+            weights = weights[:, :, 0]
+    patches = weights[:, :, -int(np.prod(model.grid)) :]
+    return keras.Model(model.input, patches, name=f"{model.name}_class_attention")
+
+
+def attention_rollout(
+    model, images: np.ndarray[Any, Any], batch_size: int = BATCH_SIZE
+) -> np.ndarray[Any, Any]:
+    """Each patch's share in the output, by attention rollout (appendix D.8).
+
+    See `VisionTransformer.attention_rollout_model`.
+
+    Args:
+        model: A `VisionTransformer` with `attention="full"` and a pooled output.
+        images: [n, H, W, C], as the model reads them.
+        batch_size: Images in a batch; the attention weights of all blocks for them are
+            in memory at once.
+
+    Returns:
+        float32 [n, h, w]; the sum of each map is 1.
+
+    Raises:
+        NotApplicableError: Another model, attention is axial, or `pooling=None`.
+        ValueError: No images, or of another size.
+    """
+    check_full_attention(model)
+    if model.pooling is None:
+        raise NotApplicableError(
+            f"`model` must have a pooled output. Received: pooling={model.pooling!r}"
+        )
+    [rollout] = outputs_of(model, attention_rollout_model, (), images, batch_size)
+    return rollout

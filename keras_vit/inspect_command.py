@@ -1,0 +1,94 @@
+"""`keras-vit inspect`: pictures and arrays of what a model has learned."""
+
+import argparse
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit import decoding
+from keras_vit.analysis import figures
+from keras_vit.analysis.inspection import (
+    Inspection,
+    inspect_model,
+    preprocessing_of,
+)
+from keras_vit.weights.saving import replacing
+from keras_vit.weights_commands import read_model
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+ARRAYS = "arrays.npz"
+
+
+def inspect(arguments: argparse.Namespace) -> None:
+    """Write one PNG for each property that applies to MODEL, and the numbers.
+
+    Nothing is written before all is computed.
+    """
+    figures.figure(1, 1)  # report a missing extra before the work, not after
+    folder = pathlib.Path(arguments.out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out must be a folder. Received: {arguments.out!r}")
+    files = find_images(arguments.images)
+    model = read_model(arguments.model)
+    images = read_images(files, model) if files else None
+    found = inspect_model(model, images, progress=True)
+    for path in _write(folder, found):
+        print(path)
+    for name, reason in found.missing.items():
+        print(f"no {name}.png: {reason}")
+
+
+def find_images(arguments: Iterable[str]) -> list[pathlib.Path]:
+    """Find image files.
+
+    Args:
+        arguments: Files, and folders, whose images are found by suffix, in
+            sub-folders too.
+
+    Raises:
+        ValueError: One of them does not exist, or is a folder without images.
+    """
+    files: list[pathlib.Path] = []
+    for argument in arguments:
+        path = pathlib.Path(argument)
+        inside = sorted(path.rglob("[!.]*")) if path.is_dir() else []
+        found = [file for file in inside if file.suffix.lower() in SUFFIXES]
+        if path.is_file():
+            found = [path]
+        if not found:
+            raise ValueError(f"{argument}: there is no such image file or folder")
+        files += found
+    return files
+
+
+def read_images(files: Sequence[pathlib.Path], model) -> np.ndarray[Any, Any]:
+    """Image files as the model sees them, before it normalizes them.
+
+    Args:
+        files: Image files of any size.
+        model: A model of this library.
+
+    Returns:
+        uint8 [n, H, W, C].
+
+    Raises:
+        ValueError: A file cannot be read; or the model has neither 1 nor 3 channels.
+    """
+    policy = preprocessing_of(model)
+    images = [decoding.load_image(file, model.channels) for file in files]
+    return np.stack([decoding.resize_image(i, policy).numpy() for i in images])
+
+
+def _write(folder: pathlib.Path, found: Inspection) -> list[pathlib.Path]:
+    """Write figures and arrays; each file replaces an old one atomically."""
+    paths = []
+    for name, drawn in found.figures.items():
+        paths.append(folder / f"{name}.png")
+        with replacing(paths[-1]) as temporary:
+            figures.save(drawn, temporary)
+    paths.append(folder / ARRAYS)
+    with replacing(paths[-1]) as temporary:
+        np.savez(temporary, **found.arrays)
+    return paths

@@ -1,0 +1,177 @@
+"""Pictures of a model in TensorBoard while it trains: in stock Keras and in runs."""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_model import build_vit
+from tiny_recipe import TINY_RECIPE
+from without_pictures import leave_out_pictures
+
+import keras_vit
+from keras_vit import analysis
+from keras_vit.analysis import figures
+from training import fit as fit_module
+from training.engine.optimizer import make_optimizer
+from training.fit import fit
+from training.model import _trainer_class as trainer_class
+from training.recipe import DataConfig, OptimizerConfig, ReportConfig
+from training.reporting import model_pictures
+from training.reporting.model_pictures import ModelPictures
+
+pytestmark = pytest.mark.backend
+
+ROOT = pathlib.Path(__file__).parents[3]
+NAMES = {"filters", "positions", "distance", "class attention", "rollout"}
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 22, 14, 3), "uint8")
+LABELS = np.array([0, 6, 3])
+
+
+def read(folder):
+    """Read tag -> {step: PNG}; the steps of a tag are distinct."""
+    events = EventAccumulator(str(folder), {"tensors": 0})
+    events.Reload()
+    tags = {}
+    for tag in events.Tags()["tensors"]:
+        found = [
+            (e.step, tf.make_ndarray(e.tensor_proto)[2]) for e in events.Tensors(tag)
+        ]
+        tags[tag] = dict(found)
+        assert len(tags[tag]) == len(found), f"{tag} has a step twice"
+    return tags
+
+
+def model(**kwargs):
+    made = build_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)), **kwargs)
+    made.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return made
+
+
+def train(vit, callback, **kwargs):
+    vit.fit(IMAGES, LABELS, callbacks=[callback], verbose=0, **kwargs)
+
+
+def test_pictures_show_the_model_as_it_is(tmp_path):
+    vit = model()
+    train(vit, ModelPictures(tmp_path, IMAGES, every=2), epochs=3)
+    pictures = read(tmp_path)
+    assert set(pictures) == NAMES
+    assert all(set(steps) == {2, 3} for steps in pictures.values()), "the last, too"
+    drawn = figures.draw_distances(
+        analysis.attention_distance(vit, IMAGES),
+        analysis.distance.patch_distances((11, 7), (22, 14)).mean(),
+    )
+    shown = tf.io.decode_png(pictures["distance"][3]).numpy()
+    np.testing.assert_array_equal(shown, figures.pixels(drawn))
+    assert pictures["filters"][2] != pictures["filters"][3]
+
+
+def test_a_continued_training_replaces_later_pictures(tmp_path):
+    vit = model()
+    train(vit, ModelPictures(tmp_path, IMAGES), epochs=3)
+    before = read(tmp_path)["filters"]
+    train(vit, ModelPictures(tmp_path, IMAGES), epochs=4, initial_epoch=2)
+    after = read(tmp_path)["filters"]
+    assert set(after) == {1, 2, 3, 4}
+    assert after[2] == before[2]
+    assert after[3] != before[3]
+
+
+def test_what_does_not_apply_is_left_out(tmp_path):
+    vit = model(attention="axial", class_token=False, pooling="avg")
+    train(vit, ModelPictures(tmp_path, IMAGES), epochs=1)
+    assert set(read(tmp_path)) == {"filters", "positions"}
+
+
+def test_a_trainers_averages_are_shown(tmp_path, monkeypatch):
+    """And by the chief only."""
+    plain = model()
+    config = OptimizerConfig("sgd", learning_rate=0.1, ema=0.9)
+    trainer = trainer_class()(plain)
+    trainer.compile(make_optimizer(config, 0.1, plain))
+    seen = []
+
+    def inspect_model(shown, images):
+        assert images is IMAGES
+        seen.append((shown, np.asarray(keras.ops.copy(plain.weights[-1].value))))
+        return analysis.inspection.Inspection({}, {}, {})
+
+    monkeypatch.setattr(model_pictures, "inspect_model", inspect_model)
+    labels = np.eye(7, dtype="float32")[LABELS]
+    callbacks = [
+        ModelPictures(tmp_path / "a", IMAGES),
+        ModelPictures(tmp_path / "b", IMAGES, chief=False),
+    ]
+    trainer.fit(IMAGES, labels, epochs=2, callbacks=callbacks, verbose=0)
+    assert len(seen) == 2
+    assert all(shown is plain for shown, _ in seen)
+    with trainer.averaged_weights():
+        averages = keras.ops.convert_to_numpy(plain.weights[-1].value)
+    np.testing.assert_array_equal(seen[-1][1], averages)
+    assert not np.array_equal(averages, keras.ops.convert_to_numpy(plain.weights[-1]))
+    assert not (tmp_path / "b").exists()
+
+
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    epochs=3,
+    batch_size=16,
+    data=DataConfig("digits", train="train[:80]", test="train[80:95]", validation=0),
+    report=ReportConfig(attention_every=2),
+)
+
+
+@pytest.mark.parametrize("validation", [0.0, "train[95:107]"])
+def test_a_run_has_them_every_so_many_epochs(tmp_path, monkeypatch, validation):
+    leave_out_pictures(monkeypatch.setattr)
+    monkeypatch.setattr(fit_module, "PICTURED_IMAGES", 5)
+    data = dataclasses.replace(RECIPE.data, validation=validation)
+    fit(dataclasses.replace(RECIPE, data=data), tmp_path / "run")
+    pictures = read(tmp_path / "run" / "tensorboard" / "model")
+    assert {name: set(steps) for name, steps in pictures.items()} == {
+        name: {2, 3} for name in NAMES
+    }
+
+
+def test_they_change_nothing_in_the_run(tmp_path, monkeypatch):
+    leave_out_pictures(monkeypatch.setattr)
+    weights = []
+    for every in (0, 1):
+        report = ReportConfig(attention_every=every)
+        folder = tmp_path / str(every)
+        fit(dataclasses.replace(RECIPE, report=report), folder)
+        weights.append(keras.models.load_model(folder / "last.keras").get_weights())
+    assert not (tmp_path / "0" / "tensorboard" / "model").exists()
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+MIRRORED = """
+import sys
+from replica_runs import make_replicas
+strategy = make_replicas(2)
+from test_model_pictures import RECIPE
+from training import fit
+fit.make_strategy = lambda recipe: strategy
+fit.fit(RECIPE, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_have_one_set_of_pictures(tmp_path):
+    paths = (ROOT, ROOT / "tests" / "support", ROOT / "tests/training/reporting")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", MIRRORED, run]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    pictures = read(run / "tensorboard" / "model")
+    assert {name: set(steps) for name, steps in pictures.items()} == {
+        name: {2, 3} for name in NAMES
+    }
