@@ -68,12 +68,37 @@ HF_SMALL = {
     "num_attention_heads": 3,
     "intermediate_size": 52,
 }
+DINOV2_S = {
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "patch_size": 14,
+}
+DINOV2_G = {
+    **DINOV2_S,
+    "hidden_size": 1536,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 24,
+    "use_swiglu_ffn": True,
+}
+DINOV2_SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
 HUB_SMALL = {"num_layers": 2, "num_heads": 3, "hidden_dim": 24, "mlp_dim": 52}
 
 
 def _hub(width, layers, heads, mlp_dim):
     names = ("hidden_dim", "num_layers", "num_heads", "mlp_dim")
     return dict(zip(names, (width, layers, heads, mlp_dim), strict=True))
+
+
+def _timm_architecture(title, architecture, side, small_side, back=True):
+    model, sizes = {"architecture": architecture}, [(side,) * 2, (small_side,) * 2]
+    return Case(title, "timm", model, SMALL_VIT, *sizes, back=back)
+
+
+def _dinov2(title, library, model):
+    side = 224 if model.get("use_swiglu_ffn") else 518
+    sizes = [(side, side), (70, 70)]
+    return Case(title, library, model, DINOV2_SMALL, *sizes, back=False)
 
 
 CASES = (
@@ -116,10 +141,21 @@ CASES = (
         SMALL_VIT,
     ),
     Case("BiT R50x1", "timm", {"architecture": "resnetv2_50x1_bit"}, {}),
+    _timm_architecture("DeiT III M/16", "deit3_medium_patch16_224", 224, 64),
+    _timm_architecture("DeiT III S/16 at 384", "deit3_small_patch16_384", 384, 96),
+    _timm_architecture("DINOv2 S/14", "vit_small_patch14_dinov2", 518, 70),
+    _timm_architecture(
+        "DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", 518, 70
+    ),
+    # Both directions of a billion parameters would need 20 GB.
+    _timm_architecture("DINOv2 g/14", "vit_giant_patch14_dinov2", 224, 70, back=False),
     Case("B/16", "transformers", HF_B, HF_SMALL),
     Case("B/16 at 224x320", "transformers", HF_B, HF_SMALL, (224, 320), (48, 64)),
     Case("B/16, ViTModel", "transformers-bare", HF_B, HF_SMALL),
     Case("DeiT B/16 distilled", "transformers-deit", HF_B, HF_SMALL, back=False),
+    _dinov2("DINOv2 S/14", "transformers-dinov2", DINOV2_S),
+    _dinov2("DINOv2 S/14", "transformers-dinov2-registers", DINOV2_S),
+    _dinov2("DINOv2 g/14", "transformers-dinov2-registers", DINOV2_G),
     Case("B/16", "keras-hub", _hub(768, 12, 12, 3072), HUB_SMALL, back=False),
     Case("L/16", "keras-hub", _hub(1024, 24, 16, 4096), HUB_SMALL, back=False),
     _timm_vit("B/16", *B, library="timm .npz", act_layer="gelu_tanh"),

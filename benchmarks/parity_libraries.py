@@ -96,9 +96,9 @@ def _timm_config(model):
         "model_args": {
             "num_heads": block.attn.num_heads,
             "img_size": list(model.patch_embed.img_size),
-            "act_layer": "gelu_tanh"
-            if "tanh" in type(block.mlp.act).__name__.lower()
-            else "gelu",
+            "act_layer": {"GELU": "gelu", "GELUTanh": "gelu_tanh", "SiLU": "silu"}[
+                type(block.mlp.act).__name__
+            ],
         }
     }
 
@@ -147,9 +147,8 @@ def _build_transformers(name):
     def build(arguments, image_size, classes):
         import transformers
 
-        config: Any = transformers.ViTConfig
-        if name.startswith("DeiT"):
-            config = transformers.DeiTConfig
+        kind = name.removesuffix("Model").removesuffix("ForImageClassification")
+        config: Any = getattr(transformers, f"{kind}Config")
         height, width = image_size
         size = height if height == width else [height, width]
         model = getattr(transformers, name)(
@@ -212,6 +211,8 @@ LIBRARIES = {
     "transformers": _transformers("ViTForImageClassification"),
     "transformers-bare": _transformers("ViTModel"),
     "transformers-deit": _transformers("DeiTForImageClassification"),
+    "transformers-dinov2": _transformers("Dinov2Model"),
+    "transformers-dinov2-registers": _transformers("Dinov2WithRegistersModel"),
     "keras-hub": Library(
         "keras_hub",
         _build_keras_hub,

@@ -82,7 +82,7 @@ def model_costs(
     """Compute the cost of a ViT with class-token or average pooling.
 
     Args:
-        spec: Width, depth, MLP width and heads, and a hybrid's stem.
+        spec: Width, depth, MLP width and heads, a hybrid's stem, GELU or SwiGLU.
         patch_size: Side P of a patch, in pixels of the image or of the stem's map.
         image_size: (H, W) or one integer, multiples of what a patch sees.
         channels: Channels C of the images.
@@ -198,19 +198,23 @@ class _Sums:
     def add_encoder(self, spec: ViTSpec, n: int) -> None:
         """The blocks and the final norm, on N tokens."""
         d, m = spec.width, spec.mlp_dim
-        block = 4 * d * (d + 1) + d * (m + 1) + m * (d + 1) + 4 * d
+        first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
+        block = 4 * d * (d + 1) + d * (m + 1) + first * (d + 1) + 4 * d
         self.parameters += spec.depth * block + 2 * d
-        self.macs += spec.depth * (4 * n * d * d + 2 * n * n * d + 2 * n * d * m)
-        tokens, scores, hidden = n * d, spec.heads * n * n, n * m
+        self.macs += spec.depth * (4 * n * d * d + 2 * n * n * d + n * d * (first + m))
+        tokens, scores = n * d, spec.heads * n * n
+        # A GELU's input and output; a SwiGLU's gate before and after SiLU, its values
+        # and their product.
+        hidden = n * m * (4 if spec.swiglu else 2)
         # At the peak: residual stream and norm with either the attention's query, key,
-        # value and two copies of the scores, or the MLP's hidden layer around its GELU.
-        peak = 2 * tokens + max(3 * tokens + 2 * scores, 2 * hidden)
+        # value and two copies of the scores, or the MLP's hidden layer.
+        peak = 2 * tokens + max(3 * tokens + 2 * scores, hidden)
         self.peak = max(self.peak, peak)
         # Kept for the backward pass: the inputs of both norms, of the query, key and
         # value projections, of the attention's two products (three tensors, and the
         # weights), of the output projection, of the MLP, and of its GELU and second
         # layer. After the blocks the inputs of the final norm and of the head.
-        self.kept += spec.depth * (8 * tokens + scores + 2 * hidden) + 2 * tokens
+        self.kept += spec.depth * (8 * tokens + scores + hidden) + 2 * tokens
 
     def add_resnet(
         self, image: _Map, blocks: Sequence[int], width: int, preactivation: bool

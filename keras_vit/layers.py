@@ -11,7 +11,7 @@ Letters in comments and docstrings:
     R       register tokens
     D       width of a token
     A, K    attention heads, and the width D / A of each
-    M       width of the hidden layer of the MLP
+    M       width of the hidden layer of the MLP, in a SwiGLU after its gate
 """
 
 import keras
@@ -228,13 +228,17 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MLP(keras.layers.Layer):
-    """Two dense layers with a GELU between them (section 3.1).
+    """Two dense layers with a GELU between them (section 3.1), or a SwiGLU.
+
+    The first layer of a SwiGLU (arXiv:2002.05202, equation 6) returns a gate [.., M]
+    and values [.., M] side by side; the second reads silu(gate) * values.
 
     Args:
         hidden_dim: Width M of the hidden layer.
         dropout: Dropout rate after each of the two layers (appendix B.1).
         gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
             timm and Hugging Face compute.
+        swiglu: Whether a SwiGLU takes the place of the GELU.
 
     Call arguments:
         tokens: Tensor [B, N, D].
@@ -244,12 +248,13 @@ class MLP(keras.layers.Layer):
         Tensor [B, N, D].
     """
 
-    def __init__(self, hidden_dim, dropout=0.0, gelu="tanh", **kwargs):
+    def __init__(self, hidden_dim, dropout=0.0, gelu="tanh", swiglu=False, **kwargs):
         super().__init__(**kwargs)
         check_choice("gelu", gelu, tuple(GELUS))
         self.hidden_dim = hidden_dim
         self.dropout = dropout
         self.gelu = gelu
+        self.swiglu = swiglu
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape):
@@ -257,7 +262,7 @@ class MLP(keras.layers.Layer):
         # The official code's names. TensorFlow sorts a graph's inputs by name before it
         # looks for MatMul + BiasAdd + GELU, and finds it only where the dense layer's
         # name comes before "Gelu": with "dense" the step is a third slower in bfloat16.
-        self.dense1 = self._dense("Dense_0", self.hidden_dim)
+        self.dense1 = self._dense("Dense_0", self.hidden_dim * (1 + self.swiglu))
         self.dense2 = self._dense("Dense_1", width)
         self.dense1.build((None, width))
         self.dense2.build((None, self.hidden_dim))
@@ -272,11 +277,16 @@ class MLP(keras.layers.Layer):
         )
 
     def call(self, tokens, training=False):
-        hidden = self.dense1(rank_2(tokens))  # [B * N, M]
-        hidden = keras.activations.gelu(hidden, approximate=GELUS[self.gelu])
+        hidden = self._activation(self.dense1(rank_2(tokens)))  # [B * N, M]
         hidden = self.dropout_layer(hidden, training=training)
         outputs = self.dropout_layer(self.dense2(hidden), training=training)
         return ops.reshape(outputs, ops.shape(tokens))
+
+    def _activation(self, hidden):
+        if self.swiglu:
+            gate, values = ops.split(hidden, 2, axis=-1)
+            return keras.activations.silu(gate) * values
+        return keras.activations.gelu(hidden, approximate=GELUS[self.gelu])
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -287,6 +297,7 @@ class MLP(keras.layers.Layer):
             "hidden_dim": self.hidden_dim,
             "dropout": self.dropout,
             "gelu": self.gelu,
+            "swiglu": self.swiglu,
         }
 
 
@@ -385,6 +396,7 @@ class EncoderBlock(keras.layers.Layer):
         norm_epsilon: Epsilon of every LayerNorm.
         relative_stddev: Standard deviation of the initial relative embeddings of its
             own, or `None` for none.
+        swiglu: Whether the MLP is a SwiGLU.
 
     Call arguments:
         tokens: Tensor [B, N, D]; or [B, ..., N, D], where N tokens attend to each
@@ -408,6 +420,7 @@ class EncoderBlock(keras.layers.Layer):
         qk_norm=False,
         norm_epsilon=LAYER_NORM_EPSILON,
         relative_stddev=None,
+        swiglu=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -421,6 +434,7 @@ class EncoderBlock(keras.layers.Layer):
         self.qk_norm = qk_norm
         self.norm_epsilon = norm_epsilon
         self.relative_stddev = relative_stddev
+        self.swiglu = swiglu
         dtype = self.dtype_policy
         self.norm1 = LayerNorm(norm_epsilon, name="norm1", dtype=dtype)
         self.attention = MultiHeadSelfAttention(
@@ -433,7 +447,7 @@ class EncoderBlock(keras.layers.Layer):
             dtype=dtype,
         )
         self.norm2 = LayerNorm(norm_epsilon, name="norm2", dtype=dtype)
-        self.mlp = MLP(mlp_dim, dropout, gelu, name="mlp", dtype=dtype)
+        self.mlp = MLP(mlp_dim, dropout, gelu, swiglu, name="mlp", dtype=dtype)
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=dtype)
         self.stochastic_depth_layer = StochasticDepth(stochastic_depth, dtype=dtype)
         self.layer_scale1 = self._layer_scale("layer_scale1")
@@ -486,6 +500,7 @@ class EncoderBlock(keras.layers.Layer):
             "qk_norm": self.qk_norm,
             "norm_epsilon": self.norm_epsilon,
             "relative_stddev": self.relative_stddev,
+            "swiglu": self.swiglu,
         }
 
 

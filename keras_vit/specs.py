@@ -18,6 +18,7 @@ class ViTSpec:
         heads: Number of attention heads A; divides `width`.
         resnet_blocks: Units in each stage of a hybrid's ResNet stem, `()` for its root
             alone, `None` for no stem.
+        swiglu: Whether the MLP is a SwiGLU, of hidden width `mlp_dim`.
     """
 
     width: int
@@ -25,11 +26,13 @@ class ViTSpec:
     mlp_dim: int
     heads: int
     resnet_blocks: tuple[int, ...] | None = None
+    swiglu: bool = False
 
 
 # Ti, S: arXiv:2012.12877 (DeiT) and arXiv:2106.10270, Table 2. B, L, H: Table 1 of
 # arXiv:2010.11929. g, G: arXiv:2106.04560, Table 2. So400m: arXiv:2305.13035.
-# mu, M, g-opt, G-opt, e: google-research/big_vision, models/vit.py.
+# mu, M, g-opt, G-opt, e: google-research/big_vision, models/vit.py. g-dinov2:
+# arXiv:2304.07193 and its code, whose SwiGLU is two thirds as wide as an MLP of 4 D.
 SPECS: dict[str, ViTSpec] = {
     #                width depth mlp_dim heads
     "mu": ViTSpec(32, 1, 128, 2),
@@ -42,6 +45,7 @@ SPECS: dict[str, ViTSpec] = {
     "H": ViTSpec(1280, 32, 5120, 16),
     "g": ViTSpec(1408, 40, 6144, 16),
     "g-opt": ViTSpec(1536, 40, 6144, 16),
+    "g-dinov2": ViTSpec(1536, 40, 4096, 24, swiglu=True),
     "G": ViTSpec(1664, 48, 8192, 16),
     "G-opt": ViTSpec(1536, 48, 8192, 16),
     "e": ViTSpec(1792, 56, 15360, 16),

@@ -66,6 +66,9 @@ class VisionTransformer(PublishedModel):
             pre-training used (section 3.2), or `None` for no such layer.
         gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
             timm and Hugging Face compute.
+        swiglu: Whether the MLP of each block is a SwiGLU of hidden width M instead
+            (arXiv:2002.05202, equation 6), as in DINOv2's g/14; the MLP of attention
+            pooling keeps its GELU.
         position_embedding: Table 8: `"learned_1d"` (one vector for each token),
             `"learned_2d"` (halves for row and column), `"relative"` (1-D, in the
             attention), `"none"`; or fixed sines and cosines,
@@ -129,6 +132,7 @@ class VisionTransformer(PublishedModel):
         stochastic_depth: float = 0.0,
         representation_size: int | None = None,
         gelu: str = "tanh",
+        swiglu: bool = False,
         position_embedding: str = "learned_1d",
         position_placement: str | None = None,
         prefix_positions: bool = True,
@@ -295,6 +299,7 @@ class VisionTransformer(PublishedModel):
             "qk_norm": self.qk_norm,
             "norm_epsilon": self.norm_epsilon,
             "relative_stddev": self.position_stddev if own_relative else None,
+            "swiglu": self.swiglu,
         }
         common = {"dtype": self._policy, "name": f"encoder_block_{index}"}
         if self.attention == "axial":

@@ -232,7 +232,7 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
         facts["assumed"] = f"{', '.join(guessed)}: there is no config.json"
     for title, names in (
         ("not part of the model", checkpoint.outside),
-        ("second classifier", checkpoint.second_classifiers),
+        ("classifier not read", checkpoint.second_classifiers),
         ("not known", checkpoint.unknown),
     ):
         if names:
@@ -257,8 +257,8 @@ def _variant(arguments: dict[str, Any]) -> str:
     stem = "R" if blocks == () else depths.get(blocks, str(blocks))
     if "blocks" in arguments:
         return f"BiT {stem}x{arguments['width_factor']}"
-    size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
-    names = {(s.width, s.depth, s.mlp_dim): name for name, s in SPECS.items()}
+    size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim", "swiglu"))
+    names = {(s.width, s.depth, s.mlp_dim, s.swiglu): name for name, s in SPECS.items()}
     name = names.get(size)
     if name is None or (blocks and blocks not in depths):
         kind = "ViT" if blocks is None else "ViT behind a ResNet"

@@ -151,7 +151,7 @@ def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
 # is not None.
 OF_THE_RUN = ("pooling", "dropout", "stochastic_depth", "representation_size")
 # What the weights decide where the recipe leaves it at its default.
-OPTIONAL = ("attention_dropout", "patch_dropout", "resnet_blocks")
+OPTIONAL = ("attention_dropout", "patch_dropout", "resnet_blocks", "swiglu")
 # What weights have, and cannot be changed.
 STRUCTURE = (
     *("class_token", "register_tokens", "gelu", "layer_scale", "attention", "qk_norm"),

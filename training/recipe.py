@@ -108,6 +108,7 @@ class ModelConfig:
     patch_dropout: float = 0.0
     layer_scale: float | None = None
     gelu: Literal["tanh", "exact"] = "tanh"
+    swiglu: bool = False
     attention: Literal["full", "axial"] = "full"
     qk_norm: bool = False
     fc_norm: bool = False

@@ -39,7 +39,7 @@ from keras_vit.weights.resampling import (
 
 _LOG = logging.getLogger("keras_vit")
 _SIZES = (
-    *("width", "depth", "mlp_dim", "heads", "resnet_blocks"),
+    *("width", "depth", "mlp_dim", "heads", "resnet_blocks", "swiglu"),
     *("blocks", "width_factor"),
 )
 
@@ -177,7 +177,9 @@ def _build(model_class, checkpoint, file, arguments, resample, grid):
     pooling = arguments.get("pooling", file["pooling"])
     theirs = file["classes"]
     wanted = None if pooling is None else arguments.get("classes", theirs)
-    if (wanted, pooling) == (theirs, file["pooling"]):
+    if wanted is theirs is None and checkpoint.second_classifiers:
+        policy = "drop"
+    elif (wanted, pooling) == (theirs, file["pooling"]):
         policy = "load"
     elif wanted is None:
         policy = "drop"

@@ -89,6 +89,7 @@ class Family:
         gelu, norm_epsilon: Its models' values unless a config says otherwise.
         model: `"vit"` or `"resnet"`.
         second_classifiers: Name prefixes of classifiers that our models do not have.
+        second_classifier: What such a one is, in messages.
     """
 
     title: str
@@ -99,6 +100,7 @@ class Family:
     norm_epsilon: float = 1e-6
     model: str = "vit"
     second_classifiers: tuple[str, ...] = ()
+    second_classifier: str = "second classifier, of the distillation token,"
 
 
 _BLOCK = "Transformer/encoderblock_0"
@@ -137,6 +139,15 @@ FAMILIES: dict[str, Family] = {
         timm.model_names,
         "stages.0.blocks.0.conv1.weight",
         model="resnet",
+    ),
+    # Before "hugging_face", whose mark it has too.
+    "hugging_face_dinov2": Family(
+        "Hugging Face DINOv2",
+        hugging_face.DINOV2,
+        hugging_face.dinov2_names,
+        "encoder.layer.0.layer_scale1.lambda1",
+        second_classifiers=("classifier.",),
+        second_classifier="classifier, of class token and mean of the patches at once,",
     ),
     "hugging_face": Family(
         "Hugging Face ViT",

@@ -17,6 +17,7 @@ _GELUS = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_tanh": "tanh",
 }
+_SILUS = ("silu", "swish")
 # timm's models that use the tanh approximation of GELU.
 _TIMM_TANH = re.compile(
     r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
@@ -26,11 +27,15 @@ _TIMM_TANH = re.compile(
 _TIMM_POOLS_PREFIX = re.compile(r"test_vit3")
 # The values of `model_type` in transformers that denote a ViT. Other models, such as
 # AST with its overlapping patches, have arrays of the same names.
-_MODEL_TYPES = ("vit", "deit", "vit_msn")
+_MODEL_TYPES = {
+    "hugging_face": ("vit", "deit", "vit_msn"),
+    "hugging_face_dinov2": ("dinov2", "dinov2_with_registers"),
+}
 # Hyperparameters that a family states in its config alone.
 _CONFIGURED = {
     "timm": ("gelu", "heads", "pooling"),
     "hugging_face": ("gelu", "heads", "norm_epsilon"),
+    "hugging_face_dinov2": ("gelu", "heads", "norm_epsilon"),
     "keras_hub": ("norm_epsilon", "pooling"),
 }
 
@@ -42,16 +47,23 @@ def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
     return _CONFIGURED[checkpoint.family]
 
 
-def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """GELU variant and LayerNorm epsilon, which the arrays do not determine."""
+def config_settings(checkpoint: Checkpoint, swiglu: bool) -> dict[str, Any]:
+    """GELU variant and LayerNorm epsilon, which the arrays do not determine.
+
+    Args:
+        checkpoint: An open checkpoint.
+        swiglu: Whether its MLPs are SwiGLUs, which have no GELU.
+    """
     family, config = FAMILIES[checkpoint.family], checkpoint.file.config
     name, epsilon = None, family.norm_epsilon
-    if checkpoint.family == "hugging_face":
-        kind = config.get("model_type", "vit")
-        if kind not in _MODEL_TYPES:
-            rule = f"`model_type` must be one of {', '.join(_MODEL_TYPES)}"
+    if checkpoint.family in _MODEL_TYPES:
+        kinds = _MODEL_TYPES[checkpoint.family]
+        kind = config.get("model_type", kinds[0])
+        if kind not in kinds:
+            rule = f"`model_type` must be one of {', '.join(kinds)}"
             _refuse(checkpoint, rule, kind)
-        name = config.get("hidden_act")
+        # Its SwiGLU does not read `hidden_act`.
+        name = None if swiglu else config.get("hidden_act")
         epsilon = config.get("layer_norm_eps", epsilon)
     elif checkpoint.family == "keras_hub":
         epsilon = config.get("config", {}).get("layer_norm_epsilon", epsilon)
@@ -60,18 +72,20 @@ def config_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         name = "gelu_tanh" if _TIMM_TANH.match(architecture) else None
         name = "quick_gelu" if "quickgelu" in architecture else name
         name = config.get("model_args", {}).get("act_layer", name)
-    if name is not None and name not in _GELUS:
-        _refuse(checkpoint, f"The activation must be one of {', '.join(_GELUS)}", name)
+    known = _SILUS if swiglu else tuple(_GELUS)
+    if name is not None and name not in known:
+        _refuse(checkpoint, f"The activation must be one of {', '.join(known)}", name)
     pooler = config.get("pooler_act", "tanh")
     if checkpoint.family == "hugging_face" and pooler != "tanh":
         _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
-    return {"gelu": _GELUS[name] if name else family.gelu, "norm_epsilon": epsilon}
+    gelu = _GELUS.get(name, family.gelu) if name else family.gelu
+    return {"gelu": gelu, "norm_epsilon": epsilon}
 
 
 def config_class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
     """Class names, if the config has one for each class."""
     config, names = checkpoint.file.config, None
-    if checkpoint.family == "hugging_face":
+    if checkpoint.family.startswith("hugging_face"):
         labels = config.get("id2label", {})
         names = [labels.get(str(index)) for index in range(classes or 0)]
     elif checkpoint.family in ("timm", "timm_bit"):
@@ -115,6 +129,7 @@ def check_patch(checkpoint: Checkpoint, name: str, sides: tuple[int, int]) -> No
     config = checkpoint.file.config
     places: dict[str, Any] = {
         "hugging_face": config,
+        "hugging_face_dinov2": config,
         "timm": config.get("model_args", {}),
         "keras_hub": config.get("config", {}),
     }
@@ -134,7 +149,7 @@ def config_image_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
     """(H, W), if a config gives it."""
     config = checkpoint.file.config
     size: Any = None
-    if checkpoint.family == "hugging_face":
+    if checkpoint.family.startswith("hugging_face"):
         size = config.get("image_size")
     elif checkpoint.family == "keras_hub":
         size = config.get("config", {}).get("image_shape")
@@ -211,8 +226,13 @@ def _from_metadata(text: str | None) -> tuple[int, int] | None:
 
 def _covered(checkpoint: Checkpoint, prefix: int) -> tuple[int, ...]:
     """Possible numbers of prefix tokens with positions, the usual one first."""
-    either = {"big_vision": (0, prefix), "timm": (prefix, 0)}
-    return either.get(checkpoint.family, (prefix,)) if prefix else (0,)
+    usual = {
+        "big_vision": (0, prefix),
+        "timm": (prefix, 0),
+        # Registers come in after the positions are added.
+        "hugging_face_dinov2": (1,),
+    }
+    return usual.get(checkpoint.family, (prefix,)) if prefix else (0,)
 
 
 # Pooling by its name in timm and keras-hub.
@@ -272,7 +292,7 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         "patch_size": kernel[0],
         "width": kernel[-1],
         "depth": _count(shapes, r"encoder_block_(\d+)/norm1/gamma") + 1,
-        "mlp_dim": shapes["encoder_block_0/mlp/Dense_0/kernel"][-1],
+        **_mlp(shapes),
         "channels": shapes[_first_kernel(shapes)][2],
         "classes": shapes["head/kernel"][-1] if "head/kernel" in shapes else None,
         "representation_size": shapes.get("pre_logits/bias", (None,))[0],
@@ -283,8 +303,8 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         "fc_norm": "fc_norm/gamma" in shapes,
         "position_embedding": _positions(checkpoint, shapes),
         **_stem(shapes),
-        **config_settings(checkpoint),
     }
+    arguments.update(config_settings(checkpoint, arguments["swiglu"]))
     arguments["pooling"] = _pooling(checkpoint, shapes, arguments)
     arguments.update(config_class_names(checkpoint, arguments["classes"]))
     heads = _heads(checkpoint, shapes, arguments)
@@ -304,6 +324,7 @@ _AXES = {
     "encoder_block_0/attention/query/kernel": 2,
     "encoder_block_0/attention/query_norm/gamma": 1,
     "encoder_block_0/mlp/Dense_0/kernel": 2,
+    "encoder_block_0/mlp/Dense_1/kernel": 2,
     "pre_logits/bias": 1,
     "head/kernel": 2,
 }
@@ -334,6 +355,14 @@ def _count(shapes, pattern: str) -> int:
     """Largest number in the pattern's group over all paths; -1 for none."""
     matches = (re.fullmatch(pattern, path) for path in shapes)
     return max((int(match[1]) for match in matches if match), default=-1)
+
+
+def _mlp(shapes) -> dict[str, Any]:
+    """Hidden width, and whether the first layer returns a SwiGLU's gate as well."""
+    first = shapes["encoder_block_0/mlp/Dense_0/kernel"][-1]
+    hidden = shapes.get("encoder_block_0/mlp/Dense_1/kernel", (first,))[0]
+    swiglu = first == 2 * hidden
+    return {"mlp_dim": hidden if swiglu else first, "swiglu": swiglu}
 
 
 def _first_kernel(shapes) -> str:

@@ -122,7 +122,8 @@ def _check_kind(model, checkpoint) -> None:
 def _check_size(plan: Plan) -> None:
     """Raise one CheckpointError for another size, not a problem per weight."""
     sizes = (
-        *("width", "depth", "mlp_dim", "resnet_blocks", "resnet_width_factor"),
+        *("width", "depth", "mlp_dim", "swiglu"),
+        *("resnet_blocks", "resnet_width_factor"),
         *("blocks", "width_factor"),
     )
     different = differences(plan.file, sizes, lambda name: getattr(plan.model, name))

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.weights import config
-from keras_vit.weights.checkpoint import Checkpoint, Entry, LoadReport
+from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, Entry, LoadReport
 from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.resampling import (
     adapt_channels,
@@ -73,6 +73,8 @@ class Plan:
             theirs, ours = self.file.get(name), getattr(self.model, name, None)
             if None in (theirs, ours) or theirs == ours:
                 continue
+            if name == "gelu" and self.model.swiglu and self.model.pooling != "map":
+                continue  # nothing computes it
             if "learned_1d" in (theirs, ours):  # the arrays show it
                 continue
             if required:
@@ -105,9 +107,9 @@ class Plan:
         """Place the file's classifier, which must fit the model's."""
         if second := self.checkpoint.second_classifiers:
             self.report.unused += second
+            what = FAMILIES[self.checkpoint.family].second_classifier
             self.report.notes.append(
-                "its second classifier, of the distillation token, has no place here: "
-                "strict=False leaves it out"
+                f"its {what} has no place here: strict=False leaves it out"
             )
         theirs, ours = self.file["classes"], self.model.classes
         if theirs is ours is None:

@@ -31,6 +31,7 @@ def preprocessing_arguments(checkpoint: Checkpoint) -> dict[str, Any] | None:
         "timm": _from_timm,
         "timm_bit": _from_timm,
         "hugging_face": _from_hugging_face,
+        "hugging_face_dinov2": _from_hugging_face,
         "keras_hub": _from_keras_hub,
     }
     if checkpoint.family not in readers:

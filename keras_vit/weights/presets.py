@@ -29,7 +29,8 @@ class PublishedWeights:
         variant: The model, such as `"B/16"`, `"R50+L/32"` or `"R50x1"`.
         name: What `weights=` takes. It is timm's tag where timm has the file, with
             `@384` and the like where the images are not 224 pixels wide (the ResNets
-            of BiT take any size and have that only where there are two files).
+            of BiT take any size and have that only where there are two files), and
+            with `deit3_`, `dinov2_` or `dinov2_reg4_` in front for those models.
             `augreg_recommended_...` is the official recommendation where timm chose
             another file.
         family: Whose names the arrays have.

@@ -64,6 +64,7 @@ def incompatibilities(model, family: str) -> list[str]:
     need(model.attention == "full", "attention must be 'full'")
     if family == "google":
         need(model.gelu == "tanh", "gelu must be 'tanh', which its code computes")
+        need(not model.swiglu, "swiglu must be False")
     if family in ("google", "timm"):
         need(model.norm_epsilon == 1e-6, "norm_epsilon must be 1e-6, its own")
     if family == "google":
@@ -83,6 +84,9 @@ def incompatibilities(model, family: str) -> list[str]:
         pooled = model.representation_size is None or model.pooling == "token"
         need(pooled, "representation_size must be None where pooling=None")
         need(model.register_tokens == 0, "register_tokens must be 0")
+        need(not model.swiglu, "swiglu must be False")
+        # DINOv2 has them, whose layout there is only read.
+        need(model.layer_scale is None, "layer_scale must be None")
     if family == "timm":
         known = model.resnet_blocks is None or model.resnet_blocks in _TIMM_HYBRIDS
         need(known, f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
@@ -92,6 +96,11 @@ def incompatibilities(model, family: str) -> list[str]:
             model.class_token and model.register_tokens
         )
         need(apart, "pooling='map' must have no class token beside register tokens")
+        plain = model.pooling != "map" and model.resnet_blocks is None
+        need(
+            plain or not model.swiglu,
+            "swiglu must be False in a hybrid, and where pooling='map'",
+        )
     return found
 
 
@@ -154,9 +163,10 @@ def _timm_first(model) -> str:
 
 
 def _timm_vit(model) -> tuple[str, dict[str, Any]]:
-    ratio = model.mlp_dim / model.width
-    if int(model.width * ratio) != model.mlp_dim:  # rounded down to one less
-        ratio = (model.mlp_dim + 0.5) / model.width
+    outputs = model.mlp_dim * (1 + model.swiglu)  # of the MLP's first layer
+    ratio = outputs / model.width
+    if int(model.width * ratio) != outputs:  # rounded down to one less
+        ratio = (outputs + 0.5) / model.width
     # timm takes 0 for none; the weights come from the file.
     scale = 1e-5 if model.layer_scale == 0 else model.layer_scale
     arguments = {
@@ -177,6 +187,9 @@ def _timm_vit(model) -> tuple[str, dict[str, Any]]:
         "fc_norm": model.fc_norm,
         "act_layer": {"tanh": "gelu_tanh", "exact": "gelu"}[model.gelu],
     }
+    if model.swiglu:
+        # No JSON names the kind of MLP; this architecture has it.
+        return "vit_giant_patch14_dinov2", {**arguments, "act_layer": "silu"}
     if model.resnet_blocks is None:
         return "vit_base_patch16_224", arguments
     return _TIMM_HYBRIDS[model.resnet_blocks], arguments

@@ -69,12 +69,15 @@ def graph_macs(model):
     return macs
 
 
+@pytest.mark.parametrize("swiglu", [False, True])
 @pytest.mark.parametrize("kwargs", [{}, {"classes": None}, {"channels": 5}])
-def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs):
-    model = tiny_vit(**kwargs)
-    spec = keras_vit.ViTSpec(model.width, model.depth, model.mlp_dim, model.heads)
-    arguments = {"classes": 7, **kwargs}
-    assert model_costs(spec, 2, (22, 14), **arguments).macs == graph_macs(model)
+def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu):
+    model = tiny_vit(**kwargs, swiglu=swiglu)
+    size = (model.width, model.depth, model.mlp_dim, model.heads)
+    spec = keras_vit.ViTSpec(*size, swiglu=swiglu)
+    costs = model_costs(spec, 2, (22, 14), **{"classes": 7, **kwargs})
+    assert costs.macs == graph_macs(model)
+    assert costs.parameters == model.count_params()
 
 
 @pytest.mark.parametrize("size", [(64, 32), (96, 128)])

@@ -21,6 +21,7 @@ BLOCK = {
     "qk_norm": True,
     "norm_epsilon": 0.01,
     "relative_stddev": 0.5,
+    "swiglu": True,
 }
 ARGUMENTS = {
     "AttentionPooling": {
@@ -33,7 +34,7 @@ ARGUMENTS = {
     "EncoderBlock": BLOCK,
     "LayerNorm": {"epsilon": 0.01},
     "LayerScale": {"initial_value": 0.4},
-    "MLP": {"hidden_dim": 7, "dropout": 0.1, "gelu": "exact"},
+    "MLP": {"hidden_dim": 7, "dropout": 0.1, "gelu": "exact", "swiglu": True},
     "MultiHeadSelfAttention": {
         "heads": 3,
         "attention_dropout": 0.1,

@@ -12,7 +12,8 @@ from keras_vit.specs import parse_resnet
 
 # Published parameter counts at 224 pixels: class token and no head, then with the
 # 1,000-class head. google-research/vision_transformer models_test.py, keras-hub's ViT
-# presets, and counts checked against them.
+# presets, and counts checked against them. Of DINOv2's g/14, timm's count at 518
+# pixels, 1,136,479,232, without its layer scales and the larger grid's positions.
 BACKBONES = {
     "mu/16": 43_712,
     "Ti/16": 5_524_416,
@@ -29,6 +30,7 @@ BACKBONES = {
     "H/14": 630_764_800,
     "g/14": 1_011_202_432,
     "g-opt/16": 1_134_749_184,
+    "g-dinov2/14": 1_134_646_784,
     "G/14": 1_842_775_680,
     "G-opt/16": 1_663_489_536,
     "e/14": 3_805_421_312,
@@ -147,7 +149,7 @@ def test_every_size_is_counted():
     "variant", ["X/16", "B", "B/0", "B16", "b/16", "", "R50+X/16", "ViT-B/16", "R50x1"]
 )
 def test_an_unknown_variant_lists_the_sizes_that_exist(variant):
-    sizes = "mu, Ti, S, M, B, L, So400m, H, g, g-opt, G, G-opt, e .*Rec"
+    sizes = "mu, Ti, S, M, B, L, So400m, H, g, g-opt, g-dinov2, G, G-opt, e .*Rec"
     with pytest.raises(ValueError, match=sizes):
         keras_vit.parse_variant(variant)
 

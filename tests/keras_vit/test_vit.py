@@ -50,7 +50,12 @@ FORMS = [
         "classifier_activation": "softmax",
         "channels": 5,
     },
-    {"register_tokens": 4, "prefix_positions": False, "layer_scale": 0.1},
+    {
+        "register_tokens": 4,
+        "prefix_positions": False,
+        "layer_scale": 0.1,
+        "swiglu": True,
+    },
     {
         "pooling": "avg",
         "fc_norm": True,

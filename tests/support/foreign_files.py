@@ -76,6 +76,15 @@ def hugging_face(model, folder, release=4, **config):
     return write_safetensors(folder / "model.safetensors", arrays)
 
 
+def hugging_face_dinov2(model, folder, release=4, **config):
+    registers = model.register_tokens
+    config.setdefault("model_type", "dinov2_with_registers" if registers else "dinov2")
+    config.setdefault("num_attention_heads", model.heads)
+    (folder / "config.json").write_text(json.dumps(config))
+    arrays = foreign.hugging_face_dinov2(arrays_of(model), release)
+    return write_safetensors(folder / "model.safetensors", arrays)
+
+
 def keras_hub(model, folder):
     backbone, head = foreign.keras_hub(arrays_of(model), model.heads)
     write_hdf5(folder / "model.weights.h5", backbone)

@@ -215,6 +215,46 @@ def hugging_face(w, release=4):
     return arrays
 
 
+def hugging_face_dinov2(w, release=4):
+    """A bare DINOv2, as on disk, or with release 5's names in memory.
+
+    Registers have no position, the class token has: half of ours is its position here
+    where our model keeps it in the token.
+    """
+    arrays = {"embeddings.mask_token": np.full_like(w["embedding/bias"][None], 9)}
+    torch_convolution(arrays, w, "embedding", "embeddings.patch_embeddings.projection")
+    token, positions = w["class_token/token"], w["position_embedding/embedding"]
+    if "register_tokens/tokens" in w:
+        arrays["embeddings.register_tokens"] = w["register_tokens/tokens"]
+        token = token / 2
+        positions = np.concatenate([token, positions], axis=1)
+    arrays["embeddings.cls_token"] = token
+    arrays["embeddings.position_embeddings"] = positions
+    q, k, v = (f"attention.{part}" for part in (Q, K, V))
+    out = "output.dense"
+    if release == 5:
+        q, k, v, out = "q_proj", "k_proj", "v_proj", "o_proj"
+    for i in range(depth(w)):
+        ours, theirs = f"encoder_block_{i}", f"encoder.layer.{i}"
+        for part, name in ((Q, q), (K, k), (V, v), ("out", out)):
+            name = f"{theirs}.attention.{name}"
+            torch_linear(arrays, w, f"{ours}/attention/{part}", name)
+        for number in (1, 2):
+            torch_norm(arrays, w, f"{ours}/norm{number}", f"{theirs}.norm{number}")
+            scale = w[f"{ours}/layer_scale{number}/gamma"]
+            arrays[f"{theirs}.layer_scale{number}.lambda1"] = scale
+        hidden, inputs = (
+            w[f"{ours}/mlp/Dense_0/kernel"],
+            w[f"{ours}/mlp/Dense_1/kernel"],
+        )
+        gated = hidden.shape[1] == 2 * inputs.shape[0]
+        names = ("weights_in", "weights_out") if gated else ("fc1", "fc2")
+        torch_linear(arrays, w, f"{ours}/mlp/Dense_0", f"{theirs}.mlp.{names[0]}")
+        torch_linear(arrays, w, f"{ours}/mlp/Dense_1", f"{theirs}.mlp.{names[1]}")
+    torch_norm(arrays, w, "encoder_norm", "layernorm")
+    return arrays
+
+
 def keras_hub(w, heads):
     """(backbone, head) of a preset, as HDF5 names them."""
     flat = google(w, heads)

@@ -80,6 +80,16 @@ def mlp(z, weights, name, kind):
     return dense(hidden, weights, f"{name}/Dense_1")
 
 
+def swiglu(z, weights, name):
+    """arXiv:2002.05202, equation (6) with biases; W is the kernel's first half."""
+    kernel, bias = weights[f"{name}/Dense_0/kernel"], weights[f"{name}/Dense_0/bias"]
+    width = len(bias) // 2
+    gate = z @ kernel[:, :width] + bias[:width]
+    values = z @ kernel[:, width:] + bias[width:]
+    hidden = gate / (1 + np.exp(-gate)) * values
+    return dense(hidden, weights, f"{name}/Dense_1")
+
+
 def patches(images, size):
     """Flattened patches [B, N, P * P * C], row by row."""
     rows = []
@@ -142,6 +152,8 @@ def encoder_block(z, w, block, model):
     norm = layer_norm(z, w, f"{block}/norm1", model.norm_epsilon)
     z = z + scale[0] * attention(norm, w, f"{block}/attention", model)
     norm = layer_norm(z, w, f"{block}/norm2", model.norm_epsilon)
+    if model.swiglu:
+        return z + scale[1] * swiglu(norm, w, f"{block}/mlp")
     return z + scale[1] * mlp(norm, w, f"{block}/mlp", model.gelu)
 
 

@@ -139,7 +139,9 @@ def training_flops(model: keras.Model) -> int | None:
         return None
     costs = model_costs(
         keras_vit.ViTSpec(
-            model.width, model.depth, model.mlp_dim, model.heads, model.resnet_blocks
+            *(model.width, model.depth, model.mlp_dim, model.heads),
+            resnet_blocks=model.resnet_blocks,
+            swiglu=model.swiglu,
         ),
         model.patch_size,
         model.image_size,

@@ -1,4 +1,4 @@
-"""timm's checkpoints: ViT, DeiT, hybrids, BiT ResNets, as its state dicts name them.
+"""timm's checkpoints: ViT, DeiT, DINOv2, hybrids, BiT, as its state dicts name them.
 
 Source: huggingface/pytorch-image-models, models/vision_transformer.py, deit.py,
 vision_transformer_hybrid.py, resnetv2.py. Query, key and value are one matrix.

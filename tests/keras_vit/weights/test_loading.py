@@ -62,6 +62,8 @@ def check_loaded(model, source, report, family):
         (timm, {**EXACT, "register_tokens": 4}),
         (timm, {**EXACT, "register_tokens": 4, "prefix_positions": False}),
         (timm, {**EXACT, "layer_scale": 0.1, "qk_norm": True}),
+        (timm, {**EXACT, "layer_scale": 0.1, "prefix_positions": False}),  # DeiT III
+        (timm, {**EXACT, "layer_scale": 0.1, "swiglu": True}),
         (hugging_face, HUGGING_FACE),
         (hugging_face, {**HUGGING_FACE, "classes": None, "representation_size": 15}),
         (keras_hub, EXACT),

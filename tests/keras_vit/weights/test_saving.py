@@ -34,6 +34,8 @@ FORMS = [
     ("timm", {"pooling": "map", "class_token": False, **EXACT}),
     ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
     ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT}),
+    ("timm", {"layer_scale": 0.1, "prefix_positions": False, **EXACT}),
+    ("timm", {"layer_scale": 0.1, "swiglu": True, **EXACT}),
     ("timm", {**HYBRID, **EXACT}),
     ("timm", {"pooling": None}),
     ("timm", {"pooling": "avg"}),
@@ -74,7 +76,7 @@ def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling")
     names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "qk_norm")
     names += ("fc_norm", "resnet_blocks", "representation_size", "class_token")
-    for name in (*names, "prefix_positions"):
+    for name in (*names, "prefix_positions", "swiglu"):
         assert getattr(model, name) == getattr(source, name), name
     check_same_weights(model, source)
     for weight in model.weights:
@@ -182,13 +184,17 @@ def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path)
         ("google", {"position_embedding": "relative"}, ["must be 'learned_1d'"]),
         ("google", {"pooling": "avg"}, ["class token"]),
         ("google", {"register_tokens": 2}, ["register_tokens"]),
+        ("google", {"swiglu": True}, ["swiglu must be False"]),
+        ("timm", {"swiglu": True, "pooling": "map"}, ["swiglu must be False in a"]),
+        ("timm", {"swiglu": True, **HYBRID}, ["swiglu must be False in a hybrid"]),
         ("timm", {"representation_size": 9}, ["representation_size must be None"]),
         ("timm", {"norm_epsilon": 1e-5}, ["norm_epsilon"]),
         ("timm", {"position_placement": "shared"}, ["at the stem"]),
         ("hugging_face", {"pooling": "avg"}, ["pooling must be 'token'"]),
         ("hugging_face", {"representation_size": 15}, ["where there are classes"]),
         ("hugging_face", HYBRID, ["resnet_blocks must be None"]),
-        ("hugging_face", {"layer_scale": 0.1}, ["layer_scale1"]),
+        ("hugging_face", {"layer_scale": 0.1}, ["layer_scale must be", "layer_scale1"]),
+        ("hugging_face", {"swiglu": True}, ["swiglu must be False"]),
         ("hugging_face", {"register_tokens": 1}, ["register_tokens must be 0"]),
         (
             "hugging_face",
