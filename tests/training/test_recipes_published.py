@@ -20,6 +20,25 @@ def test_every_recipe_is_valid_and_has_its_name():
     assert all(r.description for r in recipes)
 
 
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("folder_small_gray", "folder_small-gray"),
+        ("folder-small", "folder_small-color"),
+        ("digits_cnn", "digits-cnn"),
+        ("vtab_clevr-count", "vtab-clevr_count"),
+        ("finetune_cifar100_R50+L32_augreg", "finetune_cifar100-R50+L32-augreg"),
+    ],
+)
+def test_a_name_is_found_with_hyphens_or_underscores(typed, name):
+    assert named_recipe(typed) == recipe(name)
+
+
+def test_no_two_recipes_differ_by_hyphens_and_underscores_alone():
+    names = [name.replace("-", "_") for name in recipe_names()]
+    assert len(set(names)) == len(names)
+
+
 SHORT = {
     "one epoch": {"epochs": 1},
     "one epoch instead of steps": {"epochs": 1, "steps": None},
