@@ -1,12 +1,16 @@
 """Makes a folder of characters as a scanner sees them: letters, or written digits.
 
-    python -m benchmarks.characters FOLDER [--what letters|digits] [--seed 0]
+    python -m benchmarks.characters FOLDER [--what letters|digits|strokes] [--seed 0]
     keras-vit fit --recipe folder_small-gray --data.source folder:FOLDER
 
 Letters are A to Z in matplotlib's fonts, 30 images each in train/, 10 in val/ and 20 in
 test/; each part has fonts of its own. Size, position, a slant of up to 12 degrees, ink,
 paper, blur and noise are random. Digits are scikit-learn's 1,797 written ones, 8x8
 pixels, with the test images of the recipe `digits`.
+
+Strokes are made-up handwriting in the form of MNIST: digits of 28x28 pixels, white on
+black, 4,000 for training and 1,000 for the test. Each is one of a few ways of writing
+it, whose points, slant, proportions, size, rotation, pen and background vary.
 """
 
 import argparse
@@ -37,6 +41,56 @@ FONTS = {
         "STIXGeneralBol",
         "cmtt10",
     ),
+}
+
+WRITTEN = {"train": 400, "test": 100}  # of each digit
+WRITTEN_SIDE, FINER = 28, 4  # pixels; how much finer strokes are drawn
+BOX = 20  # pixels, of MNIST's digits
+JITTER, TREMOR = 0.45, 0.15  # standard deviations of a point and of a line
+# Ways of writing each digit: strokes through points (x, y), which are 0 to 9 from the
+# upper left corner.
+WAYS: dict[str, list[list[list[tuple[float, float]]]]] = {
+    "0": [
+        [[(5, 0), (1, 2), (1, 7), (4, 9), (8, 7), (8, 2), (5, 0)]],
+        [[(6, 1), (3, 0), (1, 4), (3, 9), (7, 8), (8, 4), (6, 1), (4, 1)]],
+    ],
+    "1": [
+        [[(5, 0), (5, 3), (4, 6), (4, 9)]],
+        [[(2, 3), (5, 0), (5, 4), (5, 9)]],
+        [[(3, 2), (5, 0), (5, 5), (5, 9)], [(2, 9), (5, 9), (8, 9)]],
+    ],
+    "2": [
+        [[(1, 2), (4, 0), (7, 2), (6, 5), (1, 9), (5, 9), (8, 9)]],
+        [[(2, 2), (5, 0), (7, 3), (3, 8), (1, 8), (3, 7), (6, 9), (8, 8)]],
+    ],
+    "3": [
+        [[(1, 1), (5, 0), (7, 2), (4, 4), (8, 6), (6, 9), (1, 8)]],
+        [[(1, 0), (7, 0), (4, 4), (7, 6), (5, 9), (1, 8)]],
+    ],
+    "4": [
+        [[(2, 0), (1, 5), (4, 5), (8, 5)], [(6, 1), (6, 5), (6, 9)]],
+        [[(6, 9), (6, 5), (6, 0), (1, 6), (5, 6), (8, 6)]],
+    ],
+    "5": [
+        [[(7, 0), (2, 0), (2, 4), (6, 4), (7, 7), (4, 9), (1, 8)]],
+        [[(3, 0), (2, 4), (6, 5), (6, 8), (1, 9)], [(3, 0), (6, 0), (8, 0)]],
+    ],
+    "6": [
+        [[(6, 0), (2, 3), (1, 7), (4, 9), (7, 7), (5, 5), (2, 7)]],
+        [[(4, 0), (2, 5), (3, 9), (7, 8), (6, 5), (2, 6)]],
+    ],
+    "7": [
+        [[(1, 1), (4, 1), (8, 0), (6, 4), (4, 9)]],
+        [[(1, 0), (7, 0), (5, 5), (4, 9)], [(3, 5), (5, 5), (7, 5)]],
+    ],
+    "8": [
+        [[(7, 1), (4, 0), (2, 2), (7, 6), (5, 9), (2, 7), (6, 3), (7, 1)]],
+        [[(5, 4), (2, 2), (5, 0), (7, 2), (5, 4), (2, 7), (5, 9), (7, 7), (5, 4)]],
+    ],
+    "9": [
+        [[(7, 2), (4, 0), (2, 3), (5, 5), (7, 2), (7, 6), (6, 9)]],
+        [[(7, 1), (3, 1), (3, 4), (7, 3), (7, 1), (5, 9)]],
+    ],
 }
 
 
@@ -76,21 +130,90 @@ def make_digits(folder: Path, seed: int = 0) -> None:
             _save(image, folder, part, str(split.labels[number]), number)
 
 
+def write(digit: str, random: np.random.Generator) -> Image.Image:
+    """A written digit of 28x28 pixels, 8-bit gray, white on black."""
+    ways = WAYS[digit]
+    lines = [_wobbly(np.array(way), random) for way in ways[random.integers(len(ways))]]
+    turn, slant = random.normal(0, 0.15), random.normal(0.1, 0.25)
+    cos, sin = np.cos(turn), np.sin(turn)
+    slanted = np.array([[cos, -sin], [sin, cos]]) @ np.array([[1, -slant], [0, 1]])
+    slanted = slanted * random.uniform([0.65, 0.9], 1.0)
+    lines = [line @ slanted.T for line in lines]
+    width = random.uniform(1.0, 3.4)
+    image = Image.new("L", [WRITTEN_SIDE * FINER] * 2)
+    for line in _fitted(lines, BOX - width, random):
+        _stroke(ImageDraw.Draw(image), line * FINER, width * FINER)
+    image = image.resize([WRITTEN_SIDE] * 2, Image.Resampling.BOX)
+    pixels = np.asarray(image) * random.uniform(0.7, 1.1)
+    pixels += random.normal(0, 10, pixels.shape)
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def _wobbly(points: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """A smooth line close to the points [n, 2], with a tremor: [12 n - 11, 2]."""
+    line = _smooth(points + random.normal(0, JITTER, points.shape))
+    knots = random.normal(0, TREMOR, (4 * len(points) - 3, 2))
+    places = np.linspace(0, len(knots) - 1, len(line))
+    shaky = [np.interp(places, np.arange(len(knots)), axis) for axis in knots.T]
+    return line + np.stack(shaky, axis=-1)
+
+
+def _fitted(lines: list[np.ndarray], box: float, random: np.random.Generator):
+    """The lines in a square of `box` pixels, as MNIST's digits, about the center."""
+    points = np.concatenate(lines)
+    size = box / np.ptp(points, axis=0).max() * random.uniform(0.85, 1.05)
+    place = WRITTEN_SIDE / 2 + random.normal(0, 0.7, 2)
+    return [(line - points.mean(axis=0)) * size + place for line in lines]
+
+
+def _stroke(pen: ImageDraw.ImageDraw, line: np.ndarray, width: float) -> None:
+    """Draw a line with round ends."""
+    pen.line([tuple(point) for point in line], 255, round(width), joint="curve")
+    for point in line[[0, -1]]:
+        pen.ellipse([*(point - width / 2), *(point + width / 2)], 255)
+
+
+def _smooth(points: np.ndarray) -> np.ndarray:
+    """A Catmull-Rom spline through points [n, 2]: [12 n - 11, 2]."""
+    before, after = 2 * points[0] - points[1], 2 * points[-1] - points[-2]
+    padded = np.concatenate([[before], points, [after]])
+    t = np.linspace(0, 1, 12, endpoint=False)[:, np.newaxis]
+    parts = [
+        b
+        + t
+        / 2
+        * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * b - 3 * c + d - a)))
+        for a, b, c, d in zip(padded, padded[1:], padded[2:], padded[3:], strict=False)
+    ]
+    return np.concatenate([*parts, points[-1:]])
+
+
+def make_strokes(folder: Path, seed: int = 0) -> None:
+    """Writes FOLDER/PART/DIGIT/NUMBER.png."""
+    random = np.random.default_rng(seed)
+    for digit in WAYS:
+        for part, count in WRITTEN.items():
+            for number in range(count):
+                _save(write(digit, random), folder, part, digit, number)
+
+
 def _save(image: Image.Image, folder: Path, part: str, name: str, number: int) -> None:
     path = folder / part / name / f"{number:04d}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
 
 
+MAKERS = {"letters": make_letters, "digits": make_digits, "strokes": make_strokes}
+
+
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--what", choices=("letters", "digits"), default="letters")
+    parser.add_argument("--what", choices=tuple(MAKERS), default="letters")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    make = {"letters": make_letters, "digits": make_digits}[args.what]
-    make(args.folder, args.seed)
+    MAKERS[args.what](args.folder, args.seed)
 
 
 if __name__ == "__main__":

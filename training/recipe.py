@@ -256,9 +256,16 @@ class AugmentationConfig:
             to 4/3) keeps before it is resized; 1 for no crop.
         simple_crop: Use DeiT III's "simple random crop" instead: resize the shorter
             side, pad by 4 pixels of reflection, crop at a random position.
+        crop_from: Resize the image to a square of this side instead, and crop the
+            model's size at a random position (BiT-HyperRule, arXiv:1912.11370); 0 for
+            no such crop.
         flip: Whether to flip images left to right with probability 0.5.
         shift: Largest shift in pixels of the model's input, in both directions; the
             border is repeated.
+        rotate: Largest rotation in degrees, clockwise and counterclockwise; the border
+            is repeated.
+        scale: Largest relative change of the height and, independently, of the width:
+            0.1 for sides of 90 to 110 %; the border is repeated.
         policy: none, randaugment (arXiv:1909.13719), autoaugment (ImageNet's policy of
             arXiv:1805.09501) or three_augment (DeiT III, arXiv:2204.07118).
         layers: Number of operations that randaugment applies to each image.
@@ -278,8 +285,11 @@ class AugmentationConfig:
 
     crop_min_area: float = 1.0
     simple_crop: bool = False
+    crop_from: int = 0
     flip: bool = False
     shift: int = 0
+    rotate: float = 0.0
+    scale: float = 0.0
     policy: Literal["none", "randaugment", "autoaugment", "three_augment"] = "none"
     layers: int = 2
     magnitude: float = 10.0
@@ -294,12 +304,16 @@ class AugmentationConfig:
     def __post_init__(self):
         value = self.crop_min_area
         require(0 < value <= 1, "augmentation.crop_min_area", "in (0, 1]", value)
-        for name in ("shift", "layers", "magnitude_std", "mixup", "cutmix"):
+        amounts = ("crop_from", "shift", "layers", "magnitude_std", "mixup", "cutmix")
+        for name in amounts:
             value = getattr(self, name)
             require(value >= 0, f"augmentation.{name}", "at least 0", value)
         for name in ("erase", "cutmix_share", "color_jitter"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"augmentation.{name}", "in [0, 1]", value)
+        value = self.rotate
+        require(0 <= value <= 180, "augmentation.rotate", "in [0, 180]", value)
+        require(0 <= self.scale < 1, "augmentation.scale", "in [0, 1)", self.scale)
         value = self.magnitude
         require(0 <= value <= 30, "augmentation.magnitude", "in [0, 30]", value)
         require(self.repeats >= 1, "augmentation.repeats", "at least 1", self.repeats)
@@ -308,6 +322,12 @@ class AugmentationConfig:
             "augmentation.simple_crop",
             "false where augmentation.crop_min_area is below 1",
             self.simple_crop,
+        )
+        require(
+            not self.crop_from or (self.crop_min_area == 1 and not self.simple_crop),
+            "augmentation.crop_from",
+            "0 where augmentation.crop_min_area is below 1 or simple_crop is true",
+            self.crop_from,
         )
 
 
@@ -392,7 +412,8 @@ class ScheduleConfig:
 
     Args:
         name: After the warm-up: cosine or linear (both fall to `end_learning_rate`),
-            rsqrt (falls with the square root of the step) or constant.
+            rsqrt (falls with the square root of the step), staircase (falls by
+            `decay_factor` at each share in `decay_at`) or constant.
         warmup_epochs: Epochs of linear warm-up, not necessarily whole ones. A run that
             would end within the warm-up has one of a tenth of its steps.
         warmup_steps: Steps of linear warm-up; takes precedence over `warmup_epochs`.
@@ -401,9 +422,11 @@ class ScheduleConfig:
         end_learning_rate: Learning rate at the end of cosine and linear.
         timescale: For rsqrt: the number of steps after which it starts to fall.
         cooldown_steps: For rsqrt: steps at the end in which it falls linearly to 0.
+        decay_at: For staircase: shares of the run, rising.
+        decay_factor: For staircase: what the learning rate is multiplied by at each.
     """
 
-    name: Literal["cosine", "linear", "rsqrt", "constant"] = "cosine"
+    name: Literal["cosine", "linear", "rsqrt", "staircase", "constant"] = "cosine"
     warmup_epochs: float = 0.0
     warmup_steps: int | None = None
     warmup_share: float = 0.0
@@ -411,6 +434,8 @@ class ScheduleConfig:
     end_learning_rate: float = 0.0
     timescale: int = 10_000
     cooldown_steps: int = 0
+    decay_at: tuple[float, ...] = ()
+    decay_factor: float = 0.1
 
     def __post_init__(self):
         for name in (
@@ -428,6 +453,21 @@ class ScheduleConfig:
         require(0 <= value < 1, "schedule.warmup_share", "in [0, 1)", value)
         value = self.timescale
         require(value >= 1, "schedule.timescale", "at least 1", value)
+        shares = tuple(self.decay_at)
+        require(
+            shares == tuple(sorted(set(shares))) and all(0 < s < 1 for s in shares),
+            "schedule.decay_at",
+            "rising shares of the run, in (0, 1)",
+            shares,
+        )
+        require(
+            bool(shares) or self.name != "staircase",
+            "schedule.decay_at",
+            "given for staircase, such as [0.3, 0.6, 0.9]",
+            shares,
+        )
+        value = self.decay_factor
+        require(0 < value < 1, "schedule.decay_factor", "in (0, 1)", value)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,25 @@ def test_every_recipe_is_valid_and_has_its_name():
     assert all(r.description for r in recipes)
 
 
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("folder_small_gray", "folder_small-gray"),
+        ("folder-small", "folder_small-color"),
+        ("digits_cnn", "digits-cnn"),
+        ("vtab_clevr-count", "vtab-clevr_count"),
+        ("finetune_cifar100_R50+L32_augreg", "finetune_cifar100-R50+L32-augreg"),
+    ],
+)
+def test_a_name_is_found_with_hyphens_or_underscores(typed, name):
+    assert named_recipe(typed) == recipe(name)
+
+
+def test_no_two_recipes_differ_by_hyphens_and_underscores_alone():
+    names = [name.replace("-", "_") for name in recipe_names()]
+    assert len(set(names)) == len(names)
+
+
 SHORT = {
     "one epoch": {"epochs": 1},
     "one epoch instead of steps": {"epochs": 1, "steps": None},
@@ -69,6 +88,16 @@ ViT-B/16,ViT-B/32         ImageNet-21k 90      1e-3       linear  0.03          
 ViT-L/16,ViT-L/32         ImageNet-21k 30/90   1e-3       linear  0.03          0.1
 ViT-B/16,ViT-B/32         ImageNet     300     3e-3       cosine  0.3           0.1
 ViT-L/16,ViT-L/32         ImageNet     300     3e-3       cosine  0.3           0.1
+"""
+# Not in the table. Hybrids: "the exact setup of the ViT counterpart"; ResNets: the same
+# row, without the dropout that they do not have.
+PUBLIC_HYBRIDS = "R50+ViT-B/16,R26+ViT-B/32,R50+ViT-B/32,R50+ViT-L/16,R50+ViT-L/32"
+PUBLIC_RESNETS = "R50x1,R50x2,R101x1,R152x1,R152x2"
+TABLE_3 += f"""\
+{PUBLIC_HYBRIDS}          ImageNet-21k 90      1e-3       linear  0.03          0.1
+{PUBLIC_RESNETS}          ImageNet-21k 90      1e-3       linear  0.03          0.0
+{PUBLIC_HYBRIDS}          ImageNet     300     3e-3       cosine  0.3           0.1
+{PUBLIC_RESNETS}          ImageNet     300     3e-3       cosine  0.3           0.0
 """
 FILES = {
     "JFT": ("pretrain_jft", 7),
@@ -143,8 +172,11 @@ def test_pre_training_has_what_the_authors_answered_in_issues(name):
 
 @pytest.mark.parametrize("file", AFTER_PRETRAINING)
 def test_the_accuracy_after_pre_training_is_that_of_issue_62(file):
+    every = [r for r in every_recipe() if r.name.startswith(f"{file}-")]
     ours = {
-        k: recipe(f"{file}-{k}").published_accuracy for k in AFTER_PRETRAINING[file]
+        r.name.removeprefix(f"{file}-"): r.published_accuracy
+        for r in every
+        if r.published_accuracy is not None
     }
     typed = {k: v / 100 for k, v in AFTER_PRETRAINING[file].items()}
     assert ours == pytest.approx(typed)
@@ -210,6 +242,95 @@ def test_fine_tuning_is_that_of_tables_4_and_5(data, model):
     assert ours.published_accuracy == pytest.approx(typed)
 
 
+# Hybrids and ResNets: recipe, model, weights.
+OTHERS = """
+R50+B16         R50+B/16  orig_in21k
+R26+B32         R26+B/32  orig_in21k
+R50+L32         R50+L/32  orig_in21k
+R+Ti16          R+Ti/16   augreg_in21k
+R26+S32         R26+S/32  augreg_recommended_in21k
+R50+L32-augreg  R50+L/32  augreg_recommended_in21k
+R50x1           R50x1     goog_in21k
+R50x3           R50x3     goog_in21k
+R101x1          R101x1    goog_in21k
+R101x3          R101x3    goog_in21k
+R152x2          R152x2    goog_in21k
+R152x4          R152x4    goog_in21k
+"""
+OTHER_ROWS = [line.split() for line in OTHERS.strip().splitlines()]
+# README of google-research/vision_transformer, R50+B_16 without dropout; Table 3 of
+# arXiv:2106.10270, ImageNet at 384 pixels by the upstream validation accuracy. Percent.
+PUBLISHED = {
+    ("imagenet", "R50+B16"): 83.72,
+    ("cifar10", "R50+B16"): 98.72,
+    ("cifar100", "R50+B16"): 90.88,
+    ("imagenet", "R+Ti16"): 75.40,
+    ("imagenet", "R26+S32"): 83.85,
+    ("imagenet", "R50+L32-augreg"): 85.99,
+}
+# The rates of the files that these three accuracies are of.
+AUGREG_RATES = {"R+Ti16": 0.03, "R26+S32": 0.01, "R50+L32-augreg": 0.01}
+
+
+@pytest.mark.parametrize("row", OTHER_ROWS, ids=lambda row: row[0])
+@pytest.mark.parametrize("data", TABLE_4)
+def test_resnets_and_hybrids_are_fine_tuned_as_vits(data, row):
+    name, variant, weights = row
+    ours, vit = recipe(f"finetune_{data}-{name}"), recipe(f"finetune_{data}-B32")
+    is_table_4(ours)
+    for part in ("steps", "data", "augmentation", "schedule", "loss"):
+        assert getattr(ours, part) == getattr(vit, part)
+    expected = AUGREG_RATES.get(name, 0.03) if data == "imagenet" else 0.03
+    assert ours.optimizer == dataclasses.replace(vit.optimizer, learning_rate=expected)
+    assert (ours.model.variant, ours.model.weights) == (variant, weights)
+    assert ours.model.architecture == ("vit" if "+" in variant else "bit")
+    assert ours.model.image_size == 384
+    typed = PUBLISHED.get((data, name))
+    assert ours.published_accuracy == (typed and pytest.approx(typed / 100))
+
+
+def test_fine_tuning_has_the_same_models_on_every_data_set():
+    rows = [*(model.replace("/", "") for model in MODELS), *(r[0] for r in OTHER_ROWS)]
+    for data in TABLE_4:
+        name = f"finetune_{data}-"
+        ours = [n.removeprefix(name) for n in recipe_names() if n.startswith(name)]
+        assert ours == rows
+
+
+# Training images, and whether they have less than 96x96 pixels.
+DATA_SIZES = {
+    "cifar10": (50_000, True),
+    "cifar100": (50_000, True),
+    "pets": (3_680, False),
+    "flowers": (1_020, False),
+    "imagenet": (1_281_167, False),
+    "small": (19_999, False),
+    "medium": (20_000, False),
+    "large": (500_000, False),
+}
+
+
+@pytest.mark.parametrize("data", DATA_SIZES)
+def test_bits_fine_tuning_is_the_hyperrule(data):
+    images, tiny = DATA_SIZES[data]
+    ours = recipe(f"bit_hyperrule-{data}")
+    steps = 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
+    assert ours.steps == steps
+    assert ours.augmentation.mixup == (0 if images < 20_000 else 0.1)
+    crop = (ours.augmentation.crop_from, ours.model.image_size)
+    assert crop == ((160, 128) if tiny else (512, 480))
+    assert ours.augmentation.flip
+    assert (ours.batch_size, ours.loss, ours.label_smoothing) == (512, "softmax", 0)
+    optimizer = ours.optimizer
+    assert (optimizer.name, optimizer.learning_rate) == ("sgd", 0.003)
+    assert (optimizer.momentum, optimizer.clip_norm) == (0.9, None)
+    assert (ours.model.architecture, ours.model.weights) == ("bit", "goog_in21k")
+    assert ours.model.head_bias_init == 0
+    if data in SOURCES:
+        assert (ours.data.source, ours.data.test) == SOURCES[data]
+        assert (ours.data.train, ours.data.validation) == ("train", 0)
+
+
 @pytest.mark.parametrize(
     ("data", "share"), [("imagenet", 1), ("cifar10", 2), ("cifar100", 2)]
 )
@@ -225,7 +346,7 @@ def test_published_weights_exist_for_every_recipe_that_names_some():
     named = [
         r for r in every_recipe() if r.model.weights and not r.name.startswith(of_own)
     ]
-    assert len(named) == 5 * 5 + 19 + 5
+    assert len(named) == 5 * (5 + 12) + 8 + 19 + 5
     for ours in named:
         if ours.model.architecture == "resnet":
             assert ours.model.weights == "imagenet"

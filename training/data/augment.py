@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from keras_vit import ImagePreprocessing, decoding
 
-from ..recipe import AugmentationConfig
+from ..recipe import AugmentationConfig, require
 from .augmentation_policies import apply_policy, color_jitter
-from .image_operations import rectangle
+from .image_operations import affine_warp, rectangle
 from .labeled_images import Split
 
 CROP_RATIOS = (3 / 4, 4 / 3)
@@ -20,7 +20,7 @@ CROP_PADDING = 4  # pixels, of the simple crop
 ERASED_AREAS, ERASED_RATIOS = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
 # Purposes of an example's random numbers: the last 8 bits of its seed.
-CROP, FLIP, SHIFT, POLICY, JITTER, ERASE, MIX, CUT = range(8)
+CROP, FLIP, SHIFT, POLICY, JITTER, ERASE, MIX, CUT, WARP = range(9)
 
 
 def example_seed(
@@ -94,16 +94,21 @@ def resize(
     """Resize the image to the model's size: uint8 [H, W, C]."""
     if config.simple_crop:
         return simple_crop(image, for_purpose(seed, CROP), preprocessing)
+    if config.crop_from:
+        crop = for_purpose(seed, CROP)
+        return resized_crop(image, crop, preprocessing, config.crop_from)
     if config.crop_min_area < 1:
         preprocessing = _with_resize(preprocessing, "plain")
     return fit_to_model(image, preprocessing)
 
 
 def change(image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig) -> tf.Tensor:
-    """Flip, shift, change colors and erase: uint8 [H, W, C] to the same shape."""
+    """Flip, warp, change colors and erase: uint8 [H, W, C] to the same shape."""
     if config.flip:
         image = random_flip(image, for_purpose(seed, FLIP))
-    if config.shift:
+    if config.rotate or config.scale:
+        image = random_warp(image, seed, config)
+    elif config.shift:
         image = random_shift(image, for_purpose(seed, SHIFT), config.shift)
     image = apply_policy(image, for_purpose(seed, POLICY), config)
     if config.color_jitter:
@@ -172,6 +177,36 @@ def simple_crop(
     return decoding.to_bytes(image, whole)
 
 
+def resized_crop(
+    image: tf.Tensor, seed: tf.Tensor, preprocessing: ImagePreprocessing, side: int
+) -> tf.Tensor:
+    """BiT-HyperRule's crop: resize to a square of `side`, crop at a random position.
+
+    Args:
+        image: uint8 [h, w, C].
+        seed: Integer [2].
+        preprocessing: The model's layer: size and resampling.
+        side: Pixels, at least the model's height and width.
+
+    Returns:
+        uint8 [H, W, C].
+
+    Raises:
+        RecipeError: `side` is smaller than the model's size.
+    """
+    size = preprocessing.image_size
+    wanted = f"0, or at least model.image_size ({max(size)})"
+    require(side >= max(size), "augmentation.crop_from", wanted, side)
+    image = tf.image.resize(
+        image,
+        [side, side],
+        method=preprocessing.interpolation,
+        antialias=preprocessing.antialias,
+    )
+    image = tf.image.stateless_random_crop(image, [*size, image.shape[-1]], seed)
+    return decoding.to_bytes(image, preprocessing)
+
+
 def random_flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Flip the image left to right with probability 0.5."""
     mirrored = tf.random.stateless_uniform([], seed) < 0.5
@@ -186,13 +221,43 @@ def random_shift(image: tf.Tensor, seed: tf.Tensor, largest: int) -> tf.Tensor:
     Each shift is a rounded uniform number from -largest to largest, so that with a
     largest shift of one pixel, half of the images do not move along each axis.
     """
-    shift = tf.random.stateless_uniform([2], seed, -float(largest), float(largest))
-    shift = tf.cast(tf.round(shift), tf.int32)
+    shift = tf.cast(_random_pixels(seed, largest), tf.int32)
     for axis in (0, 1):
         side = image.shape[axis]
         source = tf.clip_by_value(tf.range(side) + shift[axis], 0, side - 1)
         image = tf.gather(image, source, axis=axis)
     return image
+
+
+def random_warp(
+    image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
+) -> tf.Tensor:
+    """Rotate the image about its center, change its size and shift it, in one warp.
+
+    The angle and the change of either side are uniform; the shift is that of
+    `random_shift`. Values between pixels are bilinear, and the border is repeated.
+
+    Args:
+        image: uint8 [H, W, C].
+        seed: int64 [2], the example's.
+        config: `rotate`, `scale` and `shift` are used.
+
+    Returns:
+        uint8 [H, W, C].
+    """
+    numbers = tf.random.stateless_uniform([3], for_purpose(seed, WARP), -1.0, 1.0)
+    angle = numbers[0] * math.radians(config.rotate)
+    sides = 1 + numbers[1:] * config.scale
+    shift = _random_pixels(for_purpose(seed, SHIFT), config.shift)
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    matrix = tf.stack([[cos, sin], [-sin, cos]]) / sides[:, tf.newaxis]
+    return affine_warp(image, matrix, shift)
+
+
+def _random_pixels(seed: tf.Tensor, largest: int) -> tf.Tensor:
+    """Rows and columns of a shift: float32 [2], whole numbers."""
+    shift = tf.random.stateless_uniform([2], seed, -float(largest), float(largest))
+    return tf.round(shift)
 
 
 def random_erase(

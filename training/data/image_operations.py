@@ -81,6 +81,34 @@ def transform(image: tf.Tensor, matrix: list[Level]) -> tf.Tensor:
     return official().transform(image, row, fill_mode="constant", fill_value=GRAY)
 
 
+def affine_warp(image: tf.Tensor, matrix: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
+    """Warp the image about its center; bilinear, the border is repeated.
+
+    The pixel at p takes the value at center + matrix (p - center) + shift. Unlike
+    `transform` it rounds to the nearest value, and needs TensorFlow alone.
+
+    Args:
+        image: uint8 [H, W, C].
+        matrix: float32 [2, 2], of rows and columns.
+        shift: float32 [2], pixels along rows and columns.
+
+    Returns:
+        uint8 [H, W, C].
+    """
+    center = (tf.cast(image.shape[:2], tf.float32) - 1) / 2
+    begin = center + shift - tf.linalg.matvec(matrix, center)
+    (yy, yx), (xy, xx) = (tf.unstack(row) for row in tf.unstack(matrix))
+    warped = tf.raw_ops.ImageProjectiveTransformV3(
+        images=tf.cast(image, tf.float32)[tf.newaxis],
+        transforms=[[xx, xy, begin[1], yx, yy, begin[0], 0.0, 0.0]],
+        output_shape=image.shape[:2],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="NEAREST",
+    )
+    return tf.cast(tf.round(warped[0]), tf.uint8)
+
+
 def rotate(image: tf.Tensor, degrees: Level) -> tf.Tensor:
     """Rotate about the center."""
     angle = tf.cast(degrees, tf.float32) * (math.pi / 180)

@@ -274,7 +274,7 @@ def resized_once(
 ) -> Split:
     """The training images `in_memory`, unless each epoch crops them randomly."""
     config = recipe.augmentation
-    if config.crop_min_area < 1 or config.simple_crop:
+    if config.crop_min_area < 1 or config.simple_crop or config.crop_from:
         return split
     return in_memory(split, preprocessing)
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, cosine, linear, reciprocal square root."""
+"""Learning-rate schedules: warm-up, then cosine, linear, rsqrt or a staircase."""
 
 import keras
 from keras import ops
@@ -105,7 +105,7 @@ def make_schedule(
     """
     config, peak = recipe.schedule, recipe.optimizer.learning_rate
     warmup = warmup_steps(recipe, total_steps, steps_per_epoch)
-    then = _after_warmup(config, peak, total_steps - warmup)
+    then = _after_warmup(config, peak, total_steps, warmup)
     if not warmup:
         return peak if config.name == "constant" else then
     return Warmup(config.start_learning_rate, peak, warmup, then)
@@ -126,9 +126,9 @@ def warmup_steps(recipe: Recipe, total_steps: int, steps_per_epoch: float) -> in
     return requested if requested < total_steps else total_steps // 10
 
 
-def _after_warmup(config, peak, steps):
+def _after_warmup(config, peak, total_steps, warmup):
     schedules = keras.optimizers.schedules
-    end = config.end_learning_rate
+    steps, end = total_steps - warmup, config.end_learning_rate
     match config.name:
         case "cosine":
             return schedules.CosineDecay(peak, steps, alpha=end / peak)
@@ -138,4 +138,9 @@ def _after_warmup(config, peak, steps):
             return ReciprocalSquareRoot(
                 peak, steps, config.timescale, config.cooldown_steps
             )
+        case "staircase":
+            # A boundary is the last step of the higher rate, as in BiT's get_lr.
+            boundaries = [round(s * total_steps) - warmup for s in config.decay_at]
+            rates = [peak * config.decay_factor**n for n in range(len(boundaries) + 1)]
+            return schedules.PiecewiseConstantDecay(boundaries, rates)
     return schedules.PolynomialDecay(peak, steps, end_learning_rate=peak)

@@ -46,16 +46,19 @@ def recipe_names() -> list[str]:
 def recipe_yaml(name: str) -> str:
     """A recipe of this project as YAML, without the values left at their defaults.
 
+    Hyphens and underscores of a name count as the same: folder_small_gray is
+    folder_small-gray.
+
     Raises:
         RecipeError: There is no such recipe; the message lists similar names.
     """
     for path in recipe_files():
-        if name.startswith(path.stem):
-            recipes = recipes_of_file(path)
-            if name == path.stem and name not in recipes:
+        if _same(name).startswith(_same(path.stem)):
+            recipes = {_same(n): recipe for n, recipe in recipes_of_file(path).items()}
+            if _same(name) == _same(path.stem) and _same(name) not in recipes:
                 name = _default(path) or name
-            if name in recipes:
-                return yaml.safe_dump(recipes[name], sort_keys=False)
+            if _same(name) in recipes:
+                return yaml.safe_dump(recipes[_same(name)], sort_keys=False)
     if name.endswith((".yaml", ".yml")):
         raise RecipeError(f"--recipe takes a name, --config takes a file: {name}")
     raise RecipeError(
@@ -83,6 +86,10 @@ def print_recipes() -> None:
             line = textwrap.fill(" ".join(endings), 84, break_on_hyphens=False)
             print(textwrap.indent(line, "    "))
     print("A family's recipes are its name with one of the endings: study-ViTB16")
+
+
+def _same(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _default(path: Path) -> str | None:

@@ -13,14 +13,18 @@ from keras_vit import ImagePreprocessing
 from training.data import augment as augmentation
 from training.data import augmentation_policies
 from training.data.augment import (
+    SHIFT,
     augment,
     crop_window,
     example_seed,
     for_purpose,
     random_erase,
     random_shift,
+    random_warp,
+    resized_crop,
     simple_crop,
 )
+from training.errors import RecipeError
 from training.recipe import AugmentationConfig
 
 PREPROCESSING = ImagePreprocessing((24, 18))
@@ -29,6 +33,8 @@ NOISE, JPEGS = noise_split(size=(31, 37)), jpeg_split()
 # Each option at least once, in as few pipelines as options exclude each other.
 KINDS = {
     "simple_crop": AugmentationConfig(simple_crop=True, flip=True),
+    "crop_from": AugmentationConfig(crop_from=29, flip=True),
+    "warp": AugmentationConfig(rotate=20.0, scale=0.2, shift=2),
     "autoaugment": AugmentationConfig(policy="autoaugment"),
     "three_augment": AugmentationConfig(policy="three_augment", shift=3),
     "all": AugmentationConfig(
@@ -43,6 +49,8 @@ KINDS = {
         erase=0.5,
     ),
 }
+
+QUICK = ("all", "warp")
 
 
 def seeds(count, purpose=0):
@@ -72,7 +80,7 @@ def functions_eagerly():
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=() if kind == "all" else pytest.mark.slow)
+        pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow)
         for kind in KINDS
     ],
 )
@@ -106,8 +114,8 @@ def test_seeds_differ_for_every_example():
         example_seed(7, e, tf.constant(i, tf.int64), c).numpy()
         for i, c, e in zip(index.ravel(), copy.ravel(), epoch.ravel(), strict=True)
     ]
-    purposes = [np.asarray(for_purpose(seed, k)) for seed in seeds for k in range(8)]
-    assert len({tuple(seed) for seed in purposes}) == 50 * 3 * 4 * 8
+    purposes = [np.asarray(for_purpose(seed, k)) for seed in seeds for k in range(9)]
+    assert len({tuple(seed) for seed in purposes}) == 50 * 3 * 4 * 9
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +196,51 @@ def test_a_shift_moves_whole_pixels_and_repeats_the_border(largest):
     assert {each.tobytes() for each in shifted} == windows
 
 
+RAMP = np.stack(  # each pixel's row and column, and a channel of nothing
+    [*np.meshgrid(np.arange(211), np.arange(241), indexing="ij"), np.zeros((211, 241))],
+    axis=-1,
+).astype("uint8")
+
+
+@pytest.fixture(scope="module")
+def warps():
+    """Matrix [2, 2] and shift [2] of 400 warps, measured from where pixels came."""
+    config = AugmentationConfig(rotate=20.0, scale=0.2, shift=3)
+    images = drawn(lambda seed: random_warp(RAMP, seed, config), seeds(400))
+    middle, (y, x) = images[..., :2].astype("float64"), (105, 120)
+    down = (middle[:, y + 40, x] - middle[:, y - 40, x]) / 80
+    right = (middle[:, y, x + 40] - middle[:, y, x - 40]) / 80
+    return np.stack([down, right], axis=-1), middle[:, y, x] - (y, x)
+
+
+def test_a_warp_rotates_and_scales_uniformly(warps):
+    matrix, _ = warps
+    # The matrix is diag(1 / sides) @ rotation, from output to input pixels.
+    sides = 1 / np.linalg.norm(matrix, axis=2)
+    angles = np.degrees(np.arctan2(matrix[:, 0, 1], matrix[:, 0, 0]))
+    for values, begin, end in ((sides[:, 0], 0.8, 1.2), (sides[:, 1], 0.8, 1.2)):
+        assert stats.kstest(values, stats.uniform(begin, end - begin).cdf).pvalue > 1e-3
+    assert stats.kstest(angles, stats.uniform(-20, 40).cdf).pvalue > 1e-3
+    assert abs(np.corrcoef([*sides.T, angles]) - np.eye(3)).max() < 0.2
+    rotation = matrix * sides[..., np.newaxis]
+    np.testing.assert_allclose(np.linalg.det(rotation), 1, atol=2e-3)
+
+
+def test_a_warp_shifts_by_the_pixels_of_the_shift_alone(warps):
+    _, shift = warps
+    rows = RAMP[..., :1]
+    moved = drawn(lambda seed: random_shift(rows, seed, 3), seeds(400, SHIFT))
+    np.testing.assert_array_equal(shift[:, 0], moved[:, 105, 120, 0] - 105.0)
+    assert set(shift[:, 1]) == {*range(-3, 4)}
+
+
+def test_a_warp_repeats_the_border():
+    image = np.full((13, 17, 1), 201, "uint8")
+    config = AugmentationConfig(rotate=45.0, scale=0.5, shift=5)
+    warped = drawn(lambda seed: random_warp(image, seed, config), seeds(20))
+    assert (warped == 201).all()
+
+
 def test_half_of_the_images_are_flipped():
     image = NOISE.read(tf.constant(0))
     results = [augmentation.random_flip(image, seed).numpy() for seed in seeds(200)]
@@ -213,6 +266,27 @@ def test_the_simple_crop_is_a_window_of_the_reflected_image():
     ]
     assert {y for y, _ in found} == set(range(9))
     assert len({x for _, x in found}) > 18
+
+
+def test_the_resized_crop_is_a_window_of_the_resized_image():
+    image = tf.constant(
+        np.random.default_rng(1).integers(0, 256, (33, 47, 3)), tf.uint8
+    )
+    whole = np.round(tf.image.resize(image, (27, 27)).numpy()).astype("uint8")
+    windows = {
+        whole[y : y + 24, x : x + 18].tobytes(): (y, x)
+        for y in range(27 - 24 + 1)
+        for x in range(27 - 18 + 1)
+    }
+    crops = drawn(lambda seed: resized_crop(image, seed, PREPROCESSING, 27), seeds(400))
+    found = {windows[crop.tobytes()] for crop in crops}
+    assert found == set(windows.values())
+
+
+def test_a_crop_from_a_smaller_image_is_an_error():
+    config = AugmentationConfig(crop_from=23)
+    with pytest.raises(RecipeError, match="crop_from.*at least model.image_size"):
+        augment(NOISE, tf.constant(0), seeds(1)[0], config, PREPROCESSING)
 
 
 def test_the_simple_crop_resizes_the_shorter_side():

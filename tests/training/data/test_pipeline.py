@@ -13,6 +13,7 @@ from training.data.pipeline import (
     evaluation_batches,
     example_images,
     in_memory,
+    resized_once,
     training_batches,
 )
 from training.data.splits import load_splits
@@ -153,6 +154,21 @@ def test_training_on_images_in_memory_is_the_same(split):
     assert same(
         batches(cached), batches(training_batches(split, recipe, preprocessing))
     )
+
+
+CROPS = [{"crop_min_area": 0.3}, {"simple_crop": True}, {"crop_from": 29}]
+
+
+@pytest.mark.parametrize("crop", CROPS, ids=lambda crop: next(iter(crop)))
+def test_images_are_not_resized_once_where_each_epoch_crops_them(split, crop):
+    recipe = dataclasses.replace(RECIPE, augmentation=AugmentationConfig(**crop))
+    assert resized_once(split, recipe, ImagePreprocessing(24)) is split
+
+
+def test_images_that_are_warped_are_resized_once(split):
+    warp = AugmentationConfig(rotate=20.0, scale=0.1, shift=1)
+    recipe = dataclasses.replace(RECIPE, augmentation=warp)
+    assert resized_once(split, recipe, ImagePreprocessing(24)).fitted
 
 
 def test_example_images_are_the_first_training_images(split):

@@ -19,6 +19,7 @@ from training.engine.schedule import (
 )
 from training.errors import RecipeError
 from training.recipe import DataConfig, OptimizerConfig, Recipe, ScheduleConfig
+from training.recipes import named_recipe
 
 RECIPE = Recipe(
     data=DataConfig("digits"), optimizer=OptimizerConfig(learning_rate=3e-3)
@@ -256,6 +257,31 @@ def test_rsqrt_decays_and_cools_down():
     expected = np.concatenate([[1.5e-3, 3e-3], falling])
     rates = [float(schedule(step)) for step in range(22)]
     np.testing.assert_allclose(rates, expected, rtol=1e-5)
+
+
+# BiT-HyperRule's schedules: the end of the warm-up, three decays, the end of the run.
+SUPPORTS = {
+    "small": (100, 200, 300, 400, 500),
+    "medium": (500, 3000, 6000, 9000, 10_000),
+    "large": (500, 6000, 12_000, 18_000, 20_000),
+}
+
+
+def bit_rate(step, supports):
+    """A step's rate as big_transfer's bit_hyperrule.py has it; it warms up from 0."""
+    if step < supports[0]:
+        return 0.003 * step / supports[0]
+    return 0.003 * 0.1 ** sum(decay < step for decay in supports[1:-1])
+
+
+@pytest.mark.parametrize("regime", SUPPORTS)
+def test_the_staircase_is_that_of_bit_hyperrule(regime):
+    supports, recipe = SUPPORTS[regime], named_recipe(f"bit_hyperrule-{regime}")
+    schedule = make_schedule(recipe, recipe.steps, 7)
+    # Our warm-up's first step is not lost: its rate is that of their second one.
+    steps = np.array([0, 1, *(s + d for s in supports for d in (-2, -1, 0, 1))][:-2])
+    expected = [bit_rate(s + (s < supports[0]), supports) for s in steps]
+    np.testing.assert_allclose(schedule(steps), expected, rtol=1e-5)
 
 
 def test_warmup_steps_take_precedence_over_epochs():
