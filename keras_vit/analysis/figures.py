@@ -100,14 +100,15 @@ def draw_positions(similarity: np.ndarray[Any, Any]):
     blocks = similarity.reshape(-1, *similarity.shape[-4:])
     across = min(len(blocks), BLOCKS)
     down = -(-len(blocks) // across)
-    side = 5.5 if len(blocks) == 1 else 3.5
+    one = len(blocks) == 1
+    side = 5.5 if one else 3.5
     drawn = figure(side * across + 1, (side * rows**2 / columns**2 + 0.6) * down)
     axes = list(drawn.subplots(down, across, squeeze=False).flat)
     for axis in axes:
         axis.axis("off")
     for block, (axis, maps) in enumerate(zip(axes, blocks, strict=False), 1):
-        image = _draw_mosaic(axis, maps)
-        axis.set_title(_POSITIONS if len(blocks) == 1 else f"block {block}")
+        image = _draw_mosaic(axis, maps, MOST_TICKS if one else MOST_TICKS // 2)
+        axis.set_title(_POSITIONS if one else f"block {block}")
     drawn.colorbar(image, ax=axes, label="cosine similarity", shrink=0.9)
     return drawn
 
@@ -115,22 +116,23 @@ def draw_positions(similarity: np.ndarray[Any, Any]):
 _POSITIONS = "Position embedding similarity"
 
 
-def _draw_mosaic(axis, maps: np.ndarray[Any, Any]):
-    """Draw [h, w, h, w] as h x w maps, each at the place of its patch."""
+def _draw_mosaic(axis, maps: np.ndarray[Any, Any], most: int):
+    """Draw [h, w, h, w] as h x w maps, each at its patch's place; `most`: ticks."""
     rows, columns = maps.shape[:2]
     padded = np.pad(maps, ((0, 0), (0, 0), (0, GAP), (0, GAP)), constant_values=np.nan)
     mosaic = padded.transpose(0, 2, 1, 3).reshape(rows * (rows + GAP), -1)
     axis.axis("on")
-    image = axis.imshow(mosaic[:-GAP, :-GAP], vmin=-1, vmax=1, interpolation="nearest")
-    _number(axis.set_xticks, columns)
-    _number(axis.set_yticks, rows)
+    # Not the nearest cell: of narrow gaps that would draw some and leave out others.
+    image = axis.imshow(mosaic[:-GAP, :-GAP], vmin=-1, vmax=1)
+    _number(axis.set_xticks, columns, most)
+    _number(axis.set_yticks, rows, most)
     axis.set(xlabel="input patch column", ylabel="input patch row")
     return image
 
 
-def _number(set_ticks, count: int) -> None:
+def _number(set_ticks, count: int, most: int) -> None:
     """Number the rows or columns of a mosaic from 1, in the middle of each."""
-    shown = np.arange(0, count, -(-count // MOST_TICKS))
+    shown = np.arange(0, count, -(-count // most))
     set_ticks(shown * (count + GAP) + (count - 1) / 2, shown + 1)
 
 
@@ -144,10 +146,15 @@ def draw_distances(distances: np.ndarray[Any, Any], uniform: float | None = None
     depth, heads = distances.shape
     blocks = np.arange(1, depth + 1)
     drawn = figure(6.5, 4.5)
+    from matplotlib import colormaps
+
     axis = drawn.add_subplot()
-    for head in range(heads):
+    colors = colormaps["viridis"](np.linspace(0, 0.95, heads))
+    for head, color in enumerate(colors):
         label = f"head {head + 1}" if head < MOST_HEADS else None
-        axis.plot(blocks, distances[:, head], "o", markersize=5, alpha=0.8, label=label)
+        axis.plot(
+            blocks, distances[:, head], "o", markersize=5, color=color, label=label
+        )
     if uniform is not None:
         axis.axhline(uniform, color="gray", linestyle=":", label="uniform attention")
     axis.set(xlabel="network depth (block)", ylabel="mean attention distance (pixels)")
@@ -242,5 +249,6 @@ def _show(axis, image, left: float, top: float, side: float = 1.0, **kwargs) -> 
 
     box = (left, left + 1, top + side, top)
     axis.imshow(image, extent=box, interpolation="nearest", **kwargs)
-    frame = {"fill": False, "edgecolor": "gray", "linewidth": 0.5, "clip_on": False}
-    axis.add_patch(Rectangle((left, top), 1, side, **frame))
+    frame = Rectangle((left, top), 1, side, fill=False, edgecolor="gray", linewidth=0.5)
+    frame.set_clip_on(False)
+    axis.add_patch(frame)
