@@ -15,7 +15,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -34,6 +34,7 @@ from training.recipe import AugmentationConfig, DataConfig, Recipe
 
 SIZE, BATCH, CLASSES, FILES, IMAGES = 224, 64, 10, 64, 6400
 MAGNITUDE = 15.0  # RandAugment(2, 15); Keras's factor is in [0, 1], for 0 to 10
+ROTATE, SCALE, SHIFT = 10.0, 0.15, 8  # degrees, share, pixels
 
 
 def jpegs() -> tf.Tensor:
@@ -103,12 +104,11 @@ def mapped(dataset: tf.data.Dataset, function: Callable) -> tf.data.Dataset:
     return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def of_keras(files: tf.Tensor, rand_augment: bool, mixup: bool) -> tf.data.Dataset:
+def of_keras(
+    files: tf.Tensor, changes: Sequence[keras.layers.Layer] = (), mixup: bool = False
+) -> tf.data.Dataset:
     """The same changes by Keras's layers."""
-    changes = [keras.layers.RandomFlip("horizontal")]
-    if rand_augment:
-        factor = min(MAGNITUDE / 10, 1.0)
-        changes.append(keras.layers.RandAugment((0, 255), num_ops=2, factor=factor))
+    changes = [keras.layers.RandomFlip("horizontal"), *changes]
     mix = keras.layers.MixUp(alpha=0.2)
 
     def example(index):
@@ -132,15 +132,26 @@ def pipelines() -> dict[str, tf.data.Dataset]:
     files = jpegs()
     split = jpeg_split(files)
     augment = {"policy": "randaugment", "layers": 2, "magnitude": MAGNITUDE}
+    warp = {"rotate": ROTATE, "scale": SCALE, "shift": SHIFT}
+    rand_augment = keras.layers.RandAugment(
+        (0, 255), num_ops=2, factor=min(MAGNITUDE / 10, 1.0)
+    )
+    warps = [
+        keras.layers.RandomRotation(ROTATE / 360, "nearest"),
+        keras.layers.RandomZoom(SCALE, SCALE, "nearest"),
+        keras.layers.RandomTranslation(SHIFT / SIZE, SHIFT / SIZE, "nearest"),
+    ]
     return {
         "bare decode_and_crop + resize": bare(files),
         "ours: crop, flip": ours(split),
         "ours: crop, flip, mixup": ours(split, mixup=0.2),
         "ours: crop, flip, cutmix": ours(split, cutmix=1.0),
+        "ours: crop, flip, rotate, scale, shift": ours(split, **warp),
         "ours: crop, flip, RandAugment, mixup": ours(split, mixup=0.2, **augment),
-        "Keras: crop, flip": of_keras(files, False, False),
-        "Keras: crop, flip, mixup": of_keras(files, False, True),
-        "Keras: crop, flip, RandAugment, mixup": of_keras(files, True, True),
+        "Keras: crop, flip": of_keras(files),
+        "Keras: crop, flip, mixup": of_keras(files, mixup=True),
+        "Keras: crop, flip, rotate, scale, shift": of_keras(files, warps),
+        "Keras: crop, flip, RandAugment, mixup": of_keras(files, [rand_augment], True),
     }
 
 
@@ -149,6 +160,10 @@ RATIOS = {
     "ours over Keras, with RandAugment(2, 15) and mixup": (
         "ours: crop, flip, RandAugment, mixup",
         "Keras: crop, flip, RandAugment, mixup",
+    ),
+    "ours over Keras, with rotation, scale and shift": (
+        "ours: crop, flip, rotate, scale, shift",
+        "Keras: crop, flip, rotate, scale, shift",
     ),
     "ours over bare, crop and flip": (
         "ours: crop, flip",
