@@ -91,14 +91,13 @@ def _hub(width, layers, heads, mlp_dim):
 
 
 def _timm_architecture(title, architecture, side, small_side, back=True):
-    model, sizes = {"architecture": architecture}, [(side,) * 2, (small_side,) * 2]
-    return Case(title, "timm", model, SMALL_VIT, *sizes, back=back)
+    model, large, small = {"architecture": architecture}, (side,) * 2, (small_side,) * 2
+    return Case(title, "timm", model, SMALL_VIT, large, small, back)
 
 
 def _dinov2(title, library, model):
     side = 224 if model.get("use_swiglu_ffn") else 518
-    sizes = [(side, side), (70, 70)]
-    return Case(title, library, model, DINOV2_SMALL, *sizes, back=False)
+    return Case(title, library, model, DINOV2_SMALL, (side, side), (70, 70), False)
 
 
 CASES = (
