@@ -26,7 +26,12 @@ from demo import digit_png
 from keras_vit_command import COMMANDS
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted((DOCS / "experiments").glob("*.md")),
+]
 # Flags that make a command short, and sizes that make a block short.
 SHORTER = {
     "keras-vit fit": "--epochs 1 --model.depth 1",
@@ -129,7 +134,7 @@ def test_the_readme_is_short():
 
 
 def test_links_between_pages_lead_to_files():
-    for page in [*PAGES, *(ROOT / "docs" / "reference").glob("*.md")]:
+    for page in [*PAGES, *(DOCS / "reference").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
             generated = "generated/" in link
             assert generated or (page.parent / link).exists(), f"{page}: {link}"
