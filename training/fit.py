@@ -31,7 +31,7 @@ from .engine.strategy import (
     make_strategy,
     worker_count,
 )
-from .evaluate import evaluate, print_evaluation
+from .evaluate import Evaluation, evaluate, print_evaluation
 from .model import build_model, compile_trainer, compiles
 from .probe.fewshot_curve import fewshot_curve
 from .recipe import Recipe, require
@@ -58,6 +58,7 @@ def fit(
     checkpoint_every: int | None = None,
     profile: tuple[int, int] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    draw: bool = True,
 ) -> dict[str, Any]:
     """Train, evaluate the best epoch's model on the test images, and write a report.
 
@@ -79,6 +80,8 @@ def fit(
             at the end of each epoch in any case.
         profile: First and last step to profile for TensorBoard.
         callbacks: Additional Keras callbacks.
+        draw: Whether to draw pictures and write report.html, which takes longer than
+            a tiny run.
 
     Returns:
         The contents of report.json; on workers other than the chief, an empty dict.
@@ -131,12 +134,12 @@ def fit(
     if trainer.progress.first_step < length.steps:
         if is_chief(strategy):
             _print_start(recorder, old, recipe)
-            board = _board(recipe, splits, recorder, profile)
+            board = _board(recipe, splits, recorder, profile, draw)
             callbacks = [board, *callbacks, *user_callbacks.make()]
         # Before the board, which writes what it adds to the logs.
         _train(recipe, splits, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
-    return _finish(recipe, splits, recorder) if is_chief(strategy) else {}
+    return _finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
 
 
 def _has_max_pooling(model: keras.Model) -> bool:
@@ -199,7 +202,9 @@ def _print_start(recorder: Recorder, old: Recipe | None, recipe: Recipe) -> None
     )
 
 
-def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBoard:
+def _board(
+    recipe: Recipe, splits: Splits, recorder: Recorder, profile, draw: bool
+) -> RunBoard:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
 
     def evaluate_averaged(images: Split):
@@ -208,14 +213,16 @@ def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBo
 
     validation = None
     # Of several workers each would have to evaluate, not only the chief.
-    if splits.validation is not None and worker_count(strategy) == 1:
+    if draw and splits.validation is not None and worker_count(strategy) == 1:
         validation = functools.partial(evaluate_averaged, splits.validation)
     return RunBoard(
         recorder.folder,
         recipe,
         trainer.model,
         recipe.batch_size,
-        example_images=lambda: _example_images(recipe, splits, recorder),
+        example_images=(
+            (lambda: _example_images(recipe, splits, recorder)) if draw else None
+        ),
         validation=validation,
         profile=profile,
         first_step=trainer.progress.first_step,
@@ -257,7 +264,9 @@ def _train(
         )
 
 
-def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
+def _finish(
+    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
+) -> dict[str, Any]:
     """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
     recorder.save_model("last.keras")
@@ -265,6 +274,28 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
         recorder.save_model("best.keras")
     model = run_folder.load_model(folder / "best.keras")
     evaluation = evaluate(model, splits.test)
+    summary = evaluation.summary()
+    report = summary | _run_figures(recipe, splits, recorder)
+    if draw:
+        _draw(recipe, splits, recorder, model, evaluation, report)
+    run_folder.write_report(folder / run_folder.REPORT, report)
+    print_evaluation(summary, f"Test images of {recipe.data.source}")
+    if draw:
+        page = folder / "report.html"
+        print(f"model and pictures: {folder}; all on one page: {page}")
+    return report
+
+
+def _draw(
+    recipe: Recipe,
+    splits: Splits,
+    recorder: Recorder,
+    model: keras.Model,
+    evaluation: Evaluation,
+    report: dict[str, Any],
+) -> None:
+    """Draw the pictures and write report.html."""
+    folder = recorder.folder
     pictures.draw_curves(recorder.history, folder / "curves.png")
     pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
     pictures.draw_reliability(evaluation, folder / "reliability.png")
@@ -273,14 +304,8 @@ def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any
     pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
     examples = _example_images(recipe, splits, recorder)
     pictures.draw_examples(examples, folder / "examples.png")
-    summary = evaluation.summary()
-    report = summary | _run_figures(recipe, splits, recorder)
     mistakes = mistakes_of(model, evaluation, shown, wrong)
     write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
-    run_folder.write_report(folder / run_folder.REPORT, report)
-    print_evaluation(summary, f"Test images of {recipe.data.source}")
-    print(f"model and pictures: {folder}; all on one page: {folder / 'report.html'}")
-    return report
 
 
 def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
