@@ -25,6 +25,7 @@ COMMANDS = {
         "push": "share a finished run on Hugging Face",
         "recipes": "list the recipes, or print one",
         "compare": "train recipes on the same images",
+        "study": "run one of the paper's experiments",
         "data-speed": "measure a recipe's input pipeline",
         "tpu-check": "check, without a TPU, that a recipe runs on one",
         "baselines": "compare finished runs with scikit-learn",

@@ -77,6 +77,7 @@ def model_costs(
     channels: int = 3,
     classes: int | None = 1000,
     class_token: bool = True,
+    attention: str = "full",
     bytes_per_value: int = 4,
 ) -> Costs:
     """Compute the cost of a ViT with class-token or average pooling.
@@ -88,6 +89,8 @@ def model_costs(
         channels: Channels C of the images.
         classes: Number of classes, or `None` for no classifier.
         class_token: Whether there is a class token.
+        attention: `"full"`, or `"axial"`: two encoder blocks for each one, of which the
+            first attends within the rows and the second within the columns.
         bytes_per_value: Of the compute dtype: 4 for float32, 2 for bfloat16.
 
     Returns:
@@ -113,7 +116,10 @@ def model_costs(
     tokens = grid.positions + class_token
     sums.add_convolution(x, grid, patch_size)
     sums.parameters += spec.width * (1 + class_token + tokens)  # bias, token, positions
-    sums.add_encoder(spec, tokens)
+    attended = (grid.width, grid.height) if attention == "axial" else (tokens,)
+    for length in attended:
+        sums.add_encoder(spec, tokens, length)
+    sums.add_final_norm(spec, tokens)
     sums.add_classifier(spec.width, classes)
     return sums.costs(image, tokens, bytes_per_value)
 
@@ -195,14 +201,15 @@ class _Sums:
             self.parameters += (width + 1) * classes
             self.macs += width * classes
 
-    def add_encoder(self, spec: ViTSpec, n: int) -> None:
-        """The blocks and the final norm, on N tokens."""
+    def add_encoder(self, spec: ViTSpec, n: int, attended: int) -> None:
+        """The blocks on N tokens, each of which attends to `attended` tokens."""
         d, m = spec.width, spec.mlp_dim
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
         block = 4 * d * (d + 1) + d * (m + 1) + first * (d + 1) + 4 * d
-        self.parameters += spec.depth * block + 2 * d
-        self.macs += spec.depth * (4 * n * d * d + 2 * n * n * d + n * d * (first + m))
-        tokens, scores = n * d, spec.heads * n * n
+        self.parameters += spec.depth * block
+        attention = 4 * n * d * d + 2 * n * attended * d
+        self.macs += spec.depth * (attention + n * d * (first + m))
+        tokens, scores = n * d, spec.heads * n * attended
         # A GELU's input and output; a SwiGLU's gate before and after SiLU, its values
         # and their product.
         hidden = n * m * (4 if spec.swiglu else 2)
@@ -213,8 +220,13 @@ class _Sums:
         # Kept for the backward pass: the inputs of both norms, of the query, key and
         # value projections, of the attention's two products (three tensors, and the
         # weights), of the output projection, of the MLP, and of its GELU and second
-        # layer. After the blocks the inputs of the final norm and of the head.
-        self.kept += spec.depth * (8 * tokens + scores + hidden) + 2 * tokens
+        # layer.
+        self.kept += spec.depth * (8 * tokens + scores + hidden)
+
+    def add_final_norm(self, spec: ViTSpec, n: int) -> None:
+        """The norm after the blocks; its input and the head's are kept."""
+        self.parameters += 2 * spec.width
+        self.kept += 2 * n * spec.width
 
     def add_resnet(
         self, image: _Map, blocks: Sequence[int], width: int, preactivation: bool

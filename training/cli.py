@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_type_hints
 
 from jsonargparse import SUPPRESS, ArgumentParser, Namespace
-from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
+from jsonargparse.typing import (
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from .errors import RecipeError, TrainingError, did_you_mean
 from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
@@ -433,6 +438,71 @@ def _run_compare(options: Namespace) -> None:
     compare(recipes, Path(options.output_dir))
 
 
+def _add_study(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "study",
+        type=str,
+        nargs="?",
+        help="name of a study, or the path of its file; without, all are listed",
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="the form that runs in minutes on a CPU"
+    )
+    parser.add_argument(
+        "--rows", type=str, help="only these rows, or values of an axis: a,b,c"
+    )
+    parser.add_argument(
+        "--part",
+        type=str | None,
+        help="N/M: the part N of M of the runs, to divide them over machines; then "
+        "copy the folders together and run the command once more without it",
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="print the runs with their parameters, FLOPs and hours",
+    )
+    parser.add_argument(
+        "--device", type=str, default="H100", help="of the hours of --dry_run"
+    )
+    parser.add_argument(
+        "--utilization",
+        type=ClosedUnitInterval,
+        default=0.4,
+        help="share of the device's peak, for the hours of --dry_run",
+    )
+    parser.add_argument(
+        "--draw", action="store_true", help="only draw the finished runs again"
+    )
+    parser.add_argument(
+        "--output_dir",
+        type=str | None,
+        help="folder of the runs (default: runs/studies/NAME, or NAME-small)",
+    )
+    for path in recipe_values(Recipe):
+        parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
+
+
+def _run_study(options: Namespace) -> None:
+    from .studies.study_command import list_studies, run_command
+
+    if options.study is None:
+        list_studies()
+        return
+    flat = vars(options.as_flat())
+    flags = {path: flat[path] for path in recipe_values(Recipe)}
+    run_command(
+        options.study,
+        options.small,
+        {path: value for path, value in flags.items() if value is not None},
+        rows=options.rows.split(",") if options.rows else [],
+        part=options.part,
+        dry_run=(options.device, options.utilization) if options.dry_run else None,
+        draw=options.draw,
+        output_dir=options.output_dir,
+    )
+
+
 def _add_data_speed(parser: ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
@@ -535,6 +605,15 @@ COMMANDS = {
         _run_compare,
         description="Train recipes on the same images and compare them in one table. "
         "Every flag of a recipe, such as --data.source, applies to all of them",
+    ),
+    "study": Command(
+        "run one of the paper's experiments",
+        _add_study,
+        _run_study,
+        description="Run one of the paper's experiments: every run in a folder of its "
+        "own, which is reused where it is finished and resumed where it is not; then a "
+        "table and a figure. Every flag of a recipe, such as --data.source, applies to "
+        "all runs",
     ),
     "data-speed": Command(
         "measure a recipe's input pipeline", _add_data_speed, _run_data_speed

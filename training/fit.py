@@ -33,7 +33,7 @@ from .engine.strategy import (
     make_strategy,
     worker_count,
 )
-from .evaluate import evaluate, print_evaluation
+from .evaluate import Evaluation, evaluate, print_evaluation
 from .model import build_model, compile_trainer, compiles, model_to_train
 from .probe.fewshot_curve import fewshot_curve
 from .recipe import Recipe, require
@@ -64,6 +64,7 @@ def fit(
     checkpoint_every: int | None = None,
     profile: tuple[int, int] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
+    draw: bool = True,
 ) -> dict[str, Any]:
     """Train, evaluate the best epoch's model on the test images, and write a report.
 
@@ -85,6 +86,8 @@ def fit(
             at the end of each epoch in any case.
         profile: First and last step to profile for TensorBoard.
         callbacks: Additional Keras callbacks.
+        draw: Whether to draw pictures and write report.html, which takes longer than
+            a tiny run.
 
     Returns:
         The contents of report.json; on workers other than the chief, an empty dict.
@@ -145,16 +148,13 @@ def fit(
     if trainer.progress.first_step < length.steps:
         if is_chief(strategy):
             _print_start(recorder, old, recipe)
-            board = _board(recipe, splits, recorder, profile)
+            board = _board(recipe, splits, recorder, profile, draw)
             callbacks = [board, *callbacks, *user_callbacks.make()]
         callbacks = [*_model_pictures(recipe, splits, recorder), *callbacks]
         # Before the board, which writes what it adds to the logs.
         _train(recipe, splits, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
-    if not is_chief(strategy):
-        return {}
-    finish = _finish if labeled else _finish_pretraining
-    return finish(recipe, splits, recorder)
+    return _finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
 
 
 def _has_max_pooling(model: keras.Model) -> bool:
@@ -217,7 +217,9 @@ def _print_start(recorder: Recorder, old: Recipe | None, recipe: Recipe) -> None
     )
 
 
-def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBoard:
+def _board(
+    recipe: Recipe, splits: Splits, recorder: Recorder, profile, draw: bool
+) -> RunBoard:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
 
     def evaluate_averaged(images: Split):
@@ -225,16 +227,18 @@ def _board(recipe: Recipe, splits: Splits, recorder: Recorder, profile) -> RunBo
             return evaluate(trainer.model, images)
 
     validation = None
-    labeled = recipe.self_supervision.task == "none"
     # Of several workers each would have to evaluate, not only the chief.
-    if splits.validation is not None and worker_count(strategy) == 1 and labeled:
+    alone = worker_count(strategy) == 1 and recipe.self_supervision.task == "none"
+    if draw and splits.validation is not None and alone:
         validation = functools.partial(evaluate_averaged, splits.validation)
     return RunBoard(
         recorder.folder,
         recipe,
         recorder.saved_model,
         recipe.batch_size,
-        example_images=lambda: _example_images(recipe, splits, recorder),
+        example_images=(
+            (lambda: _example_images(recipe, splits, recorder)) if draw else None
+        ),
         validation=validation,
         profile=profile,
         first_step=trainer.progress.first_step,
@@ -294,23 +298,53 @@ def _train(
         )
 
 
-def _save_last(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
-    """Save the last model, which is the best without validation, and draw the run."""
+def _finish(
+    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
+) -> dict[str, Any]:
+    """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
     recorder.save_model("last.keras")
     if splits.validation is None:
         recorder.save_model("best.keras")
-    pictures.draw_curves(recorder.history, folder / "curves.png")
-    examples = _example_images(recipe, splits, recorder)
-    pictures.draw_examples(examples, folder / "examples.png")
+    if recipe.self_supervision.task != "none":
+        return _finish_pretraining(recipe, splits, recorder, draw)
+    model = run_folder.load_model(folder / "best.keras")
+    evaluation = evaluate(model, splits.test)
+    summary = evaluation.summary()
+    report = summary | _run_figures(recipe, splits, recorder)
+    if draw:
+        _draw(recipe, splits, recorder, model, evaluation, report)
+    run_folder.write_report(folder / run_folder.REPORT, report)
+    print_evaluation(summary, f"Test images of {recipe.data.source}")
+    if draw:
+        page = folder / "report.html"
+        print(f"model and pictures: {folder}; all on one page: {page}")
+    return report
 
 
 def _finish_pretraining(
-    recipe: Recipe, splits: Splits, recorder: Recorder
+    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
 ) -> dict[str, Any]:
-    """Save the encoder, and write pictures and reports."""
-    folder, trainer = recorder.folder, recorder.trainer
-    _save_last(recipe, splits, recorder)
+    """Write what a run without labels has: its figures, and what it predicts."""
+    folder = recorder.folder
+    report = _run_figures(recipe, splits, recorder)
+    if draw:
+        _draw_run(recipe, splits, recorder)
+        _draw_reconstructions(recipe, splits, recorder)
+        write_pretraining_report(folder, report, recipe, recorder.history)
+    run_folder.write_report(folder / run_folder.REPORT, report)
+    print(
+        f"encoder: {folder / 'best.keras'}; `keras-vit fit --model.weights` with this "
+        "file fine-tunes it, `keras-vit probe` evaluates it frozen"
+    )
+    if draw:
+        print(f"pictures: {folder}; all on one page: {folder / 'report.html'}")
+    return report
+
+
+def _draw_reconstructions(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
+    """Draw what the last model predicts of masked patches of test images."""
+    trainer = recorder.trainer
     with trainer.averaged_weights():
         weights = [keras.ops.convert_to_numpy(w) for w in trainer.model.weights]
     shown = range(min(RECONSTRUCTIONS, len(splits.test)))
@@ -319,37 +353,34 @@ def _finish_pretraining(
         Masking.of(trainer.model.encoder, recipe),
         images_at(splits.test, shown, trainer.model.preprocessing),
     )
-    pictures.draw_reconstructions(rows, folder / "reconstructions.png")
-    report = _run_figures(recipe, splits, recorder)
-    write_pretraining_report(folder, report, recipe, recorder.history)
-    run_folder.write_report(folder / run_folder.REPORT, report)
-    print(
-        f"encoder and pictures: {folder}; all on one page: {folder / 'report.html'}\n"
-        "`keras-vit fit --recipe ... --model.weights "
-        f"{folder / 'best.keras'}` fine-tunes it, `keras-vit probe` evaluates it frozen"
-    )
-    return report
+    pictures.draw_reconstructions(rows, recorder.folder / "reconstructions.png")
 
 
-def _finish(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
-    """Save the last model, evaluate the best one, and write pictures and reports."""
+def _draw_run(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
+    """Draw the curves and augmented training images."""
+    pictures.draw_curves(recorder.history, recorder.folder / "curves.png")
+    examples = _example_images(recipe, splits, recorder)
+    pictures.draw_examples(examples, recorder.folder / "examples.png")
+
+
+def _draw(
+    recipe: Recipe,
+    splits: Splits,
+    recorder: Recorder,
+    model: keras.Model,
+    evaluation: Evaluation,
+    report: dict[str, Any],
+) -> None:
+    """Draw the pictures and write report.html."""
     folder = recorder.folder
-    _save_last(recipe, splits, recorder)
-    model = run_folder.load_model(folder / "best.keras")
-    evaluation = evaluate(model, splits.test)
+    _draw_run(recipe, splits, recorder)
     pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
     pictures.draw_reliability(evaluation, folder / "reliability.png")
     shown = evaluation.mistakes(pictures.MOST_IMAGES)
     wrong = images_at(splits.test, shown, model.preprocessing)
     pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
-    summary = evaluation.summary()
-    report = summary | _run_figures(recipe, splits, recorder)
     mistakes = mistakes_of(model, evaluation, shown, wrong)
     write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
-    run_folder.write_report(folder / run_folder.REPORT, report)
-    print_evaluation(summary, f"Test images of {recipe.data.source}")
-    print(f"model and pictures: {folder}; all on one page: {folder / 'report.html'}")
-    return report
 
 
 def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
+from .convnets import build_cnn, build_resnet
 from .engine import run_folder
 from .engine.optimizer import make_optimizer
 from .engine.rematerialize import rematerialize_blocks
@@ -19,16 +20,16 @@ from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
 from .recipe import SIZES, ModelConfig, Recipe
 from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
-from .studies.convnets import build_cnn, build_resnet
 
 # What every architecture has, and what each has beyond that.
 COMMON = (
     *("architecture", "variant", "weights", "image_size", "channels"),
-    *("head_bias_init", "interpolation", "antialias", "crop_fraction", "resize"),
+    *("head_bias_init", "head_stddev"),
+    *("interpolation", "antialias", "crop_fraction", "resize"),
 )
 SCALE = ("pixel_mean", "pixel_std")
 SETTINGS = {
-    "bit": (*COMMON, *SCALE),
+    "bit": (*COMMON, *SCALE, "resnet_blocks", "resnet_width_factor"),
     "resnet": COMMON,
     "cnn": (
         *(name for name in COMMON if name != "variant"),
@@ -50,9 +51,9 @@ def build_model(
 
     Returns:
         A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier`, with random,
-        published or own weights. The classifier begins at zero (section 3.2) unless the
-        weights have one for as many classes; a run's `.keras` file names its classes,
-        which must then be these.
+        published or own weights. The classifier begins at zero (section 3.2), or at
+        random with `head_stddev`, unless the weights have one for as many classes; a
+        run's `.keras` file names its classes, which must then be these.
 
     Raises:
         RecipeError: The sizes do not fit each other, an option is not one of this
@@ -60,24 +61,40 @@ def build_model(
     """
     _refuse_foreign_settings(config)
     try:
-        common: dict[str, Any] = {
-            "classes": None if class_names is None else len(class_names),
-            "class_names": class_names,
-            "head_bias_init": config.head_bias_init,
-            "preprocessing": make_preprocessing(config),
-        }
-        if config.architecture in BASELINES:
-            return _build_baseline(config, common, dtype)
-        common |= {
-            "image_size": config.image_size,
-            "channels": config.channels,
-            "dtype": dtype,
-        }
-        if config.architecture == "bit":
-            return _build(keras_vit.ResNet, config, common | {"pooling": "avg"})
-        return _build_vit(config, common)
+        model = _build_architecture(config, class_names, dtype)
     except (ValueError, ImportError) as error:
         raise RecipeError(f"model: {' '.join(str(error).split())}") from error
+    if config.head_stddev and class_names is not None:
+        _randomize_zero_head(model, config.head_stddev)
+    return model
+
+
+def _build_architecture(
+    config: ModelConfig, class_names: tuple[str, ...] | None, dtype: str
+) -> keras.Model:
+    common: dict[str, Any] = {
+        "classes": None if class_names is None else len(class_names),
+        "class_names": class_names,
+        "head_bias_init": config.head_bias_init,
+        "preprocessing": make_preprocessing(config),
+    }
+    if config.architecture in BASELINES:
+        return _build_baseline(config, common, dtype)
+    common |= {
+        "image_size": config.image_size,
+        "channels": config.channels,
+        "dtype": dtype,
+    }
+    if config.architecture == "bit":
+        return _build_bit(config, common | {"pooling": "avg"})
+    return _build_vit(config, common)
+
+
+def _randomize_zero_head(model: keras.Model, stddev: float) -> None:
+    """Draw a classifier that is still all zero from a normal distribution."""
+    kernel = model.get_layer("head").kernel
+    if not keras.ops.any(kernel):
+        kernel.assign(keras.random.normal(kernel.shape, stddev=stddev))
 
 
 def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
@@ -128,6 +145,15 @@ def _build_baseline(config: ModelConfig, common: dict[str, Any], dtype: str):
 
 
 BASELINES = {"resnet": build_resnet, "cnn": build_cnn}
+
+
+def _build_bit(config: ModelConfig, arguments: dict[str, Any]) -> keras.Model:
+    if config.resnet_blocks is not None:
+        arguments |= {
+            "blocks": config.resnet_blocks,
+            "width_factor": config.resnet_width_factor,
+        }
+    return _build(keras_vit.ResNet, config, arguments)
 
 
 def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:

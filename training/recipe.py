@@ -65,13 +65,16 @@ class ModelConfig:
             convolutional network, the baseline of small images).
         variant: A published size: B/16 or R50+B/16 of vit, R50x1 of bit, ResNet50 of
             resnet. Null for a vit where patch_size, width, depth, mlp_dim and heads are
-            given; where both are, these win. A run's `.keras` file given as `weights`
+            given; where both are, these win; and for a bit where resnet_blocks are
+            given. A run's `.keras` file given as `weights`
             has its own size, whatever this is.
         weights: Published or own weights to begin with: a name that
             `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
             Null for random ones.
         pooling: What the classifier reads: token, avg or map. Null for what a run's
             `.keras` file given as `weights` has, and for token without one.
+        head_stddev: Standard deviation of a new classifier's initial kernel; the
+            paper's is zero (section 3.2), Hugging Face's is drawn with 0.02.
         rematerialize: Whether to compute the activations of each encoder block again
             in the backward pass, instead of keeping them.
         pixel_mean: Subtracted from the pixels inside the model, these scaled to 0..1:
@@ -102,6 +105,7 @@ class ModelConfig:
     register_tokens: int = 0
     representation_size: int | None = None
     head_bias_init: float = 0.0
+    head_stddev: float = 0.0
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
@@ -136,6 +140,7 @@ class ModelConfig:
             self.variant is not None
             or (self.weights is not None and self.architecture != "resnet")
             or not missing
+            or (self.resnet_blocks is not None and self.architecture == "bit")
             or self.architecture not in ("vit", "bit", "resnet"),
             "model.variant",
             f"given, or else model.{', model.'.join(missing)}",
@@ -164,6 +169,8 @@ class ModelConfig:
             "positive",
             self.position_stddev,
         )
+        value = self.head_stddev
+        require(value >= 0, "model.head_stddev", "at least 0", value)
         for name in ("pixel_mean", "pixel_std"):
             self._require_share(name)
         require(

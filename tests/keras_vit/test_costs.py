@@ -80,6 +80,16 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu
     assert costs.parameters == model.count_params()
 
 
+def test_the_operations_of_axial_attention_equal_the_products_of_the_graph(tiny_vit):
+    model = tiny_vit(attention="axial", class_token=False, pooling="avg")
+    spec = keras_vit.ViTSpec(model.width, model.depth, model.mlp_dim, model.heads)
+    costs = model_costs(
+        spec, 2, (22, 14), classes=7, class_token=False, attention="axial"
+    )
+    assert costs.macs == graph_macs(model)
+    assert costs.parameters == model.count_params()
+
+
 @pytest.mark.parametrize("size", [(64, 32), (96, 128)])
 def test_the_operations_of_a_hybrid_equal_the_products_of_the_graph(tiny_vit, size):
     kwargs = {"image_size": size, "patch_size": 2, "resnet_blocks": (1, 2), "width": 10}

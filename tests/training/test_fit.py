@@ -247,6 +247,16 @@ def test_a_run_writes_all_its_files(run):
     assert [row["epoch"] for row in history(run)] == ["1", "2"]
 
 
+def test_a_run_that_draws_nothing_has_the_same_results(run, tmp_path):
+    report = fit(RECIPE, tmp_path / "plain", draw=False)
+    drawn = json.loads((run / "report.json").read_text())
+    assert report["accuracy"] == drawn["accuracy"]
+    assert report["best_epoch"]["val_loss"] == drawn["best_epoch"]["val_loss"]
+    names = {path.name for path in (tmp_path / "plain").iterdir()}
+    assert not [name for name in names if name.endswith((".png", ".html"))]
+    assert {"best.keras", "report.json", "history.csv", "tensorboard"} <= names
+
+
 def test_the_report_matches_the_best_model(run):
     report = json.loads((run / "report.json").read_text())
     splits = load_splits(RECIPE.data, channels=1)

@@ -15,12 +15,12 @@ import scipy.signal
 import tensorflow as tf
 
 import keras_vit
+from training import convnets
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.model import build_model
 from training.predict import predict
 from training.recipe import ModelConfig
-from training.studies import convnets
 
 NAMES = ("ant", "bee", "cat")
 TINY = ModelConfig(
@@ -98,6 +98,25 @@ def test_a_new_model_has_a_zero_classifier_in_float32(new_models):
         computed = {layer.compute_dtype for layer in model._flatten_layers()}
         assert "bfloat16" in computed, name
     assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ModelConfig("bit", None, resnet_blocks=(1, 2), image_size=8, channels=1),
+        dataclasses.replace(TINY, width=48),
+    ],
+)
+def test_a_new_classifier_is_random_where_the_recipe_says_so(config):
+    config = dataclasses.replace(config, head_stddev=0.5, head_bias_init=-2.0)
+    keras.utils.set_random_seed(3)
+    head = build_model(config, tuple("abcdefghij")).get_layer("head")
+    kernel, bias = (keras.ops.convert_to_numpy(w) for w in head.weights)
+    # Mean and deviation of 480 or 5,120 numbers, to 4 standard errors.
+    error = 0.5 / np.sqrt(kernel.size)
+    assert abs(kernel.mean()) < 4 * error
+    assert abs(kernel.std() - 0.5) < 4 * error / np.sqrt(2)
+    assert (bias == -2).all()
 
 
 def test_the_cnn_matches_numpy():
@@ -403,6 +422,15 @@ def test_a_classifier_is_kept_for_the_same_classes_only(runs_file):
     assert np.any(build_model(config, NAMES).get_layer("head").kernel)
     for names in (("bee", "ant", "cat"), ("x", "y", "z"), NAMES[:2]):
         assert not np.any(build_model(config, names).get_layer("head").kernel)
+
+
+def test_a_kept_classifier_is_not_drawn_anew(runs_file):
+    own, path = runs_file
+    config = own_config(own, path, head_stddev=0.5)
+    kept = build_model(config, NAMES).get_layer("head").kernel
+    np.testing.assert_array_equal(kept, own.get_layer("head").kernel)
+    drawn = build_model(config, NAMES[:2]).get_layer("head").kernel
+    assert np.count_nonzero(drawn) == 2 * own.width
 
 
 def test_layers_of_a_new_head_are_initialized_and_reported(tmp_path, caplog):

@@ -33,7 +33,7 @@ def recipes_of_file(path: Path) -> dict[str, dict[str, Any]]:
         return {path.stem: tree}
     tree.pop("default", None)
     return {
-        f"{path.stem}-{variant}": _merged(tree, {"name": f"{path.stem}-{variant}"}, row)
+        f"{path.stem}-{variant}": merged(tree, {"name": f"{path.stem}-{variant}"}, row)
         for variant, row in variants.items()
     }
 
@@ -104,12 +104,12 @@ def _similar(name: str) -> list[str]:
     return family or difflib.get_close_matches(name, names, n=5, cutoff=0)
 
 
-def _merged(*trees: dict[str, Any]) -> dict[str, Any]:
+def merged(*trees: dict[str, Any]) -> dict[str, Any]:
     """Merge nested dictionaries; the last one wins."""
     result: dict[str, Any] = {}
     for tree in trees:
         for key, value in tree.items():
             if isinstance(value, dict):
-                value = _merged(result.get(key, {}), value)
+                value = merged(result.get(key, {}), value)
             result[key] = value
     return result

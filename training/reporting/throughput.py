@@ -135,7 +135,7 @@ def training_flops(model: keras.Model) -> int | None:
     if isinstance(model, keras_vit.ResNet):
         sizes = (model.image_size, model.channels, model.classes)
         return 3 * resnet_costs(model.blocks, model.width_factor, *sizes).flops
-    if not isinstance(model, keras_vit.VisionTransformer) or model.attention != "full":
+    if not isinstance(model, keras_vit.VisionTransformer):
         return None
     costs = model_costs(
         keras_vit.ViTSpec(
@@ -148,6 +148,7 @@ def training_flops(model: keras.Model) -> int | None:
         model.channels,
         model.classes,
         model.class_token,
+        model.attention,
     )
     return 3 * costs.flops
 

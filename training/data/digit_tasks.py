@@ -1,0 +1,74 @@
+"""Small tasks made of scikit-learn's digits: `python:training.data.digit_tasks:TASK`.
+
+For what needs several tasks where none can be downloaded, such as the small forms of
+the studies. Like VTAB's, each has 800 training and 200 validation images; the other 797
+are the test images. Every image belongs to the same part in all of them, so that a
+model that was trained on one task has not seen the test images of another.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+TRAIN, VALIDATION = 800, 200
+
+
+def digit() -> dict[str, Any]:
+    """Which of the ten digits it is."""
+    images, digits = _digits()
+    return _task(images, digits, [str(number) for number in range(10)])
+
+
+def even_odd() -> dict[str, Any]:
+    """Whether the digit is even."""
+    images, digits = _digits()
+    return _task(images, digits % 2, ["even", "odd"])
+
+
+def low_high() -> dict[str, Any]:
+    """Whether the digit is below 5."""
+    images, digits = _digits()
+    return _task(images, digits // 5, ["low", "high"])
+
+
+def quarter_turn() -> dict[str, Any]:
+    """By how many quarter turns the digit was turned (arXiv:1803.07728)."""
+    images, _ = _digits()
+    turns = np.random.default_rng(1).integers(0, 4, len(images))
+    turned = [np.rot90(image, turn) for image, turn in zip(images, turns, strict=True)]
+    return _task(np.stack(turned), turns, ["0", "90", "180", "270"])
+
+
+def quadrant() -> dict[str, Any]:
+    """In which quarter of a picture of twice the side the digit is."""
+    images, _ = _digits()
+    places = np.random.default_rng(2).integers(0, 4, len(images))
+    side = images.shape[1]
+    pictures = np.zeros((len(images), 2 * side, 2 * side, 1), np.uint8)
+    for picture, image, place in zip(pictures, images, places, strict=True):
+        top, left = side * (place // 2), side * (place % 2)
+        picture[top : top + side, left : left + side] = image
+    names = ["top left", "top right", "bottom left", "bottom right"]
+    return _task(pictures, places, names)
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 [1797, 8, 8, 1], and digits, in a shuffled order."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.images))
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+    return images[order], digits.target[order]
+
+
+def _task(images: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
+    ends = {"train": TRAIN, "validation": TRAIN + VALIDATION, "test": len(images)}
+    task: dict[str, Any] = {"class_names": names}
+    begin = 0
+    for part, end in ends.items():
+        pair = images[begin:end], labels[begin:end].astype(np.int64)
+        task[part] = tf.data.Dataset.from_tensor_slices(pair)
+        begin = end
+    return task

@@ -1,0 +1,244 @@
+"""What the runs of a study cost, before they run: parameters, FLOPs, hours.
+
+The FLOPs of training are three forward passes (`throughput.training_flops`) of every
+image that is seen; the hours are those at a share of a device's peak.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from keras_vit.costs import Costs, model_costs, resnet_costs
+from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
+
+from ..data.splits import load_splits
+from ..engine.run_length import run_length
+from ..errors import DataError, RecipeError
+from ..model import build_model
+from ..recipe import SIZES, DataConfig, ModelConfig, Recipe
+from ..reporting.throughput import peak_flops
+from .study import Row, Run, Study
+
+UTILIZATION = 0.4  # share of the peak; TPUs and H100s reach it with L/16
+CLASSES = 1000  # of a source that is not at hand; the classifier is a small part
+HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of one run.
+
+    Args:
+        parameters: Number of weights, with one learned position for each token; None
+            where the recipe does not say the model's size.
+        flops: Floating-point operations of a forward pass of one image, or None.
+        images: Images seen in training, over all epochs and candidates, or None.
+    """
+
+    parameters: int | None
+    flops: int | None
+    images: int | None
+
+    @property
+    def training_flops(self) -> float | None:
+        """Floating-point operations of the whole training."""
+        if self.flops is None or self.images is None:
+            return None
+        return 3.0 * self.flops * self.images
+
+
+def estimate(row: Row) -> Estimate:
+    """The cost of one run of a row, with that of its candidates."""
+    images, classes = _size_of_data(row)
+    costs = model_config_costs(row.recipe.model, classes)
+    return Estimate(
+        None if costs is None else costs.parameters,
+        None if costs is None else costs.flops,
+        _all_images_seen(row, images),
+    )
+
+
+def _all_images_seen(row: Row, training_images: int | None) -> int | None:
+    """Those of a run and of its trials; the longest candidate's where one is chosen."""
+    trials = [c.trial for c in row.candidates.values()]
+    finals = [c.final for c in row.candidates.values()] or [row.recipe]
+    counts = [images_seen(recipe, training_images) for recipe in (*trials, *finals)]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    return sum(known[: len(trials)]) + max(known[len(trials) :])
+
+
+def images_seen(recipe: Recipe, training_images: int | None) -> int | None:
+    """Number of images that all steps of a run take; None where that is unknown."""
+    if recipe.steps is not None:
+        return recipe.steps * recipe.batch_size
+    if training_images is None:
+        return None
+    steps_per_pass = max(1, training_images // recipe.batch_size)
+    return run_length(recipe, steps_per_pass).steps * recipe.batch_size
+
+
+def _size_of_data(row: Row) -> tuple[int | None, int]:
+    """Training images and classes: as the study states them, or as they are."""
+    if row.images is not None or row.recipe.steps is not None:
+        return row.images, row.classes or CLASSES
+    images, classes = _count(row.recipe.data, row.recipe.model.channels)
+    return images, row.classes or classes
+
+
+@functools.cache
+def _count(data: DataConfig, channels: int) -> tuple[int | None, int]:
+    try:
+        splits = load_splits(data, channels)
+    except DataError:
+        return None, CLASSES
+    return len(splits.train), len(splits.class_names)
+
+
+def model_config_costs(config: ModelConfig, classes: int) -> Costs | None:
+    """The cost of the model that a recipe describes, for one image.
+
+    Args:
+        config: The recipe's `model`; its weights are not read.
+        classes: Number of classes.
+
+    Returns:
+        The `Costs` in closed form; of keras.applications' ResNets and the small CNN
+        with parameters and MACs counted in the built model. None where the size is
+        that of a file.
+
+    Raises:
+        RecipeError: The sizes do not fit each other.
+    """
+    try:
+        if config.architecture == "bit":
+            return _bit_costs(config, classes)
+        if config.architecture == "vit":
+            return _vit_costs(config, classes)
+    except ValueError as error:
+        raise RecipeError(f"model: {error}") from None
+    return _counted(config, classes)
+
+
+def _bit_costs(config: ModelConfig, classes: int) -> Costs | None:
+    if config.resnet_blocks is not None:
+        blocks, factor = config.resnet_blocks, config.resnet_width_factor
+    elif config.variant is None:
+        return None
+    else:
+        blocks, factor = parse_resnet(config.variant)
+    return resnet_costs(blocks, factor, config.image_size, config.channels, classes)
+
+
+def _vit_costs(config: ModelConfig, classes: int) -> Costs | None:
+    sizes = {name: getattr(config, name) for name in SIZES}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    if len(given) < len(SIZES):
+        if config.variant is None:
+            return None
+        spec, patch_size = parse_variant(config.variant)
+        given = {**dataclasses.asdict(spec), "patch_size": patch_size, **given}
+    if config.resnet_blocks is not None:
+        given["resnet_blocks"] = config.resnet_blocks
+    patch_size = given.pop("patch_size")
+    costs = model_costs(
+        ViTSpec(**given),
+        patch_size,
+        config.image_size,
+        config.channels,
+        classes,
+        config.class_token,
+        config.attention,
+    )
+    hidden = config.representation_size
+    if hidden is None:
+        return costs
+    # A hidden layer of the head, between the encoder and the classifier.
+    width = given["width"]
+    macs = width * hidden + (hidden - width) * classes
+    parameters = costs.parameters + macs + hidden
+    return dataclasses.replace(costs, macs=costs.macs + macs, parameters=parameters)
+
+
+@functools.cache
+def _counted(config: ModelConfig, classes: int) -> Costs:
+    names = tuple(map(str, range(classes)))
+    model = build_model(dataclasses.replace(config, weights=None), names)
+    macs = 0
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Conv2D):
+            macs += np.prod(layer.kernel.shape) * np.prod(layer.output.shape[1:3])
+        elif isinstance(layer, keras.layers.Dense):
+            macs += np.prod(layer.kernel.shape)
+    return Costs(0, model.count_params(), int(macs), 0, 0)
+
+
+def hours(row: Row, cost: Estimate, device: str, utilization: float) -> float | None:
+    """Hours of a run on one device, or None where they are unknown."""
+    peak = peak_flops(device, row.recipe.precision)
+    if peak is None or cost.training_flops is None:
+        return None
+    return cost.training_flops / (peak * utilization * HOUR)
+
+
+def print_estimates(
+    study: Study, runs: Sequence[Run], folder: Path, device: str, utilization: float
+) -> None:
+    """Print every run with its cost, and the sums.
+
+    Args:
+        study: The study.
+        runs: The runs to print.
+        folder: The study's folder; finished runs in it are marked.
+        device: Name of a device of `throughput.PEAKS`.
+        utilization: Share of the device's peak.
+
+    Raises:
+        RecipeError: The device has no known peak, or a model's sizes do not fit.
+    """
+    if all(peak_flops(device, run.row.recipe.precision) is None for run in runs):
+        raise RecipeError(
+            "`--device` must be a GPU or TPU with a known peak in this precision, such "
+            f"as H100, A100, V100 or 'TPU v3'. Received: {device!r}"
+        )
+    table = Table(title=study.title, box=SIMPLE, padding=(0, 1))
+    table.add_column("run", no_wrap=True)
+    for title in ("weights", "GFLOPs", "images", "exaFLOPs", "hours"):
+        table.add_column(title, justify="right", no_wrap=True)
+    total, total_hours = 0.0, 0.0
+    for run in runs:
+        cost = estimate(run.row)
+        time = hours(run.row, cost, device, utilization)
+        done = " (finished)" if (folder / run.name / "report.json").exists() else ""
+        table.add_row(run.name + done, *_cells(cost, time))
+        total += cost.training_flops or 0.0
+        total_hours += time or 0.0
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{len(runs)} runs, {total / 1e18:.4g} exaFLOPs (3 forward passes of each "
+        f"image seen), {total_hours:.4g} hours on one {device} at "
+        f"{utilization:.0%} of its peak",
+        highlight=False,
+    )
+
+
+def _cells(cost: Estimate, time: float | None) -> list[str]:
+    flops = None if cost.flops is None else cost.flops / 1e9
+    training = cost.training_flops
+    return [
+        "-" if cost.parameters is None else f"{cost.parameters / 1e6:.2f}M",
+        "-" if flops is None else f"{flops:.4g}",
+        "-" if cost.images is None else f"{cost.images:.4g}",
+        "-" if training is None else f"{training / 1e18:.4g}",
+        "-" if time is None else f"{time:.4g}",
+    ]

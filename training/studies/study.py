@@ -1,0 +1,494 @@
+"""Studies: the runs that a YAML file describes, what is read of them and how.
+
+A file `studies/NAME.yaml` is the study NAME; of your own, the path of such a file. One
+of one axis, as short as it can be:
+
+    title: How many epochs do the digits need?
+    recipe: digits
+    axes:
+      epochs:
+        10: {epochs: 10}
+        40: {epochs: 40}
+    seeds: [0, 1, 2]
+    columns: [accuracy]
+    figure:
+      - {kind: lines, x: epochs, y: accuracy}
+
+A row is one value of every axis, and a run is a row with a seed. `KEYS` has every key
+of a file, `ROW_KEYS` what an axis's value may have beside values of a recipe. In texts
+{AXIS} stands for the name of the axis's value; `model.weights: "@ROW"` is the best
+model of an earlier row, with the same seed.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..errors import RecipeError, did_you_mean
+from ..recipe import DataConfig, Recipe, parse_recipe, read_recipe_text, require
+from ..recipes import merged, recipe_yaml
+
+STUDIES = Path(__file__).parent
+# What a file may say. Those of `small` replace the file's own with `--small`.
+KEYS = {
+    "title": "one line",
+    "reference": "paper, table and figure",
+    "recipe": "name of the recipe, or its file, that all runs have in common",
+    "settings": "values of the recipe for all runs",
+    "axes": "values of the recipe by the name of the axis and of its value",
+    "seeds": "seeds of each row",
+    "choose": "axes to choose from on validation images, before each run",
+    "columns": "what is read of each run; see `columns`",
+    "means": "axis, or group, over whose values means are added to the table",
+    "fewshot": "a recipe's `data` for the few-shot columns; the run's own without",
+    "figure": "panels; see `study_figure`",
+    "published": "by column: the published value of each row; nested by axes, or not",
+    "table": "rows and columns of the Markdown table: two axes",
+    "measure": "training (the default), or speed: of the untrained model",
+    "small": "the form that runs in minutes: any of the other keys",
+}
+REQUIRED = ("title", "axes", "columns")
+ROW_KEYS = {
+    "recipe": "another recipe than the study's",
+    "group": "what the figure draws as one line, or a list of such lines",
+    "choose": "false: without choosing among the study's candidates",
+    "images": "number of training images, for `--dry_run` where they are not at hand",
+    "classes": "number of classes, likewise",
+}
+# Begins `model.weights` that another row of the study makes: `@ROW`, its best model.
+OTHER_ROW = "@"
+JOINT = "|"  # between the groups of a row that is in several
+
+
+class Candidate(NamedTuple):
+    """One of the settings that a run is to choose from.
+
+    Args:
+        trial: The recipe of the trial, with validation images.
+        final: The recipe of the run if it is chosen.
+    """
+
+    trial: Recipe
+    final: Recipe
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of a study.
+
+    Args:
+        name: The names of its axes' values, joined by hyphens.
+        labels: The name of the value of each axis, and `group` where one is given.
+        recipe: The recipe, with the first seed.
+        images: Number of training images where it is stated, or None.
+        classes: Number of classes where it is stated, or None.
+        begins_with: The earlier row whose best model this one begins with, or None.
+        parse_candidates: Function that returns `candidates`; parsing all of them takes
+            longer than everything else.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    recipe: Recipe
+    images: int | None = None
+    classes: int | None = None
+    begins_with: "Row | None" = None
+    parse_candidates: Callable[[], Mapping[str, Candidate]] = dict
+
+    @functools.cached_property
+    def candidates(self) -> Mapping[str, Candidate]:
+        """What to choose from before each run, by name."""
+        return self.parse_candidates()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row with a seed; `name` is that of its folder."""
+
+    row: Row
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The row's name and the seed."""
+        return f"{self.row.name}-seed{self.seed}"
+
+    @property
+    def begins_with(self) -> "Run | None":
+        """The run whose best model this one begins with, or None."""
+        row = self.row.begins_with
+        return None if row is None else Run(row, self.seed)
+
+    def prepared(self, recipe: Recipe, folder: Path) -> Recipe:
+        """A recipe of the row with the run's seed and the weights that it begins with.
+
+        Args:
+            recipe: The row's recipe, or one of a candidate.
+            folder: The study's folder.
+        """
+        recipe = dataclasses.replace(recipe, seed=self.seed)
+        if self.begins_with is None:
+            return recipe
+        weights = str(folder / self.begins_with.name / "best.keras")
+        model = dataclasses.replace(recipe.model, weights=weights)
+        return dataclasses.replace(recipe, model=model)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: its rows and what is read of them.
+
+    Args:
+        name: Name of the file.
+        small: Whether this is the small form.
+        title: One line.
+        reference: Paper, table and figure.
+        rows: The rows, in the order of the file.
+        axes: Names of the axes.
+        seeds: Seeds of each row.
+        columns: Names of `columns.COLUMNS`.
+        figure: Panels, as dictionaries.
+        published: By column and row: published values. Rows that are not the study's
+            are in the table with these values alone.
+        table: `rows` and `columns` of the Markdown table, or empty for one line a row.
+        means: An axis or `group`: the means over the rows of each of its values, and
+            over all rows, are lines of the table; or None.
+        measure: `training` or `speed`.
+        fewshot: Images of the few-shot columns, or None for each run's own.
+    """
+
+    name: str
+    small: bool
+    title: str
+    reference: str
+    rows: tuple[Row, ...]
+    axes: tuple[str, ...]
+    seeds: tuple[int, ...]
+    columns: tuple[str, ...]
+    figure: tuple[dict[str, Any], ...]
+    published: Mapping[str, Mapping[str, float]]
+    table: Mapping[str, str]
+    means: str | None
+    measure: str
+    fewshot: DataConfig | None
+
+    def runs(self) -> list[Run]:
+        """Every row with every seed, the rows of one seed beside each other."""
+        return [Run(row, seed) for seed in self.seeds for row in self.rows]
+
+
+def study_files() -> list[Path]:
+    """The files of the studies of this project, sorted by name."""
+    return sorted(STUDIES.glob("*.yaml"))
+
+
+def load_study(
+    name: str,
+    small: bool = False,
+    flags: Mapping[str, str] | None = None,
+    rows: Sequence[str] = (),
+) -> Study:
+    """Read a study and check every row.
+
+    Args:
+        name: The study's name, or the path of a file.
+        small: Whether to read the small form.
+        flags: Values of the recipe by their dotted paths, as typed, for every row.
+        rows: Names of rows, or of an axis's values; all where empty.
+
+    Raises:
+        RecipeError: There is no such study, form or row; or the file is wrong.
+    """
+    path = _find(name)
+    tree = _read(path)
+    if small:
+        require(
+            "small" in tree,
+            "--small",
+            f"left out for {path.stem}, which has no small form",
+            True,
+        )
+        tree |= tree["small"]
+    study = _parse(tree, path.stem, small, flags or {})
+    return _selected(study, rows) if rows else study
+
+
+class Summary(NamedTuple):
+    """A study at a glance; `small_runs` is None where it has no small form."""
+
+    title: str
+    reference: str
+    runs: int
+    small_runs: int | None
+
+
+def summary(path: Path) -> Summary:
+    """The title and the number of runs of a study's file."""
+    tree = _read(path)
+    small = tree | tree["small"] if "small" in tree else None
+    return Summary(
+        tree["title"],
+        tree.get("reference", ""),
+        _count_runs(tree),
+        None if small is None else _count_runs(small),
+    )
+
+
+def _count_runs(tree: dict[str, Any]) -> int:
+    rows = math.prod(len(axis) for axis in tree["axes"].values())
+    return rows * len(tree.get("seeds", (0,)))
+
+
+def _find(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    names = [path.stem for path in study_files()]
+    if name not in names:
+        hint = did_you_mean(name, names) or f" There are: {', '.join(names)}"
+        raise RecipeError(f"no study {name!r}.{hint}")
+    return STUDIES / f"{name}.yaml"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tree of a file; RecipeError where its keys are not those of a study."""
+    text = read_recipe_text(path)
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise RecipeError(f"{path}: must be a study, with {', '.join(REQUIRED)}")
+    for part in (tree, tree.get("small", {})):
+        for key in part:
+            hint = did_you_mean(key, KEYS) or f" There are: {', '.join(KEYS)}"
+            if key not in KEYS:
+                raise RecipeError(f"{path}: a study has no {key!r}.{hint}")
+    missing = [key for key in REQUIRED if key not in tree]
+    if missing:
+        raise RecipeError(f"{path}: a study needs {', '.join(missing)}")
+    return tree
+
+
+def _parse(
+    tree: dict[str, Any], name: str, small: bool, flags: Mapping[str, str]
+) -> Study:
+    fewshot = tree.get("fewshot")
+    base = merged({"recipe": tree.get("recipe")}, tree.get("settings", {}))
+    rows: dict[str, Row] = {}
+    for labels, settings in combinations(tree["axes"]):
+        values = merged(base, settings, _nested(flags))
+        row = _row(f"{name}: {'-'.join(labels.values())}", values, labels, tree, rows)
+        rows[row.name] = row
+    return Study(
+        name,
+        small,
+        tree["title"],
+        tree.get("reference", ""),
+        tuple(rows.values()),
+        tuple(tree["axes"]),
+        tuple(tree.get("seeds", (0,))),
+        tuple(tree["columns"]),
+        tuple(tree.get("figure", ())),
+        {
+            column: dict(_flat_names(values))
+            for column, values in tree.get("published", {}).items()
+        },
+        tree.get("table", {}),
+        tree.get("means"),
+        tree.get("measure", "training"),
+        None if fewshot is None else DataConfig(**fewshot),
+    )
+
+
+def _flat_names(values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
+    """Values by the names of rows: {B16: {pets: 95.8}} is that of B16-pets."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            for below, number in _flat_names(value):
+                yield f"{name}-{below}", number
+        else:
+            yield str(name), value
+
+
+Axes = Mapping[str, Mapping[Any, "dict[str, Any] | None"]]
+
+
+def combinations(
+    axes: Axes, outer: Axes | None = None, given: Mapping[str, str] | None = None
+) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """Each combination of the axes' values: their names by axis, and their settings.
+
+    A value may have further settings under the name of another axis's value, which
+    are for their combination only.
+
+    Args:
+        axes: By axis and by the value's name: settings.
+        outer: Other axes.
+        given: Names of the values of `outer` in this combination.
+    """
+    every = [*axes.values(), *(outer or {}).values()]
+    names = {str(name) for axis in every for name in axis}
+    for values in itertools.product(*(axis.items() for axis in axes.values())):
+        labels = dict(zip(axes, (str(name) for name, _ in values), strict=True))
+        chosen = {*labels.values(), *(given or {}).values()}
+        settings: dict[str, Any] = {}
+        for _, tree in values:
+            own = {k: v for k, v in (tree or {}).items() if str(k) not in names}
+            special = [v for k, v in (tree or {}).items() if str(k) in chosen]
+            settings = merged(settings, own, *special)
+        yield labels, settings
+
+
+def _row(
+    origin: str,
+    tree: dict[str, Any],
+    labels: dict[str, str],
+    file: dict[str, Any],
+    earlier: Mapping[str, Row],
+) -> Row:
+    """The row of one combination of the axes' values.
+
+    Args:
+        origin: For messages.
+        tree: Values of the recipe, and `ROW_KEYS`.
+        labels: The name of the value of each axis.
+        file: The study's tree.
+        earlier: The rows before this one.
+    """
+    tree = _filled(tree, labels)
+    special = {key: tree.pop(key, None) for key in ROW_KEYS}
+    if special["recipe"] is None:
+        raise RecipeError(f"{origin}: needs a `recipe`")
+    tree = merged(_recipe_tree(special["recipe"]), tree)
+    tree["name"] = "-".join(labels.values())
+    begins_with = _other_row(tree, earlier, origin)
+    chooses = "choose" in file and special["choose"] is not False
+    parse = functools.partial(_candidates, tree, labels, file, origin)
+    if group := special["group"]:
+        groups = group if isinstance(group, list) else [group]
+        labels = labels | {"group": JOINT.join(groups)}
+    return Row(
+        tree["name"],
+        labels,
+        _recipe(tree, origin),
+        special["images"],
+        special["classes"],
+        begins_with,
+        parse if chooses else dict,
+    )
+
+
+def _filled(tree: Any, labels: Mapping[str, str]) -> Any:
+    """A tree whose texts have {AXIS} replaced by the name of the axis's value."""
+    if isinstance(tree, dict):
+        return {key: _filled(value, labels) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_filled(value, labels) for value in tree]
+    return tree.format(**labels) if isinstance(tree, str) else tree
+
+
+def _nested(flags: Mapping[str, str]) -> dict[str, Any]:
+    """Values by dotted paths as a tree; the recipe's parser checks their types."""
+    tree: dict[str, Any] = {}
+    for path, text in flags.items():
+        *parents, last = path.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        try:
+            branch[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            branch[last] = text
+    return tree
+
+
+@functools.cache
+def _recipe_tree(name: str) -> dict[str, Any]:
+    """The values of a recipe, by its name or file."""
+    own = name.endswith((".yaml", ".yml"))
+    return yaml.safe_load(read_recipe_text(Path(name)) if own else recipe_yaml(name))
+
+
+def _recipe(tree: dict[str, Any], origin: str) -> Recipe:
+    return parse_recipe(yaml.safe_dump(tree, sort_keys=False), origin)
+
+
+def _other_row(
+    tree: dict[str, Any], earlier: Mapping[str, Row], origin: str
+) -> Row | None:
+    """The row whose model the weights are; each run then fills in its own file."""
+    weights = str(tree.get("model", {}).get("weights"))
+    if not weights.startswith(OTHER_ROW):
+        return None
+    tree["model"]["weights"] = "best.keras"
+    name = weights.removeprefix(OTHER_ROW)
+    if name not in earlier:
+        raise RecipeError(
+            f"{origin}: `model.weights` must be {OTHER_ROW} and an earlier row. "
+            f"Received: {weights!r}"
+        )
+    return earlier[name]
+
+
+def _candidates(
+    tree: dict[str, Any], labels: Mapping[str, str], file: dict[str, Any], origin: str
+) -> dict[str, Candidate]:
+    choose = file["choose"]
+    trial = choose.get("settings", {})
+    return {
+        "-".join(names.values()): Candidate(
+            _recipe(merged(tree, settings, trial), origin),
+            _recipe(merged(tree, settings), origin),
+        )
+        for names, settings in combinations(choose["axes"], file["axes"], labels)
+    }
+
+
+def _selected(study: Study, wanted: Sequence[str]) -> Study:
+    """The study with some of its rows, and those that they begin with."""
+    known = [name for row in study.rows for name in (row.name, *row.labels.values())]
+    for name in wanted:
+        if name not in known:
+            names = list(dict.fromkeys(known))
+            hint = did_you_mean(name, names) or f" There are: {', '.join(names)}"
+            raise RecipeError(f"{study.name} has no row {name!r}.{hint}")
+    chosen: set[str] = set()
+    for row in reversed(study.rows):
+        if row.name in chosen or {row.name, *row.labels.values()} & set(wanted):
+            chosen.add(row.name)
+            if row.begins_with is not None:
+                chosen.add(row.begins_with.name)
+    rows = tuple(row for row in study.rows if row.name in chosen)
+    return dataclasses.replace(study, rows=rows)
+
+
+def part_of(study: Study, part: str | None) -> list[Run]:
+    """The runs of one part of a study, such as `1/4`; all runs without a part.
+
+    A run stays in the part of the run that it begins with.
+
+    Raises:
+        RecipeError: It is not a part.
+    """
+    runs = study.runs()
+    if part is None:
+        return runs
+    number, _, parts = part.partition("/")
+    wanted = "N/M, the part N of M, from 1/M to M/M"
+    require(number.isdigit() and parts.isdigit(), "--part", wanted, part)
+    require(1 <= int(number) <= int(parts), "--part", wanted, part)
+    begins = [run for run in runs if run.row.begins_with is None]
+    chosen = {run.name for run in begins[int(number) - 1 :: int(parts)]}
+    return [run for run in runs if first(run).name in chosen]
+
+
+def first(run: Run) -> Run:
+    """The run at which the chain of runs that begin with another one starts."""
+    return run if run.begins_with is None else first(run.begins_with)

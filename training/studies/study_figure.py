@@ -1,0 +1,254 @@
+"""The figure of a study: panels of lines, bars, a heat map or curves, from its table.
+
+A panel is a dictionary of the study's YAML:
+
+    kind: lines      x, y, by      a line for each value of `by` (an axis or `group`);
+                                   x is an axis of numbers, or a column
+    kind: bars       y, by         a bar for each row, beside it the published value;
+                                   y may be a list
+    kind: heatmap    x, y, value   two axes
+    kind: curves     y             validation loss or accuracy over the epochs
+
+`where` keeps the rows of some of an axis's values: {stage: fine-tuned}. `title`,
+`log` (x) and `log_y` are optional.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import storage
+from ..errors import RecipeError
+from ..reporting.pictures import pyplot
+from .columns import COLUMNS, read_history
+from .study import JOINT, Study
+from .study_results import MEAN, NOT_RUN, Line, missing_runs
+
+DPI = 110
+PANEL = (5.6, 4.2)  # inches
+MOST_ACROSS = 2
+MARKERS = "osD^vP*X<>"
+COMMON = {"kind", "y", "title", "where"}
+KEYS = {
+    "lines": COMMON | {"x", "by", "log", "log_y"},
+    "bars": COMMON | {"by", "log_y"},
+    "heatmap": COMMON | {"x", "value"},
+    "curves": COMMON,
+}
+
+
+def check_figure(study: Study) -> None:
+    """Raise RecipeError where a panel asks for what the study does not have."""
+    axes = {*study.axes, MEAN, *(key for row in study.rows for key in row.labels)}
+    for panel in study.figure:
+        kind = str(panel.get("kind"))
+        if kind not in KEYS or not set(panel) <= KEYS[kind] or "y" not in panel:
+            raise RecipeError(
+                f"{study.name}: a panel of the `figure` must have `kind` ("
+                f"{', '.join(KEYS)}), `y` and of {kind} at most "
+                f"{', '.join(sorted(KEYS.get(kind, COMMON)))}. Received: {panel}"
+            )
+        known = {*axes, *study.columns, "loss"}
+        values = [panel.get(key) for key in ("x", "by", "value")]
+        values += panel["y"] if isinstance(panel["y"], list) else [panel["y"]]
+        for value in (*values, *panel.get("where", ())):
+            if value is not None and value not in known:
+                raise RecipeError(
+                    f"{study.name}: a panel of the `figure` must have axes and columns "
+                    f"of the study: {', '.join(sorted(known))}. Received: {value!r}"
+                )
+
+
+def draw_figure(study: Study, lines: Sequence[Line], folder: Path) -> None:
+    """Draw figure.png in the study's folder; what is not run is named in it."""
+    if not study.figure:
+        return
+    plt = pyplot()
+    across = min(MOST_ACROSS, len(study.figure))
+    down = math.ceil(len(study.figure) / across)
+    size = (PANEL[0] * across, PANEL[1] * down)
+    figure, axes = plt.subplots(
+        down, across, figsize=size, layout="constrained", squeeze=False
+    )
+    for axis in axes.flat[len(study.figure) :]:
+        axis.axis("off")
+    for axis, panel in zip(axes.flat, study.figure, strict=False):
+        chosen = [line for line in lines if _is_in(line, panel.get("where", {}))]
+        KINDS[panel["kind"]](axis, study, panel, chosen, folder)
+        if "title" in panel:
+            axis.set_title(panel["title"])
+    figure.suptitle(study.title + (" (small form)" if study.small else ""))
+    if missing := missing_runs(lines):
+        figure.supxlabel(_shortened(missing), fontsize=8, color="firebrick")
+    with storage.atomic_write(folder / "figure.png") as local:
+        figure.savefig(local, dpi=DPI)
+    plt.close(figure)
+
+
+def _shortened(missing: Sequence[str]) -> str:
+    shown = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
+    return f"{len(missing)} runs {NOT_RUN}: {shown}"
+
+
+def _is_in(line: Line, where: Mapping[str, Any]) -> bool:
+    return all(line.labels.get(axis) == str(value) for axis, value in where.items())
+
+
+def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+    """A line for each group, over an axis's numbers or a column."""
+    by, x, y = panel.get("by"), panel["x"], panel["y"]
+    ours = [line for line in lines if line.labels]
+    groups = dict.fromkeys(group for line in ours for group in _groups(line, by))
+    for number, group in enumerate(groups):
+        chosen = [line for line in ours if group in _groups(line, by)]
+        points = [(_place(line, x), line) for line in chosen]
+        drawn = [(place, li) for place, li in points if place and li.mean(y)]
+        drawn.sort(key=lambda pair: pair[0])
+        hole = len(chosen) - len(drawn)
+        axis.errorbar(
+            [place for place, _ in drawn],
+            [line.mean(y) for _, line in drawn],
+            yerr=[_spread(line, y) for _, line in drawn],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=5,
+            capsize=2,
+            label=group + (f" ({hole} {NOT_RUN})" if hole else ""),
+        )
+    axis.set(xlabel=_title(x), ylabel=_title(y))
+    axis.set_xscale("log" if panel.get("log") else "linear")
+    axis.set_yscale("log" if panel.get("log_y") else "linear")
+    axis.grid(alpha=0.3, which="both")
+    if by is not None:
+        axis.legend(fontsize=8)
+
+
+def _groups(line: Line, by: str | None) -> list[str]:
+    """The drawn lines that a row belongs to."""
+    return line.labels.get(by or "", "").split(JOINT)
+
+
+def _spread(line: Line, column: str) -> float:
+    """Half of an error bar; none (NaN) for a single seed."""
+    deviation = line.deviation(column)
+    return math.nan if deviation is None else deviation
+
+
+def _place(line: Line, x: str) -> float | None:
+    """Where a line's point is: the number in an axis's label, or a column's mean."""
+    if x in COLUMNS:
+        return line.mean(x)
+    try:
+        return float(line.labels[x].rstrip("%"))
+    except ValueError:
+        raise RecipeError(
+            f"`x` of a panel of lines must be an axis of numbers, or a column. "
+            f"Received: {x!r} with {line.labels[x]!r}"
+        ) from None
+
+
+def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+    """Bars of the rows, in groups of columns; published values as black marks."""
+    columns = panel["y"] if isinstance(panel["y"], list) else [panel["y"]]
+    names = [line.name for line in lines]
+    places, width = np.arange(len(lines)), 0.8 / len(columns)
+    for number, column in enumerate(columns):
+        shift = (number - (len(columns) - 1) / 2) * width
+        means = [line.mean(column) for line in lines]
+        axis.bar(
+            places + shift,
+            [mean or 0.0 for mean in means],
+            width,
+            yerr=[_spread(line, column) for line in lines],
+            capsize=2,
+            label=_title(column),
+        )
+        for place, line, mean in zip(places + shift, lines, means, strict=True):
+            published = line.published.get(column)
+            if published is not None:
+                ends = (place - width / 2, place + width / 2)
+                axis.plot(ends, (published, published), "k", linewidth=2)
+            if mean is None and line.labels:
+                axis.text(place, 0, NOT_RUN, rotation=90, ha="center", va="bottom")
+    marked = any(column in line.published for line in lines for column in columns)
+    if marked:
+        axis.plot([], [], "k", linewidth=2, label="published")
+    axis.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
+    axis.set_yscale("log" if panel.get("log_y") else "linear")
+    axis.set_ylim(*_limits(lines, columns, bool(panel.get("log_y"))))
+    axis.grid(alpha=0.3, axis="y")
+    if len(columns) > 1 or marked:
+        axis.legend(fontsize=8)
+    if len(columns) == 1:
+        axis.set_ylabel(_title(columns[0]))
+
+
+def _limits(lines, columns, log: bool) -> tuple[float | None, float | None]:
+    """From zero, unless all values are within a tenth of the largest."""
+    values = [v for li in lines for c in columns for v in li.values.get(c, ())]
+    values += [li.published[c] for li in lines for c in columns if c in li.published]
+    if log or not values:
+        return None, None
+    low, high = min(values), max(values)
+    if low < 0.75 * high:
+        return 0.0, None
+    margin = 0.25 * (high - low) or 0.05 * high
+    return low - 2 * margin, high + margin
+
+
+def _heatmap(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+    """Two axes against each other; what is not run is white, with a cross."""
+    across = list(dict.fromkeys(li.labels[panel["x"]] for li in lines if li.labels))
+    down = list(dict.fromkeys(li.labels[panel["y"]] for li in lines if li.labels))
+    column = panel["value"]
+    values = np.full((len(down), len(across)), np.nan)
+    for line in lines:
+        if line.labels:
+            cell = (
+                down.index(line.labels[panel["y"]]),
+                across.index(line.labels[panel["x"]]),
+            )
+            mean = line.mean(column)
+            values[cell] = math.nan if mean is None else mean
+    image = axis.imshow(values, aspect="auto")
+    for cell, value in np.ndenumerate(values):
+        text = "x" if math.isnan(value) else f"{value:{COLUMNS[column].form}}"
+        axis.text(cell[1], cell[0], text, ha="center", va="center", color="white")
+        if math.isnan(value):
+            axis.texts[-1].set_color("firebrick")
+    axis.set_xticks(range(len(across)), across, rotation=30, ha="right")
+    axis.set_yticks(range(len(down)), down)
+    axis.set(xlabel=panel["x"], ylabel=panel["y"])
+    axis.figure.colorbar(image, ax=axis, label=_title(column))
+
+
+def _curves(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+    """Validation loss or accuracy over the epochs, of the first seed of each row."""
+    key = f"val_{panel['y']}"
+    for number, line in enumerate(line for line in lines if line.labels):
+        history = read_history(folder / f"{line.name}-seed{study.seeds[0]}")
+        shown = [row for row in history if key in row]
+        axis.plot(
+            [row["epoch"] for row in shown],
+            [row[key] for row in shown],
+            marker=MARKERS[number % len(MARKERS)],
+            label=line.name + ("" if shown else f" ({NOT_RUN})"),
+        )
+    axis.set(xlabel="epoch", ylabel=f"validation {panel['y']}")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+
+
+KINDS: dict[str, Callable[..., None]] = {
+    "lines": _lines,
+    "bars": _bars,
+    "heatmap": _heatmap,
+    "curves": _curves,
+}
+
+
+def _title(name: str) -> str:
+    return COLUMNS[name].title if name in COLUMNS else name

@@ -1,0 +1,228 @@
+"""Run a study: every run in its folder, reused where finished, resumed where not."""
+
+import contextlib
+import gc
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from .. import storage
+from ..data.splits import load_splits
+from ..engine import run_folder
+from ..errors import Preempted, RunError
+from ..evaluate import evaluate
+from ..fit import fit
+from ..model import build_model
+from ..probe.fewshot import fewshot_accuracy
+from ..recipe import Recipe, load_recipe
+from ..reporting.pictures import pyplot
+from . import speed
+from .columns import COLUMNS, MEASURED, read_history, read_result, shots_of
+from .study import Run, Study
+
+MARKER = "study.json"  # says whose folder it is
+LOGS = "logs"  # what each run printed
+CHOICES = "choices"  # folder of the candidates' runs
+
+
+def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]:
+    """Run what is not finished, one run after the other.
+
+    A run that fails does not stop the others.
+
+    Args:
+        study: The study.
+        folder: Its folder: `folder/ROW-seedN` are the runs.
+        runs: The study's runs, or a part of them.
+
+    Returns:
+        The error of each run that failed, in one line, by its name.
+
+    Raises:
+        RunError: The folder is another study's, or has a run of another recipe.
+        Preempted: Stopped by SIGTERM; the same command continues.
+    """
+    # Each run traces its own functions; TensorFlow would warn of that.
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    pyplot()  # report a missing extra before the training, not after
+    check_folder(study, folder)
+    for run in runs:
+        _check_run(run, folder)
+    (folder / LOGS).mkdir(parents=True, exist_ok=True)
+    marker = {"study": study.name, "small": study.small}
+    storage.write_text(folder / MARKER, json.dumps(marker) + "\n")
+    failures: dict[str, str] = {}
+    with _progress() as progress:
+        task = progress.add_task(study.name, total=len(runs))
+        for run in runs:
+            progress.update(task, description=run.name)
+            try:
+                line = _finish_run(study, run, folder)
+            except Preempted:
+                raise
+            except Exception as error:  # whatever it is, the other runs go on
+                failures[run.name] = _one_line(error)
+                line = f"failed: {failures[run.name]}"
+            progress.console.print(f"{run.name}: {line}", highlight=False)
+            progress.advance(task)
+    return failures
+
+
+def _progress() -> Progress:
+    """A bar on standard error; the runs' own output goes to files."""
+    return Progress(
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        redirect_stdout=False,
+    )
+
+
+def check_folder(study: Study, folder: Path) -> None:
+    """Raise RunError where a folder is not this study's, in this form, and not new."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    marker = folder / MARKER
+    if not marker.exists():
+        raise RunError(f"{folder}: exists and is not a study's; choose --output_dir")
+    found = json.loads(marker.read_text("utf-8"))
+    if found != {"study": study.name, "small": study.small}:
+        form = " --small" if found["small"] else ""
+        raise RunError(
+            f"{folder}: has the runs of the study {found['study']}{form}; choose "
+            "another --output_dir"
+        )
+
+
+def _check_run(run: Run, folder: Path) -> None:
+    """Raise RunError where the run's folder has a run of another recipe."""
+    file = folder / run.name / run_folder.RECIPE
+    if not file.exists():
+        return
+    found = run.prepared(load_recipe(file), folder)  # the folder may have been moved
+    finals = [candidate.final for candidate in run.row.candidates.values()]
+    expected = [run.prepared(recipe, folder) for recipe in finals or [run.row.recipe]]
+    if found not in expected:
+        raise RunError(
+            f"{file.parent}: contains a run of another recipe; choose another "
+            "--output_dir"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RunError) else f"{type(error).__name__}: {text}"
+
+
+def _finish_run(study: Study, run: Run, folder: Path) -> str:
+    """Do what a run still lacks.
+
+    Returns:
+        What it did, in one line.
+    """
+    began = time.perf_counter()
+    path = folder / run.name
+    if _is_complete(study, path):
+        return "finished before"
+    log = folder / LOGS / f"{run.name}.log"
+    with log.open("a", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+        if study.measure == "speed":
+            _measure_speed(run.prepared(run.row.recipe, folder), path)
+        else:
+            _train(study, run, folder)
+    gc.collect()  # two large models at a time need not fit into memory
+    result = read_result(run, folder)
+    assert result is not None
+    column = COLUMNS[study.columns[0]]
+    value = column.value(result)
+    figure = "" if value is None else f"{column.title} {value:{column.form}}, "
+    return f"{figure}{time.perf_counter() - began:.0f} s"
+
+
+def _is_complete(study: Study, path: Path) -> bool:
+    """Whether a run is finished and has what the study computes in addition."""
+    names = [name for name in study.columns if name.endswith("_before")]
+    names += [f"fewshot_{shots}" for shots in shots_of(study)]
+    measured = _read_measured(path)
+    return run_folder.is_finished(path) and all(name in measured for name in names)
+
+
+def _measure_speed(recipe: Recipe, path: Path) -> None:
+    report = speed.measure(recipe)
+    path.mkdir(parents=True, exist_ok=True)
+    storage.write_text(path / run_folder.RECIPE, recipe.to_yaml())
+    run_folder.write_report(path / run_folder.REPORT, report)
+
+
+def _train(study: Study, run: Run, folder: Path) -> None:
+    """Choose among candidates, train, and compute what the columns need."""
+    path = folder / run.name
+    before = run.begins_with
+    if before is not None and not run_folder.is_finished(folder / before.name):
+        raise RunError(f"it begins with {before.name}, which is not finished")
+    measured = _read_measured(path)
+    recipe = run.row.recipe
+    if run.row.candidates:
+        measured.setdefault("choice", choose(run, folder))
+        recipe = run.row.candidates[measured["choice"]].final
+    recipe = run.prepared(recipe, folder)
+    if not run_folder.is_finished(path):
+        fit(recipe, path, resume=True, draw=not study.small)
+    for compute in (_before, _fewshot):
+        measured |= compute(study, recipe, path)
+    if measured:
+        run_folder.write_report(path / MEASURED, measured)
+
+
+def choose(run: Run, folder: Path) -> str:
+    """Train every candidate; finished trials are reused.
+
+    Returns:
+        The name of the one with the best validation accuracy after the last epoch, of
+        equal ones the first.
+    """
+    scores = {}
+    for name, candidate in run.row.candidates.items():
+        path = folder / CHOICES / f"{run.name}-{name}"
+        if not run_folder.is_finished(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fit(run.prepared(candidate.trial, folder), path, resume=True, draw=False)
+            gc.collect()
+        scores[name] = read_history(path)[-1]["val_accuracy"]
+    return max(scores, key=lambda name: scores[name])
+
+
+def _before(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
+    """Scores of the untrained model, where the study asks for them."""
+    if not any(name.endswith("_before") for name in study.columns):
+        return {}
+    splits = load_splits(recipe.data, recipe.model.channels)
+    keras.utils.set_random_seed(recipe.seed)
+    model = build_model(recipe.model, splits.class_names, recipe.precision)
+    summary = evaluate(model, splits.test).summary()
+    return {f"{key}_before": summary[key] for key in ("accuracy", "macro_f1")}
+
+
+def _fewshot(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
+    """Mean few-shot accuracies of the best model's features, where asked for."""
+    shots = shots_of(study)
+    if not shots:
+        return {}
+    splits = load_splits(study.fewshot or recipe.data, recipe.model.channels)
+    model = run_folder.load_model(path / "best.keras")
+    accuracies = fewshot_accuracy(model, splits, shots)
+    return {f"fewshot_{n}": float(np.mean(seeds)) for n, seeds in accuracies.items()}
+
+
+def _read_measured(path: Path) -> dict[str, Any]:
+    file = path / MEASURED
+    return json.loads(file.read_text("utf-8")) if file.exists() else {}
