@@ -234,7 +234,7 @@ def _board(
     return RunBoard(
         recorder.folder,
         recipe,
-        recorder.saved_model,
+        trainer.model,
         recipe.batch_size,
         example_images=(
             (lambda: _example_images(recipe, splits, recorder)) if draw else None

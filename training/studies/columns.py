@@ -79,8 +79,9 @@ def _gigaflops(result: Result) -> float | None:
     return None if costs is None else costs.flops / 1e9
 
 
-def _classes(result: Result) -> int:
-    return len(result.report["classes"])
+def _classes(result: Result) -> int | None:
+    """Number of classes; None where no labels were learned."""
+    return len(result.report.get("classes", ())) or None
 
 
 def _pretraining(result: Result) -> Result:
@@ -131,6 +132,7 @@ COLUMNS = {
         )
         for shots in (1, 5, 10, 25)
     },
+    "linear": Column("linear probe, %", ".2f", _measured("linear", 100)),
     "parameters": Column("million weights", ".4g", _reported("parameters", 1e-6)),
     "gigaflops": Column("GFLOPs", ".4g", _gigaflops),
     "exaflops": Column("exaFLOPs", ".3g", _exaflops),

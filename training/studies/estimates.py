@@ -39,7 +39,8 @@ class Estimate:
     Args:
         parameters: Number of weights, with one learned position for each token; None
             where the recipe does not say the model's size.
-        flops: Floating-point operations of a forward pass of one image, or None.
+        flops: Floating-point operations of a forward pass of one image, or None where
+            there is no closed form.
         images: Images seen in training, over all epochs and candidates, or None.
     """
 
@@ -59,9 +60,11 @@ def estimate(row: Row) -> Estimate:
     """The cost of one run of a row, with that of its candidates."""
     images, classes = _size_of_data(row)
     costs = model_config_costs(row.recipe.model, classes)
+    # A masked autoencoder's encoder does not get all tokens.
+    partial = row.recipe.self_supervision.task == "mae"
     return Estimate(
         None if costs is None else costs.parameters,
-        None if costs is None else costs.flops,
+        None if costs is None or partial else costs.flops,
         _all_images_seen(row, images),
     )
 
@@ -104,7 +107,7 @@ def _count(data: DataConfig, channels: int) -> tuple[int | None, int]:
     return len(splits.train), len(splits.class_names)
 
 
-def model_config_costs(config: ModelConfig, classes: int) -> Costs | None:
+def model_config_costs(config: ModelConfig, classes: int | None) -> Costs | None:
     """The cost of the model that a recipe describes, for one image.
 
     Args:
@@ -129,7 +132,7 @@ def model_config_costs(config: ModelConfig, classes: int) -> Costs | None:
     return _counted(config, classes)
 
 
-def _bit_costs(config: ModelConfig, classes: int) -> Costs | None:
+def _bit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
     if config.resnet_blocks is not None:
         blocks, factor = config.resnet_blocks, config.resnet_width_factor
     elif config.variant is None:
@@ -139,7 +142,7 @@ def _bit_costs(config: ModelConfig, classes: int) -> Costs | None:
     return resnet_costs(blocks, factor, config.image_size, config.channels, classes)
 
 
-def _vit_costs(config: ModelConfig, classes: int) -> Costs | None:
+def _vit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
     sizes = {name: getattr(config, name) for name in SIZES}
     given = {name: value for name, value in sizes.items() if value is not None}
     if len(given) < len(SIZES):

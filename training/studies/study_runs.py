@@ -21,6 +21,8 @@ from ..errors import Preempted, RunError
 from ..evaluate import evaluate
 from ..fit import fit
 from ..model import build_model
+from ..probe.command import FrozenModel, ProbeConfig, probe
+from ..probe.features import FeatureExtractor
 from ..probe.fewshot import fewshot_accuracy
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot
@@ -152,6 +154,7 @@ def _is_complete(study: Study, path: Path) -> bool:
     """Whether a run is finished and has what the study computes in addition."""
     names = [name for name in study.columns if name.endswith("_before")]
     names += [f"fewshot_{shots}" for shots in shots_of(study)]
+    names += [name for name in study.columns if name == "linear"]
     measured = _read_measured(path)
     return run_folder.is_finished(path) and all(name in measured for name in names)
 
@@ -177,7 +180,7 @@ def _train(study: Study, run: Run, folder: Path) -> None:
     recipe = run.prepared(recipe, folder)
     if not run_folder.is_finished(path):
         fit(recipe, path, resume=True, draw=not study.small)
-    for compute in (_before, _fewshot):
+    for compute in (_before, _frozen):
         measured |= compute(study, recipe, path)
     if measured:
         run_folder.write_report(path / MEASURED, measured)
@@ -212,15 +215,22 @@ def _before(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     return {f"{key}_before": summary[key] for key in ("accuracy", "macro_f1")}
 
 
-def _fewshot(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
-    """Mean few-shot accuracies of the best model's features, where asked for."""
-    shots = shots_of(study)
-    if not shots:
+def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
+    """Accuracies of the best model's frozen features, where asked for."""
+    shots, linear = shots_of(study), "linear" in study.columns
+    if not shots and not linear:
         return {}
     splits = load_splits(study.fewshot or recipe.data, recipe.model.channels)
-    model = run_folder.load_model(path / "best.keras")
-    accuracies = fewshot_accuracy(model, splits, shots)
-    return {f"fewshot_{n}": float(np.mean(seeds)) for n, seeds in accuracies.items()}
+    extractor = FeatureExtractor(run_folder.read_model(path / "best.keras"))
+    found = {}
+    if shots:
+        accuracies = fewshot_accuracy(extractor, splits, shots)
+        found = {f"fewshot_{n}": float(np.mean(a)) for n, a in accuracies.items()}
+    if linear:
+        frozen = FrozenModel(extractor, cache=None)
+        [row] = probe(frozen, splits, ProbeConfig("linear"))
+        found["linear"] = row["accuracy"]
+    return found
 
 
 def _read_measured(path: Path) -> dict[str, Any]:
