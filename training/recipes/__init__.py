@@ -18,6 +18,7 @@ from ..errors import RecipeError
 from ..recipe import Recipe, parse_recipe
 
 RECIPES = Path(__file__).parent
+MOST_SIMILAR = 8  # names in an error message
 
 
 def recipe_files() -> list[Path]:
@@ -101,7 +102,7 @@ def _default(path: Path) -> str | None:
 def _similar(name: str) -> list[str]:
     names = recipe_names()
     family = [other for other in names if other.startswith(f"{name}-")]
-    return family or difflib.get_close_matches(name, names, n=5, cutoff=0)
+    return family[:MOST_SIMILAR] or difflib.get_close_matches(name, names, n=5, cutoff=0)
 
 
 def merged(*trees: dict[str, Any]) -> dict[str, Any]:
