@@ -281,10 +281,13 @@ def _parse(
 ) -> Study:
     fewshot = tree.get("fewshot")
     base = merged({"recipe": tree.get("recipe")}, tree.get("settings", {}))
+    typed = _nested(flags)
     rows: dict[str, Row] = {}
     for labels, settings in combinations(tree["axes"]):
-        values = merged(base, settings, _nested(flags))
-        row = _row(f"{name}: {'-'.join(labels.values())}", values, labels, tree, rows)
+        values = merged(base, settings, typed)
+        row = _row(
+            f"{name}: {'-'.join(labels.values())}", values, labels, tree, typed, rows
+        )
         rows[row.name] = row
     return Study(
         name,
@@ -351,6 +354,7 @@ def _row(
     tree: dict[str, Any],
     labels: dict[str, str],
     file: dict[str, Any],
+    typed: dict[str, Any],
     earlier: Mapping[str, Row],
 ) -> Row:
     """The row of one combination of the axes' values.
@@ -360,6 +364,7 @@ def _row(
         tree: Values of the recipe, and `ROW_KEYS`.
         labels: The name of the value of each axis.
         file: The study's tree.
+        typed: Values from the command line, which the candidates do not replace.
         earlier: The rows before this one.
     """
     tree = _filled(tree, labels)
@@ -370,7 +375,7 @@ def _row(
     tree["name"] = "-".join(labels.values())
     begins_with = _other_row(tree, earlier, origin)
     chooses = "choose" in file and special["choose"] is not False
-    parse = functools.partial(_candidates, tree, labels, file, origin)
+    parse = functools.partial(_candidates, tree, labels, file, typed, origin)
     if group := special["group"]:
         groups = group if isinstance(group, list) else [group]
         labels = labels | {"group": JOINT.join(groups)}
@@ -438,14 +443,18 @@ def _other_row(
 
 
 def _candidates(
-    tree: dict[str, Any], labels: Mapping[str, str], file: dict[str, Any], origin: str
+    tree: dict[str, Any],
+    labels: Mapping[str, str],
+    file: dict[str, Any],
+    typed: dict[str, Any],
+    origin: str,
 ) -> dict[str, Candidate]:
     choose = file["choose"]
     trial = choose.get("settings", {})
     return {
         "-".join(names.values()): Candidate(
-            _recipe(merged(tree, settings, trial), origin),
-            _recipe(merged(tree, settings), origin),
+            _recipe(merged(tree, settings, trial, typed), origin),
+            _recipe(merged(tree, settings, typed), origin),
         )
         for names, settings in combinations(choose["axes"], file["axes"], labels)
     }

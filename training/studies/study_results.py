@@ -86,7 +86,7 @@ def read_lines(study: Study, folder: Path) -> list[Line]:
     if study.means is not None:
         for line in lines:
             line.labels[MEAN] = "no"
-        lines += _means(lines, study.means)
+        lines += _means(lines, study.means, study.table.get("rows"))
     ours = {line.name for line in lines}
     others = dict.fromkeys(name for rows in published.values() for name in rows)
     lines += [Line(n, {}, {}, published_of(n)) for n in others if n not in ours]
@@ -98,7 +98,7 @@ def _values(results: Sequence[Result], column: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _means(lines: Sequence[Line], key: str) -> list[Line]:
+def _means(lines: Sequence[Line], key: str, axis: str | None) -> list[Line]:
     """Means over the rows of each value of an axis or group, and over all rows."""
     lines = [line for line in lines if key in line.labels]
     groups = dict.fromkeys(line.labels[key] for line in lines)
@@ -106,13 +106,16 @@ def _means(lines: Sequence[Line], key: str) -> list[Line]:
         group: [line for line in lines if line.labels[key] == group] for group in groups
     }
     return [
-        *(_mean(f"mean of {group}", part) for group, part in parts.items()),
-        _mean("mean of all", lines),
+        *(_mean(f"mean of {group}", part, axis) for group, part in parts.items()),
+        _mean("mean of all", lines, axis),
     ]
 
 
-def _mean(name: str, lines: Sequence[Line]) -> Line:
-    """The mean of each column, by seeds; of one that some row lacks there is none."""
+def _mean(name: str, lines: Sequence[Line], axis: str | None) -> Line:
+    """The mean of each column, by seeds; of one that some row lacks there is none.
+
+    It is in the table under its name on this axis, and where its rows are on others.
+    """
     values = {
         column: [
             statistics.fmean(seeds)
@@ -131,6 +134,8 @@ def _mean(name: str, lines: Sequence[Line]) -> Line:
     missing: dict[str, list[float]] = {
         column: [] for column in lines[0].values if column not in values
     }
+    if axis is not None:
+        labels[axis] = name
     return Line(name, {**labels, MEAN: "yes"}, values | missing, published)
 
 

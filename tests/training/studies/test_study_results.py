@@ -36,7 +36,7 @@ def make_study(**changes):
     rows = []
     for name in SCORES:
         model, task = name.split("-")
-        labels = {"model": model, "task": task, "group": task.upper()}
+        labels = {"model": model, "task": task, "group": f"the {model}"}
         rows.append(Row(name, labels, dataclasses.replace(TINY_RECIPE, name=name)))
     values = {
         "name": "pets",
@@ -87,12 +87,11 @@ def test_the_lines_have_means_deviations_and_what_is_missing(folder):
 
 def test_means_of_groups_are_over_complete_rows_only(folder):
     lines = {li.name: li for li in read_lines(make_study(means="group"), folder)}
-    cats = lines["mean of CATS"]
-    assert cats.mean("accuracy") == pytest.approx((55 + 75) / 2)
-    # By seeds: (50 + 80) / 2 and (60 + 70) / 2.
-    assert cats.deviation("accuracy") == pytest.approx(0, abs=1e-9)
-    assert cats.published["accuracy"] == pytest.approx((51.5 + 71.5) / 2)
-    for name in ("mean of DOGS", "mean of all"):  # a seed of large-dogs is missing
+    small = lines["mean of the small"]
+    # By seeds: (50 + 70) / 2 and (60 + 90) / 2.
+    assert small.values["accuracy"] == pytest.approx([60, 75])
+    assert small.published["accuracy"] == pytest.approx((51.5 + 61.5) / 2)
+    for name in ("mean of the large", "mean of all"):  # large-dogs lacks a seed
         assert lines[name].mean("accuracy") is None
         assert lines[name].published == {}
 
@@ -101,13 +100,13 @@ def test_two_axes_against_each_other_with_published_columns(folder):
     study = make_study(table={"rows": "task", "columns": "model"}, means="group")
     write_results(study, read_lines(study, folder), folder)
     assert (folder / "table.md").read_text().splitlines() == [
-        "| accuracy, % (published) | small | large | mean of CATS | mean of DOGS "
-        "| mean of all | giant |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| cats | 55.00 ± 7.07 (51.50) | 75.00 ± 7.07 (71.50) | 65.00 ± 0.00 (61.50) "
-        "|  |  | (99.50) |",
-        "| dogs | 80.00 ± 14.14 (61.50) | 85.00 |  | not run |  |  |",
-        "| mean of all |  |  |  |  | not run |  |",
+        "| accuracy, % (published) | small | large | mean of all | giant |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| cats | 55.00 ± 7.07 (51.50) | 75.00 ± 7.07 (71.50) |  | (99.50) |",
+        "| dogs | 80.00 ± 14.14 (61.50) | 85.00 |  |  |",
+        "| mean of the small | 67.50 ± 10.61 (56.50) |  |  |  |",
+        "| mean of the large |  | not run |  |  |",
+        "| mean of all |  |  | not run |  |",
     ]
 
 

@@ -103,7 +103,9 @@ def test_a_failed_run_is_named_and_the_others_go_on(study, calls, tmp_path, capf
         assert min(picture.size) > 300
 
 
-def test_finished_runs_are_reused_and_unfinished_ones_resumed(study, calls, tmp_path):
+def test_finished_runs_are_reused_and_unfinished_ones_resumed(
+    study, calls, tmp_path, capfd
+):
     folder = tmp_path / "out"
     run(study(), folder)
     first = table(folder)
@@ -111,6 +113,7 @@ def test_finished_runs_are_reused_and_unfinished_ones_resumed(study, calls, tmp_
     calls.clear()
     assert run(study(), folder, "--rows", "0.1,0.2") == 0
     assert calls == [("0.2-seed1", True)]
+    assert capfd.readouterr().err.count(": finished before") == 3
     assert table(folder) == {k: row for k, row in first.items() if k != "0.3"}
 
 
@@ -281,3 +284,37 @@ def test_a_real_study_measures_before_after_and_the_features(study, tmp_path):
     )
     seen = images // 64 * 64
     assert float(row["exaflops"]) == pytest.approx(3 * 2 * macs * seen / 1e18)
+
+
+TINY_VIT = ("variant=null", "weights=null", "patch_size=16", "width=12", "depth=1")
+TINY_VIT += ("mlp_dim=16", "heads=3", "image_size=32")
+
+
+@pytest.mark.slow
+def test_vtab_chooses_trains_and_resumes_on_data_sets_by_name(tmp_path):
+    """With made-up images under the names, features and slices of the real ones."""
+    import tensorflow_datasets as tfds
+
+    folder = tmp_path / "out"
+    flags = [f"--model.{flag}" for flag in TINY_VIT]
+    flags += ["--steps=2", "--batch_size=4", "--rows", "eurosat"]
+    with tfds.testing.mock_data(num_examples=5):
+        assert run("vtab", folder, *flags) == 0
+    name = "L16_ImageNet21k-eurosat"
+    trials = sorted(path.name for path in (folder / "choices").iterdir())
+    assert trials == sorted(
+        f"{name}-seed0-{rate}-{steps}"
+        for rate in (0.001, 0.003, 0.01, 0.03)
+        for steps in (500, 2500)
+    )
+    for trial in trials:
+        report = json.loads((folder / "choices" / trial / "report.json").read_text())
+        assert report["training_images"] == 5
+        assert "val_accuracy" in report["best_epoch"]
+    report = json.loads((folder / f"{name}-seed0" / "report.json").read_text())
+    assert report["training_images"] == 10  # both parts
+    text = (folder / "table.md").read_text()
+    assert "(95.60)" in text
+    assert "mean of Specialized" in text
+    with tfds.testing.mock_data(num_examples=5):
+        assert run("vtab", folder, *flags) == 0  # nothing is trained again
