@@ -44,7 +44,7 @@ def test_a_support_vector_machine_reads_them():
     assert 0.75 < machine.score(test.reshape(120, -1), wanted) < 1
 
 
-def test_the_files_are_400_and_100_of_each_digit(tmp_path, monkeypatch):
+def test_each_part_has_a_folder_of_files_for_each_digit(tmp_path, monkeypatch):
     monkeypatch.setattr(characters, "WRITTEN", {"train": 3, "test": 2})
     characters.make_strokes(tmp_path, seed=5)
     files = sorted(tmp_path.glob("*/*/*.png"))
