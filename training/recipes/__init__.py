@@ -102,7 +102,11 @@ def _default(path: Path) -> str | None:
 def _similar(name: str) -> list[str]:
     names = recipe_names()
     family = [other for other in names if other.startswith(f"{name}-")]
+<<<<<<< HEAD
     return family[:MOST_SIMILAR] or difflib.get_close_matches(name, names, n=5, cutoff=0)
+=======
+    return family[:5] or difflib.get_close_matches(name, names, n=5, cutoff=0)
+>>>>>>> recipes
 
 
 def merged(*trees: dict[str, Any]) -> dict[str, Any]:

@@ -52,8 +52,10 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
         RunError: The folder is another study's, or has a run of another recipe.
         Preempted: Stopped by SIGTERM; the same command continues.
     """
-    # Each run traces its own functions; TensorFlow would warn of that.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    # Each run traces its own functions, and many begin with another's weights:
+    # TensorFlow would warn of the first, keras_vit of the new classifier.
+    for name in ("tensorflow", "keras_vit"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     pyplot()  # report a missing extra before the training, not after
     check_folder(study, folder)
     for run in runs:
