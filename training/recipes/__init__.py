@@ -18,7 +18,6 @@ from ..errors import RecipeError
 from ..recipe import Recipe, parse_recipe
 
 RECIPES = Path(__file__).parent
-MOST_SIMILAR = 8  # names in an error message
 
 
 def recipe_files() -> list[Path]:
@@ -102,11 +101,7 @@ def _default(path: Path) -> str | None:
 def _similar(name: str) -> list[str]:
     names = recipe_names()
     family = [other for other in names if other.startswith(f"{name}-")]
-<<<<<<< HEAD
-    return family[:MOST_SIMILAR] or difflib.get_close_matches(name, names, n=5, cutoff=0)
-=======
     return family[:5] or difflib.get_close_matches(name, names, n=5, cutoff=0)
->>>>>>> recipes
 
 
 def merged(*trees: dict[str, Any]) -> dict[str, Any]:
