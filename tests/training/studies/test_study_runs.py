@@ -276,6 +276,10 @@ def test_a_real_study_measures_before_after_and_the_features(study, tmp_path):
     assert float(row["accuracy_before"]) == pytest.approx(100 * before.accuracy)
     assert float(row["macro_f1_before"]) == pytest.approx(100 * f1)
     assert len(set(before.predictions)) > 1  # a random head, not a constant
+    report = json.loads((folder / "first-seed0" / "report.json").read_text())
+    seen = report["training_images"] // 64 * 64  # in one epoch
+    hours = report["cores"] * seen / report["images_per_second"] / 3600
+    assert float(row["core_hours"]) == pytest.approx(hours)
     # The compute is that of the pre-training: 4 tokens and the class token.
     n, d, m = 5, 12, 16
     macs = 4 * 16 * d + 4 * n * d * d + 2 * n * n * d + 2 * n * d * m + 4 * d
