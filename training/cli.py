@@ -612,8 +612,8 @@ COMMANDS = {
         _run_study,
         description="Run one of the paper's experiments: every run in a folder of its "
         "own, which is reused where it is finished and resumed where it is not; then a "
-        "table and a figure. Every flag of a recipe, such as --data.source, applies to "
-        "all runs",
+        "table and a figure. Every flag of a recipe, such as --data.source and "
+        "--precision, applies to all runs",
     ),
     "data-speed": Command(
         "measure a recipe's input pipeline", _add_data_speed, _run_data_speed

@@ -1,6 +1,7 @@
 """Run a recipe: data, model, trainer, `model.fit`, evaluation and report."""
 
 import functools
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -397,6 +398,7 @@ def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str
         "images_per_second": recorder.history[-1].get("images_per_second"),
         "devices": devices,
         "device_name": device_name(),
+        "cores": os.cpu_count() or 1,
         "accelerator_hours": devices * seconds / 3600,
         "seed": recipe.seed,
         "versions": versions(),

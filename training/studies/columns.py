@@ -6,7 +6,6 @@ has what a study computes in addition. Accuracies are in percent, as papers prin
 
 import csv
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ def _core_hours(result: Result) -> float | None:
     if not speed or seen is None:
         return None
     on_cpu = result.report["device_name"] == "CPU"
-    cores = (os.cpu_count() or 1) if on_cpu else result.report["devices"]
+    cores = result.report["cores" if on_cpu else "devices"]
     return cores * seen / speed / 3600
 
 

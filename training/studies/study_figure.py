@@ -174,7 +174,8 @@ def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> Non
                 axis.text(place, 0, NOT_RUN, rotation=90, ha="center", va="bottom")
     marked = any(column in line.published for line in lines for column in columns)
     if marked:
-        axis.plot([], [], "k", linewidth=2, label="published")
+        label = "published, of the paper's data" if study.small else "published"
+        axis.plot([], [], "k", linewidth=2, label=label)
     axis.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
     axis.set_yscale("log" if panel.get("log_y") else "linear")
     axis.set_ylim(*_limits(lines, columns, bool(panel.get("log_y"))))

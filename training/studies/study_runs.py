@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,8 +87,9 @@ def _progress() -> Progress:
         *Progress.get_default_columns()[:2],
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=Console(file=sys.stderr),
         redirect_stdout=False,
+        redirect_stderr=False,
     )
 
 
@@ -138,7 +140,11 @@ def _finish_run(study: Study, run: Run, folder: Path) -> str:
     if _is_complete(study, path):
         return "finished before"
     log = folder / LOGS / f"{run.name}.log"
-    with log.open("a", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+    with (
+        log.open("a", encoding="utf-8") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
         if study.measure == "speed":
             _measure_speed(run.prepared(run.row.recipe, folder), path)
         else:
@@ -146,7 +152,8 @@ def _finish_run(study: Study, run: Run, folder: Path) -> str:
     gc.collect()  # two large models at a time need not fit into memory
     result = read_result(run, folder)
     assert result is not None
-    column = COLUMNS[study.columns[0]]
+    shown = "accuracy" if "accuracy" in study.columns else study.columns[0]
+    column = COLUMNS[shown]
     value = column.value(result)
     figure = "" if value is None else f"{column.title} {value:{column.form}}, "
     return f"{figure}{time.perf_counter() - began:.0f} s"

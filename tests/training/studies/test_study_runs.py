@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import logging
 import textwrap
 
 import numpy as np
@@ -58,6 +59,7 @@ def calls(monkeypatch):
     def fit(recipe, folder, resume, draw):
         made.append((folder.name, resume))
         print("the run's own output")
+        logging.getLogger("library").warning("the run's own warning")
         rate = recipe.optimizer.learning_rate
         if rate > 0.25:
             raise ValueError("too\nfast")
@@ -90,8 +92,9 @@ def test_a_failed_run_is_named_and_the_others_go_on(study, calls, tmp_path, capf
     assert "0.3-seed1: failed: ValueError: too fast" in err
     assert err.splitlines()[-1] == "error: 2 of 6 runs failed: 0.3-seed0, 0.3-seed1"
     assert "2 runs are not finished" in out
-    assert "own output" not in out
-    assert "own output" in (folder / "logs" / "0.3-seed0.log").read_text()
+    assert "run's own" not in out + err
+    log = (folder / "logs" / "0.3-seed0.log").read_text()
+    assert "own output" in log
     rows = table(folder)
     assert float(rows["0.1"]["accuracy"]) == pytest.approx(15)  # seeds: 10 and 20 %
     assert float(rows["0.1"]["accuracy deviation"]) == pytest.approx(50**0.5)
@@ -276,6 +279,10 @@ def test_a_real_study_measures_before_after_and_the_features(study, tmp_path):
     assert float(row["accuracy_before"]) == pytest.approx(100 * before.accuracy)
     assert float(row["macro_f1_before"]) == pytest.approx(100 * f1)
     assert len(set(before.predictions)) > 1  # a random head, not a constant
+    report = json.loads((folder / "first-seed0" / "report.json").read_text())
+    seen = report["training_images"] // 64 * 64  # in one epoch
+    hours = report["cores"] * seen / report["images_per_second"] / 3600
+    assert float(row["core_hours"]) == pytest.approx(hours)
     # The compute is that of the pre-training: 4 tokens and the class token.
     n, d, m = 5, 12, 16
     macs = 4 * 16 * d + 4 * n * d * d + 2 * n * n * d + 2 * n * d * m + 4 * d
