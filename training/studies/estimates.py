@@ -217,7 +217,7 @@ def print_estimates(
     table.add_column("run", no_wrap=True)
     for title in ("weights", "GFLOPs", "images", "exaFLOPs", "hours"):
         table.add_column(title, justify="right", no_wrap=True)
-    total, total_hours = 0.0, 0.0
+    total, total_hours, unknown = 0.0, 0.0, 0
     for run in runs:
         cost = estimate(run.row)
         time = hours(run.row, cost, device, utilization)
@@ -225,12 +225,14 @@ def print_estimates(
         table.add_row(run.name + done, *_cells(cost, time))
         total += cost.training_flops or 0.0
         total_hours += time or 0.0
+        unknown += cost.training_flops is None
     console = Console()
     console.print(table)
     console.print(
         f"{len(runs)} runs, {total / 1e18:.4g} exaFLOPs (3 forward passes of each "
         f"image seen), {total_hours:.4g} hours on one {device} at "
-        f"{utilization:.0%} of its peak",
+        f"{utilization:.0%} of its peak"
+        + (f"; without {unknown} runs of unknown cost" if unknown else ""),
         highlight=False,
     )
 
@@ -240,8 +242,8 @@ def _cells(cost: Estimate, time: float | None) -> list[str]:
     training = cost.training_flops
     return [
         "-" if cost.parameters is None else f"{cost.parameters / 1e6:.2f}M",
-        "-" if flops is None else f"{flops:.4g}",
-        "-" if cost.images is None else f"{cost.images:.4g}",
-        "-" if training is None else f"{training / 1e18:.4g}",
-        "-" if time is None else f"{time:.4g}",
+        "-" if flops is None else f"{flops:.3g}",
+        "-" if cost.images is None else f"{cost.images:.3g}",
+        "-" if training is None else f"{training / 1e18:.3g}",
+        "-" if time is None else f"{time:.3g}",
     ]
