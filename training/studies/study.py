@@ -55,6 +55,12 @@ KEYS = {
     "small": "the form that runs in minutes: any of the other keys",
 }
 REQUIRED = ("title", "axes", "columns")
+# What a key's value is, where it is not text.
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("settings", "axes", "choose", "fewshot", "published"), dict),
+    **dict.fromkeys(("table", "small"), dict),
+    **dict.fromkeys(("seeds", "columns", "figure"), list),
+}
 ROW_KEYS = {
     "recipe": "another recipe than the study's",
     "group": "what the figure draws as one line, or a list of such lines",
@@ -62,6 +68,7 @@ ROW_KEYS = {
     "images": "number of training images, for `--dry_run` where they are not at hand",
     "classes": "number of classes, likewise",
 }
+IN_WORDS: dict[type, str] = {dict: "names and values", list: "a list", str: "text"}
 # Begins `model.weights` that another row of the study makes: `@ROW`, its best model.
 OTHER_ROW = "@"
 JOINT = "|"  # between the groups of a row that is in several
@@ -273,15 +280,37 @@ def _read(path: Path) -> dict[str, Any]:
     missing = [key for key in REQUIRED if key not in tree]
     if missing:
         raise RecipeError(f"{path}: a study needs {', '.join(missing)}")
+    for part in (tree, tree.get("small", {})):
+        _check_types(path, part)
     return tree
+
+
+def _check_types(path: Path, tree: dict[str, Any]) -> None:
+    """Raise RecipeError where a key has a value of another kind than it needs."""
+    for key, value in tree.items():
+        kind = KINDS.get(key, str)
+        optional = value is None and key not in REQUIRED
+        if not (isinstance(value, kind) or optional):
+            raise RecipeError(
+                f"{path}: `{key}` must be {IN_WORDS[kind]}. Received: {value!r}"
+            )
+    choose = tree.get("choose") or {"axes": {}}
+    for key, axes in (("axes", tree.get("axes", {})), ("choose", choose.get("axes"))):
+        values = axes.values() if isinstance(axes, dict) else [None]
+        if not all(isinstance(value, dict) for value in values):
+            raise RecipeError(
+                f"{path}: `{key}` must have axes, each with names of values and their "
+                f"settings. Received: {axes!r}"
+            )
 
 
 def _parse(
     tree: dict[str, Any], name: str, small: bool, flags: Mapping[str, str]
 ) -> Study:
-    fewshot = tree.get("fewshot")
+    tree = {key: value for key, value in tree.items() if value is not None}
     base = merged({"recipe": tree.get("recipe")}, tree.get("settings", {}))
-    typed = _nested(flags)
+    typed = _nested({path: text for path, text in flags.items() if path != "seed"})
+    seeds = [flags["seed"]] if "seed" in flags else tree.get("seeds", (0,))
     rows: dict[str, Row] = {}
     for labels, settings in combinations(tree["axes"]):
         values = merged(base, settings, typed)
@@ -296,7 +325,7 @@ def _parse(
         tree.get("reference", ""),
         tuple(rows.values()),
         tuple(tree["axes"]),
-        tuple(tree.get("seeds", (0,))),
+        tuple(_seed(seed, name) for seed in seeds),
         tuple(tree["columns"]),
         tuple(tree.get("figure", ())),
         {
@@ -306,8 +335,24 @@ def _parse(
         tree.get("table", {}),
         tree.get("means"),
         tree.get("measure", "training"),
-        None if fewshot is None else DataConfig(**fewshot),
+        _fewshot_data(tree.get("fewshot"), name),
     )
+
+
+def _seed(value: Any, origin: str) -> int:
+    whole = str(value).isdigit() and int(value) < 2**31
+    require(whole, "seed", f"a whole number in [0, 2**31) in {origin}", value)
+    return int(value)
+
+
+def _fewshot_data(values: dict[str, Any] | None, origin: str) -> DataConfig | None:
+    try:
+        return None if values is None else DataConfig(**values)
+    except TypeError:
+        raise RecipeError(
+            f"{origin}: `fewshot` must have keys of a recipe's `data`. "
+            f"Received: {values}"
+        ) from None
 
 
 def _flat_names(values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
@@ -396,7 +441,10 @@ def _filled(tree: Any, labels: Mapping[str, str]) -> Any:
         return {key: _filled(value, labels) for key, value in tree.items()}
     if isinstance(tree, list):
         return [_filled(value, labels) for value in tree]
-    return tree.format(**labels) if isinstance(tree, str) else tree
+    if isinstance(tree, str):
+        for axis, name in labels.items():
+            tree = tree.replace(f"{{{axis}}}", name)
+    return tree
 
 
 def _nested(flags: Mapping[str, str]) -> dict[str, Any]:
