@@ -10,8 +10,9 @@ from training.cli import main
 from training.errors import RecipeError
 from training.recipe import DataConfig
 from training.recipes import named_recipe
-from training.studies.study import Run, load_study, part_of, study_files, summary
+from training.studies.study import Run, part_of
 from training.studies.study_command import checked_study
+from training.studies.study_files import load_study, study_files, summary
 
 FILE = """
 title: Two axes
