@@ -6,8 +6,9 @@ from pathlib import Path
 from ..errors import RunError
 from .columns import check_columns
 from .estimates import print_estimates
-from .study import Study, load_study, part_of, study_files, summary
+from .study import Study, part_of
 from .study_figure import check_figure, draw_figure
+from .study_files import load_study, study_files, summary
 from .study_results import (
     check_table,
     missing_runs,

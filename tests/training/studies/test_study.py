@@ -10,8 +10,9 @@ from training.cli import main
 from training.errors import RecipeError
 from training.recipe import DataConfig
 from training.recipes import named_recipe
-from training.studies.study import Run, load_study, part_of, study_files, summary
+from training.studies.study import Run, part_of
 from training.studies.study_command import checked_study
+from training.studies.study_files import load_study, study_files, summary
 
 FILE = """
 title: Two axes
@@ -106,6 +107,18 @@ def test_flags_apply_to_every_row_with_their_types(write):
         assert row.recipe.data == DataConfig("digits", "train[:50%]", validation=0.0)
 
 
+def test_a_typed_seed_replaces_the_studys(write):
+    study = load_study(write(FILE), flags={"seed": "9"})
+    assert {run.seed for run in study.runs()} == {9}
+    assert len(study.runs()) == 4
+
+
+def test_names_of_axes_in_texts_are_filled_in_and_other_braces_kept(write):
+    text = FILE.replace("model: {dropout: 0.1}", "optimizer: {frozen: ['b{2}.{rate}']}")
+    row = load_study(write(text)).rows[1]
+    assert row.recipe.optimizer.frozen == ("b{2}.high",)
+
+
 def test_a_run_has_its_seed_and_begins_with_the_same_seed_of_its_row(write, tmp_path):
     study = load_study(write(CHAIN))
     second = study.rows[1]
@@ -182,6 +195,12 @@ def test_candidates_differ_in_their_trials_images(write):
         (("width: 24", "width: 0"), ["`model.width` must be at least 1"]),
         (("[accuracy]", "[acuracy]"), ["'acuracy'", "Did you mean accuracy?"]),
         (("title: Two", "title: [Two"), ["mine.yaml"]),
+        (("title: Two axes", "title: 7"), ["`title` must be text", "7"]),
+        (("seeds: [3, 4]", "seeds: 3"), ["`seeds` must be a list", "3"]),
+        (("seeds: [3, 4]", "seeds: [3, x]"), ["seed", "whole number", "'x'"]),
+        (("  width:\n", "  depth: 3\n  width:\n"), ["`axes` must have axes"]),
+        (("small:", "choose: {axes: 3}\nsmall:"), ["`choose` must have axes", "3"]),
+        (("small:", "fewshot: {sauce: x}\nsmall:"), ["`fewshot`", "sauce"]),
         (("small:", "table: {rows: width, columns: depth}\nsmall:"), ["depth", "rate"]),
         (("small:", "figure: [{kind: pie, y: accuracy}]\nsmall:"), ["pie", "heatmap"]),
         (("small:", "figure: [{kind: bars, y: speed}]\nsmall:"), ["'speed'", "width"]),
