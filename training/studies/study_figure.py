@@ -171,7 +171,7 @@ def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> Non
                 ends = (place - width / 2, place + width / 2)
                 axis.plot(ends, (published, published), "k", linewidth=2)
             if mean is None and line.labels:
-                axis.text(place, 0, NOT_RUN, rotation=90, ha="center", va="bottom")
+                axis.text(place, 0, line.absence, rotation=90, ha="center", va="bottom")
     marked = any(column in line.published for line in lines for column in columns)
     if marked:
         label = "published, of the paper's data" if study.small else "published"

@@ -50,11 +50,16 @@ class Line:
         values = self.values.get(column, [])
         return statistics.stdev(values) if len(values) > 1 else None
 
+    @property
+    def absence(self) -> str:
+        """What stands for a value: a run without labels has no accuracy."""
+        return "-" if any(self.values.values()) else NOT_RUN
+
     def text(self, column: str) -> str:
-        """Mean and deviation as text, or that the row was not run."""
+        """Mean and deviation as text, or why there is none."""
         mean, form = self.mean(column), COLUMNS[column].form
         if mean is None:
-            return "" if self.values.get(column) is None else NOT_RUN
+            return "" if self.values.get(column) is None else self.absence
         deviation = self.deviation(column)
         return f"{mean:{form}}" + (
             "" if deviation is None else f" ± {deviation:{form}}"
