@@ -59,6 +59,7 @@ OTHERS = (
     "finetune_cifar10-R50+B16",
     "finetune_folder-S16",
     "finetune_mae-B16",
+    "finetune_mae-H14",
     "folder_small-gray",
     "mnist",
     "pretrain_imagenet-B32",

@@ -86,12 +86,12 @@ class Step:
     Args:
         name: `"train step"` or `"test step"`.
         function: The step, a function of tensors.
-        arguments: Shapes and types of these tensors, of the labels the second.
+        arguments: Shapes and types of these tensors, the labels first.
     """
 
     name: str
     function: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    arguments: tuple[tf.TensorSpec, ...]
 
 
 def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
@@ -112,25 +112,29 @@ def trainer_steps(trainer: TensorFlowTrainer, batch_size: int) -> list[Step]:
         batch_size: Images on the replica.
     """
     model = trainer.model
-    images: Any = _image_spec(getattr(model, "encoder", model), batch_size)
+    inputs = [_image_spec(getattr(model, "encoder", model), batch_size)]
     outputs = model.output_shape[1]  # classes, or patches
     if isinstance(model, PretextModel):
-        indices = tf.TensorSpec([batch_size, outputs], tf.int32, "patch_indices")
-        images = {"images": images, "patch_indices": indices}
+        inputs += [tf.TensorSpec([batch_size, outputs], tf.int32, "patch_indices")]
     labels = tf.TensorSpec([batch_size, outputs], tf.float32, "labels")
     weights = tf.TensorSpec([batch_size], tf.float32, "weights")
     stop = tf.TensorSpec([], tf.float32, "stop")
 
-    def train(images, labels, stop):
-        return trainer.train_replica((images, labels), stop)
+    def images_of(tensors):
+        if len(tensors) == 1:
+            return tensors[0]
+        return dict(zip(("images", "patch_indices"), tensors, strict=True))
 
-    def test(images, labels, weights):
-        trainer.test_replica((images, labels, weights))
+    def train(labels, stop, *inputs):
+        return trainer.train_replica((images_of(inputs), labels), stop)
+
+    def test(labels, weights, *inputs):
+        trainer.test_replica((images_of(inputs), labels, weights))
         return trainer.get_metrics_result()
 
     return [
-        Step("train step", train, (images, labels, stop)),
-        Step("test step", test, (images, labels, weights)),
+        Step("train step", train, (labels, stop, *inputs)),
+        Step("test step", test, (labels, weights, *inputs)),
     ]
 
 
@@ -211,7 +215,7 @@ class Target:
         size = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         return (
             f"compiled for a chip of {self.topology} in {seconds:.0f} s; "
-            f"{step.arguments[1].shape[0]} images need {size / 2**20:,.0f} MiB there"
+            f"{step.arguments[0].shape[0]} images need {size / 2**20:,.0f} MiB there"
         )
 
 

@@ -84,9 +84,11 @@ class RestorePatches(keras.layers.Layer):
         prefix, patches = ops.split(tokens, [self.prefix_tokens], axis=1)
         token = _repeated(self.token, patches, indices.shape[1] - patches.shape[1])
         patches = ops.concatenate([patches, token], axis=1)
-        return ops.concatenate(
-            [prefix, _take(patches, ops.argsort(indices, axis=1))], axis=1
-        )
+        # The inverse of the order. A sort would have dynamic shapes in XLA.
+        own = ops.expand_dims(ops.arange(indices.shape[1], dtype="int32"), -1)
+        here = own == ops.expand_dims(indices, 1)  # [B, N, N]
+        places = ops.argmax(ops.cast(here, "int32"), axis=-1)
+        return ops.concatenate([prefix, _take(patches, places)], axis=1)
 
     def compute_output_shape(self, tokens_shape, indices_shape):
         return (tokens_shape[0], self.prefix_tokens + indices_shape[1], tokens_shape[2])

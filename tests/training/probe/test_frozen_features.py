@@ -149,7 +149,7 @@ if not jax:
     logical = [tf.config.LogicalDeviceConfiguration()] * 3
     tf.config.set_logical_device_configuration(cpus[0], logical)
 from image_splits import noise_split
-from test_features import raw_vit
+from test_frozen_features import raw_vit
 from training.engine.jax_strategy import JaxStrategy
 from training.probe.features import FeatureExtractor
 if jax:
