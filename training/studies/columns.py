@@ -148,6 +148,10 @@ COLUMNS = {
 }
 
 
+# Those that no seed changes; their deviation is not worth a cell.
+FIXED = ("parameters", "gigaflops", "exaflops", "tokens", "largest_batch")
+
+
 def check_columns(study: Study) -> None:
     """Raise RecipeError for an unknown column in a study."""
     for name in (*study.columns, *study.published):

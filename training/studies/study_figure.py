@@ -118,11 +118,24 @@ def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> No
             label=group + (f" ({hole} {NOT_RUN})" if hole else ""),
         )
     axis.set(xlabel=_title(x), ylabel=_title(y))
-    axis.set_xscale("log" if panel.get("log") else "linear")
-    axis.set_yscale("log" if panel.get("log_y") else "linear")
+    if panel.get("log"):
+        axis.set_xscale("log")
+        _label_logarithmic(axis.xaxis)
+    if panel.get("log_y"):
+        axis.set_yscale("log")
+        _label_logarithmic(axis.yaxis)
     axis.grid(alpha=0.3, which="both")
     if by is not None:
         axis.legend(fontsize=8)
+
+
+def _label_logarithmic(side) -> None:
+    """Label 1, 2 and 5 of each decade; decades alone can be too few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    side.set_minor_formatter(NullFormatter())
 
 
 def _groups(line: Line, by: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .. import storage
 from ..errors import RecipeError
-from .columns import COLUMNS, Result, read_result
+from .columns import COLUMNS, FIXED, Result, read_result
 from .study import Run, Study
 
 NOT_RUN = "not run"
@@ -61,9 +61,9 @@ class Line:
         if mean is None:
             return "" if self.values.get(column) is None else self.absence
         deviation = self.deviation(column)
-        return f"{mean:{form}}" + (
-            "" if deviation is None else f" ± {deviation:{form}}"
-        )
+        if deviation is None or column in FIXED:
+            return f"{mean:{form}}"
+        return f"{mean:{form}} ± {deviation:{form}}"
 
     def published_text(self, column: str) -> str:
         """The published value as text, or nothing."""
