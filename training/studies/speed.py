@@ -68,7 +68,8 @@ Steps = Callable[[int, int], None]  # computes batches: images in each, number
 def peak_speed(steps: Steps, clock: Callable[[], float] = time.perf_counter) -> float:
     """Images per second of the fastest of the batch sizes 1, 4, 16, ...
 
-    It ends with a batch that takes longer than `SECONDS`, or that does not fit.
+    It ends with a batch that takes longer than `SECONDS`, that does not fit, or that is
+    no faster than the ones before.
     """
     best, batch = 0.0, 1
     while batch <= LARGEST:
@@ -76,7 +77,9 @@ def peak_speed(steps: Steps, clock: Callable[[], float] = time.perf_counter) -> 
             seconds = _step_seconds(steps, batch, clock)
         except tf.errors.ResourceExhaustedError:
             break
-        best = max(best, batch / seconds)
+        if batch / seconds <= best:
+            break
+        best = batch / seconds
         if seconds > SECONDS:
             break
         batch *= 4
