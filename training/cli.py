@@ -413,19 +413,29 @@ def _run_recipes(options: Namespace) -> None:
         print(named_recipe(options.name).to_yaml(), end="")
 
 
+def _add_recipe_flags(parser: ArgumentParser) -> None:
+    """Add every value of a recipe, as text, for commands of many recipes."""
+    for path in recipe_values(Recipe):
+        parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
+
+
+def _recipe_flags(options: Namespace) -> dict[str, str]:
+    """The given ones of `_add_recipe_flags`, by their dotted paths."""
+    flat = vars(options.as_flat())
+    values = {path: flat[path] for path in recipe_values(Recipe)}
+    return {path: value for path, value in values.items() if value is not None}
+
+
 def _add_compare(parser: ArgumentParser) -> None:
     parser.add_argument("recipes", type=str, nargs="+", help="names of recipes")
     parser.add_argument(
         "--output_dir", type=str, default=f"{RUNS}/compare", help="folder of the runs"
     )
-    for path in recipe_values(Recipe):
-        parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
+    _add_recipe_flags(parser)
 
 
 def _run_compare(options: Namespace) -> None:
-    flat = vars(options.as_flat())
-    values = {path: flat[path] for path in recipe_values(Recipe)}
-    flags = [f"--{path}={v}" for path, v in values.items() if v is not None]
+    flags = [f"--{path}={value}" for path, value in _recipe_flags(options).items()]
     parser = new_parser()
     add_recipe(parser)
     recipes = [
@@ -479,8 +489,7 @@ def _add_study(parser: ArgumentParser) -> None:
         type=str | None,
         help="folder of the runs (default: runs/studies/NAME, or NAME-small)",
     )
-    for path in recipe_values(Recipe):
-        parser.add_argument(f"--{path}", type=str, help=SUPPRESS)
+    _add_recipe_flags(parser)
 
 
 def _run_study(options: Namespace) -> None:
@@ -489,12 +498,10 @@ def _run_study(options: Namespace) -> None:
     if options.study is None:
         list_studies()
         return
-    flat = vars(options.as_flat())
-    flags = {path: flat[path] for path in recipe_values(Recipe)}
     run_command(
         options.study,
         options.small,
-        {path: value for path, value in flags.items() if value is not None},
+        _recipe_flags(options),
         rows=options.rows.split(",") if options.rows else [],
         part=options.part,
         dry_run=(options.device, options.utilization) if options.dry_run else None,

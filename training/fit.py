@@ -1,11 +1,8 @@
 """Run a recipe: data, model, trainer, `model.fit`, evaluation and report."""
 
 import functools
-import os
-import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import keras
@@ -13,16 +10,13 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-import keras_vit
-
 from .data.labeled_images import Split
-from .data.masking import Masking
-from .data.pipeline import example_images, images_at, steps_per_epoch
+from .data.pipeline import images_at, steps_per_epoch
 from .data.splits import Splits, images_fingerprint, load_splits
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
 from .engine.early_termination import Preemption, StopOnDivergence
-from .engine.recorder import Recorder, best_epoch
+from .engine.recorder import Recorder
 from .engine.run_length import RunLength, run_length
 from .engine.schedule import learning_rate, requested_warmup, warmup_steps
 from .engine.strategy import (
@@ -34,7 +28,8 @@ from .engine.strategy import (
     make_strategy,
     worker_count,
 )
-from .evaluate import Evaluation, evaluate, print_evaluation
+from .evaluate import evaluate
+from .finish import augmented_examples, finish
 from .model import build_model, compile_trainer, compiles, model_to_train
 from .probe.fewshot_curve import fewshot_curve
 from .recipe import Recipe, require
@@ -42,14 +37,10 @@ from .reporting import pictures
 from .reporting.chance_warning import ChanceWarning
 from .reporting.model_pictures import ModelPictures
 from .reporting.progress_line import EpochLines
-from .reporting.report import mistakes_of, write_pretraining_report, write_report
 from .reporting.tensorboard import RunBoard
 from .reporting.throughput import device_name
-from .self_supervision.reconstructions import reconstructions
 from .user_functions import UserCallbacks
 
-EXAMPLE_IMAGES = 24  # in the picture of augmented images
-RECONSTRUCTIONS = 12  # in the picture of what self-supervision predicts
 PICTURED_IMAGES = 32  # whose attention `report.attention_every` shows
 
 
@@ -115,9 +106,8 @@ def fit(
     length = run_length(recipe, steps_per_pass)
     if old is not None:
         _check_extension(run_length(old, steps_per_pass), length, old, recipe)
-    labeled = recipe.self_supervision.task == "none"
     with strategy.scope():
-        names = splits.class_names if labeled else None
+        names = splits.class_names if recipe.supervised else None
         model = build_model(recipe.model, names, recipe.precision)
         trainer = compile_trainer(
             model_to_train(model, recipe),
@@ -155,7 +145,7 @@ def fit(
         # Before the board, which writes what it adds to the logs.
         _train(recipe, splits, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
-    return _finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
+    return finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
 
 
 def _has_max_pooling(model: keras.Model) -> bool:
@@ -229,7 +219,7 @@ def _board(
 
     validation = None
     # Of several workers each would have to evaluate, not only the chief.
-    alone = worker_count(strategy) == 1 and recipe.self_supervision.task == "none"
+    alone = worker_count(strategy) == 1 and recipe.supervised
     if draw and splits.validation is not None and alone:
         validation = functools.partial(evaluate_averaged, splits.validation)
     return RunBoard(
@@ -238,7 +228,7 @@ def _board(
         trainer.model,
         recipe.batch_size,
         example_images=(
-            (lambda: _example_images(recipe, splits, recorder)) if draw else None
+            (lambda: augmented_examples(recipe, splits, recorder)) if draw else None
         ),
         validation=validation,
         profile=profile,
@@ -266,11 +256,6 @@ def _model_pictures(
     ]
 
 
-def _example_images(recipe: Recipe, splits: Splits, recorder: Recorder):
-    preprocessing = recorder.trainer.model.preprocessing
-    return example_images(splits.train, recipe, preprocessing, EXAMPLE_IMAGES)
-
-
 def _train(
     recipe: Recipe,
     splits: Splits,
@@ -285,7 +270,7 @@ def _train(
     lines: list[keras.callbacks.Callback] = []
     if is_chief(trainer.distribute_strategy):
         lines.append(EpochLines(recorder.history))
-        if splits.validation is not None and recipe.self_supervision.task == "none":
+        if splits.validation is not None and recipe.supervised:
             lines.append(ChanceWarning(splits.validation.labels))
     with Preemption(progress):
         trainer.fit(
@@ -297,120 +282,3 @@ def _train(
             verbose=0,
             **validation_arguments(trainer, recipe, splits.validation),
         )
-
-
-def _finish(
-    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
-) -> dict[str, Any]:
-    """Save the last model, evaluate the best one, and write pictures and reports."""
-    folder = recorder.folder
-    recorder.save_model("last.keras")
-    if splits.validation is None:
-        recorder.save_model("best.keras")
-    if recipe.self_supervision.task != "none":
-        return _finish_pretraining(recipe, splits, recorder, draw)
-    model = run_folder.load_model(folder / "best.keras")
-    evaluation = evaluate(model, splits.test)
-    summary = evaluation.summary()
-    report = summary | _run_figures(recipe, splits, recorder)
-    if draw:
-        _draw(recipe, splits, recorder, model, evaluation, report)
-    run_folder.write_report(folder / run_folder.REPORT, report)
-    print_evaluation(summary, f"Test images of {recipe.data.source}")
-    if draw:
-        page = folder / "report.html"
-        print(f"model and pictures: {folder}; all on one page: {page}")
-    return report
-
-
-def _finish_pretraining(
-    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
-) -> dict[str, Any]:
-    """Write what a run without labels has: its figures, and what it predicts."""
-    folder = recorder.folder
-    report = _run_figures(recipe, splits, recorder)
-    if draw:
-        _draw_run(recipe, splits, recorder)
-        _draw_reconstructions(recipe, splits, recorder)
-        write_pretraining_report(folder, report, recipe, recorder.history)
-    run_folder.write_report(folder / run_folder.REPORT, report)
-    print(
-        f"encoder: {folder / 'best.keras'}; `keras-vit fit --model.weights` with this "
-        "file fine-tunes it, `keras-vit probe` evaluates it frozen"
-    )
-    if draw:
-        print(f"pictures: {folder}; all on one page: {folder / 'report.html'}")
-    return report
-
-
-def _draw_reconstructions(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
-    """Draw what the last model predicts of masked patches of test images."""
-    trainer = recorder.trainer
-    with trainer.averaged_weights():
-        weights = [keras.ops.convert_to_numpy(w) for w in trainer.model.weights]
-    shown = range(min(RECONSTRUCTIONS, len(splits.test)))
-    rows = reconstructions(
-        trainer.model.copy(weights),
-        Masking.of(trainer.model.encoder, recipe),
-        images_at(splits.test, shown, trainer.model.preprocessing),
-    )
-    pictures.draw_reconstructions(rows, recorder.folder / "reconstructions.png")
-
-
-def _draw_run(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
-    """Draw the curves and augmented training images."""
-    pictures.draw_curves(recorder.history, recorder.folder / "curves.png")
-    examples = _example_images(recipe, splits, recorder)
-    pictures.draw_examples(examples, recorder.folder / "examples.png")
-
-
-def _draw(
-    recipe: Recipe,
-    splits: Splits,
-    recorder: Recorder,
-    model: keras.Model,
-    evaluation: Evaluation,
-    report: dict[str, Any],
-) -> None:
-    """Draw the pictures and write report.html."""
-    folder = recorder.folder
-    _draw_run(recipe, splits, recorder)
-    pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
-    pictures.draw_reliability(evaluation, folder / "reliability.png")
-    shown = evaluation.mistakes(pictures.MOST_IMAGES)
-    wrong = images_at(splits.test, shown, model.preprocessing)
-    pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
-    mistakes = mistakes_of(model, evaluation, shown, wrong)
-    write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
-
-
-def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
-    """What report.json says about the run beside the evaluation."""
-    trainer = recorder.trainer
-    seconds = sum(row["seconds"] for row in recorder.history)
-    devices = trainer.distribute_strategy.num_replicas_in_sync
-    return {
-        "best_epoch": best_epoch(recorder.history),
-        "training_images": len(splits.train),
-        "bad_images": splits.bad_images,
-        "parameters": recorder.saved_model.count_params(),
-        "seconds": round(seconds, 1),
-        "images_per_second": recorder.history[-1].get("images_per_second"),
-        "devices": devices,
-        "device_name": device_name(),
-        "cores": os.cpu_count() or 1,
-        "accelerator_hours": devices * seconds / 3600,
-        "seed": recipe.seed,
-        "versions": versions(),
-        "recipe": asdict(recipe),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Versions of the software that the run's numbers depend on."""
-    return {
-        "keras_vit": keras_vit.__version__,
-        "keras": keras.__version__,
-        "tensorflow": tf.__version__,
-        "python": platform.python_version(),
-    }

@@ -261,7 +261,7 @@ def _own_model(config: ModelConfig, model_class: Any) -> Any:
 
 def model_to_train(model: keras.Model, recipe: Recipe) -> keras.Model:
     """The model itself, or with self-supervision the `PretextModel` around it."""
-    if recipe.self_supervision.task == "none":
+    if recipe.supervised:
         return model
     return PretextModel(model, recipe.self_supervision)
 
@@ -287,7 +287,7 @@ def compile_trainer(
         adjustment = recipe.logit_adjustment * log_shares(labels, model.classes)
     loss: Any = recipe.loss
     metrics: tuple[Any, ...] = ("accuracy",)
-    if recipe.self_supervision.task != "none":
+    if not recipe.supervised:
         loss = masked_loss
         metrics = (PatchAccuracy(),) if recipe.self_supervision.predicts_colors else ()
     trainer = _trainer_class()(

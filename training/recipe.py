@@ -658,7 +658,7 @@ class Recipe:
             f"a multiple of augmentation.repeats ({repeats})",
             batch_size,
         )
-        if self.self_supervision.task != "none":
+        if not self.supervised:
             self._require_no_labels()
 
     def _require_no_labels(self) -> None:
@@ -679,6 +679,11 @@ class Recipe:
             f"vit with self_supervision.task {task}",
             self.model.architecture,
         )
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the run learns labels, not a task of `self_supervision`."""
+        return self.self_supervision.task == "none"
 
     def to_yaml(self) -> str:
         """The recipe as YAML, every value written out."""

@@ -227,8 +227,7 @@ def run_recipe(recipe: Recipe, strategy):
     per_epoch = len(splits.train) // recipe.batch_size
     total = per_epoch * recipe.epochs
     with strategy.scope():
-        labeled = recipe.self_supervision.task == "none"
-        names = splits.class_names if labeled else None
+        names = splits.class_names if recipe.supervised else None
         model = build_model(recipe.model, names, recipe.precision)
         model = model_to_train(model, recipe)
         trainer = compile_trainer(model, recipe, total, per_epoch)

@@ -190,12 +190,10 @@ def options(recipe):
             yield name, None if value is None else bool(value)
 
 
-def labeled(recipe):
-    return recipe.self_supervision.task == "none"
-
-
 def test_the_trained_recipes_cover_every_pair_of_options():
-    every = {each.name: set(options(each)) for each in every_recipe() if labeled(each)}
+    every = {
+        each.name: set(options(each)) for each in every_recipe() if each.supervised
+    }
     shared = set.intersection(*every.values())
 
     def pairs(names):
@@ -267,7 +265,7 @@ def test_a_self_supervised_recipe_takes_two_steps(name, folder, eagerly):
 
 
 def test_every_self_supervised_recipe_is_trained():
-    names = {each.name for each in every_recipe() if not labeled(each)}
+    names = {each.name for each in every_recipe() if not each.supervised}
     assert names - {"masked_patches-B16-1M", "mae-L16", "mae-H14"} == {
         *PRETRAINING,
         *OTHER_PRETRAINING,

@@ -91,6 +91,6 @@ def masking_of(model: Any, recipe: Recipe) -> Masking | None:
         model: The run's model, which is a `PretextModel` with self-supervision.
         recipe: The run's recipe.
     """
-    if recipe.self_supervision.task == "none":
+    if recipe.supervised:
         return None
     return Masking.of(model.encoder, recipe)

@@ -99,7 +99,7 @@ def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
     model = recipe.model
     if model.variant is not None:  # weights are large, and do not change shapes
         model = dataclasses.replace(model, weights=None)
-    names = CLASS_NAMES if recipe.self_supervision.task == "none" else None
+    names = CLASS_NAMES if recipe.supervised else None
     built = model_to_train(build_model(model, names, recipe.precision), recipe)
     return compile_trainer(built, recipe, STEPS, STEPS)
 

@@ -39,7 +39,7 @@ def pyplot():
 
 PANELS = {
     "loss": "Loss",
-    "accuracy": "Accuracy",  # without labels of the masked patches' colors
+    "accuracy": "Accuracy",
     "images_per_second": "Images per second in training",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm of the last step",
@@ -54,7 +54,11 @@ def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
     change; the validation curves are of unchanged images at its end.
     """
     best = best_epoch(history)["epoch"] if "val_loss" in history[-1] else None
-    history = [{k.replace("patch_", ""): v for k, v in r.items()} for r in history]
+    # Of a run without labels, the accuracy is that of the masked patches' colors.
+    history = [
+        {key.replace("patch_accuracy", "accuracy"): value for key, value in row.items()}
+        for row in history
+    ]
     figure, axes = pyplot().subplots(2, 3, figsize=(14, 7), layout="constrained")
     for axis, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
         if not any(key in row for row in history):

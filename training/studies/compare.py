@@ -18,7 +18,8 @@ from ..data.splits import load_splits
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
 from ..evaluate import evaluate
-from ..fit import fit, versions
+from ..finish import versions
+from ..fit import fit
 from ..model import build_model
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot

@@ -1,0 +1,149 @@
+"""What a finished run leaves: scores, pictures, report.json and report.html."""
+
+import os
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import keras_vit
+
+from .data.masking import Masking
+from .data.pipeline import example_images, images_at
+from .data.splits import Splits
+from .engine import run_folder
+from .engine.recorder import Recorder, best_epoch
+from .evaluate import Evaluation, evaluate, print_evaluation
+from .recipe import Recipe
+from .reporting import pictures
+from .reporting.report import mistakes_of, write_pretraining_report, write_report
+from .reporting.throughput import device_name
+from .self_supervision.reconstructions import reconstructions
+
+EXAMPLE_IMAGES = 24  # in the picture of augmented images
+RECONSTRUCTIONS = 12  # in the picture of what self-supervision predicts
+
+
+def finish(
+    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
+) -> dict[str, Any]:
+    """Save the last model, evaluate the best one, and write pictures and reports."""
+    folder = recorder.folder
+    recorder.save_model("last.keras")
+    if splits.validation is None:
+        recorder.save_model("best.keras")
+    if not recipe.supervised:
+        return _finish_pretraining(recipe, splits, recorder, draw)
+    model = run_folder.load_model(folder / "best.keras")
+    evaluation = evaluate(model, splits.test)
+    summary = evaluation.summary()
+    report = summary | _run_figures(recipe, splits, recorder)
+    if draw:
+        _draw(recipe, splits, recorder, model, evaluation, report)
+    run_folder.write_report(folder / run_folder.REPORT, report)
+    print_evaluation(summary, f"Test images of {recipe.data.source}")
+    if draw:
+        page = folder / "report.html"
+        print(f"model and pictures: {folder}; all on one page: {page}")
+    return report
+
+
+def _finish_pretraining(
+    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
+) -> dict[str, Any]:
+    """Write what a run without labels has: its figures, and what it predicts."""
+    folder = recorder.folder
+    report = _run_figures(recipe, splits, recorder)
+    if draw:
+        _draw_run(recipe, splits, recorder)
+        _draw_reconstructions(recipe, splits, recorder)
+        write_pretraining_report(folder, report, recipe, recorder.history)
+    run_folder.write_report(folder / run_folder.REPORT, report)
+    print(
+        f"encoder: {folder / 'best.keras'}; `keras-vit fit --model.weights` with this "
+        "file fine-tunes it, `keras-vit probe` evaluates it frozen"
+    )
+    if draw:
+        print(f"pictures: {folder}; all on one page: {folder / 'report.html'}")
+    return report
+
+
+def _draw_reconstructions(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
+    """Draw what the last model predicts of masked patches of test images."""
+    trainer = recorder.trainer
+    with trainer.averaged_weights():
+        weights = [keras.ops.convert_to_numpy(w) for w in trainer.model.weights]
+    shown = range(min(RECONSTRUCTIONS, len(splits.test)))
+    rows = reconstructions(
+        trainer.model.copy(weights),
+        Masking.of(trainer.model.encoder, recipe),
+        images_at(splits.test, shown, trainer.model.preprocessing),
+    )
+    pictures.draw_reconstructions(rows, recorder.folder / "reconstructions.png")
+
+
+def _draw_run(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
+    """Draw the curves and augmented training images."""
+    pictures.draw_curves(recorder.history, recorder.folder / "curves.png")
+    examples = augmented_examples(recipe, splits, recorder)
+    pictures.draw_examples(examples, recorder.folder / "examples.png")
+
+
+def _draw(
+    recipe: Recipe,
+    splits: Splits,
+    recorder: Recorder,
+    model: keras.Model,
+    evaluation: Evaluation,
+    report: dict[str, Any],
+) -> None:
+    """Draw the pictures and write report.html."""
+    folder = recorder.folder
+    _draw_run(recipe, splits, recorder)
+    pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
+    pictures.draw_reliability(evaluation, folder / "reliability.png")
+    shown = evaluation.mistakes(pictures.MOST_IMAGES)
+    wrong = images_at(splits.test, shown, model.preprocessing)
+    pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
+    mistakes = mistakes_of(model, evaluation, shown, wrong)
+    write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
+
+
+def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
+    """What report.json says about the run beside the evaluation."""
+    trainer = recorder.trainer
+    seconds = sum(row["seconds"] for row in recorder.history)
+    devices = trainer.distribute_strategy.num_replicas_in_sync
+    return {
+        "best_epoch": best_epoch(recorder.history),
+        "training_images": len(splits.train),
+        "bad_images": splits.bad_images,
+        "parameters": recorder.saved_model.count_params(),
+        "seconds": round(seconds, 1),
+        "images_per_second": recorder.history[-1].get("images_per_second"),
+        "devices": devices,
+        "device_name": device_name(),
+        "cores": os.cpu_count() or 1,
+        "accelerator_hours": devices * seconds / 3600,
+        "seed": recipe.seed,
+        "versions": versions(),
+        "recipe": asdict(recipe),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that the run's numbers depend on."""
+    return {
+        "keras_vit": keras_vit.__version__,
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def augmented_examples(recipe: Recipe, splits: Splits, recorder: Recorder):
+    """Augmented training images, as `pipeline.example_images`."""
+    preprocessing = recorder.trainer.model.preprocessing
+    return example_images(splits.train, recipe, preprocessing, EXAMPLE_IMAGES)
