@@ -51,7 +51,7 @@ def measure(recipe: Recipe) -> dict[str, Any]:
         "images_per_second": peak_speed(train),
         "largest_batch": largest_batch(train) if on_gpu else largest,
         "largest_batch_is": "measured" if on_gpu else "closed form, 16 GB",
-        "tokens": None if costs is None else costs.tokens,
+        "tokens": None if costs is None else costs.tokens or None,  # of a ResNet
         "parameters": model.count_params(),
         "classes": names,
         "device_name": device_name(),

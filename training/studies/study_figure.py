@@ -30,6 +30,7 @@ from .study_results import MEAN, NOT_RUN, Line, missing_runs
 DPI = 110
 PANEL = (5.6, 4.2)  # inches
 MOST_ACROSS = 2
+MANY = 2000  # times, from which on a logarithmic scale has few labels
 MARKERS = "osD^vP*X<>"
 COMMON = {"kind", "y", "title", "where"}
 KEYS = {
@@ -107,20 +108,27 @@ def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> No
         points = [(_place(line, x), line) for line in chosen]
         drawn = [(place, li) for place, li in points if place and li.mean(y)]
         drawn.sort(key=lambda pair: pair[0])
-        hole = len(chosen) - len(drawn)
+        # A finished run may have no value, such as a ResNet no number of tokens.
+        missing = sum(line.absence == NOT_RUN for line in chosen)
+        if not drawn and not missing:
+            continue
         axis.errorbar(
             [place for place, _ in drawn],
             [line.mean(y) for _, line in drawn],
             yerr=[_spread(line, y) for _, line in drawn],
+            color=f"C{number % 10}",
             marker=MARKERS[number % len(MARKERS)],
             markersize=5,
             capsize=2,
-            label=group + (f" ({hole} {NOT_RUN})" if hole else ""),
+            label=group + (f" ({missing} {NOT_RUN})" if missing else ""),
         )
     axis.set(xlabel=_title(x), ylabel=_title(y))
     if panel.get("log"):
         axis.set_xscale("log")
         _label_logarithmic(axis.xaxis)
+        if x in study.axes:
+            places = sorted({_place(line, x) for line in ours})
+            axis.set_xticks(places, [f"{place:g}" for place in places])
     if panel.get("log_y"):
         axis.set_yscale("log")
         _label_logarithmic(axis.yaxis)
@@ -130,10 +138,11 @@ def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> No
 
 
 def _label_logarithmic(side) -> None:
-    """Label 1, 2 and 5 of each decade; decades alone can be too few."""
+    """Label 1, 2 and 5 of each decade, of many decades only 1."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = side.get_view_interval()
+    side.set_major_locator(LogLocator(subs=(1,) if high > MANY * low else (1, 2, 5)))
     side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     side.set_minor_formatter(NullFormatter())
 

@@ -67,6 +67,8 @@ def folder(tmp_path_factory):
             path.mkdir()
             (path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
             report = {"accuracy": accuracy, "parameters": len(name) * 1e6}
+            if name.endswith("dogs"):
+                report["largest_batch"] = 8
             (path / "report.json").write_text(json.dumps(report))
             history = f"epoch,val_loss\n1,2.5\n2,{1 - accuracy}\n"
             (path / "history.csv").write_text(history)
@@ -158,6 +160,22 @@ def test_a_row_that_is_not_run_is_a_named_hole_in_its_line(drawn, folder, tmp_pa
     study_figure._lines(axis, study, panel, lines, folder)
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert labels == ["cats", "dogs (1 not run)"]
+
+
+def test_a_line_without_values_is_left_out_and_keeps_the_others_colors(drawn):
+    by = {"kind": "lines", "x": "size", "by": "task"}
+    panels = [by | {"y": "accuracy"}, by | {"y": "largest_batch", "log": True}]
+    rows = tuple(
+        dataclasses.replace(row, labels=row.labels | {"size": size})
+        for row, size in zip(make_study().rows, ("64", "64", "224", "224"), strict=True)
+    )
+    columns, axes = ("accuracy", "largest_batch"), ("model", "task", "size")
+    (first, second), _ = drawn(*panels, rows=rows, columns=columns, axes=axes)
+    assert [c.get_label() for c in first.containers] == ["cats", "dogs"]
+    (dogs,) = second.containers
+    assert dogs.get_label() == "dogs"
+    assert dogs[0].get_color() == first.containers[1][0].get_color()
+    assert [text.get_text() for text in second.get_xticklabels()] == ["64", "224"]
 
 
 def test_bars_stand_beside_published_marks_and_name_what_is_not_run(folder):
