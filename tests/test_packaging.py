@@ -100,6 +100,12 @@ def test_every_extra_that_is_named_exists(source):
     assert extras - found == set(), "nothing says what these are for"
 
 
+def test_no_recipe_or_study_names_a_module():
+    """The modules of a checkout have other names in the wheel."""
+    for path in (ROOT / "training").rglob("*.yaml"):
+        assert "python:" not in path.read_text("utf-8"), path
+
+
 @pytest.mark.slow
 def test_the_wheel_holds_every_package_and_its_data(distributions):
     wheel, _ = distributions
@@ -184,6 +190,13 @@ def test_the_whole_road_works_outside_the_checkout(scripts, tmp_path):
                 assert re.search(r"0\.\d{4}  \d", run(tmp_path, *asked))
         finally:
             server.terminate()
+
+
+@pytest.mark.slow
+def test_a_study_finds_its_tasks_outside_the_checkout(scripts, tmp_path):
+    options = ["--small", "--rows=ViT-pretrain", "--epochs=1", "--seed=0"]
+    output = run(tmp_path, scripts / "keras-vit", "study", "comparison", *options)
+    assert "all runs finished" in output
 
 
 @pytest.mark.slow

@@ -203,8 +203,9 @@ class DataConfig:
 
     Args:
         source: digits, folder:PATH (one sub-folder for each class, with or without
-            train/, val/ and test/ above them), tfds:NAME or python:MODULE:FUNCTION (a
-            function that returns tf.data.Datasets; see `sources`).
+            train/, val/ and test/ above them), tfds:NAME, python:MODULE:FUNCTION (a
+            function that returns tf.data.Datasets), vtab:TASK or digits:TASK; see
+            `sources`.
         train: The training images, as a slice of the source in TensorFlow Datasets'
             syntax: train, train[:90%], train[:800]+validation[:200].
         validation: Share of the training images to use for validation, where a folder
@@ -229,8 +230,8 @@ class DataConfig:
         kind, _, rest = self.source.partition(":")
         if self.source != "digits" and not (kind in SOURCE_KINDS and rest):
             raise RecipeError(
-                "`data.source` must be digits, folder:PATH, tfds:NAME or "
-                f"python:MODULE:FUNCTION. Received: {self.source!r}."
+                "`data.source` must be digits, folder:PATH, tfds:NAME, vtab:TASK, "
+                f"digits:TASK or python:MODULE:FUNCTION. Received: {self.source!r}."
                 f"{_source_meant(self.source)}"
             )
         share = self.validation
@@ -242,7 +243,7 @@ class DataConfig:
         require(self.split_seed >= 0, "data.split_seed", "at least 0", self.split_seed)
 
 
-SOURCE_KINDS = ("folder", "tfds", "python")
+SOURCE_KINDS = ("folder", "tfds", "python", "vtab", "digits")
 
 
 def _source_meant(source: str) -> str:

@@ -402,7 +402,7 @@ def test_a_task_of_vtab_has_the_published_splits(row):
     assert (ours.steps, ours.optimizer.learning_rate) == (2500, 0.01)
     assert ours.schedule.warmup_steps == 200
     assert ours.model.image_size == 384
-    assert ours.data.source == f"python:training.data.vtab:{name}"
+    assert ours.data.source == f"vtab:{name}"
     assert (ours.data.train, ours.data.test) == ("train+validation", "test")
     assert (ours.augmentation.crop_min_area == 1) == (name in NOT_CROPPED)
     assert ours.augmentation.flip == (name not in NOT_FLIPPED)

@@ -1,4 +1,4 @@
-"""Small tasks made of scikit-learn's digits: `python:training.data.digit_tasks:TASK`.
+"""Small tasks made of scikit-learn's digits: the source `digits:TASK`.
 
 For what needs several tasks where none can be downloaded, such as the small forms of
 the studies. Like VTAB's, each has 800 training and 200 validation images; the other 797
@@ -51,6 +51,16 @@ def quadrant() -> dict[str, Any]:
         picture[top : top + side, left : left + side] = image
     names = ["top left", "top right", "bottom left", "bottom right"]
     return _task(pictures, places, names)
+
+
+TASKS = {
+    task.__name__: task for task in (digit, even_odd, low_high, quarter_turn, quadrant)
+}
+
+
+def read_task(name: str) -> dict[str, Any]:
+    """Make one task: what `open_function` takes."""
+    return TASKS[name]()
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,10 @@
-"""The source python:MODULE:FUNCTION: a user's own tf.data.Datasets."""
+"""The source python:MODULE:FUNCTION: a user's own tf.data.Datasets.
+
+The tasks of `vtab` and `digit_tasks` are such functions too.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,12 +18,7 @@ PARTS = ("train", "validation", "test")
 
 
 def open_python(name: str, channels: int = 3) -> Source:
-    """Call a user's function, and read its datasets into memory as encoded images.
-
-    The function takes no arguments and returns a dictionary: `class_names`, a list of
-    strings, `train`, and optionally `validation` and `test`, each a `tf.data.Dataset`
-    of pairs of an image (uint8 [h, w, 1 or 3], or the contents of an image file as a
-    string) and an integer label, in the same order every time.
+    """Call a user's function, and read its datasets.
 
     Args:
         name: MODULE:FUNCTION; the module is imported.
@@ -32,35 +31,56 @@ def open_python(name: str, channels: int = 3) -> Source:
         function = find_function(name)
     except ValueError as error:
         raise DataError(f"python:{name}: {error}") from None
+    return open_function(f"python:{name}", function, channels)
+
+
+def open_function(
+    origin: str, function: Callable[[], Any], channels: int = 3
+) -> Source:
+    """Read what a function returns into memory, as encoded images.
+
+    The function takes no arguments and returns a dictionary: `class_names`, a list of
+    strings, `train`, and optionally `validation` and `test`, each a `tf.data.Dataset`
+    of pairs of an image (uint8 [h, w, 1 or 3], or the contents of an image file as a
+    string) and an integer label, in the same order every time.
+
+    Args:
+        origin: The source's name in messages.
+        function: The function.
+        channels: 1 for gray images, 3 for RGB.
+
+    Raises:
+        DataError: It fails, or returns something else.
+    """
     try:
         returned = function()
     except DataError:
         raise
     except Exception as error:  # whatever a user's function may raise
-        raise _failed(name, error) from error
+        raise _failed(origin, error) from error
     names = returned.get("class_names") if isinstance(returned, dict) else None
     if not names or not isinstance(returned.get("train"), tf.data.Dataset):
         raise DataError(
-            f"python:{name}: must return a dictionary with `class_names` and `train`, "
+            f"{origin}: must return a dictionary with `class_names` and `train`, "
             f"a tf.data.Dataset. Received: {_described(returned)}"
         )
     if unknown := set(returned) - {"class_names", *PARTS}:
         raise DataError(
-            f"python:{name}: must return class_names, {', '.join(PARTS)}. "
+            f"{origin}: must return class_names, {', '.join(PARTS)}. "
             f"Received: {', '.join(sorted(map(str, unknown)))}"
         )
     class_names = tuple(map(str, names))
     parts = {
-        part: _read(f"python:{name}: {part}", returned[part], len(names), channels)
+        part: _read(f"{origin}: {part}", returned[part], len(names), channels)
         for part in PARTS
         if part in returned
     }
     return Source.with_own_parts(class_names, parts)
 
 
-def _failed(name: str, error: Exception) -> DataError:
+def _failed(origin: str, error: Exception) -> DataError:
     line = str(error).strip().split("\n")[0]
-    return DataError(f"python:{name}: {type(error).__name__}: {line}")
+    return DataError(f"{origin}: {type(error).__name__}: {line}")
 
 
 def _described(returned) -> str:

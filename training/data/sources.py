@@ -1,13 +1,25 @@
-"""The sources of images by name: digits, folder:PATH, tfds:NAME, python:MODULE:NAME."""
+"""The sources of images by name.
+
+digits                    scikit-learn's handwritten digits
+digits:TASK               a task made of them, of `digit_tasks`
+folder:PATH               image files in class folders
+tfds:NAME                 TensorFlow Datasets
+vtab:TASK                 a task of VTAB-1k, of `vtab`
+python:MODULE:FUNCTION    a user's function that returns tf.data.Datasets
+"""
+
+import functools
 
 import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from ..errors import DataError, did_you_mean
 from ..recipe import DataConfig
+from . import digit_tasks, vtab
 from .folder import open_folder
 from .labeled_images import Source, Split
-from .python_source import open_python
+from .python_source import open_function, open_python
 from .tfds import open_tfds
 
 
@@ -26,7 +38,9 @@ def open_source(config: DataConfig, channels: int) -> Source:
     """
     kind, _, rest = config.source.partition(":")
     if kind == "digits":
-        return open_digits(channels)
+        return _open_task(kind, rest, channels) if rest else open_digits(channels)
+    if kind == "vtab":
+        return _open_task(kind, rest, channels)
     if kind == "folder":
         return open_folder(epath.Path(rest), channels, config.on_bad_image)
     if kind == "python":
@@ -35,6 +49,20 @@ def open_source(config: DataConfig, channels: int) -> Source:
     slices = [text for text in texts if isinstance(text, str)]
     with_test = not isinstance(config.test, str)
     return open_tfds(rest, channels, config.download, slices, with_test)
+
+
+TASKS = {"digits": digit_tasks, "vtab": vtab}
+
+
+def _open_task(kind: str, name: str, channels: int) -> Source:
+    tasks = TASKS[kind].TASKS
+    if name not in tasks:
+        raise DataError(
+            f"{kind}:TASK must have one of the tasks {', '.join(tasks)}. Received: "
+            f"{name!r}.{did_you_mean(name, tasks)}"
+        )
+    read = functools.partial(TASKS[kind].read_task, name)
+    return open_function(f"{kind}:{name}", read, channels)
 
 
 def open_digits(channels: int = 1) -> Source:

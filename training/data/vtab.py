@@ -1,10 +1,9 @@
-"""The 19 tasks of VTAB-1k: `python:training.data.vtab:TASK` (arXiv:1910.04867).
+"""The 19 tasks of VTAB-1k (arXiv:1910.04867): the source `vtab:TASK`.
 
 Every task has 800 training, 200 validation and the official test images. The data sets
 are those of TensorFlow Datasets, prepared beforehand: `tfds build NAME`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -108,7 +107,7 @@ TASKS = {
 
 
 def read_task(name: str) -> dict[str, Any]:
-    """Read one task, in the form that a source `python:` returns.
+    """Read one task: what `open_function` takes.
 
     Raises:
         DataError: The data set is not on this machine.
@@ -156,12 +155,3 @@ def _image(example, task: Task):
 def _label(example, task: Task):
     feature = example[task.feature]
     return tf.cast(task.label(feature) if task.label else feature, tf.int64)
-
-
-def __getattr__(name: str) -> Callable[[], dict[str, Any]]:
-    """Each task as a function of this module, for `python:`."""
-    if name in TASKS:
-        return functools.partial(read_task, name)
-    raise AttributeError(
-        f"a task must be one of {', '.join(TASKS)}. Received: {name!r}"
-    )

@@ -127,7 +127,7 @@ def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> No
         axis.set_xscale("log")
         _label_logarithmic(axis.xaxis)
         if x in study.axes:
-            places = sorted({_place(line, x) for line in ours})
+            places = sorted({place for line in ours if (place := _place(line, x))})
             axis.set_xticks(places, [f"{place:g}" for place in places])
     if panel.get("log_y"):
         axis.set_yscale("log")

@@ -42,7 +42,7 @@ def test_every_task_has_the_same_images_in_a_part(part):
 
 def test_a_task_is_a_source_with_its_own_parts():
     config = DataConfig(
-        "python:training.data.digit_tasks:quarter_turn",
+        "digits:quarter_turn",
         validation="validation",
         test="test",
     )

@@ -81,7 +81,7 @@ CLASSES = {"caltech101": 102, "pets": 37, "camelyon": 2, "smallnorb_azimuth": 18
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_task_is_a_source(name):
     config = DataConfig(
-        f"python:training.data.vtab:{name}",
+        f"vtab:{name}",
         train="train+validation",
         validation=0.0,
         test="test",
@@ -95,11 +95,11 @@ def test_a_task_is_a_source(name):
 
 def test_a_missing_data_set_error_has_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    config = DataConfig("python:training.data.vtab:dtd", validation=0.0)
+    config = DataConfig("vtab:dtd", validation=0.0)
     with pytest.raises(DataError, match="tfds build dtd"):
         load_splits(config, channels=3)
 
 
 def test_an_unknown_task_is_an_error():
-    with pytest.raises(DataError, match=r"training.data.vtab:cats.*caltech101"):
-        load_splits(DataConfig("python:training.data.vtab:cats"), channels=3)
+    with pytest.raises(DataError, match=r"vtab:TASK must.*caltech101.*'cats'"):
+        load_splits(DataConfig("vtab:cats"), channels=3)

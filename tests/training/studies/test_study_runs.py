@@ -244,7 +244,7 @@ recipe: {recipe}
 settings: {{model: {{head_stddev: 0.5}}}}
 axes:
   task:
-    first: {{data: {{source: "python:training.data.digit_tasks:quarter_turn"}}}}
+    first: {{data: {{source: "digits:quarter_turn"}}}}
     second: {{model: {{weights: "@first"}}}}
 columns: [accuracy_before, macro_f1_before, accuracy, fewshot_5, exaflops, core_hours]
 figure:
