@@ -202,8 +202,9 @@ def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> Non
     axis.set_yscale("log" if panel.get("log_y") else "linear")
     axis.set_ylim(*_limits(lines, columns, bool(panel.get("log_y"))))
     axis.grid(alpha=0.3, axis="y")
-    if len(columns) > 1 or marked:
-        axis.legend(fontsize=8)
+    if len(columns) > 1 or marked:  # above the bars, which can be anywhere below
+        above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+        axis.legend(fontsize=8, ncols=2, **above)
     if len(columns) == 1:
         axis.set_ylabel(_title(columns[0]))
 
