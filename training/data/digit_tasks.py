@@ -63,14 +63,27 @@ def read_task(name: str) -> dict[str, Any]:
     return TASKS[name]()
 
 
-def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 [1797, 8, 8, 1], and digits, in a shuffled order."""
+def load_images() -> tuple[np.ndarray, np.ndarray]:
+    """scikit-learn's 1,797 handwritten digits, 8x8 pixels (UCI, optdigits test set).
+
+    Their values 0 to 16 become round(value * 255 / 16), of which
+    round(pixel * 16 / 255) is the inverse.
+
+    Returns:
+        Images, uint8 [1797, 8, 8, 1], and digits, int64 [1797], sorted by writer.
+    """
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.images))
-    images = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
-    return images[order], digits.target[order]
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)
+    return images[..., np.newaxis], digits.target
+
+
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """The images and digits in a shuffled order."""
+    images, digits = load_images()
+    order = np.random.default_rng(0).permutation(len(images))
+    return images[order], digits[order]
 
 
 def _task(images: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:

@@ -37,10 +37,10 @@ def open_source(config: DataConfig, channels: int) -> Source:
         DataError: There are no images, some are invalid, or the source does not exist.
     """
     kind, _, rest = config.source.partition(":")
-    if kind == "digits":
-        return _open_task(kind, rest, channels) if rest else open_digits(channels)
-    if kind == "vtab":
+    if kind in TASKS and rest:
         return _open_task(kind, rest, channels)
+    if kind == "digits":
+        return open_digits(channels)
     if kind == "folder":
         return open_folder(epath.Path(rest), channels, config.on_bad_image)
     if kind == "python":
@@ -66,19 +66,10 @@ def _open_task(kind: str, name: str, channels: int) -> Source:
 
 
 def open_digits(channels: int = 1) -> Source:
-    """scikit-learn's 1,797 handwritten digits, 8x8 pixels (UCI, optdigits test set).
-
-    Their values 0 to 16 become round(value * 255 / 16), of which
-    round(pixel * 16 / 255) is the inverse.
-    """
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+    """scikit-learn's 1,797 handwritten digits; see `digit_tasks.load_images`."""
+    images, digits = digit_tasks.load_images()
     pixels = tf.constant(np.repeat(images, channels, axis=-1))
     names = [f"digit {index}" for index in range(len(images))]
-    split = Split(
-        digits.target, 10, lambda index: pixels[index], names, channels=channels
-    )
+    split = Split(digits, 10, lambda index: pixels[index], names, channels=channels)
     # Sorted by writer.
-    return Source(tuple(map(str, digits.target_names)), {"train": split}, ordered=True)
+    return Source(tuple(map(str, range(10))), {"train": split}, ordered=True)
