@@ -37,7 +37,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 import keras_vit
-from benchmarks.forward import keras_hub_model
+from benchmarks.peer_models import keras_hub_model
 from serving.export.options import ExportOptions
 from serving.export.signatures import save
 
@@ -52,7 +52,7 @@ def export_all(
     spec: keras_vit.ViTSpec, patch_size: int, precision: str, folder: Path
 ) -> dict[str, Path]:
     """Writes all contestants with all weights random."""
-    hub = _filled(keras_hub_model(spec, patch_size, PRECISIONS[precision]))
+    hub = _filled(keras_hub_model(spec, patch_size, 224, PRECISIONS[precision]))
     hub.export(str(folder / REFERENCE), verbose=False)
     found = {REFERENCE: folder / REFERENCE}
     for gelu in ("tanh", "exact"):

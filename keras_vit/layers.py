@@ -14,10 +14,18 @@ Letters in comments and docstrings:
     M       width of the hidden layer of the MLP, in a SwiGLU after its gate
 """
 
+import functools
+
 import keras
 from keras import ops
 
+from keras_vit.attention import (
+    apply_weights,
+    attention_weights,
+    dot_product_attention,
+)
 from keras_vit.checks import check_choice, check_rate
+from keras_vit.fusion import fused
 from keras_vit.positions import (
     PositionEmbedding,
     PositionEmbedding2D,
@@ -62,6 +70,7 @@ class LayerNorm(keras.layers.Layer):
 
     Call arguments:
         inputs: Tensor [..., D].
+        training: Whether the model is being trained.
 
     Returns:
         Tensor of the same shape, computed in float32 at least.
@@ -81,22 +90,34 @@ class LayerNorm(keras.layers.Layer):
             name="beta", shape=width, initializer="zeros", autocast=False
         )
 
-    def call(self, inputs):
-        dtype = keras.backend.result_type(inputs.dtype, "float32")
-        inputs = ops.cast(inputs, dtype)
-        centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
-        normalized = centered * ops.rsqrt(variance + self.epsilon)
-        # Not rsqrt * gamma first: TensorFlow's remapper.cc has a pattern of that order,
-        # and the kernel that it puts there exists for CPUs alone.
-        outputs = normalized * ops.cast(self.gamma, dtype) + ops.cast(self.beta, dtype)
-        return ops.cast(outputs, self.compute_dtype)
+    def call(self, inputs, training=False):
+        return fused(
+            layer_norm,
+            inputs,
+            self.gamma,
+            self.beta,
+            training=training,
+            dtype=self.compute_dtype,
+            epsilon=self.epsilon,
+        )
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def layer_norm(inputs, gamma, beta, *, epsilon):
+    """`LayerNorm` of [..., D] with its weights [D], in float32 at least."""
+    internal = keras.backend.result_type(inputs.dtype, "float32")
+    inputs = ops.cast(inputs, internal)
+    centered = inputs - ops.mean(inputs, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+    normalized = centered * ops.rsqrt(variance + epsilon)
+    # Not rsqrt * gamma first: TensorFlow's remapper.cc has a pattern of that order,
+    # and the kernel that it puts there exists for CPUs alone.
+    return normalized * ops.cast(gamma, internal) + ops.cast(beta, internal)
 
 
 def rank_2(tokens):
@@ -115,6 +136,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     Args:
         heads: Number of heads A; must divide the width D of the tokens.
         attention_dropout: Dropout rate on the attention weights. The paper has none.
+            In training it needs all weights [B, A, N, N] in memory, as relative
+            positions always do; see `keras_vit.attention`.
         qk_norm: Whether a LayerNorm over K follows the query and key projections
             (arXiv:2302.05442, section 2).
         norm_epsilon: Epsilon of these.
@@ -176,39 +199,48 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             )
 
     def _split_heads(self, dense, tokens):
-        """[B, N, D] -> [B, A, N, K]."""
+        """[B, N, D] -> [B, N, A, K]."""
         length, width = ops.shape(tokens)[-2], tokens.shape[-1]
-        projected = ops.reshape(
+        return ops.reshape(
             dense(rank_2(tokens)), (-1, length, self.heads, width // self.heads)
         )
-        return ops.transpose(projected, (0, 2, 1, 3))
+
+    def _query_and_key(self, tokens, queries, training=False):
+        query = self._split_heads(self.query, queries)
+        key = self._split_heads(self.key, tokens)
+        if self.qk_norm:
+            query = self.query_norm(query, training=training)
+            key = self.key_norm(key, training=training)
+        return query, key
 
     def attention_weights(self, tokens, queries=None, relative_embedding=None):
         """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
 
         For the arguments see the class. There is no dropout.
         """
-        queries = tokens if queries is None else queries
-        query = self._split_heads(self.query, queries)
-        key = self._split_heads(self.key, tokens)
-        if self.qk_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
-        # Scaled before the product: in half precision the product could overflow.
-        query = query * (query.shape[-1] ** -0.5)
-        scores = ops.matmul(query, ops.swapaxes(key, -1, -2))  # [B, A, Q, N]
+        query, key = self._query_and_key(tokens, tokens if queries is None else queries)
+        return self._attention_weights(query, key, relative_embedding)
+
+    def _attention_weights(self, query, key, relative_embedding):
         if self.relative_stddev is not None:
             relative_embedding = ops.cast(self.relative_embedding, query.dtype)
+        bias = None
         if relative_embedding is not None:
-            scores = scores + relative_scores(query, relative_embedding)
-        return ops.softmax(ops.cast(scores, "float32"), axis=-1)
+            bias = functools.partial(relative_scores, embedding=relative_embedding)
+        return attention_weights(query, key, bias)
 
     def call(self, tokens, queries=None, relative_embedding=None, training=False):
         queries = tokens if queries is None else queries
-        weights = self.attention_weights(tokens, queries, relative_embedding)
+        query, key = self._query_and_key(tokens, queries, training)
         value = self._split_heads(self.value, tokens)
-        weights = ops.cast(weights, value.dtype)
-        weights = self.dropout_layer(weights, training=training)
-        heads = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))  # [B, Q, A, K]
+        relative = not (self.relative_stddev is None and relative_embedding is None)
+        if relative or (training and self.attention_dropout):
+            weights = self._attention_weights(query, key, relative_embedding)
+            weights = ops.cast(weights, value.dtype)
+            weights = self.dropout_layer(weights, training=training)
+            heads = apply_weights(weights, value)
+        else:
+            heads = dot_product_attention(query, key, value)
         merged = ops.reshape(heads, (-1, queries.shape[-1]))
         return ops.reshape(self.out(merged), ops.shape(queries))
 
@@ -224,6 +256,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             "norm_epsilon": self.norm_epsilon,
             "relative_stddev": self.relative_stddev,
         }
+
+
+def silu_gate(hidden):
+    """[..., 2 M], gate and values side by side -> silu(gate) * values [..., M]."""
+    gate, values = ops.split(hidden, 2, axis=-1)
+    return keras.activations.silu(gate) * values
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -277,16 +315,17 @@ class MLP(keras.layers.Layer):
         )
 
     def call(self, tokens, training=False):
-        hidden = self._activation(self.dense1(rank_2(tokens)))  # [B * N, M]
+        hidden = self._activation(self.dense1(rank_2(tokens)), training)  # [B * N, M]
         hidden = self.dropout_layer(hidden, training=training)
         outputs = self.dropout_layer(self.dense2(hidden), training=training)
         return ops.reshape(outputs, ops.shape(tokens))
 
-    def _activation(self, hidden):
+    def _activation(self, hidden, training):
+        kernel = {"training": training, "dtype": self.compute_dtype}
         if self.swiglu:
-            gate, values = ops.split(hidden, 2, axis=-1)
-            return keras.activations.silu(gate) * values
-        return keras.activations.gelu(hidden, approximate=GELUS[self.gelu])
+            return fused(silu_gate, hidden, **kernel)
+        approximate = GELUS[self.gelu]
+        return fused(keras.activations.gelu, hidden, **kernel, approximate=approximate)
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -466,11 +505,14 @@ class EncoderBlock(keras.layers.Layer):
 
     def call(self, tokens, relative_embedding=None, training=False):
         branch = self.attention(
-            self.norm1(tokens), relative_embedding=relative_embedding, training=training
+            self.norm1(tokens, training=training),
+            relative_embedding=relative_embedding,
+            training=training,
         )
         branch = self.dropout_layer(branch, training=training)
         tokens = self._add(tokens, branch, self.layer_scale1, training)
-        branch = self.mlp(self.norm2(tokens), training=training)
+        branch = self.norm2(tokens, training=training)
+        branch = self.mlp(branch, training=training)
         return self._add(tokens, branch, self.layer_scale2, training)
 
     def attention_weights(self, tokens, relative_embedding=None):

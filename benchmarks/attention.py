@@ -1,0 +1,37 @@
+"""What do long sequences cost, in time and in memory, beside timm's flash attention?
+
+    python -m benchmarks.attention [--rounds 3] [--output FILE.json]
+
+B/16 with one image in a forward pass, S/16 with two in a training step, at 224 to 1,024
+pixels (197 to 4,097 tokens). timm calls PyTorch's `scaled_dot_product_attention`. CPU
+time of one thread; the libraries take turns, each in a process of its own. `time to
+ours` above 1 means that keras-vit is faster. Memory is what the process grew by at its
+peak after its imports. Needs timm: `pip install -e ".[parity]"`.
+"""
+
+import argparse
+
+from benchmarks.peer_models import Case
+from benchmarks.turns import compare
+
+LIBRARIES = ("keras-vit", "timm")
+SIZES = (224, 384, 512, 768, 1024)
+
+
+def main() -> None:
+    """Measures, prints the table, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", default="benchmarks/attention.json")
+    arguments = parser.parse_args()
+    cases = [
+        Case(training, variant, size, batch, dtype, threads=1)
+        for training, variant, batch in ((False, "B/16", 1), (True, "S/16", 2))
+        for dtype in ("float32", "bfloat16")
+        for size in SIZES
+    ]
+    compare("Long sequences", cases, LIBRARIES, arguments.rounds, arguments.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""The same Vision Transformer in each library: one forward pass or training step of it.
+
+All have random weights and biases. Training is AdamW with weight decay, the gradients
+clipped to a global norm of 1, softmax cross-entropy. bfloat16 is bfloat16 weights in a
+forward pass, and mixed precision with float32 weights in training. `benchmarks.turns`
+starts one process of this module for each library.
+"""
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from keras_vit_command import import_on_first_use
+
+# Each function imports its own libraries: the process holds nothing else.
+TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
+TIMM |= {"Ti/16": "vit_tiny_patch16_224", "L/16": "vit_large_patch16_224"}
+CLASSES = 1000
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.1
+
+
+class Case(NamedTuple):
+    """What is measured.
+
+    Attributes:
+        training: Whether a training step, or a forward pass.
+        variant: Size of the model, such as `"B/16"`.
+        image_size: In pixels.
+        batch: Images.
+        dtype: `"float32"` or `"bfloat16"`.
+        threads: Threads that a library may use.
+    """
+
+    training: bool
+    variant: str
+    image_size: int
+    batch: int
+    dtype: str
+    threads: int
+
+
+Step = Callable[[], object]
+
+
+def _tensorflow(threads: int) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
+def _torch(threads: int):
+    from benchmarks import torch_libraries  # noqa: F401  isort: skip
+    import torch
+
+    torch.set_num_threads(threads)
+    return torch
+
+
+def keras_vit(case: Case, **options: Any) -> Callable[[], Step]:
+    """keras-vit; training by the trainer of `keras-vit fit`, with these options."""
+    _tensorflow(case.threads)
+
+    def build():
+        model = _our_model(case)
+        if not case.training:
+            return _keras_forward(model, case)
+        return _keras_fit(_our_trainer(model, **options), case)
+
+    return build
+
+
+def stock_keras(case: Case) -> Callable[[], Step]:
+    """keras-vit's model, trained by Keras's own `fit`."""
+    _tensorflow(case.threads)
+    return lambda: _keras_fit(_compiled(_our_model(case)), case)
+
+
+def keras_hub(case: Case) -> Callable[[], Step]:
+    """keras-hub's classifier."""
+    _tensorflow(case.threads)
+    from keras_vit.specs import parse_variant
+
+    def build():
+        spec, patch_size = parse_variant(case.variant)
+        model = keras_hub_model(spec, patch_size, case.image_size, _policy(case))
+        if not case.training:
+            return _keras_forward(model, case)
+        return _keras_fit(_compiled(model), case)
+
+    return build
+
+
+def keras_hub_model(spec: Any, patch_size: int, image_size: int, dtype: str):
+    """keras-hub's classifier of a size (its GELU is the exact one)."""
+    import keras_hub
+
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(image_size, image_size, 3),
+        patch_size=patch_size,
+        num_layers=spec.depth,
+        num_heads=spec.heads,
+        hidden_dim=spec.width,
+        mlp_dim=spec.mlp_dim,
+        dtype=dtype,
+    )
+    return keras_hub.models.ViTImageClassifier(
+        backbone=backbone, num_classes=CLASSES, preprocessor=None, dtype=dtype
+    )
+
+
+def timm(case: Case, compiled: bool = False) -> Callable[[], Step]:
+    """timm, whose attention is PyTorch's `scaled_dot_product_attention`."""
+    torch = _torch(case.threads)
+    import timm
+
+    def build():
+        model = timm.create_model(TIMM[case.variant], img_size=case.image_size)
+        return _torch_step(torch, model, case, compiled)
+
+    return build
+
+
+def transformers(case: Case) -> Callable[[], Step]:
+    """transformers, with the same attention function of PyTorch."""
+    torch = _torch(case.threads)
+    import transformers
+
+    from keras_vit.specs import parse_variant
+
+    def build():
+        spec, patch_size = parse_variant(case.variant)
+        config = transformers.ViTConfig(
+            hidden_size=spec.width,
+            num_hidden_layers=spec.depth,
+            num_attention_heads=spec.heads,
+            intermediate_size=spec.mlp_dim,
+            image_size=case.image_size,
+            patch_size=patch_size,
+        )
+        config.num_labels = CLASSES
+        config._attn_implementation = "sdpa"
+        model = transformers.ViTForImageClassification(config)
+        return _torch_step(torch, model, case, compiled=False)
+
+    return build
+
+
+def onnxruntime(case: Case) -> Callable[[], Step]:
+    """onnxruntime, with the file that timm's model becomes in PyTorch's exporter."""
+    torch = _torch(case.threads)
+    import onnxruntime
+    import timm
+
+    def build():
+        model = timm.create_model(TIMM[case.variant], img_size=case.image_size).eval()
+        _random_weights(torch, model)
+        images = torch.randn(case.batch, 3, case.image_size, case.image_size)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.onnx")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(model, (images,), path, dynamo=False)
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = case.threads
+            session = onnxruntime.InferenceSession(path, options)
+        inputs = {session.get_inputs()[0].name: images.numpy()}
+        return lambda: session.run(None, inputs)
+
+    return build
+
+
+def _policy(case: Case) -> str:
+    half = "mixed_bfloat16" if case.training else "bfloat16"
+    return half if case.dtype == "bfloat16" else "float32"
+
+
+def _keras_forward(model, case: Case) -> Step:
+    import numpy as np
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    for weight in model.weights:
+        # Zero biases would let TensorFlow remove the additions.
+        weight.assign(random.normal(scale=0.02, size=weight.shape))
+    images = tf.random.normal((case.batch, case.image_size, case.image_size, 3))
+    call = tf.function(lambda images: model(images, training=False))
+    return lambda: call(images)
+
+
+def _our_model(case: Case):
+    import keras_vit
+
+    return keras_vit.VisionTransformer.from_variant(
+        case.variant, image_size=case.image_size, dtype=_policy(case)
+    )
+
+
+def _our_trainer(model, ema=None, accumulation=1, jit_compile=False):
+    from training.engine.optimizer import make_optimizer
+    from training.engine.tensorflow_trainer import TensorFlowTrainer
+    from training.recipe import OptimizerConfig
+
+    config = OptimizerConfig(
+        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema
+    )
+    trainer = TensorFlowTrainer(model, accumulation=accumulation, clip_norm=1.0)
+    optimizer = make_optimizer(config, config.learning_rate, model)
+    trainer.compile(optimizer, jit_compile=jit_compile)
+    return trainer
+
+
+def _compiled(model):
+    """Keras's own `compile`, with the same update."""
+    import keras
+
+    optimizer = keras.optimizers.AdamW(LEARNING_RATE, WEIGHT_DECAY, global_clipnorm=1.0)
+    optimizer.exclude_from_weight_decay(
+        [w for w in model.trainable_weights if not w.path.endswith("/kernel")]
+    )
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+def _keras_fit(trainer, case: Case) -> Step:
+    import numpy as np
+    import tensorflow as tf
+
+    images = tf.random.normal((case.batch, case.image_size, case.image_size, 3))
+    labels = np.eye(CLASSES, dtype="float32")[: case.batch]
+    data = tf.data.Dataset.from_tensors((images, labels)).repeat()
+    return lambda: trainer.fit(data, steps_per_epoch=1, epochs=1, verbose=0)
+
+
+def _random_weights(torch, model) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.02)
+
+
+def _torch_step(torch, model, case: Case, compiled: bool) -> Step:
+    _random_weights(torch, model)
+    images = torch.randn(case.batch, 3, case.image_size, case.image_size)
+    half = case.dtype == "bfloat16"
+    if not case.training:
+        model.eval()
+        if half:
+            model, images = model.bfloat16(), images.bfloat16()
+        call = torch.compile(model) if compiled else model
+
+        def forward():
+            with torch.inference_mode():
+                return call(images)
+
+        return forward
+
+    optimizer = torch.optim.AdamW(
+        model.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    labels = torch.arange(case.batch)
+    call = torch.compile(model) if compiled else model
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            outputs = call(images)
+            logits = getattr(outputs, "logits", outputs)
+            loss = torch.nn.functional.cross_entropy(logits, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+LIBRARIES: dict[str, Callable[[Case], Callable[[], Step]]] = {
+    "keras-vit": keras_vit,
+    "keras-vit, moving average": functools.partial(keras_vit, ema=0.9999),
+    "keras-vit, 4 micro-batches": functools.partial(keras_vit, accumulation=4),
+    "keras-vit, XLA": functools.partial(keras_vit, jit_compile=True),
+    "stock Keras": stock_keras,
+    "keras-hub": keras_hub,
+    "timm": timm,
+    "timm, torch.compile": functools.partial(timm, compiled=True),
+    "transformers": transformers,
+    "onnxruntime": onnxruntime,
+}
+
+
+def _memory_mb(field: str) -> int:
+    with open("/proc/self/status", encoding="utf-8") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    return int(fields[field].split()[0]) // 1024
+
+
+def _turns(name: str, case: Case) -> None:
+    """Answers of one process; what libraries print goes to the standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    import_on_first_use("keras_vit")  # its `specs` without Keras and TensorFlow
+    build = LIBRARIES[name](case)
+    imported = _memory_mb("VmRSS")
+    step = None
+    for _ in sys.stdin:
+        cpu, wall = time.process_time(), time.perf_counter()
+        if step is None:
+            step = build()
+            step()
+        step()
+        answer = {
+            "cpu_seconds": time.process_time() - cpu,
+            "seconds": time.perf_counter() - wall,
+            "memory_mb": _memory_mb("VmHWM") - imported,
+        }
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _turns(sys.argv[1], Case(*json.loads(sys.argv[2])))

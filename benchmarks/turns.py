@@ -1,0 +1,161 @@
+"""Libraries that take turns, each in a process of its own, whose memory is its own.
+
+`compare` starts a process for each library (`peer_models`),
+and lets them run one after the other for some rounds. The best round counts.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.peer_models import Case
+from keras_vit.costs import model_costs
+from keras_vit.specs import parse_variant
+
+PACKAGES = (
+    *("tensorflow", "keras", "keras-hub"),
+    *("torch", "timm", "transformers", "onnxruntime"),
+)
+
+
+def compare(
+    title: str, cases: Iterable[Case], names: Sequence[str], rounds: int, output: str
+) -> None:
+    """Measure the cases in each library, print a table and write a JSON file.
+
+    Args:
+        title: Of the table.
+        cases: What is measured.
+        names: Keys of `peer_models.LIBRARIES`, ours first; onnxruntime has no bfloat16.
+        rounds: How often each has its turn, after a first one that compiles.
+        output: The JSON file. Each row has the ratio of a peer's time to ours: above 1
+            keras-vit is faster.
+
+    Raises:
+        RuntimeError: A process failed; its output is above.
+    """
+    headings = ("case", "library", "seconds", "GFLOP/s", "time / ours", "MB")
+    table, rows = Table(*headings, title=title), []
+    for case in cases:
+        taking_part = [
+            name
+            for name in names
+            if name != "onnxruntime"
+            or (case.dtype, case.training) == ("float32", False)
+        ]
+        for name, figures in _measure(taking_part, case, rounds).items():
+            seconds = figures[_clock(case)]
+            if name == names[0]:
+                ours = seconds
+            rows.append(
+                {
+                    "variant": case.variant,
+                    "pixels": case.image_size,
+                    "batch": case.batch,
+                    "dtype": case.dtype,
+                    "threads": case.threads,
+                    "library": name,
+                    "gflop_per_second": round(_flops(case) / seconds / 1e9, 1),
+                    "time_to_ours": round(seconds / ours, 3),
+                    "memory_mb": figures["memory_mb"],
+                }
+                | ({"training": case.training} if case.training else {})
+            )
+            row = rows[-1]
+            cells = [name, f"{seconds:.2f}", f"{row['gflop_per_second']:.0f}"]
+            cells += [f"{row['time_to_ours']:.2f}", str(row["memory_mb"])]
+            table.add_row(_words(case), *cells)
+        print(_words(case), file=sys.stderr)
+    Console(width=120).print(table)
+    record = {"machine": machine(), "rows": rows}
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1)
+
+
+def _words(case: Case) -> str:
+    words = [case.variant, "training" if case.training else "forward", case.dtype]
+    words += [f"{case.image_size} px", f"batch {case.batch}"]
+    return ", ".join([*words, f"{case.threads} threads"])
+
+
+def _clock(case: Case) -> str:
+    """CPU time holds still on a shared machine, but says nothing of several threads."""
+    return "cpu_seconds" if case.threads == 1 else "seconds"
+
+
+def _flops(case: Case) -> float:
+    spec, patch_size = parse_variant(case.variant)
+    costs = model_costs(spec, patch_size, image_size=case.image_size)
+    return costs.flops * case.batch * (3 if case.training else 1)
+
+
+def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
+    """`cpu_seconds` and `seconds` of the best round of each library; and `memory_mb`.
+
+    The last is how far the process has grown at most since it imported its library.
+    """
+    processes = {name: _start(name, case) for name in names}
+    try:
+        for name, process in processes.items():  # one after the other
+            _ask(name, process, "build")
+        answers: dict[str, list] = {name: [] for name in processes}
+        for _ in range(rounds):
+            for name, process in processes.items():
+                answers[name].append(_ask(name, process, "run"))
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    return {
+        name: {key: min(row[key] for row in rows) for key in ("cpu_seconds", "seconds")}
+        | {"memory_mb": rows[-1]["memory_mb"]}
+        for name, rows in answers.items()
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor and versions, for the file of figures."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            fields = dict(line.split(":", 1) for line in file if ":" in line)
+        fields = {key.strip(): value.strip() for key, value in fields.items()}
+        flags = fields["flags"].split()
+        useful = [flag for flag in flags if "avx512_bf16" in flag or "amx" in flag]
+        model = f"family {fields['cpu family']} model {fields['model']}"
+        return " ".join([fields["model name"], model, *useful])
+    except (OSError, KeyError):
+        return platform.processor()
+
+
+def _start(name: str, case: Case) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peer_models", name, json.dumps(case)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+
+
+def _ask(name: str, process: Any, request: str) -> dict[str, Any]:
+    print(request, file=process.stdin, flush=True)
+    if not (line := process.stdout.readline()):
+        raise RuntimeError(f"{name} failed with status {process.wait()}")
+    return json.loads(line)
