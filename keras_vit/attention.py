@@ -1,18 +1,20 @@
 """Scaled dot-product attention: its implementations, and which one runs where.
 
-| backend, device | scores of a head | implementation |
-|---|---|---|
-| TensorFlow | up to 256 x 256 | `whole` |
-| TensorFlow | more | `in_blocks`: memory grows with N, not with its square |
-| JAX, CPU | any | `whole` |
-| JAX, GPU | any | Keras's, which takes cuDNN's flash attention where it can |
-| JAX, TPU | up to 1024 x 1024 | `whole` |
-| JAX, TPU | more | `splash`, the flash attention of JAX |
+| backend | device | scores of a head | implementation |
+|---|---|---|---|
+| TensorFlow | CPU | more than 256 x 256 | `in_blocks`: memory grows with N alone |
+| TensorFlow | GPU, TPU | more than 2,048 x 2,048 | `in_blocks` |
+| JAX | GPU | any | Keras's, which takes cuDNN's flash attention where it can |
+| JAX | TPU | more than 1,024 x 1,024 | `splash`, JAX's flash attention |
+| any | any | otherwise | `whole` |
 
-Measured on a CPU by `python -m benchmarks.attention` (docs/log.md), the others from
-what their authors publish. `keras.config.disable_flash_attention()` asks for `whole`
-everywhere. Attention dropout, relative positions and pictures of attention need the
-weights themselves, `attention_weights`, whatever N is.
+The first row is measured (`python -m benchmarks.attention`, docs/log.md), the others are
+not: on an accelerator the weights of one image must be many before its blocks fill it,
+and splash attention pads N to a multiple of 128.
+
+`keras.config.disable_flash_attention()` asks for `whole` everywhere. Attention dropout,
+relative positions and pictures of attention need the weights themselves,
+`attention_weights`, whatever N is.
 """
 
 import functools
@@ -25,13 +27,12 @@ from keras import ops
 
 from keras_vit.devices import jax_platform, on_tensorflow_cpu
 
-# Scores Q * N of a head from which they are never held all at once.
-BLOCKS_ABOVE = 256 * 256
+# Scores Q * N of a head above which they are never held all at once.
+BLOCKS_ABOVE = {"cpu": 256 * 256, "accelerator": 2048 * 2048}
 SPLASH_ABOVE = 1024 * 1024
 # Scores of one block: with those of the softmax and the gradients they stay within a
 # core's cache on a CPU; an accelerator needs larger products to be busy.
-CPU_BLOCK = 2**20
-ACCELERATOR_BLOCK = 2**26
+BLOCK = {"cpu": 2**20, "accelerator": 2**26}
 PARALLEL_BLOCKS = 2
 
 
@@ -73,9 +74,13 @@ def implementation(queries: int | None, keys: int | None) -> Callable:
         return functools.partial(ops.dot_product_attention, flash_attention=enabled)
     if platform == "tpu" and (enabled or queries * keys > SPLASH_ABOVE):
         return splash
-    if platform is None and queries * keys > BLOCKS_ABOVE:
+    if platform is None and queries * keys > BLOCKS_ABOVE[_tensorflow_device()]:
         return in_blocks
     return whole
+
+
+def _tensorflow_device() -> str:
+    return "cpu" if on_tensorflow_cpu() else "accelerator"
 
 
 def attention_weights(query: Any, key: Any, bias: Any = None) -> Any:
@@ -140,7 +145,7 @@ def in_blocks(query: Any, key: Any, value: Any) -> Any:
     import tensorflow as tf
 
     (_, queries, heads, head_width), keys = query.shape, key.shape[1]
-    limit = CPU_BLOCK if on_tensorflow_cpu() else ACCELERATOR_BLOCK
+    limit = BLOCK[_tensorflow_device()]
     group = max(
         size
         for size in range(1, heads + 1)

@@ -89,14 +89,14 @@ def test_whole_attention_equals_the_equations(queries):
     ],
 )
 def test_blocks_and_their_gradients_equal_the_equations(monkeypatch, scores, where):
-    monkeypatch.setattr(attention, "CPU_BLOCK", scores)
+    monkeypatch.setitem(attention.BLOCK, "cpu", scores)
     check(attention.in_blocks, inputs(31, 31), 1e-6)
 
 
 @tensorflow_only
 @pytest.mark.parametrize("scores", [23 * 31 * 6, 23 * 31 * 2, 23 * 30])
 def test_blocks_take_queries_that_are_not_the_tokens(monkeypatch, scores):
-    monkeypatch.setattr(attention, "CPU_BLOCK", scores)
+    monkeypatch.setitem(attention.BLOCK, "cpu", scores)
     check(attention.in_blocks, inputs(23, 31), 1e-6)
 
 
@@ -104,7 +104,7 @@ def test_blocks_take_queries_that_are_not_the_tokens(monkeypatch, scores):
 def test_blocks_of_a_batch_of_unknown_size(monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr(attention, "CPU_BLOCK", 31 * 9)
+    monkeypatch.setitem(attention.BLOCK, "cpu", 31 * 9)
     arrays = inputs(31, 31)[:3]
     shape = tf.TensorSpec((None, 31, A, K))
     call = tf.function(attention.in_blocks, input_signature=[shape] * 3)
@@ -117,7 +117,7 @@ def test_blocks_of_a_batch_of_unknown_size(monkeypatch):
 def test_blocks_compiled_by_xla(monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr(attention, "CPU_BLOCK", 31 * 9)
+    monkeypatch.setitem(attention.BLOCK, "cpu", 31 * 9)
     compiled = tf.function(attention.in_blocks, jit_compile=True)
     check(compiled, inputs(31, 31), 1e-6)
 
@@ -126,7 +126,7 @@ def test_blocks_compiled_by_xla(monkeypatch):
 @pytest.mark.parametrize("function", [attention.whole, attention.in_blocks])
 def test_bfloat16_is_rounded_but_not_summed_in_bfloat16(monkeypatch, function):
     """2,000 equal weights: a sum in bfloat16 would stop growing at 256."""
-    monkeypatch.setattr(attention, "CPU_BLOCK", 2000)
+    monkeypatch.setitem(attention.BLOCK, "cpu", 2000)
     random = np.random.default_rng(0)
     value = random.uniform(1, 2, size=(1, 2000, 2, K)).astype(ml_dtypes.bfloat16)
     zeros = np.zeros((1, 3, 2, K), ml_dtypes.bfloat16), np.zeros_like(value)
@@ -150,10 +150,12 @@ def test_splash_attention_equals_the_equations(lengths):
 @pytest.mark.parametrize(
     ("platform", "tokens", "name"),
     [
-        (None, 17, "whole"),
-        (None, 256, "whole"),
-        (None, 257, "in_blocks"),
-        (None, None, "whole"),
+        ("TensorFlow's CPU", 17, "whole"),
+        ("TensorFlow's CPU", 256, "whole"),
+        ("TensorFlow's CPU", 257, "in_blocks"),
+        ("TensorFlow's CPU", None, "whole"),
+        ("TensorFlow's GPU", 2048, "whole"),
+        ("TensorFlow's GPU", 2049, "in_blocks"),
         ("cpu", 4097, "whole"),
         ("gpu", 197, "dot_product_attention"),
         ("tpu", 1024, "whole"),
@@ -163,7 +165,10 @@ def test_splash_attention_equals_the_equations(lengths):
 def test_the_implementation_follows_device_and_length(
     monkeypatch, platform, tokens, name
 ):
-    monkeypatch.setattr(attention, "jax_platform", lambda: platform)
+    on_jax = "TensorFlow" not in platform
+    on_cpu = platform == "TensorFlow's CPU"
+    monkeypatch.setattr(attention, "jax_platform", lambda: platform if on_jax else None)
+    monkeypatch.setattr(attention, "on_tensorflow_cpu", lambda: on_cpu)
     chosen = attention.implementation(tokens, tokens)
     assert getattr(chosen, "func", chosen).__name__ == name
 
@@ -217,7 +222,7 @@ def test_no_tensor_of_a_long_sequence_is_quadratic(
     tiny_vit, monkeypatch, kwargs, whole
 ):
     """Where attention dropout needs the weights, there is one, and it is found."""
-    monkeypatch.setattr(attention, "CPU_BLOCK", 273 * 100)
+    monkeypatch.setitem(attention.BLOCK, "cpu", 273 * 100)
     model = tiny_vit(**LONG, **kwargs)
     images = np.ones((2, *LONG["image_size"], 3), "float32")
     quadratic = [shape for shape in tensors(model, images) if shape.count("273") > 1]
@@ -230,7 +235,7 @@ def test_a_long_sequence_has_the_logits_and_gradients_of_whole_attention(
 ):
     import tensorflow as tf
 
-    monkeypatch.setattr(attention, "CPU_BLOCK", 273 * 100)
+    monkeypatch.setitem(attention.BLOCK, "cpu", 273 * 100)
     images = np.random.default_rng(1).uniform(-1, 1, (2, 34, 32, 3)).astype("float32")
     model, results = tiny_vit(**LONG), []
     for name in ("in_blocks", "whole"):
