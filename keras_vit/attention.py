@@ -8,9 +8,9 @@
 | JAX | TPU | more than 1,024 x 1,024 | `splash`, JAX's flash attention |
 | any | any | otherwise | `whole` |
 
-The first row is measured (`python -m benchmarks.attention`, docs/log.md), the others are
-not: on an accelerator the weights of one image must be many before its blocks fill it,
-and splash attention pads N to a multiple of 128.
+The first row is measured (`python -m benchmarks.attention`, docs/log.md), the others
+are not: on an accelerator the weights of one image must be many before its blocks fill
+it, and splash attention pads N to a multiple of 128.
 
 `keras.config.disable_flash_attention()` asks for `whole` everywhere. Attention dropout,
 relative positions and pictures of attention need the weights themselves,

@@ -193,7 +193,11 @@ def _alternatives(hint: typing.Any) -> Iterator[str]:
         yield from map(str, arguments)
     elif origin is tuple:
         count = "" if arguments[-1] is Ellipsis else f"{len(arguments)} "
-        yield f"a list of {count}{IN_WORDS[arguments[0]][1]}"
+        choices = typing.get_args(arguments[0])
+        if typing.get_origin(arguments[0]) is typing.Literal:
+            yield f"a list of {count}{', '.join(choices[:-1])} and {choices[-1]}"
+        else:
+            yield f"a list of {count}{IN_WORDS[arguments[0]][1]}"
     else:
         for each in arguments:
             yield from _alternatives(each)

@@ -13,6 +13,7 @@ from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from .convnets import build_cnn, build_resnet
 from .engine import run_folder
+from .engine.lora import enable_lora
 from .engine.optimizer import make_optimizer
 from .engine.rematerialize import rematerialize_blocks
 from .engine.schedule import make_schedule
@@ -168,6 +169,8 @@ def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
     model = _build(keras_vit.VisionTransformer, config, arguments)
     if config.weights is not None:
         _check_structure(config, model)
+    if config.lora_rank is not None:
+        enable_lora(model, config.lora_rank, config.lora_layers)
     if config.rematerialize:
         rematerialize_blocks(model)
     return model

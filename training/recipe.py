@@ -12,7 +12,7 @@ import inspect
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jsonargparse
 import yaml
@@ -49,6 +49,9 @@ def _with_model_arguments(cls):
     return cls
 
 
+LoraLayer = Literal["query", "key", "value", "out", "mlp"]
+
+
 @_with_model_arguments
 @dataclass(frozen=True)
 class ModelConfig:
@@ -77,6 +80,11 @@ class ModelConfig:
             paper's is zero (section 3.2), Hugging Face's is drawn with 0.02.
         rematerialize: Whether to compute the activations of each encoder block again
             in the backward pass, instead of keeping them.
+        lora_rank: Rank of LoRA's matrices (arXiv:2106.09685), or null to train all
+            weights. Only they and the classifier are then trained, which needs a
+            fraction of the optimizer's memory; the saved model is an ordinary one.
+        lora_layers: What LoRA adapts in each encoder block: some of query, key, value,
+            out and mlp.
         pixel_mean: Subtracted from the pixels inside the model, these scaled to 0..1:
             one number, or one for each channel, such as ImageNet's [0.485, 0.456,
             0.406].
@@ -124,6 +132,8 @@ class ModelConfig:
     prefix_positions: bool = True
     position_stddev: float = 0.02
     rematerialize: bool = False
+    lora_rank: int | None = None
+    lora_layers: tuple[LoraLayer, ...] = get_args(LoraLayer)
     pixel_mean: float | tuple[float, ...] = 0.5
     pixel_std: float | tuple[float, ...] = 0.5
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"] = (
@@ -168,6 +178,14 @@ class ModelConfig:
             "model.position_stddev",
             "positive",
             self.position_stddev,
+        )
+        rank = self.lora_rank
+        require(rank is None or rank >= 1, "model.lora_rank", "at least 1", rank)
+        require(
+            rank is None or bool(self.lora_layers),
+            "model.lora_layers",
+            "at least one of query, key, value, out and mlp",
+            self.lora_layers,
         )
         value = self.head_stddev
         require(value >= 0, "model.head_stddev", "at least 0", value)
@@ -680,6 +698,9 @@ class Recipe:
             f"vit with self_supervision.task {task}",
             self.model.architecture,
         )
+        rank = self.model.lora_rank
+        wanted = f"null with self_supervision.task {task}"
+        require(rank is None, "model.lora_rank", wanted, rank)
 
     @property
     def supervised(self) -> bool:

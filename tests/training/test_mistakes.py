@@ -36,6 +36,10 @@ NUMBER = "must be a whole number. Received:"
         ([*DIGITS, "--epochs", "2.5"], f"`epochs` {NUMBER} '2.5'"),
         ([*DIGITS, "--keep", "0"], "`keep` must be a whole number above 0. Received:"),
         ([*DIGITS, "--model.pooling", "tail"], "must be token, avg, map or null. Rec"),
+        (
+            [*DIGITS, "--model.lora_layers", "[stem]"],
+            "`model.lora_layers` must be a list of query, key, value, out and mlp. Rec",
+        ),
         ([*DIGITS, "--data", "folder:x"], "--data is a group: set its values, as --d"),
         ([*DIGITS, "--optimizer.learning_rate", "-1"], "positive. Received: -1.0"),
         ([*DIGITS, "--name", "a/b"], "`name` must be a name for a folder"),

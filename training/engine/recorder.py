@@ -12,6 +12,7 @@ from ..recipe import Recipe
 from . import checkpoint, run_folder
 from .checkpoint import Checkpoint, Owner
 from .early_termination import divergence
+from .lora import merged
 from .schedule import learning_rate
 from .strategy import is_chief, worker_count
 from .trainer import Trainer
@@ -141,8 +142,8 @@ class Recorder(keras.callbacks.Callback):
             raise divergence(what, self.progress, self.checkpoints)
 
     def save_model(self, name: str) -> None:
-        """Write the model with averaged weights."""
-        with self.trainer.averaged_weights():
+        """Write the model with averaged weights, LoRA's matrices merged."""
+        with self.trainer.averaged_weights(), merged(self.saved_model):
             if self.chief:
                 run_folder.save_model(self.saved_model, self.folder / name)
 
