@@ -24,13 +24,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/attention.json")
     arguments = parser.parse_args()
-    cases = [
-        Case(training, variant, size, batch, dtype, threads=1)
+    contests = [
+        (Case(training, variant, size, batch, dtype, threads=1), LIBRARIES)
         for training, variant, batch in ((False, "B/16", 1), (True, "S/16", 2))
         for dtype in ("float32", "bfloat16")
         for size in SIZES
     ]
-    compare("Long sequences", cases, LIBRARIES, arguments.rounds, arguments.output)
+    compare("Long sequences", contests, arguments.rounds, arguments.output)
 
 
 if __name__ == "__main__":

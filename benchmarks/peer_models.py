@@ -14,7 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from keras_vit_command import import_on_first_use
 
@@ -202,14 +202,19 @@ def _our_model(case: Case):
     )
 
 
-def _our_trainer(model, ema=None, accumulation=1, jit_compile=False):
+def _our_trainer(
+    model, ema=None, accumulation=1, jit_compile=False, lora_rank=None, frozen=()
+):
+    from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
     from training.engine.tensorflow_trainer import TensorFlowTrainer
-    from training.recipe import OptimizerConfig
+    from training.recipe import LoraLayer, OptimizerConfig
 
     config = OptimizerConfig(
-        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema
+        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema, frozen=frozen
     )
+    if lora_rank is not None:
+        enable_lora(model, lora_rank, get_args(LoraLayer))
     trainer = TensorFlowTrainer(model, accumulation=accumulation, clip_norm=1.0)
     optimizer = make_optimizer(config, config.learning_rate, model)
     trainer.compile(optimizer, jit_compile=jit_compile)
@@ -285,6 +290,8 @@ LIBRARIES: dict[str, Callable[[Case], Callable[[], Step]]] = {
     "keras-vit, moving average": functools.partial(keras_vit, ema=0.9999),
     "keras-vit, 4 micro-batches": functools.partial(keras_vit, accumulation=4),
     "keras-vit, XLA": functools.partial(keras_vit, jit_compile=True),
+    "keras-vit, LoRA of rank 8": functools.partial(keras_vit, lora_rank=8),
+    "keras-vit, classifier alone": functools.partial(keras_vit, frozen=("^(?!head/)",)),
     "stock Keras": stock_keras,
     "keras-hub": keras_hub,
     "timm": timm,

@@ -23,6 +23,7 @@ OPTIONS = (
     "keras-vit, 4 micro-batches",
     "keras-vit, XLA",
 )
+FINE_TUNING = ("keras-vit, LoRA of rank 8", "keras-vit, classifier alone")
 
 
 def main() -> None:
@@ -32,19 +33,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--output", default="benchmarks/train_step.json")
     arguments = parser.parse_args()
-    cases = [
-        Case(True, variant, 224, 16, dtype, threads=1)
-        for variant in ("S/16", "B/16")
-        for dtype in ("bfloat16", "float32")
+    contests = [
+        (Case(True, "S/16", 224, 16, "bfloat16", 1), LIBRARIES + OPTIONS + FINE_TUNING),
+        (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES),
+        (Case(True, "B/16", 224, 8, "bfloat16", 1), LIBRARIES + FINE_TUNING),
+        (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES),
+        (Case(True, "L/16", 224, 2, "bfloat16", 1), ("keras-vit", *FINE_TUNING)),
     ]
-    libraries = LIBRARIES if arguments.quick else LIBRARIES + OPTIONS
-    compare(
-        "A training step",
-        cases[:1] if arguments.quick else cases,
-        libraries,
-        arguments.rounds,
-        arguments.output,
-    )
+    if arguments.quick:
+        contests = [(contests[0][0], LIBRARIES)]
+    compare("A training step", contests, arguments.rounds, arguments.output)
 
 
 if __name__ == "__main__":

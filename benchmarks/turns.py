@@ -27,14 +27,17 @@ PACKAGES = (
 
 
 def compare(
-    title: str, cases: Iterable[Case], names: Sequence[str], rounds: int, output: str
+    title: str,
+    contests: Iterable[tuple[Case, Sequence[str]]],
+    rounds: int,
+    output: str,
 ) -> None:
-    """Measure the cases in each library, print a table and write a JSON file.
+    """Measure cases in several libraries, print a table and write a JSON file.
 
     Args:
         title: Of the table.
-        cases: What is measured.
-        names: Keys of `peer_models.LIBRARIES`, ours first; onnxruntime has no bfloat16.
+        contests: What is measured, and the keys of `peer_models.LIBRARIES` that take
+            part, keras-vit first.
         rounds: How often each has its turn, after a first one that compiles.
         output: The JSON file. Each row has the ratio of a peer's time to ours: above 1
             keras-vit is faster.
@@ -44,14 +47,8 @@ def compare(
     """
     headings = ("case", "library", "seconds", "GFLOP/s", "time / ours", "MB")
     table, rows = Table(*headings, title=title), []
-    for case in cases:
-        taking_part = [
-            name
-            for name in names
-            if name != "onnxruntime"
-            or (case.dtype, case.training) == ("float32", False)
-        ]
-        for name, figures in _measure(taking_part, case, rounds).items():
+    for case, names in contests:
+        for name, figures in _measure(names, case, rounds).items():
             seconds = figures[_clock(case)]
             if name == names[0]:
                 ours = seconds
