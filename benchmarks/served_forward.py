@@ -7,14 +7,17 @@ docker/tfserving/session.config, or with `--spinning` in TensorFlow's own settin
 contestants take turns in each round; a ratio is the median over the rounds of the
 ratios within a round, of wall time and of CPU time (of all threads, which holds still
 where others use the machine, but shows no waiting). `serve_pixels` is fed with what
-keras-hub's signature takes: no image is decoded. TensorFlow uses oneDNN's kernels where
-the processor has AVX512_VNNI, AVX512_BF16 or AMX, and Eigen's elsewhere; what it chose
+keras-hub's signature takes: no image is decoded. "from JPEG files" is our default
+signature, with images of twice the size; "not exported" the Keras model called in a
+`tf.function`, what serving can at best be. TensorFlow uses oneDNN's kernels where the
+processor has AVX512_VNNI, AVX512_BF16 or AMX, and Eigen's elsewhere; what it chose
 is in the JSON file, and TF_ENABLE_ONEDNN_OPTS forces it. Needs keras-hub:
 `pip install -e ".[parity]"`.
 """
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -83,32 +86,53 @@ def _filled(model: Any) -> Any:
     return model
 
 
-def opened(folder: Path, config: config_pb2.ConfigProto) -> Callable:
-    """The signature that takes pixels, as TensorFlow Serving runs it."""
+def opened(
+    folder: Path, config: config_pb2.ConfigProto, name: str | None = None
+) -> Callable:
+    """A signature, by default that of pixels, as TensorFlow Serving runs it."""
     graph = tf.Graph()
     session: Any = tf.compat.v1.Session(graph=graph, config=config)
     with graph.as_default():
         meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
     signatures = meta_graph.signature_def
     ours = "serve_pixels" in signatures
-    signature = signatures["serve_pixels" if ours else "serving_default"]
+    signature = signatures[name or ("serve_pixels" if ours else "serving_default")]
     [pixels] = [info.name for info in signature.inputs.values()]
     return session.make_callable(
         [info.name for info in signature.outputs.values()], [pixels]
     )
 
 
-def take_turns(functions: dict[str, Callable], images: Any, rounds: int):
+def not_exported(variant: str, depth: int, precision: str, images: Any) -> Callable:
+    """The Keras model in a `tf.function`, with weights in the precision."""
+    model = keras_vit.VisionTransformer.from_variant(
+        variant, depth=depth, classes=1000, gelu="exact", dtype=precision
+    )
+    _filled(model)
+    call = tf.function(lambda images: model(images, training=False))
+    tensor = tf.constant(images)
+    return lambda: call(tensor).numpy()
+
+
+def jpeg_files(count: int) -> np.ndarray[Any, Any]:
+    """Smooth random images of 448 pixels as JPEG files: object [count]."""
+    generator = np.random.default_rng(0)
+    coarse = generator.uniform(0, 255, (count, 14, 14, 3))
+    images = tf.cast(tf.image.resize(coarse, (448, 448), "bicubic"), tf.uint8)
+    return np.array([tf.io.encode_jpeg(i).numpy() for i in images], object)
+
+
+def take_turns(functions: dict[str, Callable], rounds: int):
     """Seconds of each function, whose turns come in another order in each round."""
     found: dict[str, Seconds] = {name: [] for name in functions}
     for function in functions.values():
-        function(images)  # the first call optimizes the graph
+        function()  # the first call optimizes the graph
     names = list(functions)
     for _ in track(range(rounds), "rounds", console=Console(stderr=True)):
         random.shuffle(names)
         for name in names:
             wall, processor = time.perf_counter(), time.process_time()
-            functions[name](images)
+            functions[name]()
             found[name].append(
                 (time.perf_counter() - wall, time.process_time() - processor)
             )
@@ -141,6 +165,7 @@ def main() -> None:
         spec = dataclasses.replace(spec, depth=arguments.depth)
     shape = (arguments.batch, 224, 224, 3)
     images = np.random.default_rng(0).normal(size=shape).astype("float32")
+    files = jpeg_files(arguments.batch)
     table = Table(title=f"{arguments.variant}, {spec.depth} blocks, batch {shape[0]}")
     for heading in ("precision", "export", "s", "ratio, wall", "ratio, CPU"):
         table.add_column(heading)
@@ -148,8 +173,17 @@ def main() -> None:
     for precision in arguments.precisions:
         with tempfile.TemporaryDirectory() as folder:
             paths = export_all(spec, patch_size, precision, Path(folder))
-            functions = {name: opened(path, config) for name, path in paths.items()}
-            found = take_turns(functions, images, arguments.rounds)
+            functions = {
+                name: functools.partial(opened(path, config), images)
+                for name, path in paths.items()
+            }
+            ours = paths["keras-vit, exact GELU, batching graph"]
+            served = opened(ours, config, "serving_default")
+            functions["keras-vit, from JPEG files"] = functools.partial(served, files)
+            functions["keras-vit, not exported"] = not_exported(
+                arguments.variant, spec.depth, precision, images
+            )
+            found = take_turns(functions, arguments.rounds)
         for name, seconds in found.items():
             row = {
                 "precision": precision,
