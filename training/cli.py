@@ -232,6 +232,8 @@ def _add_probe(parser: ArgumentParser) -> None:
         "as B/16:augreg_in21k",
     )
     for name, kind in get_type_hints(DataConfig).items():
+        if name == "cache_features":
+            continue
         parser.add_argument(
             f"--data.{name}",
             type=kind | None,

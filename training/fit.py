@@ -30,6 +30,7 @@ from .engine.strategy import (
 )
 from .evaluate import evaluate
 from .finish import augmented_examples, finish
+from .head_only import with_features
 from .model import build_model, compile_trainer, compiles, model_to_train
 from .probe.fewshot_curve import fewshot_curve
 from .recipe import Recipe, require
@@ -94,6 +95,12 @@ def fit(
     user_callbacks = UserCallbacks(recipe)
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
+    require(
+        worker_count(strategy) == 1 or not recipe.data.cache_features,
+        "data.cache_features",
+        "false with several workers",
+        True,
+    )
     folder = epath.Path(folder)
     old = None
     if is_chief(strategy):
@@ -137,13 +144,16 @@ def fit(
     recorder.restore()
     check_same_step(strategy, trainer.progress.first_step)
     if trainer.progress.first_step < length.steps:
+        learned = splits
+        if recipe.data.cache_features:
+            learned = with_features(splits, model, strategy)
         if is_chief(strategy):
             _print_start(recorder, old, recipe)
-            board = _board(recipe, splits, recorder, profile, draw)
+            board = _board(recipe, splits, learned, recorder, profile, draw)
             callbacks = [board, *callbacks, *user_callbacks.make()]
         callbacks = [*_model_pictures(recipe, splits, recorder), *callbacks]
         # Before the board, which writes what it adds to the logs.
-        _train(recipe, splits, recorder, length, [*curve, *callbacks])
+        _train(recipe, learned, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
     return finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
 
@@ -209,7 +219,12 @@ def _print_start(recorder: Recorder, old: Recipe | None, recipe: Recipe) -> None
 
 
 def _board(
-    recipe: Recipe, splits: Splits, recorder: Recorder, profile, draw: bool
+    recipe: Recipe,
+    splits: Splits,
+    learned: Splits,
+    recorder: Recorder,
+    profile,
+    draw: bool,
 ) -> RunBoard:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
 
@@ -220,8 +235,8 @@ def _board(
     validation = None
     # Of several workers each would have to evaluate, not only the chief.
     alone = worker_count(strategy) == 1 and recipe.supervised
-    if draw and splits.validation is not None and alone:
-        validation = functools.partial(evaluate_averaged, splits.validation)
+    if draw and learned.validation is not None and alone:
+        validation = functools.partial(evaluate_averaged, learned.validation)
     return RunBoard(
         recorder.folder,
         recipe,

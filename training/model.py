@@ -19,6 +19,7 @@ from .engine.rematerialize import rematerialize_blocks
 from .engine.schedule import make_schedule
 from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
+from .head_only import HeadModel
 from .recipe import SIZES, ModelConfig, Recipe
 from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 
@@ -263,7 +264,9 @@ def _own_model(config: ModelConfig, model_class: Any) -> Any:
 
 
 def model_to_train(model: keras.Model, recipe: Recipe) -> keras.Model:
-    """The model itself, or with self-supervision the `PretextModel` around it."""
+    """The model itself, its `HeadModel`, or the `PretextModel` around it."""
+    if recipe.data.cache_features:
+        return HeadModel(model)
     if recipe.supervised:
         return model
     return PretextModel(model, recipe.self_supervision)
@@ -279,7 +282,7 @@ def compile_trainer(
     """A trainer around a model.
 
     Args:
-        model: The plain model, or a `PretextModel`.
+        model: What `model_to_train` returns.
         recipe: Optimizer, schedule, loss and the way a step is computed.
         total_steps: Steps of the whole run.
         steps_per_epoch: Steps of a pass over the images.

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,6 +235,9 @@ class DataConfig:
         split_seed: Seed of these splits, independent of `seed`.
         on_bad_image: What to do with unreadable files: error or skip.
         download: Whether tfds: may download the data set.
+        cache_features: Whether to train the classifier alone, on what the frozen model
+            computes of each image once, as in evaluation, and keeps on the disk. The
+            saved model is an ordinary one.
     """
 
     source: str
@@ -243,6 +247,7 @@ class DataConfig:
     split_seed: int = 0
     on_bad_image: Literal["error", "skip"] = "error"
     download: bool = False
+    cache_features: bool = False
 
     def __post_init__(self):
         kind, _, rest = self.source.partition(":")
@@ -679,6 +684,8 @@ class Recipe:
         )
         if not self.supervised:
             self._require_no_labels()
+        if self.data.cache_features:
+            self._require_fixed_features()
 
     def _require_no_labels(self) -> None:
         """Refuse what only a run that learns labels has."""
@@ -702,6 +709,30 @@ class Recipe:
         wanted = f"null with self_supervision.task {task}"
         require(rank is None, "model.lora_rank", wanted, rank)
 
+    def _require_fixed_features(self) -> None:
+        """Refuse what has no effect on a classifier of features computed once."""
+        flags = []
+        for path in OF_CHANGING_FEATURES:
+            section, name = path.split(".")
+            config = getattr(self, section)
+            value, default = getattr(config, name), getattr(type(config), name)
+            if value != default:
+                word = json.dumps(default).strip('"')
+                flags.append(f"--{path} {word}")
+        require(
+            not flags,
+            "data.cache_features",
+            "false, unless the classifier alone is trained and an image has the same "
+            f"features in every epoch, as with {' '.join(flags)}",
+            True,
+        )
+        require(
+            self.strategy in ("auto", "one_device", "mirrored"),
+            "strategy",
+            "auto, one_device or mirrored with data.cache_features",
+            self.strategy,
+        )
+
     @property
     def supervised(self) -> bool:
         """Whether the run learns labels, not a task of `self_supervision`."""
@@ -710,6 +741,21 @@ class Recipe:
     def to_yaml(self) -> str:
         """The recipe as YAML, every value written out."""
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False)
+
+
+# What `data.cache_features` needs at its default.
+OF_CHANGING_FEATURES = (
+    *("augmentation.crop_min_area", "augmentation.simple_crop"),
+    *("augmentation.crop_from", "augmentation.flip", "augmentation.shift"),
+    *("augmentation.rotate", "augmentation.scale", "augmentation.policy"),
+    *("augmentation.color_jitter", "augmentation.erase"),
+    *("augmentation.mixup", "augmentation.cutmix"),
+    *("model.dropout", "model.attention_dropout"),
+    *("model.stochastic_depth", "model.patch_dropout"),
+    *("model.representation_size", "model.lora_rank"),
+    *("optimizer.layer_decay", "optimizer.head_first", "optimizer.frozen"),
+    *("self_supervision.task", "report.attention_every", "report.fewshot_every"),
+)
 
 
 def changed_values(old: Recipe, new: Recipe) -> list[str]:

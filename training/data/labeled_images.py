@@ -27,6 +27,8 @@ class Split:
             string tensor; None where there are only pixels.
         channels: C, 1 for gray or 3 for RGB.
         fitted: Whether the images are already resized and cropped to the model's size.
+        of_features: Whether there are features in place of images, of which `read`
+            takes many indices at once: [b] to float32 [b, D].
     """
 
     labels: np.ndarray[Any, Any]
@@ -36,6 +38,7 @@ class Split:
     encoded: Callable[[tf.Tensor], tf.Tensor] | None = None
     channels: int = 3
     fitted: bool = False
+    of_features: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,6 +79,18 @@ class Split:
         pixels = tf.constant(images)
         return dataclasses.replace(
             self, read=lambda index: pixels[index], encoded=None, fitted=True
+        )
+
+    def with_features(self, features: np.ndarray[Any, Any]) -> "Split":
+        """The same examples with what a model computed of each: float32 [n, D]."""
+        with tf.device("CPU"):
+            rows = tf.constant(features)
+        return dataclasses.replace(
+            self,
+            read=lambda indices: tf.gather(rows, indices),
+            encoded=None,
+            fitted=True,
+            of_features=True,
         )
 
 

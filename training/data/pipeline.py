@@ -84,9 +84,10 @@ def training_batches(
         masking: For self-supervision; see `Masking`.
 
     Returns:
-        Pairs of uint8 images [b, H, W, C] and float32 labels [b, classes], one pair for
-        each of the shard's replicas in each step; b is the batch size divided by the
-        number of pieces. With `masking`, pairs as `masked_example` has them.
+        Pairs of uint8 images [b, H, W, C], or float32 features [b, D], and float32
+        labels [b, classes], one pair for each of the shard's replicas in each step; b
+        is the batch size divided by the number of pieces. With `masking`, pairs as
+        `masked_example` has them.
 
     Raises:
         RecipeError: The batch cannot be divided into pieces, or, where images are
@@ -103,16 +104,17 @@ def training_batches(
         image = augment(split, index, seed, recipe.augmentation, preprocessing)
         if masking is not None:
             return masked_example(image, *masking(seed))
-        label = tf.one_hot(labels[index], split.classes)
+        label = tf.one_hot(tf.gather(labels, index), split.classes)
         return (image, label, seed) if mixed else (image, label)
 
     dataset = example_order(split, recipe, first_step, total_steps, shard)
-    dataset = parallel(dataset, example)
     size = recipe.batch_size // shard.pieces
-    if mixed:
-        dataset = _mixed(dataset, size, recipe.augmentation)
+    if split.of_features:
+        dataset = parallel(dataset.batch(size, drop_remainder=True), example)
+    elif mixed:
+        dataset = _mixed(parallel(dataset, example), size, recipe.augmentation)
     else:
-        dataset = dataset.batch(size, drop_remainder=True)
+        dataset = parallel(dataset, example).batch(size, drop_remainder=True)
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
@@ -225,9 +227,10 @@ def evaluation_batches(
         masking: For self-supervision; see `Masking`.
 
     Returns:
-        Triples of uint8 images [b, H, W, C], one-hot float32 labels [b, classes] and
-        float32 weights [b]; b is the batch size divided by the number of pieces,
-        rounded up. With `masking`, the first two are as `masked_example` has them.
+        Triples of uint8 images [b, H, W, C], or float32 features [b, D], one-hot
+        float32 labels [b, classes] and float32 weights [b]; b is the batch size divided
+        by the number of pieces, rounded up. With `masking`, the first two are as
+        `masked_example` has them.
         Every batch is full, and every worker has the same number: they are padded with
         zeros of weight 0.
     """
@@ -245,9 +248,15 @@ def evaluation_batches(
             image = fit_to_model(image, preprocessing)
         if masking is not None:
             return *masked_example(image, *masking.of_evaluated(index)), 1.0
-        return image, tf.one_hot(labels[index], split.classes), 1.0
+        label = tf.one_hot(tf.gather(labels, index), split.classes)
+        return image, label, tf.ones_like(index, tf.float32)
 
-    dataset = parallel(tf.data.Dataset.range(real), example)
+    dataset = tf.data.Dataset.range(real)
+    if split.of_features:
+        dataset = parallel(dataset.batch(size), example).unbatch()
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(real))
+    else:
+        dataset = parallel(dataset, example)
     zeros = tf.nest.map_structure(
         lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
     )
@@ -262,7 +271,7 @@ def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:
     Not for training with random crops, which need the images' own size.
     """
     pixels = preprocessing.image_size[0] * preprocessing.image_size[1]
-    if len(split) * pixels * 3 > CACHE_LIMIT:
+    if split.fitted or len(split) * pixels * 3 > CACHE_LIMIT:
         return split
     batches = evaluation_batches(split, 256, preprocessing).as_numpy_iterator()
     images = np.concatenate([images for images, *_ in batches])

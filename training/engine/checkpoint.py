@@ -41,12 +41,15 @@ class Owner:
         workers: Processes that train together.
         replicas: Copies of the model in each of them.
         images: The `images_fingerprint` of its data.
+        frozen: With `data.cache_features`, the `weights_fingerprint` of the model; they
+            are not in the checkpoint.
     """
 
     recipe: str
     workers: int = 1
     replicas: int = 1
     images: str = ""
+    frozen: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,6 +308,11 @@ def _check_owner(path: epath.Path, stored: Owner, owner: Owner) -> None:
         raise RunError(
             f"{path}: checkpoint of other images: some were added, removed or renamed "
             "since the run began"
+        )
+    if stored.frozen != owner.frozen:
+        raise RunError(
+            f"{path}: checkpoint of a classifier on other frozen weights: those of "
+            "`model.weights` have changed since the run began"
         )
     if stored != owner:
         raise RunError(

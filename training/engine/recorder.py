@@ -8,6 +8,7 @@ import numpy as np
 from etils import epath
 
 from ..errors import Preempted
+from ..probe.feature_cache import weights_fingerprint
 from ..recipe import Recipe
 from . import checkpoint, run_folder
 from .checkpoint import Checkpoint, Owner
@@ -52,7 +53,7 @@ class Recorder(keras.callbacks.Callback):
         self.folder = folder
         self.keep = keep
         self.every = every
-        self.owner = _owner(trainer, recipe, images)
+        self.owner = _owner(trainer, model, recipe, images)
         self.chief = is_chief(trainer.distribute_strategy)
         self.history: list[dict[str, float]] = []
         self.epoch_began = 0.0
@@ -159,11 +160,12 @@ def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:
     return max(history, key=lambda row: (row.get("val_accuracy", 0), -row["val_loss"]))
 
 
-def _owner(trainer: Trainer, recipe: Recipe, images: str) -> Owner:
+def _owner(trainer: Trainer, model: keras.Model, recipe: Recipe, images: str) -> Owner:
     strategy = trainer.distribute_strategy
     workers = worker_count(strategy)
     replicas = strategy.num_replicas_in_sync // workers
     # Without its length: a run can be extended.
     endless = dataclasses.replace(recipe, epochs=1)
     recipe_name = f"{checkpoint.fingerprint(endless)} on {keras.backend.backend()}"
-    return Owner(recipe_name, workers, replicas, images)
+    frozen = weights_fingerprint(model) if recipe.data.cache_features else ""
+    return Owner(recipe_name, workers, replicas, images, frozen)

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ..errors import TrainingError
 from ..model import build_model, compile_trainer, model_to_train
-from ..recipe import Recipe
+from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
 from .tensorflow_trainer import TensorFlowTrainer
 
@@ -157,6 +157,8 @@ def tpu_check(recipe: Recipe, topology: str) -> None:
     """
     if keras.backend.backend() != "tensorflow":
         raise TrainingError("tpu-check lowers TensorFlow's steps: unset KERAS_BACKEND")
+    cached = recipe.data.cache_features
+    require(not cached, "data.cache_features", "false on a TPU", cached)
     target = Target(topology) if importlib.util.find_spec("libtpu") else None
     replicas = len(target.devices) if target else 1
     steps = trainer_steps(make_trainer(recipe), max(recipe.batch_size // replicas, 1))

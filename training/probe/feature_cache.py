@@ -72,8 +72,8 @@ def cached_features(
         _join(unfinished, path, shape)
     except OSError as error:
         raise RunError(
-            f"{folder}: cannot be written: {error.strerror or error}; --cache names "
-            "another folder"
+            f"{folder}: cannot be written: {error.strerror or error}; KERAS_HOME names "
+            "another folder, and so does --cache of `keras-vit probe`"
         ) from None
     shutil.rmtree(unfinished, ignore_errors=True)
     return np.load(path, mmap_mode="r")
@@ -165,13 +165,11 @@ def features_name(model: Any, split: Split) -> str:
     digest = hashlib.sha256()
     config = model.get_config()
     kept = {key: config[key] for key in config if key not in OF_THE_CLASSIFIER}
+    # Keras numbers the layers of a process.
+    kept["preprocessing"] = {**model.preprocessing.get_config(), "name": None}
     versions = [keras_vit.__version__, keras.backend.backend()]
     digest.update(json.dumps([versions, kept], sort_keys=True, default=str).encode())
-    head = {id(w) for w in model.get_layer("head").weights} if model.classes else set()
-    for weight in model.weights:
-        if id(weight) not in head:
-            array = keras.ops.convert_to_numpy(weight)
-            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(weights_fingerprint(model).encode())
     digest.update(np.asarray(split.labels, np.int64).tobytes())
     for name in split.names:
         digest.update(f"{name}\0{_file_state(name)}\0".encode())
@@ -179,6 +177,17 @@ def features_name(model: Any, split: Split) -> str:
     for image in images_at(split, sampled.tolist(), model.preprocessing):
         digest.update(image.tobytes())
     return digest.hexdigest()[:32]
+
+
+def weights_fingerprint(model: Any) -> str:
+    """A hash of all weights but the classifier's: 16 characters."""
+    digest = hashlib.sha256()
+    head = {id(w) for w in model.get_layer("head").weights} if model.classes else set()
+    for weight in model.weights:
+        if id(weight) not in head:
+            array = keras.ops.convert_to_numpy(weight)
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _file_state(name: str) -> str:

@@ -296,6 +296,13 @@ def test_the_name_stays_with_another_classifier(model):
     assert features_name(model, SPLIT) == name
 
 
+def test_the_name_stays_with_the_same_model_built_again(model):
+    again = raw_vit()
+    again.set_weights(model.get_weights())
+    assert again.preprocessing.name != model.preprocessing.name
+    assert features_name(again, SPLIT) == features_name(model, SPLIT)
+
+
 def test_the_name_changes_with_a_file(model, tmp_path):
     path = tmp_path / "image.png"
     path.write_bytes(b"one")

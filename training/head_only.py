@@ -1,0 +1,60 @@
+"""Head-only training on cached features: `data.cache_features`."""
+
+import dataclasses
+
+import keras
+
+from keras_vit.base import ImageModel
+
+from .data.labeled_images import Split
+from .data.splits import Splits
+from .probe.feature_cache import cached_features, default_folder
+from .probe.features import FeatureExtractor
+
+
+class HeadModel(keras.Model):
+    """The classifier of a model, with which it shares its weights.
+
+    It maps features [B, D], as `probe.features.FeatureExtractor` computes them, to
+    logits [B, classes].
+
+    Args:
+        model: A model of `keras_vit` with a classifier.
+    """
+
+    def __init__(self, model: ImageModel):
+        head = model.get_layer("head")
+        features = keras.Input(head.input.shape[1:], name="features")
+        super().__init__(features, head(features), name=f"{model.name}_head")
+        self.preprocessing = model.preprocessing
+        self.classes = model.classes
+        self.class_names = model.class_names
+        self.probabilities = model.probabilities
+
+
+def with_features(splits: Splits, model: ImageModel, strategy) -> Splits:
+    """The same examples with their features in place of the images.
+
+    They are computed where they are not in the folder of `keras-vit probe` yet.
+
+    Args:
+        splits: The images.
+        model: The whole model.
+        strategy: The strategy in whose scope it was created.
+
+    Raises:
+        RunError: The model has no pooled features, or the folder cannot be written.
+    """
+    folder = default_folder()
+    print(f"features of the frozen model: {folder}")
+    extractor = FeatureExtractor(model, strategy)
+
+    def featured(split: Split, title: str) -> Split:
+        features = cached_features(extractor, split, folder, title)
+        return split.with_features(features)
+
+    train = featured(splits.train, "features of the training images")
+    validation = splits.validation
+    if validation is not None:
+        validation = featured(validation, "features of the validation images")
+    return dataclasses.replace(splits, train=train, validation=validation)
