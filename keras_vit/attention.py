@@ -5,6 +5,7 @@
 | TensorFlow | CPU | more than 256 x 256 | `in_blocks`: memory grows with N alone |
 | TensorFlow | GPU, TPU | more than 2,048 x 2,048 | `in_blocks` |
 | JAX | GPU | any | Keras's, which takes cuDNN's flash attention where it can |
+| JAX | GPU, training | odd Q or N | `cudnn`: with a class token N is odd |
 | JAX | TPU | more than 1,024 x 1,024 | `splash`, JAX's flash attention |
 | any | any | otherwise | `whole` |
 
@@ -20,7 +21,7 @@ relative positions and pictures of attention need the weights themselves,
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import keras
 from keras import ops
@@ -36,13 +37,16 @@ BLOCK = {"cpu": 2**20, "accelerator": 2**26}
 PARALLEL_BLOCKS = 2
 
 
-def dot_product_attention(query: Any, key: Any, value: Any) -> Any:
+def dot_product_attention(
+    query: Any, key: Any, value: Any, training: bool = False
+) -> Any:
     """softmax(query key^T / sqrt(K)) value for each head (equations 6 and 7).
 
     Args:
         query: Tensor [B, Q, A, K].
         key: Tensor [B, N, A, K].
         value: Tensor [B, N, A, K].
+        training: Whether gradients will be asked for.
 
     Returns:
         Tensor [B, Q, A, K]. The softmax is computed in float32 in any precision.
@@ -51,10 +55,13 @@ def dot_product_attention(query: Any, key: Any, value: Any) -> Any:
         ValueError: `keras.config.enable_flash_attention()` was called, and Keras does
             not run on JAX with a GPU or TPU.
     """
-    return implementation(query.shape[1], key.shape[1])(query, key, value)
+    attend = implementation(query.shape[1], key.shape[1], training)
+    return attend(query, key, value)
 
 
-def implementation(queries: int | None, keys: int | None) -> Callable:
+def implementation(
+    queries: int | None, keys: int | None, training: bool = False
+) -> Callable:
     """The implementation for so many queries and keys, by the table above.
 
     Raises:
@@ -70,6 +77,8 @@ def implementation(queries: int | None, keys: int | None) -> Callable:
         )
     if enabled is False or queries is None or keys is None:
         return whole
+    if platform == "gpu" and training and (queries % 2 or keys % 2):
+        return cudnn
     if platform == "gpu":
         return functools.partial(ops.dot_product_attention, flash_attention=enabled)
     if platform == "tpu" and (enabled or queries * keys > SPLASH_ABOVE):
@@ -199,6 +208,58 @@ def in_blocks(query: Any, key: Any, value: Any) -> Any:
 
     outputs = attention(*map(grouped, (_scaled(query), key, value)))
     return _heads_first(tf.reshape(outputs, (-1, heads, queries, head_width)))
+
+
+def cudnn(
+    query: Any,
+    key: Any,
+    value: Any,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Any:
+    """Attention by cuDNN's flash attention, with even numbers of tokens (JAX on GPUs).
+
+    JAX 0.10 takes the absent bias for one, with which cuDNN has no gradient for odd
+    numbers; Keras then falls back to all weights. So a masked token is appended.
+
+    Args:
+        query: Tensor [B, Q, A, K].
+        key: Tensor [B, N, A, K].
+        value: Tensor [B, N, A, K].
+        implementation: JAX's name; `"xla"` computes the same on other devices.
+    """
+    import jax
+
+    if implementation == "cudnn" and not _takes_cudnn(query):
+        return whole(query, key, value)
+    (batch, queries), keys = query.shape[:2], key.shape[1]
+
+    def even(x):
+        return ops.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
+
+    outputs = jax.nn.dot_product_attention(
+        even(query),
+        even(key),
+        even(value),
+        query_seq_lengths=ops.full((batch,), queries, "int32"),
+        key_value_seq_lengths=ops.full((batch,), keys, "int32"),
+        implementation=implementation,
+    )
+    return outputs[:, :queries]
+
+
+def _takes_cudnn(query):
+    """Whether cuDNN's flash attention exists for such queries on this GPU."""
+    import jax
+
+    device = jax.devices()[0]
+    half = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
+    return (
+        half
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 128
+        and "NVIDIA" in device.device_kind
+        and float(device.compute_capability) >= 8.0
+    )
 
 
 def splash(query: Any, key: Any, value: Any, interpret: bool = False) -> Any:

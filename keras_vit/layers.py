@@ -240,7 +240,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             weights = self.dropout_layer(weights, training=training)
             heads = apply_weights(weights, value)
         else:
-            heads = dot_product_attention(query, key, value)
+            heads = dot_product_attention(query, key, value, training)
         merged = ops.reshape(heads, (-1, queries.shape[-1]))
         return ops.reshape(self.out(merged), ops.shape(queries))
 

@@ -147,6 +147,37 @@ def test_splash_attention_equals_the_equations(lengths):
     check(splash, inputs(*lengths), 1e-5)
 
 
+@jax_only
+@pytest.mark.backend
+@pytest.mark.parametrize("lengths", [(31, 31), (30, 30), (1, 31)])
+def test_the_token_appended_for_cudnn_changes_nothing(lengths):
+    padded = functools.partial(attention.cudnn, implementation="xla")
+    check(padded, inputs(*lengths), 1e-6)
+
+
+@jax_only
+@pytest.mark.backend
+@pytest.mark.parametrize("tokens", [197, 196])
+def test_training_on_a_gpu_lowers_to_cudnn(monkeypatch, tokens):
+    """Lowered without a GPU, which JAX would ask for its versions."""
+    import jax
+    from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
+
+    monkeypatch.setattr(attention, "jax_platform", lambda: "gpu")
+    monkeypatch.setattr(attention, "_takes_cudnn", lambda query: True)
+    monkeypatch.setattr(jax_cudnn, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(jax_cudnn, "check_compute_capability", lambda _: True)
+
+    def total(*tensors):
+        return attention.dot_product_attention(*tensors, training=True).sum()
+
+    shape = jax.ShapeDtypeStruct((2, tokens, 12, 64), "bfloat16")
+    gradient = jax.jit(jax.grad(total)).trace(shape, shape, shape)
+    program = gradient.lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("@__cudnn$fmhaSoftmax(") == 1
+    assert program.count("@__cudnn$fmhaSoftmaxBackward(") == 1
+
+
 @pytest.mark.parametrize(
     ("platform", "tokens", "name"),
     [
@@ -157,7 +188,8 @@ def test_splash_attention_equals_the_equations(lengths):
         ("TensorFlow's GPU", 2048, "whole"),
         ("TensorFlow's GPU", 2049, "in_blocks"),
         ("cpu", 4097, "whole"),
-        ("gpu", 197, "dot_product_attention"),
+        ("gpu", 197, "cudnn"),
+        ("gpu", 196, "dot_product_attention"),
         ("tpu", 1024, "whole"),
         ("tpu", 1025, "splash"),
     ],
@@ -169,8 +201,14 @@ def test_the_implementation_follows_device_and_length(
     on_cpu = platform == "TensorFlow's CPU"
     monkeypatch.setattr(attention, "jax_platform", lambda: platform if on_jax else None)
     monkeypatch.setattr(attention, "on_tensorflow_cpu", lambda: on_cpu)
-    chosen = attention.implementation(tokens, tokens)
+    chosen = attention.implementation(tokens, tokens, training=True)
     assert getattr(chosen, "func", chosen).__name__ == name
+
+
+def test_inference_on_a_gpu_takes_odd_numbers_of_tokens_as_they_are(monkeypatch):
+    monkeypatch.setattr(attention, "jax_platform", lambda: "gpu")
+    chosen = attention.implementation(197, 197)
+    assert chosen.func is keras.ops.dot_product_attention
 
 
 def test_flash_attention_can_be_disabled(monkeypatch):

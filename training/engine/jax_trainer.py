@@ -102,7 +102,7 @@ class JaxTrainer(Trainer):
 
         Returns:
             The gradients; `non_trainable` after the step; each example's loss [B] and
-            logits [B, classes], in the order of the parts.
+            logits [B, classes].
         """
         total_weight = ops.sum(parts[2])
 
@@ -198,5 +198,5 @@ def _unpack(data):
 
 
 def _join(parts):
-    """[parts, b, ...] -> [parts * b, ...]."""
-    return ops.reshape(parts, (-1, *parts.shape[2:]))
+    """[parts, b, ...] -> [parts * b, ...], the inverse of `_divide`."""
+    return ops.reshape(ops.swapaxes(parts, 0, 1), (-1, *parts.shape[2:]))

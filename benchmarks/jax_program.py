@@ -1,0 +1,181 @@
+"""What does XLA make of the training step on JAX: collectives, memory, precision?
+
+    KERAS_BACKEND=jax XLA_FLAGS=--xla_force_host_platform_device_count=4 \\
+        python -m benchmarks.jax_program RECIPE.yaml
+
+One step of the recipe's `fit` runs, on images of zeros and all devices of JAX; the
+program that ran is searched for what costs time or memory. No figure is a time, so that
+a CPU will do.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from training.engine.jax_strategy import make_jax_strategy
+from training.model import build_model, compile_trainer
+from training.recipe import Recipe, load_recipe
+
+CLASS_NAMES = tuple("0123456789")  # their number does not matter
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a compiled training step contains.
+
+    Args:
+        collectives: (kind, bytes, whether it is in a loop) of each exchange among the
+            devices.
+        state_arrays: Arrays of the state: weights, slots, metrics, random seeds.
+        donated: Arrays of the state whose memory the new state takes.
+        gradient_bytes: Of the gradients of all weights.
+        products: Matrix products and convolutions, before optimization.
+        float32_products: Operands and result of those with float32 in them.
+        transposed_weights: Operand of each transposition of a weight.
+        barriers: Blocks that are computed again for the gradient.
+        temporary_bytes: Memory of one device beside the state and the batch.
+    """
+
+    collectives: list[tuple[str, int, bool]]
+    state_arrays: int
+    donated: int
+    gradient_bytes: int
+    products: int
+    float32_products: list[str]
+    transposed_weights: list[str]
+    barriers: int
+    temporary_bytes: int
+
+
+def inspect_recipe(recipe: Recipe) -> Findings:
+    """Run one training step of a recipe with random weights, and inspect it."""
+    strategy = make_jax_strategy(recipe)
+    with strategy.scope():
+        model = build_model(recipe.model, CLASS_NAMES, recipe.precision)
+        trainer = compile_trainer(model, recipe, total_steps=1000, steps_per_epoch=1000)
+    size = recipe.batch_size
+    images = np.zeros((size, *model.preprocessing.image_size, model.channels), "uint8")
+    labels = np.eye(len(CLASS_NAMES), dtype="float32")[np.zeros(size, int)]
+    with recorded_step() as steps:
+        trainer.fit(images, labels, batch_size=size, verbose=0)
+    [(lowered, compiled)] = steps
+    hlo = compiled.as_text()
+    weights = model.trainable_variables
+    return Findings(
+        collectives=collectives(hlo),
+        state_arrays=len(trainer.state()),
+        donated=donated(hlo),
+        gradient_bytes=sum(math.prod(w.shape) * 4 for w in weights),
+        **program_findings(lowered.as_text()),
+        temporary_bytes=compiled.memory_analysis().temp_size_in_bytes,
+    )
+
+
+@contextlib.contextmanager
+def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
+    """Context in which `fit` leaves its training step, lowered and compiled, in a list.
+
+    Keras keeps the compiled function to itself, so that its `jit` is replaced.
+    """
+    from keras.src.backend.jax import trainer as keras_trainer
+
+    jit = keras_trainer.jit
+    programs: list = []
+
+    def recording_jit(function, **options):
+        jitted = jit(function, **options)
+
+        def step(*arguments):
+            if not programs:
+                lowered = jitted.lower(*arguments)
+                programs.append((lowered, lowered.compile()))
+            return programs[0][1](*arguments)
+
+        return step
+
+    keras_trainer.jit = recording_jit
+    try:
+        yield programs
+    finally:
+        keras_trainer.jit = jit
+
+
+COLLECTIVE = re.compile(
+    r"= (.+?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)"
+    r"(?:-start)?\("
+)
+ARRAY = re.compile(r"\b([a-z]+)(\d+)\[([\d,]*)\]")
+
+
+def collectives(hlo: str) -> list[tuple[str, int, bool]]:
+    """Kind, bytes and whether it is in a loop, of each collective in compiled HLO."""
+    found, in_loop = [], True
+    for line in hlo.splitlines():
+        if line.startswith(("ENTRY", "%")):
+            in_loop = not line.startswith("ENTRY")
+        if match := COLLECTIVE.search(line):
+            found.append((match[2], _bytes(match[1]), in_loop))
+    return found
+
+
+def _bytes(types: str) -> int:
+    """Bytes of arrays such as `(f32[24,40]{1,0}, bf16[])`."""
+    return sum(
+        int(bits) // 8 * math.prod(int(n) for n in shape.split(",") if n)
+        for _, bits, shape in ARRAY.findall(types)
+    )
+
+
+def donated(hlo: str) -> int:
+    """Number of inputs whose memory an output takes, in compiled HLO."""
+    header = hlo.partition("\n")[0]
+    return len(re.findall(r"\{[\d, ]*\}: \(\d+, \{[\d, ]*\}, m\w+-alias\)", header))
+
+
+PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[ (].*? : (\(.*)")
+TRANSPOSE = re.compile(r"stablehlo\.transpose (%\w+),.* : \((.*?)\)")
+CONVERT = re.compile(r"(%\w+) = stablehlo\.convert (%\w+) ")
+ARGUMENT = re.compile(r"%(?:arg|iterArg)")
+
+
+def program_findings(stablehlo: str) -> dict[str, Any]:
+    """The findings in a program before optimization, by their names in `Findings`."""
+    products = PRODUCT.findall(stablehlo)
+    transposed = []
+    for function in stablehlo.split("func.func")[1:]:
+        sources = dict(CONVERT.findall(function))
+        transposed += [
+            operand
+            for name, operand in TRANSPOSE.findall(function)
+            if ARGUMENT.match(sources.get(name, name))
+        ]
+    return {
+        "products": len(products),
+        "float32_products": [types for types in products if "xf32>" in types],
+        "transposed_weights": transposed,
+        "barriers": stablehlo.count("stablehlo.optimization_barrier"),
+    }
+
+
+def main() -> None:
+    """Reads the command line and prints the findings."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe", type=pathlib.Path)
+    parser.add_argument("--precision", default="mixed_bfloat16")
+    arguments = parser.parse_args()
+    recipe = load_recipe(arguments.recipe)
+    recipe = dataclasses.replace(recipe, precision=arguments.precision)
+    print(json.dumps(dataclasses.asdict(inspect_recipe(recipe)), indent=1))
+
+
+if __name__ == "__main__":
+    main()
