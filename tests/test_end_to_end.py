@@ -1,5 +1,6 @@
 """File, export, REST and gRPC give the scores of the model in memory."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -11,13 +12,20 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import tensorflow as tf
+from tiny_recipe import TINY_RECIPE
+from without_pictures import leave_out_pictures
 
 import keras_vit
 from keras_vit import decoding
+from serving.__main__ import main
 from serving.client import GrpcClient, RestClient
+from serving.export import quantization
 from serving.export.options import ExportOptions
 from serving.export.publish import publish
 from serving.local import LocalServer
+from training.data.splits import load_splits
+from training.fit import fit
+from training.recipe import DataConfig, OptimizerConfig
 
 PHOTOGRAPHS = sorted(
     (pathlib.Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")
@@ -132,3 +140,42 @@ def test_every_curl_line_of_a_page_gives_the_same_scores(
         scores = np.empty(7)
         scores[prediction["class_ids"]] = prediction["scores"]
         np.testing.assert_allclose(scores, expected[0], rtol=0, atol=1e-5)
+
+
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    epochs=20,
+    batch_size=32,
+    model=dataclasses.replace(
+        TINY_RECIPE.model, width=36, mlp_dim=72, patch_size=2, position_stddev=1.0
+    ),
+    data=DataConfig("digits", validation=0.1),
+    optimizer=OptimizerConfig(learning_rate=3e-3),
+)
+
+
+@pytest.mark.slow
+def test_a_run_is_published_in_int8_with_its_own_images(tmp_path, monkeypatch, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    leave_out_pictures(monkeypatch.setattr)
+    fit(RECIPE, tmp_path / "run")
+    monkeypatch.setattr(quantization, "faster", lambda *_: 2.0)
+    words = ["--to", str(tmp_path / "m"), "--format", "onnx", "--quantize", "int8"]
+    assert main(["export", str(tmp_path / "run"), *words]) == 0
+    assert f"of 144 images (the validation images of {tmp_path / 'run'})" in (
+        capsys.readouterr().out
+    )
+    version = tmp_path / "m/1"
+    manifest = json.loads((version / "assets.extra/manifest.json").read_text())
+    assert manifest["quantization"]["calibration_images"] == 512
+    assert manifest["agreement"]["top1"] >= 0.99
+    # Its accuracy on images that it was neither calibrated nor compared on.
+    test = load_splits(RECIPE.data, channels=1).test
+    pixels = np.stack([test.read(index).numpy() for index in range(len(test))])
+    session = onnxruntime.InferenceSession(version / "model.onnx")
+    [scores] = session.run(None, {"images": pixels.astype("float32")})
+    right = (scores.argmax(1) == test.labels).mean()
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert right > 0.8
+    assert right == pytest.approx(report["accuracy"], abs=0.02)

@@ -6,9 +6,10 @@ import pathlib
 import re
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
-from ..commandline import CommandError, Parser, usage_errors
+from ..commandline import CommandError, Parser, UsageError, usage_errors
 from ..rollout import label_moves
 from ..rollout.served_model import (
     ServedModel,
@@ -18,9 +19,11 @@ from ..rollout.served_model import (
     local_folder,
     served_model_of,
 )
-from . import formats
+from . import formats, quantization
 from .options import ExportOptions
 from .publish import Published, publish
+
+RECIPE = "recipe.yaml"  # in the folder of a run
 
 
 def main(argv: list[str]) -> int:
@@ -42,6 +45,7 @@ def main(argv: list[str]) -> int:
         )
     target = _target(arguments)
     path = model_file(arguments.model)
+    _check_quantize(arguments, path)
     published = _publish(path, arguments, options)
     _report(published, path)
     if target:
@@ -53,24 +57,86 @@ def _publish(
     path: pathlib.Path, arguments: argparse.Namespace, options: ExportOptions
 ) -> Published:
     with Console(stderr=True).status("loading the model") as status:
+        model = load(path, arguments.class_names, arguments.pixels)
+        images = None
+        if arguments.quantize is not None:
+            status.update("reading the images to quantize with")
+            images = _int8_images(model, path, arguments)
         return publish(
-            load(path, arguments.class_names, arguments.pixels),
+            model,
             arguments.to,
             options,
             version=arguments.version,
             check_images=arguments.check_images,
             export_format=arguments.format,
+            int8_images=images,
             source=path,
             progress=status.update,
         )
 
 
+def _check_quantize(arguments: argparse.Namespace, path: pathlib.Path) -> None:
+    """Check before long work that there will be images to quantize with."""
+    if arguments.quantize is None:
+        if arguments.calibration_images:
+            raise UsageError("--calibration_images needs --quantize int8")
+        return
+    quantization.check_format(arguments.format)
+    needed = ["check_images"]
+    if arguments.format == "onnx":
+        needed.insert(0, "calibration_images")
+    elif arguments.calibration_images:
+        raise UsageError(
+            "--calibration_images needs --format onnx; litert finds the ranges of "
+            "activations as it runs"
+        )
+    missing = [name for name in needed if not getattr(arguments, name)]
+    if missing and not (path.parent / RECIPE).is_file():
+        raise CommandError(
+            f"--quantize {arguments.quantize} needs images like those that the model "
+            f"was trained on, but {path} is not in the folder of a run, which has "
+            f"{RECIPE}: give them as {' and '.join(f'--{name}' for name in missing)}"
+        )
+
+
+def _int8_images(
+    model: Any, path: pathlib.Path, arguments: argparse.Namespace
+) -> quantization.Images:
+    """The images of the arguments; what they lack is of the run's own splits."""
+    from .keras_model import read_images
+
+    calibration, validation = (
+        read_images(model, flag, paths) if (paths := getattr(arguments, flag)) else None
+        for flag in ("calibration_images", "check_images")
+    )
+    origin = "--check_images"
+    if arguments.format != "onnx":
+        calibration = np.empty(0)
+    if calibration is None or validation is None:
+        splits = quantization.images_of_run(path)
+        if calibration is None:
+            calibration = splits["train"]
+        if validation is None:
+            name = "validation" if "validation" in splits else "test"
+            origin, validation = f"the {name} images of {path.parent}", splits[name]
+    return quantization.Images(calibration, validation, origin)
+
+
 def _report(published: Published, path: pathlib.Path) -> None:
     agreement = published.manifest["agreement"]
-    print(
-        f"{published.path}: published; agrees with {path} to "
-        f"{agreement['max_difference']:.1e} on {agreement['images']} images"
-    )
+    int8 = published.manifest.get("quantization")
+    if int8 is None:
+        print(
+            f"{published.path}: published; agrees with {path} to "
+            f"{agreement['max_difference']:.1e} on {agreement['images']} images"
+        )
+    else:
+        print(
+            f"{published.path}: published; int8 gives the best class of float32 for "
+            f"{agreement['top1']:.2%} of {agreement['images']} images "
+            f"({int8['compared_on']}), and is on this machine "
+            f"{quantization.speedup_text(int8['speedup'])}"
+        )
     form = formats.FORMATS.get(published.manifest["export_format"])
     if form is not None:
         print(f"{form.file} reads {published.manifest['model']['inputs']}")
@@ -131,13 +197,29 @@ def _parser() -> argparse.ArgumentParser:
         "the Keras model: pixels from 0 to 255 if it has `preprocessing`",
     )
     parser.add_argument(
+        "--quantize",
+        choices=(quantization.INT8,),
+        help="compute in int8, for CPUs; with --format onnx or litert. Published if it "
+        "agrees with float32 and is faster on this machine",
+    )
+    parser.add_argument(
         "--check_images",
         nargs="+",
         type=path,
         default=[],
         metavar="IMAGE",
         help="images to compare the written model with the Keras model on, in addition "
-        "to generated ones",
+        "to generated ones, and int8 with float32; default for the latter: the run's "
+        "validation images, or its test images",
+    )
+    parser.add_argument(
+        "--calibration_images",
+        nargs="+",
+        type=path,
+        default=[],
+        metavar="IMAGE",
+        help="images from which --quantize finds the ranges of activations in ONNX; "
+        "default: the run's training images",
     )
     parser.add_argument(
         "--class_names",

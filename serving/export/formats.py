@@ -129,19 +129,11 @@ def write(
     path = folder / form.file
     images = golden["images" if model.reads_raw_pixels else "pixels"].astype("float32")
     model(images[:1])  # Keras converts only models that were called
-    try:
-        with _quiet():
-            model.export(str(path), format=form.keras_name, verbose=False)
-            if name == "onnx":
-                _describe_onnx(path, model, inputs)
+    with conversion_errors(f"Keras cannot write this model as {name}"):
+        model.export(str(path), format=form.keras_name, verbose=False)
+        if name == "onnx":
+            _describe_onnx(path, model, inputs)
         run = form.runner(path)
-    except OSError:
-        raise
-    except Exception as error:  # converters raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CommandError(
-            f"Keras cannot write this model as {name}: {reason}"
-        ) from None
     # One by one, then as one batch: the batch size must be dynamic.
     outputs = np.concatenate([run(image[None]) for image in images])
     differences = [outputs - golden["outputs"], run(images) - golden["outputs"]]
@@ -189,6 +181,19 @@ def _rename(graph: Any, names: dict[str, str]) -> None:
     for node in graph.node:
         for values in (node.input, node.output):
             values[:] = [names.get(name, name) for name in values]
+
+
+@contextlib.contextmanager
+def conversion_errors(text: str) -> Iterator[None]:
+    """Silence a converter, and raise what it does as `CommandError` with a text."""
+    try:
+        with _quiet():
+            yield
+    except OSError:
+        raise
+    except Exception as error:  # converters raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CommandError(f"{text}: {reason}") from None
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ def golden_answers(
         CommandError: An image cannot be read, or none is within the limits.
     """
     generated = list(_generated_images(model, options))
-    files = [*generated, *(_read(path) for path in check_images)]
+    files = [*generated, *(_read("check_images", path) for path in check_images)]
     paths = [*(None for _ in generated), *check_images]
     if not files:
         raise CommandError(
@@ -91,9 +91,8 @@ def golden_answers(
             f"{options.max_image_bytes} bytes, "
             f"{options.max_image_pixels} pixels"
         )
-    preprocessing = _preprocessing(model)
     images = [
-        _decode(data, path, preprocessing, model.channels)
+        _decode(model, data, "check_images", path)
         for data, path in zip(files, paths, strict=True)
     ]
     arrays: Arrays = {
@@ -101,7 +100,7 @@ def golden_answers(
         "images": np.stack(images),
         "names": np.array(class_labels(model)),
     }
-    arrays["pixels"] = keras.ops.convert_to_numpy(preprocessing(arrays["images"]))
+    arrays["pixels"] = _normalized(model, arrays["images"])
     return arrays | _answers(model, arrays)
 
 
@@ -137,22 +136,49 @@ def _on_cpu(model: Any, batch: np.ndarray) -> list[np.ndarray]:
         return [tf.cast(output, tf.float32).numpy() for output in outputs]
 
 
-def _read(path: pathlib.Path) -> bytes:
+def read_images(model: Any, flag: str, paths: Sequence[pathlib.Path]) -> np.ndarray:
+    """Read image files as uint8 [n, H, W, C] in the model's size.
+
+    Args:
+        model: A `keras_vit.ImageModel`.
+        flag: The name of the argument that the paths are of, for the errors.
+        paths: The files, at least one.
+
+    Raises:
+        CommandError: One cannot be read.
+    """
+    return np.stack([_decode(model, _read(flag, path), flag, path) for path in paths])
+
+
+def model_inputs(model: Any, images: np.ndarray) -> np.ndarray:
+    """uint8 images [n, H, W, C] as float32, in the range that the model reads."""
+    if model.reads_raw_pixels:
+        return images.astype("float32")
+    return _normalized(model, images)
+
+
+def _normalized(model: Any, images: np.ndarray) -> np.ndarray:
+    return keras.ops.convert_to_numpy(_preprocessing(model)(images))
+
+
+def _read(flag: str, path: pathlib.Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise CommandError(
-            f"--check_images {path}: cannot be read: {error.strerror}"
+            f"--{flag} {path}: cannot be read: {error.strerror}"
         ) from None
 
 
 def _decode(
-    data: bytes, path: pathlib.Path | None, preprocessing: Any, channels: int
+    model: Any, data: bytes, flag: str, path: pathlib.Path | None
 ) -> np.ndarray:
+    contents = tf.constant(data)
     try:
-        return decode_and_resize(tf.constant(data), preprocessing, channels).numpy()
+        image = decode_and_resize(contents, _preprocessing(model), model.channels)
     except tf.errors.InvalidArgumentError:
-        raise CommandError(f"--check_images {path}: not a readable image") from None
+        raise CommandError(f"--{flag} {path}: not a readable image") from None
+    return image.numpy()
 
 
 def _generated_images(model: Any, options: ExportOptions) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..commandline import CommandError
 from ..rollout import manifest
 from ..rollout.versions import staged_version, version_folders
-from . import formats, warmup_records
+from . import formats, quantization, warmup_records
 from .options import ExportOptions
 from .verification_inputs import SIGNATURE_INPUTS
 from .verify import verified
@@ -41,6 +41,7 @@ def publish(
     version: int | None = None,
     check_images: Sequence[pathlib.Path] = (),
     export_format: str = formats.SAVED_MODEL,
+    int8_images: quantization.Images | None = None,
     source: pathlib.Path | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Published:
@@ -55,6 +56,7 @@ def publish(
         version: The version's number; default: the next one.
         check_images: Image files to compare on, in addition to generated ones.
         export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
+        int8_images: With `"onnx"` and `"litert"`: quantize to int8 with these images.
         source: The `.keras` file, for the manifest.
         progress: Called with each step before it begins.
 
@@ -62,11 +64,13 @@ def publish(
         The version.
 
     Raises:
-        CommandError: It cannot be written, or does not agree with the Keras model.
-            Nothing is published then.
+        CommandError: It cannot be written, does not agree with the Keras model, or is
+            not faster in int8. Nothing is published then.
     """
     options = options or ExportOptions()
     _check_folder(base_path, export_format)
+    if int8_images is not None:
+        quantization.check_format(export_format)
     if export_format != formats.SAVED_MODEL:
         formats.check(export_format, model, options)
     with _command_errors(base_path):
@@ -88,6 +92,12 @@ def publish(
                 inputs = described["model"]["inputs"]
                 agreement = formats.write(model, folder, export_format, golden, inputs)
                 written = {"agreement": agreement}
+                if int8_images is not None:
+                    progress(f"quantizing version {number} and measuring its speed")
+                    path = folder / formats.FORMATS[export_format].file
+                    written = quantization.quantize(
+                        model, path, export_format, int8_images
+                    )
             entries = {**described, "export_format": export_format, **written}
             complete = manifest.write(folder, entries)
     return Published(base_path / str(number), number, complete)

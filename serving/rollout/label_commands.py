@@ -242,10 +242,16 @@ def _manifest_columns(folders: Iterable[pathlib.Path]) -> dict[str, list[str]]:
     return {name: [row[i] for row in rows] for i, name in enumerate(MANIFEST_COLUMNS)}
 
 
+def _file_format(found: manifest.Manifest) -> str:
+    """`onnx`, or `onnx int8`."""
+    quantized = found.get("quantization", {"type": ""})
+    return f"{found['export_format']} {quantized['type']}".rstrip()
+
+
 def _manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
     size = sum(file["bytes"] for file in found["files"].values())
     agreement = found["agreement"]
-    options = found.get("options", {"precision": found["export_format"]})
+    options = found.get("options", {"precision": _file_format(found)})
     return (
         found["created"][:16].replace("T", " "),
         options["precision"],

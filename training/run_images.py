@@ -1,0 +1,67 @@
+"""A run's images in the size of its model, for the int8 export.
+
+`keras-vit export --quantize` starts this module as a program, as serving does not
+import training: `python -m training.run_images best.keras images.npz`.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .data.labeled_images import Split
+from .data.pipeline import evaluation_batches
+from .data.splits import load_splits
+from .engine import run_folder
+from .errors import TrainingError
+
+NUMBER = 512  # of each split
+BATCH_SIZE = 64
+
+
+def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read a random choice of the images of a run, the same each time.
+
+    Args:
+        model_file: `best.keras` or another model in the run's folder.
+
+    Returns:
+        uint8 [n, H, W, C] as evaluation feeds them to the model, at most `NUMBER` of
+        each split: `train`, `test` and, where the run has one, `validation`.
+
+    Raises:
+        TrainingError: The model, the recipe or the source cannot be read.
+    """
+    model = run_folder.load_model(model_file)
+    config = run_folder.read_recipe(model_file.parent).data
+    splits = load_splits(config, model.channels)
+    parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
+    return {
+        name: _sample(split, model.preprocessing)
+        for name, split in parts.items()
+        if split is not None
+    }
+
+
+def _sample(split: Split, preprocessing: Any) -> np.ndarray[Any, Any]:
+    chosen = np.random.default_rng(0).permutation(len(split))[:NUMBER]
+    batches = evaluation_batches(split.subset(chosen), BATCH_SIZE, preprocessing)
+    images = [batch[0] for batch in batches.as_numpy_iterator()]
+    return np.concatenate(images)[: len(chosen)]  # without the padding
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the images of the run of MODEL to FILE, a .npz; or print the error."""
+    model_file, target = map(Path, arguments)
+    try:
+        np.savez(target, **read_images(model_file))  # type: ignore[arg-type]
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
