@@ -13,6 +13,7 @@ from etils import epath
 from .data.labeled_images import Split
 from .data.pipeline import images_at, steps_per_epoch
 from .data.splits import Splits, images_fingerprint, load_splits
+from .device_limits import memory_errors, precision_warning
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
 from .engine.early_termination import Preemption, StopOnDivergence
@@ -133,6 +134,8 @@ def fit(
     if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
     if is_chief(strategy):
+        if slow := precision_warning(recipe.precision, device_name()):
+            print(f"warning: {slow}", file=sys.stderr)
         print(_header(recipe, splits))
         _print_shorter_warmup(recipe, length)
         run_folder.prepare_folder(folder, recipe, resume, overwrite, extend)
@@ -287,7 +290,7 @@ def _train(
         lines.append(EpochLines(recorder.history))
         if splits.validation is not None and recipe.supervised:
             lines.append(ChanceWarning(splits.validation.labels))
-    with Preemption(progress):
+    with Preemption(progress), memory_errors(recipe, trainer):
         trainer.fit(
             training_data(trainer, recipe, splits.train, first_step, length.steps),
             epochs=length.steps // length.interval,

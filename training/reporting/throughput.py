@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.costs import model_costs, resnet_costs
+from keras_vit.costs import Costs, model_costs, resnet_costs
 
 WINDOW = 5.0  # seconds over which the current throughput is measured
 
@@ -122,22 +122,22 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     return None
 
 
-def training_flops(model: keras.Model) -> int | None:
-    """Floating-point operations of a training step for one image.
+def closed_form_costs(model: keras.Model, bytes_per_value: int = 4) -> Costs | None:
+    """Costs of a model, without the layers of an attention-pooling head.
 
-    Three times those of the forward pass: the backward pass has two products for each
-    one. Recomputation by rematerialization does not count (appendix B of PaLM,
-    arXiv:2204.02311), nor do the layers of an attention-pooling head.
+    Args:
+        model: Any model.
+        bytes_per_value: Of the compute dtype.
 
     Returns:
-        The number, or None for a model without a closed form in `keras_vit.costs`.
+        The costs, or None for a model without a closed form in `keras_vit.costs`.
     """
     if isinstance(model, keras_vit.ResNet):
-        sizes = (model.image_size, model.channels, model.classes)
-        return 3 * resnet_costs(model.blocks, model.width_factor, *sizes).flops
+        sizes = (model.image_size, model.channels, model.classes, bytes_per_value)
+        return resnet_costs(model.blocks, model.width_factor, *sizes)
     if not isinstance(model, keras_vit.VisionTransformer):
         return None
-    costs = model_costs(
+    return model_costs(
         keras_vit.ViTSpec(
             *(model.width, model.depth, model.mlp_dim, model.heads),
             resnet_blocks=model.resnet_blocks,
@@ -149,8 +149,22 @@ def training_flops(model: keras.Model) -> int | None:
         model.classes,
         model.class_token,
         model.attention,
+        bytes_per_value,
     )
-    return 3 * costs.flops
+
+
+def training_flops(model: keras.Model) -> int | None:
+    """Floating-point operations of a training step for one image.
+
+    Three times those of the forward pass: the backward pass has two products for each
+    one. Recomputation by rematerialization does not count (appendix B of PaLM,
+    arXiv:2204.02311).
+
+    Returns:
+        The number, or None for a model without `closed_form_costs`.
+    """
+    costs = closed_form_costs(model)
+    return None if costs is None else 3 * costs.flops
 
 
 def utilization_factor(

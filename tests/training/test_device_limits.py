@@ -1,0 +1,196 @@
+"""Errors of a step that does not fit the memory, and warnings of slow precisions."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from tiny_recipe import TINY_MODEL, TINY_RECIPE
+
+from training import device_limits
+from training.device_limits import memory_errors, precision_warning
+from training.errors import TrainingError
+from training.fit import fit
+from training.model import build_model, compile_trainer
+from training.recipe import ModelConfig
+
+ROOT = pathlib.Path(__file__).parents[2]
+GIB = 2**30
+# More than a process can address on x86-64 and ARM.
+TOO_LARGE = (2**24, 2**24)
+
+
+def trainer_of(recipe, classes=10):
+    names = tuple(map(str, range(classes)))
+    model = build_model(recipe.model, names, recipe.precision)
+    return compile_trainer(model, recipe, 10, 10)
+
+
+def problem(free=None, model=TINY_MODEL, **changes):
+    """The message of an error with so much free memory."""
+    recipe = dataclasses.replace(TINY_RECIPE, model=model, **changes)
+    return device_limits._memory_problem(recipe, trainer_of(recipe), free)
+
+
+def test_a_tensor_larger_than_the_memory_is_a_training_error():
+    with (
+        pytest.raises(TrainingError, match="`batch_size`.*--accumulation 2") as error,
+        memory_errors(TINY_RECIPE, trainer_of(TINY_RECIPE)),
+    ):
+        tf.zeros(TOO_LARGE)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.ResourceExhaustedError(None, None, "No space left on device"),
+        RuntimeError("another one"),
+        KeyError("RESOURCE_EXHAUSTED"),
+    ],
+)
+def test_other_errors_stay(error):
+    with (
+        pytest.raises(type(error)) as raised,
+        memory_errors(TINY_RECIPE, trainer_of(TINY_RECIPE)),
+    ):
+        raise error
+    assert raised.value is error
+
+
+LIMITED = """
+import resource
+import sys
+import keras
+from test_device_limits import LARGE_STEP
+from training.errors import TrainingError
+from training.fit import fit
+keras.random.normal((2, 2))  # what the backend maps when it starts
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 5 * 2**30
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+import dataclasses
+recipe = dataclasses.replace(LARGE_STEP, accumulation=int(sys.argv[2]))
+try:
+    fit(recipe, sys.argv[1], draw=False)
+except TrainingError as error:
+    sys.exit(str(error))
+"""
+# The MLP's hidden layer has 3.7 GiB, and its backward pass 15.
+LARGE_STEP = dataclasses.replace(
+    TINY_RECIPE,
+    steps=1,
+    batch_size=1000,
+    model=dataclasses.replace(TINY_MODEL, mlp_dim=200_000),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's RLIMIT_AS")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_what_the_error_advises_fits(tmp_path, backend):
+    here = pathlib.Path(__file__).parent
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests/support", here))),
+    }
+
+    def limited(name, accumulation):
+        command = [sys.executable, "-c", LIMITED, tmp_path / name, str(accumulation)]
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+        )
+
+    failed = limited("whole", 1)
+    message = failed.stderr.splitlines()[-1]
+    assert failed.returncode == 1
+    assert message.startswith("`batch_size` must be small enough for the memory")
+    parts = int(re.search(r"--accumulation (\d+)", message)[1])
+    assert 1000 % parts == 0
+    divided = limited("divided", parts)
+    assert divided.returncode == 0, divided.stderr
+
+
+def test_the_estimate_is_of_activations_and_gradients():
+    """What B/16's 12 blocks keep: 8 N D + A N^2 + 2 N M values of 2 bytes each."""
+    n, d, m, heads = 197, 768, 3072, 12
+    kept = 512 * 12 * 2 * (8 * n * d + heads * n * n + 2 * n * m) / GIB
+    b16 = ModelConfig(variant="B/16")
+    text = problem(40 * GIB, b16, batch_size=512, precision="mixed_bfloat16")
+    needed = float(re.search(r"about ([\d.]+) GiB of 40.0 GiB", text)[1])
+    assert kept < needed < 1.1 * kept
+    fitting = int(re.search(r"about (\d+) images at once", text)[1])
+    assert needed * fitting / 512 < 20
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "advice"), [(1, 2), (2, 4), (4, 8), (16, 32), (32, 64)]
+)
+def test_without_a_closed_form_half_is_advised(accumulation, advice):
+    cnn = ModelConfig("cnn", variant=None, width=4, depth=1, image_size=8, channels=1)
+    text = problem(GIB, cnn, accumulation=accumulation)
+    assert f"--accumulation {advice} for the same batch" in text
+    assert "GiB" not in text
+
+
+def test_a_single_image_that_does_not_fit_needs_another_remedy():
+    text = problem(0, accumulation=64)
+    assert "one image may be too much" in text
+    assert "--accumulation" not in text
+    flags = ("--model.rematerialize true", "--precision mixed_bfloat16")
+    assert all(flag in text for flag in (*flags, "--model.lora_rank 8"))
+
+
+def test_what_a_recipe_uses_is_not_advised_again():
+    model = dataclasses.replace(TINY_MODEL, lora_rank=2, rematerialize=True)
+    text = problem(GIB, model, precision="mixed_bfloat16")
+    for flag in ("lora_rank", "rematerialize", "precision"):
+        assert flag not in text
+
+
+def test_rematerialization_needs_less():
+    b16 = ModelConfig(variant="S/16")
+    plain = problem(10 * GIB, b16)
+    spare = problem(10 * GIB, dataclasses.replace(b16, rematerialize=True))
+    needed = [
+        float(re.search(r"about ([\d.]+) GiB of", text)[1]) for text in (plain, spare)
+    ]
+    assert needed[1] < needed[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "words", "warned"),
+    [
+        ("mixed_bfloat16", "CPU", "avx2 fma", True),
+        ("mixed_bfloat16", "CPU", "avx2 avx512_bf16", False),
+        ("mixed_bfloat16", "CPU", "fp asimd bf16", False),
+        ("mixed_bfloat16", "CPU", "", False),
+        ("mixed_float16", "CPU", "avx2 amx_bf16", True),
+        ("float32", "CPU", "avx2", False),
+        ("mixed_bfloat16", "Tesla T4", "", True),
+        ("mixed_float16", "Tesla T4", "", False),
+        ("mixed_bfloat16", "NVIDIA A100-SXM4-40GB", "", False),
+        ("mixed_float16", "TPU v4", "", True),
+        ("mixed_bfloat16", "an unknown one", "", False),
+    ],
+)
+def test_a_precision_without_units_is_warned_of(
+    precision, device, words, warned, monkeypatch
+):
+    monkeypatch.setattr(device_limits, "_processor_words", lambda: set(words.split()))
+    warning = precision_warning(precision, device)
+    assert (warning is not None) == warned
+    if warned:
+        assert f"this {device} has no units for `precision` {precision}" in warning
+
+
+def test_fit_warns_once_of_a_slow_precision(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(device_limits, "_processor_words", lambda: {"avx2"})
+    recipe = dataclasses.replace(TINY_RECIPE, precision="mixed_bfloat16", steps=1)
+    fit(recipe, tmp_path / "run", draw=False)
+    assert capsys.readouterr().err.count("warning: this CPU has no units for") == 1
