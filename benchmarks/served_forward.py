@@ -173,7 +173,7 @@ def main() -> None:
     for precision in arguments.precisions:
         with tempfile.TemporaryDirectory() as folder:
             paths = export_all(spec, patch_size, precision, Path(folder))
-            functions = {
+            functions: dict[str, Callable] = {
                 name: functools.partial(opened(path, config), images)
                 for name, path in paths.items()
             }

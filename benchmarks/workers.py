@@ -55,7 +55,7 @@ def work(variant: str, batch: int, together: bool) -> dict[str, Any]:
     recipe = Recipe(
         strategy="auto", model=ModelConfig(variant=variant), data=DataConfig("digits")
     )
-    strategy = make_strategy(recipe)
+    strategy: Any = make_strategy(recipe)
     with strategy.scope():
         model = build_model(recipe.model, tuple(map(str, range(1000))))
         trainer = compile_trainer(model, recipe, STEPS, STEPS)

@@ -532,7 +532,11 @@ def _run_data_speed(options: Namespace) -> None:
 def _add_tpu_check(parser: ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
-        "--topology", type=str, default="v5e:2x2", help="the TPU's kind and shape"
+        "--topology",
+        type=str,
+        nargs="+",
+        default=["v5e:2x2"],
+        help="the kind and shape of one or more TPUs",
     )
 
 

@@ -594,7 +594,8 @@ class Recipe:
         seed: Seed of the initial weights, the order of the images, their augmentation,
             and dropout.
         strategy: auto (mirrored where there are several GPUs), one_device, mirrored,
-            multi_worker (one process for each worker in `TF_CONFIG`) or tpu.
+            multi_worker (one process for each worker in `TF_CONFIG`), tpu, or on JAX
+            fsdp (all devices, of which each keeps a part of the weights).
         tpu: Name of the Cloud TPU, or local on a TPU VM.
         precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
         jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
@@ -629,7 +630,9 @@ class Recipe:
     reference: str = ""
     published_accuracy: float | None = None
     seed: int = 0
-    strategy: Literal["auto", "one_device", "mirrored", "multi_worker", "tpu"] = "auto"
+    strategy: Literal[
+        "auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"
+    ] = "auto"
     tpu: str | None = None
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: Literal["auto", "on", "off"] = "auto"

@@ -4,7 +4,9 @@ JAX divides the global batch among several devices by itself, so the gradient an
 norm are those of the global batch.
 """
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,7 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from .jax_strategy import JaxStrategy
+from .jax_strategy import JaxStrategy, whole_array
+from .strategy import gather
 from .trainer import Trainer, clip_by_global_norm
 
 
@@ -163,7 +166,8 @@ class JaxTrainer(Trainer):
                 with self._metric_scope(state[3]):
                     return self.get_metrics_result(), state
             logs, state = execute(state, itertools.islice(iterator, steps))
-            self.progress.stopping = self.progress.stop_requested
+            requested = gather(self.distribute_strategy, self.progress.stop_requested)
+            self.progress.stopping = any(requested)
             return logs, state
 
         self.train_function = train_function
@@ -185,9 +189,39 @@ class JaxTrainer(Trainer):
         self.jax_state_sync()
         return {
             # A copy: JAX reuses the memory of the old state for the new one.
-            name: np.array(ops.convert_to_numpy(variable.value))
+            name: whole_array(variable.value)
             for name, variable in self.state().items()
         }
+
+    @contextlib.contextmanager
+    def local_weights(self) -> Iterator[None]:
+        """See `Trainer.local_weights`."""
+        with self.averaged_weights():
+            if self.distribute_strategy.workers == 1:
+                yield
+                return
+            distribution = keras.distribution.distribution()
+            shared = [(v, v.value, v._layout) for v in self.model.variables]
+            for variable, value, _ in shared:
+                variable._value, variable._layout = whole_array(value), None
+            keras.distribution.set_distribution(None)
+            try:
+                yield
+            finally:
+                keras.distribution.set_distribution(distribution)
+                for variable, value, layout in shared:
+                    variable._value, variable._layout = value, layout
+
+    def leave_workers(self) -> None:
+        """See `Trainer.leave_workers`."""
+        if self.distribute_strategy.workers == 1:
+            return
+        for variable in self.state().values():
+            whole = whole_array(variable.value)
+            variable._layout = None
+            variable.assign(whole)
+        gather(self.distribute_strategy, 0)  # `shutdown` waits for seconds only
+        jax.distributed.shutdown()
 
 
 def _unpack(data):

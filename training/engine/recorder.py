@@ -144,9 +144,10 @@ class Recorder(keras.callbacks.Callback):
 
     def save_model(self, name: str) -> None:
         """Write the model with averaged weights, LoRA's matrices merged."""
-        with self.trainer.averaged_weights(), merged(self.saved_model):
+        trainer, model = self.trainer, self.saved_model
+        with trainer.averaged_weights(), merged(model), trainer.local_weights():
             if self.chief:
-                run_folder.save_model(self.saved_model, self.folder / name)
+                run_folder.save_model(model, self.folder / name)
 
 
 def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:

@@ -1,11 +1,8 @@
 """Distribution strategies: one device, several, several machines, or a TPU."""
 
 import contextlib
-import json
 import os
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -13,7 +10,13 @@ import tensorflow as tf
 from ..data.mixup import check_pairs
 from ..errors import RecipeError, RunError, WorkerLost
 from ..recipe import Recipe
-from .jax_strategy import JaxStrategy, make_jax_strategy
+from .cluster import parse_cluster, print_waiting
+from .jax_strategy import (
+    JaxStrategy,
+    end_without_others,
+    is_lost_jax_worker,
+    make_jax_strategy,
+)
 
 # What TensorFlow raises on the remaining workers when one ends.
 LOST_WORKER_ERRORS = (
@@ -31,7 +34,7 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
         recipe: `strategy`, `tpu`, `batch_size` and `accumulation` are used. `auto` is
             multi_worker where `TF_CONFIG` is set, mirrored where there are several
             GPUs, else one_device (the first GPU, else the CPU). Without GPUs, mirrored
-            uses the logical CPU devices.
+            uses the logical CPU devices. fsdp needs JAX.
 
     Returns:
         The strategy; with KERAS_BACKEND=jax a `JaxStrategy`.
@@ -54,11 +57,16 @@ def open_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
 
 def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:
     name = recipe.strategy
+    if name == "fsdp":
+        raise RecipeError(
+            "`strategy` fsdp needs the environment variable KERAS_BACKEND=jax: "
+            f"TensorFlow keeps all weights on each device. Received: {name!r}"
+        )
     if name == "tpu":
         return _tpu_strategy(recipe.tpu)
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ):
-        index, count = cluster_task(os.environ.get("TF_CONFIG"))
-        print(f"worker {index} of {count}: waiting for the others", file=sys.stderr)
+        index, addresses = parse_cluster(os.environ.get("TF_CONFIG"))
+        print_waiting(index, len(addresses))
         return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
@@ -82,45 +90,12 @@ def _tpu_strategy(name: str | None) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def cluster_task(tf_config: str | None) -> tuple[int, int]:
-    """This worker's index and the number of workers, from `TF_CONFIG`.
-
-    Raises:
-        RecipeError: It is missing or malformed.
-    """
-    try:
-        config: Any = json.loads(tf_config or "")
-        workers, task = config["cluster"]["worker"], config["task"]
-        well_formed = (
-            config["cluster"].keys() == {"worker"}
-            and isinstance(workers, list)
-            and all(map(_is_address, workers))
-            and len(set(workers)) == len(workers)
-            and task["type"] == "worker"
-            and type(task["index"]) is int
-            and 0 <= task["index"] < len(workers)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
-        well_formed = False
-    if not well_formed:
-        raise RecipeError(
-            "the environment variable TF_CONFIG must be JSON such as "
-            '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}, with only workers, each with its '
-            f"own address, and the index of one of them. Received: {tf_config!r}"
-        )
-    return task["index"], len(workers)
-
-
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
-
-
-def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
+def gather(strategy: tf.distribute.Strategy | JaxStrategy, number: int) -> list[int]:
     """Collect one number from each worker; this waits for all of them."""
     if worker_count(strategy) == 1:
         return [number]
+    if isinstance(strategy, JaxStrategy):
+        return strategy.gather(number)
 
     @tf.function(autograph=False)
     def gathered():
@@ -130,7 +105,9 @@ def gather(strategy: tf.distribute.Strategy, number: int) -> list[int]:
     return [int(value) for value in gathered()]
 
 
-def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
+def check_workers(
+    strategy: tf.distribute.Strategy | JaxStrategy, fingerprint: str
+) -> None:
     """Raise RecipeError unless all workers have the same recipe and `TF_CONFIG`.
 
     Args:
@@ -153,7 +130,7 @@ def check_workers(strategy: tf.distribute.Strategy, fingerprint: str) -> None:
         )
 
 
-def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
+def check_same_step(strategy: tf.distribute.Strategy | JaxStrategy, step: int) -> None:
     """Raise RunError unless all workers resume from the same step."""
     steps = gather(strategy, step)
     if len(set(steps)) > 1:
@@ -165,7 +142,7 @@ def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
 
 @contextlib.contextmanager
 def lost_workers() -> Iterator[None]:
-    """Convert TensorFlow's errors about a worker that has ended to WorkerLost."""
+    """Convert errors about a worker that has ended to WorkerLost."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -174,20 +151,33 @@ def lost_workers() -> Iterator[None]:
         if not lost or "TF_CONFIG" not in os.environ:
             raise
         reason = error.message.rpartition("Collective ops is aborted by:")[2]
-        raise WorkerLost(
-            "another worker has ended: restart all workers with --resume "
-            f"({' '.join(reason.split())[:150]})"
-        ) from None
+        raise _worker_lost(reason) from None
+    except (ValueError, RuntimeError) as error:  # JAX's are one of these
+        if keras.backend.backend() != "jax" or not is_lost_jax_worker(error):
+            raise
+        end_without_others()
+        raise _worker_lost(str(error)) from None
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
+def _worker_lost(reason: str) -> WorkerLost:
+    return WorkerLost(
+        "another worker has ended: restart all workers with --resume "
+        f"({' '.join(reason.split())[:150]})"
+    )
+
+
+def is_chief(strategy: tf.distribute.Strategy | JaxStrategy) -> bool:
     """Whether this process is worker 0, which writes the files."""
+    if isinstance(strategy, JaxStrategy):
+        return strategy.worker == 0
     resolver = strategy.cluster_resolver
     return resolver is None or not resolver.task_type or resolver.task_id == 0
 
 
-def worker_count(strategy: tf.distribute.Strategy) -> int:
-    """Number of processes that train together; a TPU's hosts have one in common."""
+def worker_count(strategy: tf.distribute.Strategy | JaxStrategy) -> int:
+    """Number of processes that train together; TensorFlow has one for all of a TPU."""
+    if isinstance(strategy, JaxStrategy):
+        return strategy.workers
     resolver = strategy.cluster_resolver
     of_tpu = isinstance(resolver, tf.distribute.cluster_resolver.TPUClusterResolver)
     if resolver is None or of_tpu or not resolver.task_type:

@@ -1,29 +1,35 @@
 """`tpu-check`: check, without a TPU, that a recipe's steps can run on one.
 
-1. The train and the test step of the trainer are lowered to XLA's HLO, which is
-   searched for what a TPU cannot do or does slowly. That they compile would prove
-   nothing: dynamic shapes compile on a CPU, and on a TPU too.
+1. The trainer's steps are lowered to XLA's HLO, which is searched for what a TPU cannot
+   do or does slowly. That they compile would prove nothing: dynamic shapes compile on a
+   CPU, and on a TPU too.
 2. Where libtpu is installed, XLA's TPU compiler compiles the train step for the chips
-   of a topology, without needing them.
+   of a topology, without needing them: on TensorFlow for one, on JAX for all.
 """
 
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
 
 from ..errors import TrainingError
 from ..model import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
-from .tensorflow_trainer import TensorFlowTrainer
+
+if TYPE_CHECKING:
+    from .tensorflow_trainer import TensorFlowTrainer
+    from .tpu_program import Program  # which imports JAX
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter
 STEPS = 1000  # of the schedule; does not matter either
@@ -38,6 +44,19 @@ PATTERNS = {
 CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
 # Custom calls that only annotate how tensors are divided among devices.
 PARTITIONING = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
+PARTITIONING |= {"xla.sdy.FuncResultSharding", "xla.sdy.LocalToGlobalShape"}
+
+# Of the table of `tpu-check` on JAX.
+COLUMNS = (
+    *("TPU", "images", "state, MiB", "temporary, MiB", "of memory"),
+    *("TFLOP", "ms", "MFU", "compiled, s"),
+)
+LEGEND = (
+    "state: weights, optimizer and images; temporary: gradients and activations; ms: a "
+    "step by XLA's cost model, without communication"
+)
+# Memory in GiB, and TFLOP/s in bfloat16, of a chip: cloud.google.com/tpu/docs
+CHIPS = {"v4": (32, 275), "v5e": (16, 197), "v5p": (95, 459), "v6e": (32, 918)}
 
 INSTALL = (
     "not compiled for a TPU, as libtpu is not installed: "
@@ -94,9 +113,9 @@ class Step:
     arguments: tuple[tf.TensorSpec, ...]
 
 
-def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
+def make_trainer(recipe: Recipe) -> Any:
     """The recipe's trainer, with random weights and made-up classes."""
-    model = recipe.model
+    model = dataclasses.replace(recipe.model, head_stddev=0.0)
     if model.variant is not None:  # weights are large, and do not change shapes
         model = dataclasses.replace(model, weights=None)
     names = CLASS_NAMES if recipe.supervised else None
@@ -104,7 +123,7 @@ def make_trainer(recipe: Recipe) -> TensorFlowTrainer:
     return compile_trainer(built, recipe, STEPS, STEPS)
 
 
-def trainer_steps(trainer: TensorFlowTrainer, batch_size: int) -> list[Step]:
+def trainer_steps(trainer: "TensorFlowTrainer", batch_size: int) -> list[Step]:
     """The train and the test step, as `fit` runs them on each replica.
 
     Args:
@@ -144,35 +163,77 @@ def _image_spec(model: keras.Model, batch_size: int) -> tf.TensorSpec:
     return tf.TensorSpec(shape, tf.uint8, "images")
 
 
-def tpu_check(recipe: Recipe, topology: str) -> None:
+def tpu_check(recipe: Recipe, topologies: Sequence[str]) -> None:
     """Check a recipe's steps and print the findings.
 
     Args:
-        recipe: Its trainer is checked, with random weights.
-        topology: The TPU's kind and shape: v5e:2x2.
+        recipe: Its trainer is checked, with random weights; on JAX with the weights
+            divided among the chips where its `strategy` is fsdp.
+        topologies: Kinds and shapes of TPUs: v5e:2x2.
 
     Raises:
-        TrainingError: Something was found, the TPU's compiler rejects the step, or the
-            backend is not TensorFlow.
+        TrainingError: Something was found, or the TPU's compiler rejects the step.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise TrainingError("tpu-check lowers TensorFlow's steps: unset KERAS_BACKEND")
+    installed = importlib.util.find_spec("libtpu") is not None
+    targets = [Target(topology) for topology in topologies] if installed else []
     cached = recipe.data.cache_features
     require(not cached, "data.cache_features", "false on a TPU", cached)
-    target = Target(topology) if importlib.util.find_spec("libtpu") else None
-    replicas = len(target.devices) if target else 1
+    if keras.backend.backend() == "jax":
+        _check_jax(recipe, targets)
+    else:
+        _check_tensorflow(recipe, targets)
+    if not targets:
+        print(INSTALL)
+
+
+def _check_tensorflow(recipe: Recipe, targets: Sequence["Target"]) -> None:
+    replicas = len(targets[0].devices) if targets else 1
     steps = trainer_steps(make_trainer(recipe), max(recipe.batch_size // replicas, 1))
     found = {
         step.name: function_findings(step.function, *step.arguments) for step in steps
     }
+    _report(recipe, found)
+    for target in targets:
+        print(f"train step: {target.compile(steps[0])}")
+
+
+def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
+    from .tpu_program import compile_train_step, lower_train_step
+
+    if not targets:
+        lowered = lower_train_step(
+            recipe, make_trainer, keras.distribution.list_devices()
+        )
+        _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
+        return
+    table = Table(title=f"{recipe.name}: a train step on each chip")
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if table.columns else "left")
+    failed = []
+    for target in targets:
+        with Console(stderr=True).status(f"compiling for {target.topology}"):
+            lowered = lower_train_step(recipe, make_trainer, target.devices)
+            _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
+            try:
+                program = compile_train_step(lowered)
+            except Exception as error:  # the compiler's, such as too little memory
+                failed.append(f"{target.topology}: {_first_line(error)}")
+                continue
+        images = math.ceil(recipe.batch_size / len(target.devices))
+        table.add_row(target.topology, str(images), *target.figures(program))
+    if table.rows:
+        Console().print(table)
+        print(LEGEND)
+    if failed:
+        raise TrainingError(f"train step not compiled for {'; '.join(failed)}")
+
+
+def _report(recipe: Recipe, found: dict[str, list[str]]) -> None:
+    """Print the findings in the steps; raise TrainingError where there are any."""
     for name, lines in found.items():
         print(f"{name}: {'; '.join(lines) or 'nothing found in its HLO'}")
     if any(found.values()):
         raise TrainingError(f"{recipe.name}: the steps cannot run on a TPU, see above")
-    if target is None:
-        print(INSTALL)
-        return
-    print(f"train step: {target.compile(steps[0])}")
 
 
 class Target:
@@ -202,6 +263,21 @@ class Target:
                 f"Received: {topology!r}: {_first_line(error)}"
             ) from None
         self.devices = description.devices
+
+    def figures(self, program: "Program") -> list[str]:
+        """A program's figures on a chip, as cells of the table."""
+        memory, rate = CHIPS[self.topology.partition(":")[0]]
+        needed = program.state + program.temporary
+        reached = program.teraflop / program.seconds / rate
+        return [
+            f"{program.state / 2**20:,.0f}",
+            f"{program.temporary / 2**20:,.0f}",
+            f"{needed / 2**30 / memory:.0%}",
+            f"{program.teraflop:.2f}",
+            f"{1e3 * program.seconds:,.1f}",
+            f"{reached:.0%}",
+            f"{program.compiling:,.0f}",
+        ]
 
     def compile(self, step: Step) -> str:
         """Compile a step for one chip; report the time it took and its memory."""

@@ -30,7 +30,8 @@ class Trainer(keras.Model):
     also in an incomplete last batch.
 
     A subclass sets `distribute_strategy`, where Keras does not, and defines
-    `make_train_function`, `make_test_function` and `state_arrays`.
+    `make_train_function`, `make_test_function` and `state_arrays`; where workers share
+    arrays, also `local_weights` and `leave_workers`.
 
     Args:
         model: The plain functional model; it returns logits [B, classes].
@@ -239,6 +240,21 @@ class Trainer(keras.Model):
         finally:
             self._swap_averages()
             self._averages_swapped = False
+
+    @contextlib.contextmanager
+    def local_weights(self) -> Iterator[None]:
+        """`averaged_weights`, in which this process needs no others to use the model.
+
+        With several workers all of them must enter it. What is assigned in it is lost.
+        """
+        with self.averaged_weights():
+            yield
+
+    def leave_workers(self) -> None:
+        """End the work with the others; the model stays usable in this process.
+
+        With several workers all of them must call it.
+        """
 
     def _swap_averages(self):
         for weight, average in average_pairs(

@@ -145,8 +145,8 @@ class FeatureExtractor:
             )
         ]
         place = None
-        distribution = getattr(self.strategy, "distribution", None)
-        if distribution is not None:
+        distribution = self.strategy.distribution
+        if distribution is not None and self.strategy.workers == 1:
             shape = (self.batch_size, *network.input_shape[1:])
             place = distribution.get_data_layout(shape).backend_layout
         data = self._data(split).unbatch().batch(self.batch_size)

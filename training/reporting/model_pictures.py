@@ -64,8 +64,8 @@ class ModelPictures(keras.callbacks.Callback):
             return
         trainer = self.model
         of_trainer = isinstance(trainer, Trainer)
-        averaged = trainer.averaged_weights if of_trainer else contextlib.nullcontext
-        with averaged():
+        weights = trainer.local_weights if of_trainer else contextlib.nullcontext
+        with weights():
             if self.writer is not None:
                 model = trainer.model if of_trainer else trainer
                 # With self-supervision, what the model to train is made around.

@@ -198,7 +198,6 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [
-        {"strategy": "multi_worker"},
         {"strategy": "tpu"},
         {"precision": "mixed_float16"},
         {"jit_compile": "off"},
@@ -211,7 +210,14 @@ def test_options_that_only_tensorflow_has_are_refused(change):
         make_jax_strategy(recipe)
 
 
-def test_tf_config_is_refused(monkeypatch):
+@pytest.mark.parametrize("strategy", ["auto", "multi_worker", "fsdp"])
+def test_a_malformed_tf_config_is_an_error(monkeypatch, strategy):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    with pytest.raises(RecipeError, match="TF_CONFIG .*jax"):
-        make_jax_strategy(Recipe(data=DataConfig("digits")))
+    with pytest.raises(RecipeError, match="TF_CONFIG must be JSON"):
+        make_jax_strategy(Recipe(data=DataConfig("digits"), strategy=strategy))
+
+
+def test_workers_that_nobody_names_are_an_error(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(RecipeError, match="TF_CONFIG must name .*Received: None"):
+        make_jax_strategy(Recipe(data=DataConfig("digits"), strategy="multi_worker"))

@@ -1,5 +1,6 @@
 """A killed and resumed run ends with the bits of an uninterrupted one."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -19,19 +20,29 @@ KILLS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "task"),
+    ("strategy", "task", "backend"),
     [
-        *((strategy, "none") for strategy in KILLS),
-        ("one_device", "masked_patches"),
-        ("mirrored", "mae"),
+        *((strategy, "none", "tensorflow") for strategy in KILLS),
+        ("one_device", "masked_patches", "tensorflow"),
+        ("mirrored", "mae", "tensorflow"),
+        ("multi_worker", "none", "jax"),
     ],
 )
-def test_killed_and_resumed_runs_end_with_the_same_bits(tmp_path, strategy, task):
+def test_killed_and_resumed_runs_end_with_the_same_bits(
+    tmp_path, strategy, task, backend
+):
     """A process of its own, where TensorFlow is loaded but not used yet: it forks."""
     kills = KILLS[strategy]
     options = ["--strategy", strategy, "--task", task, "--kills", *kills]
+    environment = os.environ | {
+        "KERAS_BACKEND": backend,
+        # The attempts compile the same functions.
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
     result = subprocess.run(
         [sys.executable, SCRIPT, *options, "--folder", tmp_path],
+        env=environment,
         capture_output=True,
         text=True,
     )

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from training.engine import strategy as strategies
+from training.engine.cluster import parse_cluster
 from training.engine.strategy import (
     check_same_step,
     check_workers,
-    cluster_task,
     gather,
     is_chief,
     lost_workers,
@@ -41,8 +41,8 @@ def alone(monkeypatch):
 
 
 def test_tf_config_has_the_workers_index():
-    assert cluster_task(tf_config()) == (1, 2)
-    assert cluster_task(tf_config(["localhost:80"], index=0)) == (0, 1)
+    assert parse_cluster(tf_config()) == (1, tuple(ADDRESSES))
+    assert parse_cluster(tf_config(["localhost:80"], index=0)) == (0, ("localhost:80",))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,17 @@ def test_tf_config_has_the_workers_index():
 )
 def test_a_malformed_tf_config_is_an_error(text, monkeypatch):
     with pytest.raises(RecipeError, match="TF_CONFIG must be JSON such as"):
-        cluster_task(text)
+        parse_cluster(text)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
         with pytest.raises(RecipeError, match="TF_CONFIG") as error:
             make_strategy(recipe())
         assert "\n" not in str(error.value)
+
+
+def test_divided_weights_need_jax():
+    with pytest.raises(RecipeError, match=r"fsdp needs .* KERAS_BACKEND=jax"):
+        make_strategy(recipe("fsdp"))
 
 
 def test_several_workers_need_tf_config():

@@ -2,7 +2,12 @@
 
 import configparser
 import dataclasses
+import importlib.util
+import os
 import pathlib
+import re
+import subprocess
+import sys
 import types
 
 import jax
@@ -214,17 +219,51 @@ def test_the_command_fails_on_findings(monkeypatch, capsys):
     recipe = make_recipe(MODELS["cnn"])
     recipe = dataclasses.replace(recipe, precision="mixed_float16", accumulation=1)
     with pytest.raises(TrainingError, match="run: the steps cannot run on a TPU"):
-        tpu_check.tpu_check(recipe, "v5e:2x2")
+        tpu_check.tpu_check(recipe, ["v5e:2x2"])
     assert "train step: float16" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_the_tpu_compiler_accepts_the_train_step(capsys):
     pytest.importorskip("libtpu")
-    tpu_check.tpu_check(make_recipe(MODELS["cnn"]), "v5e:2x2")
+    tpu_check.tpu_check(make_recipe(MODELS["cnn"]), ["v5e:2x2"])
     assert "train step: compiled for a chip of v5e:2x2" in capsys.readouterr().out
     with pytest.raises(TrainingError, match="`topology` must be .*'v5e:7x7'"):
         tpu_check.Target("v5e:7x7")
+
+
+def check_on_jax(*flags):
+    """Run the command in a process: Keras chooses its backend at import."""
+    words = ["tpu-check", "--recipe", "digits", "--model.depth", "1", *flags]
+    return subprocess.run(
+        [sys.executable, "-m", "training", *words],
+        cwd=ROOT,
+        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["auto", "fsdp"])
+def test_the_step_on_jax_has_no_findings(strategy):
+    if importlib.util.find_spec("libtpu"):
+        pytest.skip("libtpu is installed: the command would compile for minutes")
+    result = check_on_jax("--strategy", strategy, "--precision", "mixed_bfloat16")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "train step: nothing found in its HLO",
+        tpu_check.INSTALL,
+    ]
+
+
+@pytest.mark.slow
+def test_the_tpu_compiler_accepts_the_step_on_jax():
+    pytest.importorskip("libtpu")
+    result = check_on_jax("--strategy", "fsdp", "--topology", "v5e:2x2")
+    assert result.returncode == 0, result.stderr
+    [row] = [line for line in result.stdout.splitlines() if "v5e:2x2" in line]
+    assert re.search(r"8 │ .*%.*%", row)  # images on each chip, memory, MFU
 
 
 def test_a_tpu_has_one_process():

@@ -1,0 +1,201 @@
+"""JAX on several processes and with divided weights: the numbers of one device."""
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from tiny_recipe import TINY_RECIPE
+
+import keras_vit  # noqa: F401  registers its layers
+from training.recipe import (
+    AugmentationConfig,
+    DataConfig,
+    OptimizerConfig,
+    ReportConfig,
+)
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+# What needs the others' parts (norm, metrics, averages), what only worker 0 does
+# (pictures, report) and what all do with whole weights (few-shot accuracy). The 144
+# validation images do not fill a batch.
+RECIPE = dataclasses.replace(
+    TINY_RECIPE,
+    epochs=2,
+    batch_size=240,
+    accumulation=2,
+    model=dataclasses.replace(TINY_RECIPE.model, dropout=0.1),
+    data=DataConfig("digits", validation=0.1),
+    augmentation=AugmentationConfig(mixup=0.2),
+    optimizer=OptimizerConfig(
+        learning_rate=0.003, weight_decay=0.1, clip_norm=0.1, ema=0.9
+    ),
+    report=ReportConfig(attention_every=2, fewshot_every=2),
+)
+# Devices of each process, and the arguments before and after the recipe's.
+RUNS = {
+    "one": (1, [], []),
+    "two workers": (1, ["launch", "--workers", "2", "--"], []),
+    "fsdp": (4, [], ["--strategy", "fsdp"]),
+    "fsdp on two workers": (
+        2,
+        ["launch", "--workers", "2", "--"],
+        ["--strategy", "fsdp"],
+    ),
+}
+
+
+def train(folder, name):
+    """Run the recipe in processes of its own: Keras chooses its backend at import."""
+    devices, before, after = RUNS[name]
+    words = [*before, "fit", "--config", folder / "recipe.yaml", *after]
+    result = subprocess.run(
+        [sys.executable, "-m", "training", *words, "--output_dir", folder / name],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of the runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "recipe.yaml").write_text(RECIPE.to_yaml())
+    for name in RUNS:
+        train(folder, name)
+    return folder
+
+
+def history(folder):
+    with (folder / "history.csv").open() as file:
+        return [
+            {k: float(v) for k, v in row.items() if v and "second" not in k}
+            for row in csv.DictReader(file)
+        ]
+
+
+def checkpoint(folder):
+    """The arrays of the last checkpoint, and its run."""
+    arrays = dict(np.load(sorted((folder / "checkpoints").glob("*.npz"))[-1]))
+    return arrays, json.loads(str(arrays.pop("__meta__")))["owner"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(RUNS)[1:])
+def test_all_compute_what_one_device_computes(runs, name):
+    rows = history(runs / "one")
+    assert "val_fewshot_5" in rows[-1]
+    for row, reference in zip(history(runs / name), rows, strict=True):
+        assert row == pytest.approx(reference, abs=1e-5)
+    arrays, _ = checkpoint(runs / name)
+    for key, reference in checkpoint(runs / "one")[0].items():
+        np.testing.assert_allclose(arrays[key], reference, atol=1e-4, err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "workers", "devices"),
+    [("two workers", 2, 1), ("fsdp", 1, 4), ("fsdp on two workers", 2, 2)],
+)
+def test_a_checkpoint_records_workers_and_devices(runs, name, workers, devices):
+    _, owner = checkpoint(runs / name)
+    assert (owner["workers"], owner["replicas"]) == (workers, devices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(RUNS)[1:])
+def test_the_saved_model_and_the_pictures_are_those_of_one_process(runs, name):
+    def files(run):
+        return {path.name for path in (runs / run).iterdir()}
+
+    assert files(name) == files("one")
+    model, reference = (
+        keras.models.load_model(runs / run / "best.keras") for run in (name, "one")
+    )
+    for ours, theirs in zip(model.weights, reference.weights, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-4)
+    events = list((runs / name / "tensorboard" / "model").iterdir())
+    assert len(events) == 1  # only worker 0 writes
+
+
+# Lowers nothing and computes nothing: the layouts of a model's weights and slots.
+LAYOUTS = """
+import keras, math, sys
+import keras_vit
+from training.engine.fully_sharded import FullySharded
+from training.errors import RecipeError
+devices = FullySharded()
+try:
+    with devices.scope():
+        model = keras_vit.VisionTransformer.from_variant(
+            "Ti/16", classes=10, image_size=32, width=int(sys.argv[1])
+        )
+        optimizer = keras.optimizers.AdamW()
+        optimizer.build(model.trainable_variables)
+except RecipeError as error:
+    sys.exit(str(error))
+for variable in [*model.variables, *optimizer.variables]:
+    parts = [part.data.nbytes for part in variable.value.addressable_shards]
+    assert len(set(parts)) == 1 and len(parts) == devices.num_model_replicas
+    print(variable.path, parts[0], variable.value.nbytes)
+"""
+
+
+def layouts(devices, width):
+    return subprocess.run(
+        [sys.executable, "-c", LAYOUTS, str(width)],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        },
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [4, 8])
+def test_each_device_holds_its_part_of_every_large_weight_and_its_slots(devices):
+    lines = [line.split() for line in layouts(devices, 192).stdout.splitlines()]
+    sizes = {path: (int(part), int(whole)) for path, part, whole in lines}
+    assert len(sizes) > 400
+    for path, (part, whole) in sizes.items():
+        matrix = "kernel" in path or "position_embedding" in path
+        assert part == (whole // devices if matrix else whole), path
+    # Weights and Adam's two slots, in closed form: D = 192, M = 768, 12 blocks, 5
+    # tokens, 10 classes.
+    vectors = 12 * (4 + 4 + 1) * 192 + 12 * 768 + (1 + 1 + 2) * 192 + 10
+    matrices = 12 * 12 * 192**2 + 16 * 16 * 3 * 192 + 5 * 192 + 192 * 10
+    scalars = 2 * 4  # the step and the learning rate
+    assert sum(whole for _, whole in sizes.values()) - scalars == (
+        12 * (vectors + matrices)
+    )
+    assert sum(part for part, _ in sizes.values()) - scalars == (
+        12 * (vectors + matrices // devices)
+    )
+
+
+@pytest.mark.slow
+def test_a_width_that_the_devices_cannot_divide_is_an_error():
+    error = layouts(8, 12).stderr.splitlines()[-1]
+    assert "width is a multiple of the number of devices" in error
+    assert "embedding/kernel of shape (16, 16, 3, 12), 8 devices" in error

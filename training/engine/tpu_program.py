@@ -1,0 +1,112 @@
+"""The train step of JAX's trainer, compiled for the chips of a TPU.
+
+The weights exist as shapes alone, so that a model may be larger than this machine.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import keras
+
+from ..recipe import Recipe
+from ..self_supervision.pretext import PretextModel
+from .fully_sharded import FullySharded
+from .trainer import Trainer
+
+
+class Program(NamedTuple):
+    """A compiled train step, each figure of one chip.
+
+    Attributes:
+        state: Bytes of weights, optimizer slots and images.
+        temporary: Bytes of gradients and activations.
+        teraflop: 10^12 floating-point operations of a step.
+        seconds: What XLA's cost model expects a step to take.
+        compiling: Seconds that the compiler took.
+    """
+
+    state: int
+    temporary: int
+    teraflop: float
+    seconds: float
+    compiling: float
+
+
+def lower_train_step(recipe: Recipe, make_trainer: Any, devices: Any) -> Any:
+    """Lower the train step as `fit` runs it on these devices.
+
+    Args:
+        recipe: Its `strategy` fsdp divides the weights; others keep all on each device.
+        make_trainer: Makes the recipe's trainer.
+        devices: Those of the topology.
+
+    Returns:
+        The `jax.stages.Lowered` program.
+    """
+    distribution: Any
+    if recipe.strategy == "fsdp":
+        distribution = FullySharded(devices)
+    else:
+        distribution = keras.distribution.DataParallel(
+            devices=devices, auto_shard_dataset=False
+        )
+    trainers: list[Trainer] = []
+    with distribution.scope():
+        jax.eval_shape(lambda: trainers.append(make_trainer(recipe)))
+        [trainer] = trainers
+        state = tuple(
+            [_shape(v.shape, v.dtype, v._layout) for v in variables]
+            for variables in (
+                trainer.trainable_variables,
+                trainer.non_trainable_variables,
+                trainer.optimizer.variables,
+                trainer.metrics_variables,
+            )
+        )
+        batch = jax.tree.map(
+            lambda tensor: _shape(
+                tensor.shape, tensor.dtype, distribution.get_data_layout(tensor.shape)
+            ),
+            _batch(trainer.model, recipe.batch_size),
+        )
+        places = jax.tree.map(lambda array: array.sharding, state)
+        step = jax.jit(
+            trainer.train_step, donate_argnums=0, out_shardings=(None, places)
+        )
+        return step.lower(state, batch)
+
+
+def compile_train_step(lowered: Any) -> Program:
+    """Compile a lowered step with the compiler of its devices."""
+    began = time.perf_counter()
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - began
+    memory, costs = compiled.memory_analysis(), compiled.cost_analysis()
+    return Program(
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        costs["flops"] / 1e12,
+        costs["optimal_seconds"],
+        seconds,
+    )
+
+
+def _batch(model: keras.Model, size: int) -> Any:
+    """Shapes and types of a batch: images and labels."""
+    encoder = getattr(model, "encoder", model)
+    height, width = encoder.preprocessing.image_size
+    outputs = model.output_shape[1]  # classes, or patches
+    images: Any = _tensor(size, height, width, encoder.channels, dtype="uint8")
+    if isinstance(model, PretextModel):
+        indices = _tensor(size, outputs, dtype="int32")
+        images = {"images": images, "patch_indices": indices}
+    return images, _tensor(size, outputs, dtype="float32")
+
+
+def _tensor(*shape: int, dtype: str) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _shape(shape, dtype, layout) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.backend_layout)
