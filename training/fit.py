@@ -128,7 +128,7 @@ def fit(
         model,
         splits,
         recipe.report.fewshot_every,
-        trainer.averaged_weights,
+        trainer.local_weights,
         strategy,
     )
     if not (compiles(recipe) and _has_max_pooling(model)):
@@ -158,6 +158,7 @@ def fit(
         # Before the board, which writes what it adds to the logs.
         _train(recipe, learned, recorder, length, [*curve, *callbacks])
     recorder.check_weights()
+    trainer.leave_workers()
     return finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
 
 
