@@ -23,6 +23,7 @@ TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
 TIMM |= {"Ti/16": "vit_tiny_patch16_224", "L/16": "vit_large_patch16_224"}
 CLASSES = 1000
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.1
+CACHED_STEPS = 100  # in a call of `fit`, whose own time would be most of one step's
 
 
 class Case(NamedTuple):
@@ -72,6 +73,31 @@ def keras_vit(case: Case, **options: Any) -> Callable[[], Step]:
         if not case.training:
             return _keras_forward(model, case)
         return _keras_fit(_our_trainer(model, **options), case)
+
+    return build
+
+
+def frozen_features(case: Case) -> Callable[[], Step]:
+    """What `data.cache_features` computes of a batch of images, once."""
+    _tensorflow(case.threads)
+
+    def build():
+        from training.probe.features import frozen_model
+
+        return _keras_forward(frozen_model(_our_model(case)), case)
+
+    return build
+
+
+def cached_features(case: Case) -> Callable[[], Step]:
+    """Steps of `data.cache_features`, on features of `case.batch` images each."""
+    _tensorflow(case.threads)
+
+    def build():
+        from training.head_only import HeadModel
+
+        trainer = _our_trainer(HeadModel(_our_model(case)))
+        return _keras_fit(trainer, case, trainer.model.input_shape[1:], CACHED_STEPS)
 
     return build
 
@@ -234,14 +260,16 @@ def _compiled(model):
     return model
 
 
-def _keras_fit(trainer, case: Case) -> Step:
+def _keras_fit(trainer, case: Case, shape: Any = None, steps: int = 1) -> Step:
     import numpy as np
     import tensorflow as tf
 
-    images = tf.random.normal((case.batch, case.image_size, case.image_size, 3))
+    images = tf.random.normal(
+        (case.batch, *(shape or (case.image_size, case.image_size, 3)))
+    )
     labels = np.eye(CLASSES, dtype="float32")[: case.batch]
     data = tf.data.Dataset.from_tensors((images, labels)).repeat()
-    return lambda: trainer.fit(data, steps_per_epoch=1, epochs=1, verbose=0)
+    return lambda: trainer.fit(data, steps_per_epoch=steps, epochs=1, verbose=0)
 
 
 def _random_weights(torch, model) -> None:
@@ -292,6 +320,8 @@ LIBRARIES: dict[str, Callable[[Case], Callable[[], Step]]] = {
     "keras-vit, XLA": functools.partial(keras_vit, jit_compile=True),
     "keras-vit, LoRA of rank 8": functools.partial(keras_vit, lora_rank=8),
     "keras-vit, classifier alone": functools.partial(keras_vit, frozen=("^(?!head/)",)),
+    "keras-vit, features, once": frozen_features,
+    f"keras-vit, {CACHED_STEPS} steps on features": cached_features,
     "stock Keras": stock_keras,
     "keras-hub": keras_hub,
     "timm": timm,

@@ -7,13 +7,14 @@ Keras's own `fit` of keras-vit's model; the options of `keras-vit fit` have rows
 their own, XLA among them: where a recipe says `jit_compile: auto`, it is off on CPUs.
 CPU time of one thread; the libraries take turns, each in a process of its own, and the
 best of the rounds counts. `time to ours` above 1 means that keras-vit is faster. Memory
-is what the process grew by at its peak after its imports. Needs the peers:
+is what the process grew by at its peak after its imports. Figures of GFLOP/s are those
+of a whole training step, whatever a row computes of it. Needs the peers:
 `pip install -e ".[parity]"`.
 """
 
 import argparse
 
-from benchmarks.peer_models import Case
+from benchmarks.peer_models import CACHED_STEPS, Case
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
@@ -23,7 +24,13 @@ OPTIONS = (
     "keras-vit, 4 micro-batches",
     "keras-vit, XLA",
 )
-FINE_TUNING = ("keras-vit, LoRA of rank 8", "keras-vit, classifier alone")
+FINE_TUNING = (
+    "keras-vit, LoRA of rank 8",
+    "keras-vit, classifier alone",
+    # Of `data.cache_features`: the pass over the images of a step, and steps after it.
+    "keras-vit, features, once",
+    f"keras-vit, {CACHED_STEPS} steps on features",
+)
 
 
 def main() -> None:
