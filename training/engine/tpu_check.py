@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -49,14 +49,35 @@ PARTITIONING |= {"xla.sdy.FuncResultSharding", "xla.sdy.LocalToGlobalShape"}
 # Of the table of `tpu-check` on JAX.
 COLUMNS = (
     *("TPU", "images", "state, MiB", "temporary, MiB", "of memory"),
-    *("TFLOP", "ms", "MFU", "compiled, s"),
+    *("TFLOP", "GB", "least ms", "compiled, s"),
 )
 LEGEND = (
-    "state: weights, optimizer and images; temporary: gradients and activations; ms: a "
-    "step by XLA's cost model, without communication"
+    "state: weights, optimizer and images; temporary: gradients and activations; least "
+    "ms: what operations or bytes take at the chip's full rate, whichever is more"
 )
-# Memory in GiB, and TFLOP/s in bfloat16, of a chip: cloud.google.com/tpu/docs
-CHIPS = {"v4": (32, 275), "v5e": (16, 197), "v5p": (95, 459), "v6e": (32, 918)}
+
+
+class Chip(NamedTuple):
+    """Memory in GiB, 10^12 bfloat16 operations and 10^9 bytes per second."""
+
+    memory: int
+    teraflops: int
+    bandwidth: int
+
+    def least_seconds(self, program: "Program") -> float:
+        """The least time of a step, without communication."""
+        return max(
+            program.teraflop / self.teraflops, program.gigabytes / self.bandwidth
+        )
+
+
+# cloud.google.com/tpu/docs
+CHIPS = {
+    "v4": Chip(32, 275, 1228),
+    "v5e": Chip(16, 197, 819),
+    "v5p": Chip(95, 459, 2765),
+    "v6e": Chip(32, 918, 1640),
+}
 
 INSTALL = (
     "not compiled for a TPU, as libtpu is not installed: "
@@ -263,19 +284,18 @@ class Target:
                 f"Received: {topology!r}: {_first_line(error)}"
             ) from None
         self.devices = description.devices
+        self.chip = CHIPS[topology.partition(":")[0]]
 
     def figures(self, program: "Program") -> list[str]:
         """A program's figures on a chip, as cells of the table."""
-        memory, rate = CHIPS[self.topology.partition(":")[0]]
         needed = program.state + program.temporary
-        reached = program.teraflop / program.seconds / rate
         return [
             f"{program.state / 2**20:,.0f}",
             f"{program.temporary / 2**20:,.0f}",
-            f"{needed / 2**30 / memory:.0%}",
+            f"{needed / 2**30 / self.chip.memory:.0%}",
             f"{program.teraflop:.2f}",
-            f"{1e3 * program.seconds:,.1f}",
-            f"{reached:.0%}",
+            f"{program.gigabytes:.1f}",
+            f"{1e3 * self.chip.least_seconds(program):,.1f}",
             f"{program.compiling:,.0f}",
         ]
 

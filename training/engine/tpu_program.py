@@ -22,14 +22,14 @@ class Program(NamedTuple):
         state: Bytes of weights, optimizer slots and images.
         temporary: Bytes of gradients and activations.
         teraflop: 10^12 floating-point operations of a step.
-        seconds: What XLA's cost model expects a step to take.
+        gigabytes: 10^9 bytes that a step reads and writes in the chip's memory.
         compiling: Seconds that the compiler took.
     """
 
     state: int
     temporary: int
     teraflop: float
-    seconds: float
+    gigabytes: float
     compiling: float
 
 
@@ -87,7 +87,7 @@ def compile_train_step(lowered: Any) -> Program:
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
         costs["flops"] / 1e12,
-        costs["optimal_seconds"],
+        costs["bytes accessed"] / 1e9,
         seconds,
     )
 
