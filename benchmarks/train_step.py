@@ -41,11 +41,11 @@ def main() -> None:
     parser.add_argument("--output", default="benchmarks/train_step.json")
     arguments = parser.parse_args()
     contests = [
-        (Case(True, "S/16", 224, 16, "bfloat16", 1), LIBRARIES + OPTIONS + FINE_TUNING),
-        (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES),
-        (Case(True, "B/16", 224, 8, "bfloat16", 1), LIBRARIES + FINE_TUNING),
-        (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES),
-        (Case(True, "L/16", 224, 2, "bfloat16", 1), ("keras-vit", *FINE_TUNING)),
+        (Case(True, "S/16", 224, 16, "bfloat16", 1), LIBRARIES + OPTIONS),
+        (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES + OPTIONS),
+        (Case(True, "B/16", 224, 8, "bfloat16", 1), LIBRARIES),
+        (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES + FINE_TUNING),
+        (Case(True, "L/16", 224, 2, "float32", 1), ("keras-vit", *FINE_TUNING)),
     ]
     if arguments.quick:
         contests = [(contests[0][0], LIBRARIES)]
