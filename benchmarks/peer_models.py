@@ -148,7 +148,7 @@ def timm(case: Case, compiled: bool = False) -> Callable[[], Step]:
 
     def build():
         model = timm.create_model(TIMM[case.variant], img_size=case.image_size)
-        return _torch_step(torch, model, case, compiled)
+        return torch_step(torch, model, case, compiled)
 
     return build
 
@@ -173,7 +173,7 @@ def transformers(case: Case) -> Callable[[], Step]:
         config.num_labels = CLASSES
         config._attn_implementation = "sdpa"
         model = transformers.ViTForImageClassification(config)
-        return _torch_step(torch, model, case, compiled=False)
+        return torch_step(torch, model, case, compiled=False)
 
     return build
 
@@ -278,15 +278,20 @@ def _random_weights(torch, model) -> None:
             parameter.normal_(0, 0.02)
 
 
-def _torch_step(torch, model, case: Case, compiled: bool) -> Step:
+def torch_step(torch, model, case: Case, compiled: bool, device: str = "cpu") -> Step:
+    """A forward pass or training step in PyTorch, on a device."""
     _random_weights(torch, model)
-    images = torch.randn(case.batch, 3, case.image_size, case.image_size)
+    images = torch.randn(case.batch, 3, case.image_size, case.image_size, device=device)
     half = case.dtype == "bfloat16"
+    model = model.to(device)
+    if device != "cpu":
+        model = model.to(memory_format=torch.channels_last)
+        images = images.to(memory_format=torch.channels_last)
     if not case.training:
         model.eval()
         if half:
             model, images = model.bfloat16(), images.bfloat16()
-        call = torch.compile(model) if compiled else model
+        call = torch.compile(model, dynamic=False) if compiled else model
 
         def forward():
             with torch.inference_mode():
@@ -297,11 +302,11 @@ def _torch_step(torch, model, case: Case, compiled: bool) -> Step:
     optimizer = torch.optim.AdamW(
         model.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
     )
-    labels = torch.arange(case.batch)
-    call = torch.compile(model) if compiled else model
+    labels = torch.arange(case.batch, device=device) % CLASSES
+    call = torch.compile(model, dynamic=False) if compiled else model
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        with torch.autocast(device, torch.bfloat16, enabled=half):
             outputs = call(images)
             logits = getattr(outputs, "logits", outputs)
             loss = torch.nn.functional.cross_entropy(logits, labels)

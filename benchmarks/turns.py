@@ -64,7 +64,7 @@ def compare(
                     "dtype": case.dtype,
                     "threads": case.threads,
                     "library": name,
-                    "gflop_per_second": round(_flops(case) / seconds / 1e9, 1),
+                    "gflop_per_second": round(flops_of(case) / seconds / 1e9, 1),
                     "time_to_ours": round(seconds / ours, 3),
                     "memory_mb": figures["memory_mb"],
                 }
@@ -92,7 +92,8 @@ def _clock(case: Case) -> str:
     return "cpu_seconds" if case.threads == 1 else "seconds"
 
 
-def _flops(case: Case) -> float:
+def flops_of(case: Case) -> float:
+    """FLOPs of a forward pass or training step in closed form."""
     spec, patch_size = parse_variant(case.variant)
     costs = model_costs(spec, patch_size, image_size=case.image_size)
     return costs.flops * case.batch * (3 if case.training else 1)
@@ -122,10 +123,10 @@ def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
     }
 
 
-def machine() -> dict[str, Any]:
+def machine(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
     """Processor and versions, for the file of figures."""
     installed = {each.name: each.version for each in importlib.metadata.distributions()}
-    versions = {name: installed[name] for name in PACKAGES if name in installed}
+    versions = {name: installed[name] for name in packages if name in installed}
     return {
         "processor": processor(),
         "cores": os.cpu_count(),

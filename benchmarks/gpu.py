@@ -1,0 +1,203 @@
+"""How fast is a GPU, with JAX, beside what a user would take instead?
+
+    python -m benchmarks.gpu [--variants L/16 ...] [--tiny] [--output FILE.json]
+
+Forward pass and training step in bfloat16 on one GPU: keras-vit on JAX; the form of
+big_vision's model in Flax and optax, with XLA's attention and with cuDNN's; timm with
+`torch.compile`, SDPA, channels last and fused AdamW. Training is AdamW on clipped
+gradients with float32 weights. Each library runs in a process of its own, in batches
+that double until memory is full (or 4,096), and its best batch counts: images/s in the
+best of five rounds; FLOPs in closed form, as a share of what a product of 8192 x 8192
+matrices reaches in the same run (the better of JAX and PyTorch), and of the data sheet.
+`time to ours` above 1 means that keras-vit is faster. Needs
+`pip install -e ".[parity]" "jax[cuda13]"`, but not TensorFlow. `--tiny` runs all of it
+on any machine; its figures mean nothing.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.gpu_models import LIBRARIES, Extent
+from benchmarks.peer_models import Case
+from keras_vit_command import import_on_first_use
+
+PACKAGES = ("jax", "keras", "flax", "optax", "torch", "timm")
+# Variant, pixels and first batch by name.
+MODELS = {
+    "S/16": ("S/16", 224, 128),
+    "B/16": ("B/16", 224, 64),
+    "L/16": ("L/16", 224, 32),
+    "B/16@384": ("B/16", 384, 16),
+}
+TINY = ("Ti/16", 32, 2)
+# Dense bfloat16 TFLOP/s in NVIDIA's data sheets, by words of the device's name.
+DATA_SHEETS = {
+    "H100 PCIe": 756,
+    "H100 NVL": 835,
+    "H100": 989,
+    "H200": 989,
+    "A100": 312,
+    "L4": 121,
+}
+
+
+# Everything, and on a machine without a GPU.
+FULL, SMALL = Extent(4096, 5, 0.5, 8192), Extent(2, 1, 0.0, 256)
+
+
+def measure(library: str, case: Case, extent: Extent) -> list[dict[str, Any]]:
+    """What a library's process says: its device, then each batch that fits.
+
+    Raises:
+        RuntimeError: It failed, or not even the first batch fits.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_models", library]
+        + [json.dumps(value) for value in (case, extent)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+        },
+    )
+    answers = [json.loads(line) for line in process.stdout.splitlines()]
+    if process.returncode or len(answers) < 2:
+        raise RuntimeError(
+            f"{library} failed with status {process.returncode} after {len(answers)} "
+            f"answers: {_words(case)}"
+        )
+    print(f"{library}: {_words(case)}", file=sys.stderr)
+    return answers
+
+
+def _words(case: Case) -> str:
+    kind = "training" if case.training else "forward"
+    return f"{case.variant}, {case.image_size} px, {kind}, {case.dtype}"
+
+
+def rows_of(
+    case: Case, answers: dict[str, list[dict[str, Any]]], matmul_flops: float
+) -> list[dict[str, Any]]:
+    """A row for each library, keras-vit first.
+
+    Args:
+        case: What was measured.
+        answers: By library, what `measure` returned.
+        matmul_flops: FLOP/s of the product of large matrices.
+    """
+    from benchmarks.turns import flops_of
+
+    rows: list[dict[str, Any]] = []
+    for library, (first, *batches) in answers.items():
+        best = min(batches, key=lambda answer: answer["seconds"] / answer["batch"])
+        rate = best["batch"] / best["seconds"]
+        if not rows:
+            ours = rate
+        flops = flops_of(case._replace(batch=1)) * rate
+        data_sheet, peak = data_sheet_flops(first["device"]), best["peak_bytes"]
+        rows.append(
+            {
+                "variant": case.variant,
+                "pixels": case.image_size,
+                "training": case.training,
+                "dtype": case.dtype,
+                "library": library,
+                "batch": best["batch"],
+                "images_per_second": round(rate, 1),
+                "time_to_ours": round(ours / rate, 3),
+                "share_of_matmul": round(flops / matmul_flops, 4),
+                "share_of_data_sheet": data_sheet and round(flops / data_sheet, 4),
+                "memory_mb": None if peak is None else peak // 2**20,
+                "largest_batch": batches[-1]["batch"],
+            }
+        )
+    return rows
+
+
+def record_of(answers: dict[Case, dict[str, list]]) -> dict[str, Any]:
+    """What the JSON file has: device, rate of the product of matrices, rows."""
+    from benchmarks.turns import machine
+
+    firsts = [first for each in answers.values() for first, *_ in each.values()]
+    matmul_flops = max(first["matmul_flops"] for first in firsts)
+    return {
+        "machine": {"device": firsts[0]["device"], **machine(PACKAGES)},
+        "matmul_teraflops": round(matmul_flops / 1e12, 2),
+        "rows": [
+            row
+            for case in answers
+            for row in rows_of(case, answers[case], matmul_flops)
+        ],
+    }
+
+
+def data_sheet_flops(device: str) -> float | None:
+    """Dense bfloat16 FLOP/s of a device, by its name; None for an unknown one."""
+    words = set(re.split("[ -]", device))
+    for name, teraflops in DATA_SHEETS.items():
+        if words.issuperset(name.split()):
+            return teraflops * 1e12
+    return None
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print a record's rows as a table."""
+    device, rate = record["machine"]["device"], record["matmul_teraflops"]
+    title = f"{device}, {rate} TFLOP/s in a product of matrices"
+    headings = ("case", "library", "batch", "images/s", "time / ours", "of matmul")
+    table = Table(*headings, "of data sheet", "MB", "largest batch", title=title)
+    for row in record["rows"]:
+        kind = "training" if row["training"] else "forward"
+        sheet, memory = row["share_of_data_sheet"], row["memory_mb"]
+        table.add_row(
+            f"{row['variant']}, {row['pixels']} px, {kind}",
+            row["library"],
+            str(row["batch"]),
+            f"{row['images_per_second']:,.0f}",
+            f"{row['time_to_ours']:.2f}",
+            f"{row['share_of_matmul']:.1%}",
+            "" if sheet is None else f"{sheet:.1%}",
+            "" if memory is None else f"{memory:,}",
+            str(row["largest_batch"]),
+        )
+    Console(width=132).print(table)
+
+
+def main() -> None:
+    """Measures, prints the table, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--variants", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--tiny", action="store_true", help="Ti/16 of 32 pixels")
+    parser.add_argument("--output", default="benchmarks/gpu.json")
+    arguments = parser.parse_args()
+    import_on_first_use("keras_vit")  # its `costs` without Keras and TensorFlow
+    extent, models = FULL, [MODELS[name] for name in arguments.variants]
+    if arguments.tiny:
+        extent, models = SMALL, [TINY]
+    cases = [
+        Case(training, variant, pixels, batch, "bfloat16", threads=0)
+        for variant, pixels, batch in models
+        for training in (False, True)
+    ]
+    answers: dict[Case, dict[str, list]] = {}
+    for case in cases:
+        answers[case] = {name: measure(name, case, extent) for name in LIBRARIES}
+        record = record_of(answers)
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+    show(record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""`benchmarks.gpu`: its rows, and a run without a GPU and without TensorFlow."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import gpu, gpu_models
+from benchmarks.gpu_models import Extent
+from benchmarks.peer_models import Case
+
+ROOT = pathlib.Path(__file__).parents[2]
+CASE = Case(True, "B/16", 224, 4, "bfloat16", threads=0)
+# Keras's import finds no TensorFlow in this process and in those that it starts.
+WITHOUT_TENSORFLOW = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: (
+    None if name == "tensorflow" else find(name, *rest)
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "teraflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", None),
+        ("cpu", None),
+    ],
+)
+def test_the_data_sheet_of_a_device(device, teraflops):
+    assert gpu.data_sheet_flops(device) == (teraflops and teraflops * 1e12)
+
+
+def test_the_best_batch_of_each_library_counts():
+    first = {"device": "NVIDIA H100 80GB HBM3", "matmul_flops": 700e12}
+    ours = [
+        {"batch": 4, "seconds": 0.004, "peak_bytes": 2**30},
+        {"batch": 8, "seconds": 0.004, "peak_bytes": 3 * 2**30},
+        {"batch": 16, "seconds": 0.010, "peak_bytes": 5 * 2**30},
+    ]
+    peer = [{"batch": 4, "seconds": 0.004, "peak_bytes": None}]
+    answers = {"keras-vit": [first, *ours], "timm": [first, *peer]}
+    mine, other = gpu.rows_of(CASE, answers, matmul_flops=700e12)
+    assert (mine["batch"], mine["largest_batch"]) == (8, 16)
+    assert mine["images_per_second"] == 2000
+    assert mine["memory_mb"] == 3 * 1024
+    assert (mine["time_to_ours"], other["time_to_ours"]) == (1, 2)
+    n, d = 197, 768
+    block = n * (4 * d * d + 2 * d * 4 * d) + 2 * n * n * d
+    macs = 196 * 768 * d + 12 * block + 1000 * d  # patches, blocks, classifier
+    wanted = 2000 * 3 * 2 * macs / 700e12
+    assert mine["share_of_matmul"] == pytest.approx(wanted, rel=0.001)
+    ratio = mine["share_of_matmul"] / mine["share_of_data_sheet"]
+    assert ratio == pytest.approx(989 / 700, rel=0.01)
+
+
+class FullAbove(gpu_models.JaxLibrary):
+    """A library whose memory is full with more than eight images."""
+
+    def step(self, batch):
+        def step():
+            if batch > 8:
+                raise RuntimeError(self.message)
+            return batch
+
+        return step
+
+
+@pytest.mark.parametrize(
+    "message", ["RESOURCE_EXHAUSTED: 3 GiB", "CUDA out of memory. Tried", "a bug"]
+)
+def test_batches_double_until_memory_is_full(monkeypatch, message):
+    monkeypatch.setitem(gpu_models.LIBRARIES, "full", FullAbove)
+    monkeypatch.setattr(FullAbove, "message", message, raising=False)
+    answers: list = []
+
+    def measure():
+        extent = Extent(4096, rounds=1, round_seconds=0, matrix=8)
+        gpu_models.measure("full", CASE._replace(batch=2), extent, answers.append)
+
+    if message == "a bug":
+        with pytest.raises(RuntimeError, match="a bug"):
+            measure()
+    else:
+        measure()
+    assert [answer["batch"] for answer in answers[1:]] == [2, 4, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_everything_runs_without_a_gpu_and_without_tensorflow(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TENSORFLOW)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    output = tmp_path / "gpu.json"
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--output", output],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        check=True,
+    )
+    record = json.loads(output.read_text())
+    rows = [(row["training"], row["library"]) for row in record["rows"]]
+    libraries = list(gpu_models.LIBRARIES)
+    assert rows == [(t, name) for t in (False, True) for name in libraries]
+    assert all(row["images_per_second"] > 0 for row in record["rows"])
+    assert record["machine"]["device"] == "cpu"
