@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs notebooks protos test test-all lint parity docker-check constraints clean
+.PHONY: demo docs notebooks protos test test-all lint parity peers bench docker-check constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -38,11 +38,17 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 # Compares with timm, transformers and keras-hub; brings PyTorch (CONTRIBUTING.md).
-parity: $(VENV)/.test
+parity: peers
+	$(PYTEST) --dist worksteal -m parity
+
+# Measures speed and memory beside the same, for half an hour: benchmarks/*.json.
+bench: peers
+	$(BIN)/python -m benchmarks
+
+peers: $(VENV)/.test
 	@$(BIN)/python -c "import torch" 2>/dev/null || echo "Installing PyTorch and others \
 	into $(VENV), once: on Linux a download of 2.7 GB, 4.5 GB on disk."
 	$(PIP) -c constraints.txt -e ".[parity]"
-	$(PYTEST) --dist worksteal -m parity
 
 # The site of docs/, in docs/_build/html; warnings are errors.
 docs: $(VENV)/.docs
