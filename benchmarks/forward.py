@@ -6,7 +6,8 @@ GFLOP/s of CPU time with one thread, and of wall time with all cores; the librar
 turns, each in a process of its own, and the best of the rounds counts. `time to ours`
 above 1 means that keras-vit is faster. Memory is what the process grew by at its peak
 after its imports (TensorFlow's take 810 MB, PyTorch's 340); onnxruntime's contains the
-conversion. Needs the peers: `pip install -e ".[parity,formats]"`.
+conversion, and in int8 the quantization, on random images. Needs the peers:
+`pip install -e ".[parity,formats]"`.
 """
 
 import argparse
@@ -17,7 +18,10 @@ from benchmarks.peer_models import Case
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
-DTYPES = {"float32": (*LIBRARIES, "onnxruntime"), "bfloat16": LIBRARIES}
+DTYPES = {
+    "float32": (*LIBRARIES, "onnxruntime", "onnxruntime, int8"),
+    "bfloat16": LIBRARIES,
+}
 
 
 def main() -> None:

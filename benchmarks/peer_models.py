@@ -14,6 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from keras_vit_command import import_on_first_use
@@ -178,8 +179,11 @@ def transformers(case: Case) -> Callable[[], Step]:
     return build
 
 
-def onnxruntime(case: Case) -> Callable[[], Step]:
-    """onnxruntime, with the file that timm's model becomes in PyTorch's exporter."""
+def onnxruntime(case: Case, int8: bool = False) -> Callable[[], Step]:
+    """onnxruntime, with the file that timm's model becomes in PyTorch's exporter.
+
+    In int8 it is quantized as by `keras-vit export --quantize int8`.
+    """
     torch = _torch(case.threads)
     import onnxruntime
     import timm
@@ -193,6 +197,11 @@ def onnxruntime(case: Case) -> Callable[[], Step]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.onnx.export(model, (images,), path, dynamo=False)
+            if int8:
+                from serving.export.quantization import quantize_onnx
+
+                float32, path = Path(path), os.path.join(folder, "int8.onnx")
+                quantize_onnx(float32, Path(path), [images.numpy()])
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = case.threads
             session = onnxruntime.InferenceSession(path, options)
@@ -333,6 +342,7 @@ LIBRARIES: dict[str, Callable[[Case], Callable[[], Step]]] = {
     "timm, torch.compile": functools.partial(timm, compiled=True),
     "transformers": transformers,
     "onnxruntime": onnxruntime,
+    "onnxruntime, int8": functools.partial(onnxruntime, int8=True),
 }
 
 
