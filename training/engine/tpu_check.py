@@ -212,7 +212,7 @@ def _check_tensorflow(recipe: Recipe, targets: Sequence["Target"]) -> None:
 
 
 def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
-    from .tpu_program import compile_train_step, lower_train_step
+    from .tpu_program import compile_train_step, lower_train_step, teraflop
 
     if not targets:
         lowered = lower_train_step(
@@ -223,18 +223,22 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
     table = Table(title=f"{recipe.name}: a train step on each chip")
     for column in COLUMNS:
         table.add_column(column, justify="right" if table.columns else "left")
-    failed = []
+    failed, operations = [], teraflop(recipe, make_trainer)
     for target in targets:
         with Console(stderr=True).status(f"compiling for {target.topology}"):
             lowered = lower_train_step(recipe, make_trainer, target.devices)
             _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
             try:
-                program = compile_train_step(lowered, recipe, len(target.devices))
+                program = compile_train_step(lowered)
             except Exception as error:  # the compiler's, such as too little memory
                 failed.append(f"{target.topology}: {_first_line(error)}")
                 continue
         images = math.ceil(recipe.batch_size / len(target.devices))
-        table.add_row(target.topology, str(images), *target.figures(program))
+        table.add_row(
+            target.topology,
+            str(images),
+            *target.figures(program, operations / len(target.devices)),
+        )
     if table.rows:
         Console().print(table)
         print(LEGEND)
@@ -279,15 +283,15 @@ class Target:
         self.devices = description.devices
         self.chip = CHIPS[topology.partition(":")[0]]
 
-    def figures(self, program: "Program") -> list[str]:
+    def figures(self, program: "Program", teraflop: float) -> list[str]:
         """A program's figures on a chip, as cells of the table."""
         needed = program.state + program.temporary
         return [
             f"{program.state / 2**20:,.0f}",
             f"{program.temporary / 2**20:,.0f}",
             f"{needed / 2**30 / self.chip.memory:.0%}",
-            f"{program.teraflop:.2f}",
-            f"{1e3 * program.teraflop / self.chip.teraflops:,.1f}",
+            f"{teraflop:.2f}",
+            f"{1e3 * teraflop / self.chip.teraflops:,.1f}",
             f"{program.compiling:,.0f}",
         ]
 

@@ -16,18 +16,16 @@ from .trainer import Trainer
 
 
 class Program(NamedTuple):
-    """A compiled train step, each figure of one chip.
+    """A compiled train step.
 
     Attributes:
-        state: Bytes of weights, optimizer slots and images.
-        temporary: Bytes of gradients and activations.
-        teraflop: 10^12 floating-point operations of a step.
+        state: Bytes of weights, optimizer slots and images on each chip.
+        temporary: Bytes of gradients and activations there.
         compiling: Seconds that the compiler took.
     """
 
     state: int
     temporary: int
-    teraflop: float
     compiling: float
 
 
@@ -75,17 +73,19 @@ def lower_train_step(recipe: Recipe, make_trainer: Any, devices: Any) -> Any:
         return step.lower(state, batch)
 
 
-def teraflop(lowered: Any, recipe: Recipe, chips: int) -> float:
-    """10^12 floating-point operations of a lowered step on each chip.
+def teraflop(recipe: Recipe, make_trainer: Any) -> float:
+    """10^12 floating-point operations of a step, of all its images.
 
-    Those of the compiled program are too few: XLA counts the body of a loop once, and
-    makes loops of the products with weights that it gathers. Here only the
-    micro-batches are one.
+    Those of a compiled program are too few: XLA counts the body of a loop once, and
+    makes loops of the products with weights that it gathers. In the program for one
+    device of this machine only the micro-batches are one.
     """
-    return lowered.cost_analysis()["flops"] * recipe.accumulation / chips / 1e12
+    [device, *_] = keras.distribution.list_devices()
+    costs = lower_train_step(recipe, make_trainer, [device]).cost_analysis()
+    return costs["flops"] * recipe.accumulation / 1e12
 
 
-def compile_train_step(lowered: Any, recipe: Recipe, chips: int) -> Program:
+def compile_train_step(lowered: Any) -> Program:
     """Compile a lowered step with the compiler of its devices."""
     began = time.perf_counter()
     compiled = lowered.compile()
@@ -94,7 +94,6 @@ def compile_train_step(lowered: Any, recipe: Recipe, chips: int) -> Program:
     return Program(
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
-        teraflop(lowered, recipe, chips),
         seconds,
     )
 
