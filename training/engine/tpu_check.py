@@ -48,12 +48,12 @@ PARTITIONING |= {"xla.sdy.FuncResultSharding", "xla.sdy.LocalToGlobalShape"}
 
 # Of the table of `tpu-check` on JAX.
 COLUMNS = (
-    *("TPU", "images", "state, MiB", "temporary, MiB", "of memory"),
-    *("TFLOP", "least ms", "compiled, s"),
+    *("TPU", "images", "state MiB", "temp MiB", "memory"),
+    *("TFLOP", "least ms", "compile s"),
 )
 LEGEND = (
-    "state: weights, optimizer and images; temporary: gradients and activations; least "
-    "ms: what the operations take at the chip's full rate"
+    "state: weights, optimizer and images; temp: gradients and activations; least ms: "
+    "what the operations take at the chip's full rate"
 )
 
 
@@ -241,7 +241,7 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
         )
     if table.rows:
         Console().print(table)
-        print(LEGEND)
+        Console().print(LEGEND, highlight=False)
     if failed:
         raise TrainingError(f"train step not compiled for {'; '.join(failed)}")
 
