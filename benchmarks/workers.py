@@ -51,7 +51,8 @@ def work(variant: str, batch: int, together: bool) -> dict[str, Any]:
     from training.model import build_model, compile_trainer
     from training.recipe import DataConfig, ModelConfig, Recipe
 
-    os.environ.pop("TF_CONFIG") if not together else None
+    if not together:
+        del os.environ["TF_CONFIG"]
     recipe = Recipe(
         strategy="auto", model=ModelConfig(variant=variant), data=DataConfig("digits")
     )

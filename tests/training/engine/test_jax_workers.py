@@ -52,12 +52,10 @@ RUNS = {
 }
 
 
-def train(folder, name):
-    """Run the recipe in processes of its own: Keras chooses its backend at import."""
-    devices, before, after = RUNS[name]
-    words = [*before, "fit", "--config", folder / "recipe.yaml", *after]
-    result = subprocess.run(
-        [sys.executable, "-m", "training", *words, "--output_dir", folder / name],
+def on_jax(devices, *words):
+    """Run Python in a process of its own: Keras chooses its backend at import."""
+    return subprocess.run(
+        [sys.executable, *words],
         cwd=ROOT,
         env=os.environ
         | {
@@ -68,6 +66,12 @@ def train(folder, name):
         capture_output=True,
         text=True,
     )
+
+
+def train(folder, name):
+    devices, before, after = RUNS[name]
+    words = [*before, "fit", "--config", folder / "recipe.yaml", *after]
+    result = on_jax(devices, "-m", "training", *words, "--output_dir", folder / name)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -158,18 +162,7 @@ for variable in [*model.variables, *optimizer.variables]:
 
 
 def layouts(devices, width):
-    return subprocess.run(
-        [sys.executable, "-c", LAYOUTS, str(width)],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        },
-        capture_output=True,
-        text=True,
-    )
+    return on_jax(devices, "-c", LAYOUTS, str(width))
 
 
 @pytest.mark.slow
