@@ -223,6 +223,8 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
     table = Table(title=f"{recipe.name}: a train step on each chip")
     for column in COLUMNS:
         table.add_column(column, justify="right" if table.columns else "left")
+    for target in targets:
+        _ = target.chip  # an unknown one is an error before minutes of compiling
     failed, operations = [], teraflop(recipe, make_trainer)
     for target in targets:
         with Console(stderr=True).status(f"compiling for {target.topology}"):
@@ -281,7 +283,17 @@ class Target:
                 f"Received: {topology!r}: {_first_line(error)}"
             ) from None
         self.devices = description.devices
-        self.chip = CHIPS[topology.partition(":")[0]]
+
+    @property
+    def chip(self) -> Chip:
+        """Its chips' figures; TrainingError where they are not known."""
+        kind = self.topology.partition(":")[0]
+        if kind not in CHIPS:
+            raise TrainingError(
+                f"`topology` must be of {', '.join(CHIPS)} on JAX. "
+                f"Received: {self.topology!r}"
+            )
+        return CHIPS[kind]
 
     def figures(self, program: "Program", teraflop: float) -> list[str]:
         """A program's figures on a chip, as cells of the table."""
