@@ -91,12 +91,15 @@ LARGE_STEP = dataclasses.replace(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's RLIMIT_AS")
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_what_the_error_advises_fits(tmp_path, backend):
+def test_what_the_error_advises_fits(tmp_path):
+    """On JAX, which allocates a step at once.
+
+    Inside TensorFlow's kernels a failed allocation may end the process.
+    """
     here = pathlib.Path(__file__).parent
     environment = {
         **os.environ,
-        "KERAS_BACKEND": backend,
+        "KERAS_BACKEND": "jax",
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests/support", here))),
     }
 
