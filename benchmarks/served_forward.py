@@ -9,9 +9,9 @@ ratios within a round, of wall time and of CPU time (of all threads, which holds
 where others use the machine, but shows no waiting). `serve_pixels` is fed with what
 keras-hub's signature takes: no image is decoded. "from JPEG files" is our default
 signature, with images of twice the size; "not exported" the Keras model called in a
-`tf.function`, what serving can at best be. TensorFlow uses oneDNN's kernels where the
-processor has AVX512_VNNI, AVX512_BF16 or AMX, and Eigen's elsewhere; what it chose
-is in the JSON file, and TF_ENABLE_ONEDNN_OPTS forces it. Needs keras-hub:
+`tf.function`, what serving can at best be. TensorFlow uses oneDNN's kernels, as in
+docker/serve.Dockerfile; TF_ENABLE_ONEDNN_OPTS=0 takes Eigen's, TensorFlow's default
+where the processor lacks AVX512_VNNI, AVX512_BF16 and AMX. Needs keras-hub:
 `pip install -e ".[parity]"`.
 """
 
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import numpy as np
 import tensorflow as tf

@@ -24,6 +24,8 @@ PACKAGES = (
     *("tensorflow", "keras", "keras-hub"),
     *("torch", "timm", "transformers", "onnxruntime"),
 )
+# As in keras-vit's commands, for each library that uses TensorFlow.
+DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
 def compare(
@@ -154,7 +156,7 @@ def _start(name: str, case: Case) -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+        env=DEFAULTS | os.environ | {"CUDA_VISIBLE_DEVICES": "-1"},
     )
 
 

@@ -19,10 +19,12 @@ FROM tensorflow/serving:${TF_SERVING_TAG}${TF_SERVING_DIGEST} AS server
 # What the driver compiled from PTX is kept here (the GPU image has machine code for
 # sm_60, 70, 80 and 89 only; an H100 compiles for minutes at the first load). A volume
 # takes the owner of the folder that it is laid over.
+# oneDNN: TensorFlow's default only where the processor has AVX512_VNNI.
 RUN install -d -o 10001 -g 10001 /var/cache/cuda
 ENV CUDA_CACHE_PATH=/var/cache/cuda \
     CUDA_CACHE_MAXSIZE=4294967296 \
-    MODEL_NAME=vit
+    MODEL_NAME=vit \
+    TF_ENABLE_ONEDNN_OPTS=1
 
 COPY docker/tfserving/models.config \
      docker/tfserving/monitoring.config \

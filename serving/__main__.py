@@ -60,6 +60,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     # Before any command imports TensorFlow, whose start-up lines are noise.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     arguments = sys.argv[1:] if argv is None else argv
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):

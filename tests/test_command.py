@@ -1,6 +1,7 @@
 """The console script: every command, its start without Keras, and its errors."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -48,6 +49,16 @@ quiet_tensorflow()
 import tensorflow as tf
 tf.config.list_physical_devices("GPU")
 assert tf.function(lambda x: 2 * x, jit_compile=True)(tf.constant(1.0)) == 2
+"""
+ONEDNN = """
+import sys
+from importlib import import_module
+try:
+    import_module(f"{sys.argv[1]}.__main__").main(["--help"])
+except SystemExit:
+    pass
+from tensorflow.python.util._pywrap_util_port import IsMklEnabled
+assert IsMklEnabled()
 """
 # A server that stops once it serves.
 SERVE = """
@@ -114,6 +125,16 @@ def test_tensorflow_prints_no_start_up_lines_unless_they_are_asked_for(level):
     asked_for = ["This TensorFlow binary is optimized", "Compiled cluster using XLA"]
     assert [line in lines for line in asked_for] == [bool(level)] * 2
     assert bool(lines) == bool(level)
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"),
+    reason="TensorFlow has oneDNN's kernels on Linux and x86-64",
+)
+@pytest.mark.parametrize("package", ["training", "serving"])
+def test_commands_take_the_kernels_of_onednn(package):
+    """Also with a processor on which they are not TensorFlow's default."""
+    stderr_of("-c", ONEDNN, package)
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # TensorFlow's start-up messages say nothing about this project.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
         from .cli import main as run
     except ModuleNotFoundError as error:

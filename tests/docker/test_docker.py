@@ -260,6 +260,15 @@ def test_the_model_config_parses_and_names_the_checked_model():
     assert "MODEL_NAME=vit" in instruction(DOCKER / "serve.Dockerfile", "ENV")
 
 
+def test_every_server_uses_onednn():
+    pod = yaml.safe_load((DOCKER / "kubernetes/base/deployment.yaml").read_text())
+    [container] = pod["spec"]["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "TF_ENABLE_ONEDNN_OPTS", "value": "1"}]
+    assert {each["environment"]["TF_ENABLE_ONEDNN_OPTS"] for each in SERVERS} == {"1"}
+    environment = instruction(DOCKER / "serve.Dockerfile", "ENV")
+    assert "TF_ENABLE_ONEDNN_OPTS=1" in environment
+
+
 # --- images
 
 
