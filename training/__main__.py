@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from .errors import TrainingError
 
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
+# Of a step of training there is a better message, with what would fit.
+TOO_LARGE = (
+    "out of memory while a model was made or evaluated ({}): a smaller "
+    "`--model.variant`, smaller images, or a device with more memory would do"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
+    except Exception as error:
+        from .device_limits import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        return _fail(
+            TOO_LARGE.format(str(error).strip().splitlines()[0][:300].rstrip("."))
+        )
     return 0
 
 

@@ -41,11 +41,18 @@ def memory_errors(recipe: Recipe, trainer: Trainer) -> Iterator[None]:
     """
     try:
         yield
-    except (tf.errors.ResourceExhaustedError, RuntimeError) as error:  # the second: JAX
-        if not OUT_OF_MEMORY.search(str(error)):  # such as a full disk
+    except Exception as error:
+        if not is_out_of_memory(error):
             raise
         problem = _memory_problem(recipe, trainer, _free_memory())
         raise TrainingError(problem) from None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether TensorFlow, JAX or NumPy could not allocate a tensor."""
+    if isinstance(error, (tf.errors.ResourceExhaustedError, RuntimeError)):
+        return bool(OUT_OF_MEMORY.search(str(error)))  # not such as a full disk
+    return isinstance(error, MemoryError)
 
 
 def _memory_problem(recipe: Recipe, trainer: Trainer, free: int | None) -> str:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training import device_limits
+from training.__main__ import main
 from training.device_limits import memory_errors, precision_warning
 from training.errors import TrainingError
 from training.fit import fit
@@ -50,7 +51,7 @@ def test_a_tensor_larger_than_the_memory_is_a_training_error():
     [
         tf.errors.ResourceExhaustedError(None, None, "No space left on device"),
         RuntimeError("another one"),
-        KeyError("RESOURCE_EXHAUSTED"),
+        KeyError("OOM"),
     ],
 )
 def test_other_errors_stay(error):
@@ -60,6 +61,13 @@ def test_other_errors_stay(error):
     ):
         raise error
     assert raised.value is error
+
+
+def test_a_model_too_large_for_the_memory_is_an_error_of_one_line(tmp_path, capsys):
+    flags = ("--model.mlp_dim", str(TOO_LARGE[0] ** 2), "--output_dir")
+    assert main(["fit", "--recipe", "digits", *flags, str(tmp_path / "run")]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: out of memory while a model was made or evaluated (")
 
 
 LIMITED = """
