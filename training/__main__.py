@@ -49,9 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if not is_out_of_memory(error):
             raise
-        return _fail(
-            TOO_LARGE.format(str(error).strip().splitlines()[0][:300].rstrip("."))
-        )
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return _fail(TOO_LARGE.format(cause[:300].rstrip(".")))
     return 0
 
 

@@ -70,6 +70,15 @@ def test_a_model_too_large_for_the_memory_is_an_error_of_one_line(tmp_path, caps
     assert line.startswith("error: out of memory while a model was made or evaluated (")
 
 
+def test_an_error_of_memory_without_words_is_named(monkeypatch, capsys):
+    def run(arguments):
+        raise MemoryError
+
+    monkeypatch.setattr("training.cli.main", run)
+    assert main([]) == 1
+    assert "(MemoryError)" in capsys.readouterr().err
+
+
 LIMITED = """
 import resource
 import sys
