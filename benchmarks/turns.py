@@ -7,6 +7,7 @@ and lets them run one after the other for some rounds. The best round counts.
 import importlib.metadata
 import json
 import os
+import pathlib
 import platform
 import subprocess
 import sys
@@ -41,7 +42,8 @@ def compare(
         contests: What is measured, and the keys of `peer_models.LIBRARIES` that take
             part, keras-vit first.
         rounds: How often each has its turn, after a first one that compiles.
-        output: The JSON file. Each row has the ratio of a peer's time to ours: above 1
+        output: The JSON file, in which each processor has figures of its own; those of
+            others stay. Each row has the ratio of a peer's time to ours: above 1
             keras-vit is faster.
 
     Raises:
@@ -78,9 +80,10 @@ def compare(
             table.add_row(_words(case), *cells)
         print(_words(case), file=sys.stderr)
     Console(width=120).print(table)
-    record = {"machine": machine(), "rows": rows}
-    with open(output, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1)
+    file = pathlib.Path(output)
+    records = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    records[processor()] = {"machine": machine(), "rows": rows}
+    file.write_text(json.dumps(records, indent=1), "utf-8")
 
 
 def _words(case: Case) -> str:

@@ -21,7 +21,9 @@ class Costs:
         parameters: Number of weights.
         macs: Multiply-accumulate operations of one forward pass, attention's two
             products included, and those with the zeros around a map. Normalization,
-            activation functions, softmax and pooling are not counted.
+            activation functions, softmax and pooling are not counted. As in published
+            figures, every block computes all tokens; where only the class token is
+            read, `VisionTransformer` leaves the others out of the last block.
         inference_bytes: Largest sum of activations that must be held at one time.
         training_bytes: Activations that a backward pass needs, without
             rematerialisation, kept in the compute dtype.

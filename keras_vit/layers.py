@@ -440,11 +440,13 @@ class EncoderBlock(keras.layers.Layer):
     Call arguments:
         tokens: Tensor [B, N, D]; or [B, ..., N, D], where N tokens attend to each
             other.
+        queries: Tensor [B, Q, D], those of the tokens that are asked for; all when
+            absent. Not with relative positions.
         relative_embedding: Tensor [2 N - 1, K] that is not its own.
         training: Whether dropout and stochastic depth are active.
 
     Returns:
-        Tensor of the tokens' shape.
+        Tensor of the queries' shape.
     """
 
     def __init__(
@@ -503,13 +505,18 @@ class EncoderBlock(keras.layers.Layer):
             if layer is not None:
                 layer.build(input_shape)
 
-    def call(self, tokens, relative_embedding=None, training=False):
+    def call(self, tokens, queries=None, relative_embedding=None, training=False):
+        normalized = None
+        if queries is not None:
+            normalized = self.norm1(queries, training=training)
         branch = self.attention(
             self.norm1(tokens, training=training),
+            queries=normalized,
             relative_embedding=relative_embedding,
             training=training,
         )
         branch = self.dropout_layer(branch, training=training)
+        tokens = tokens if queries is None else queries
         tokens = self._add(tokens, branch, self.layer_scale1, training)
         branch = self.norm2(tokens, training=training)
         branch = self.mlp(branch, training=training)
@@ -526,8 +533,8 @@ class EncoderBlock(keras.layers.Layer):
             branch = layer_scale(branch)
         return tokens + self.stochastic_depth_layer(branch, training=training)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
+    def compute_output_shape(self, tokens_shape, queries_shape=None):
+        return queries_shape or tokens_shape
 
     def get_config(self):
         return {

@@ -248,13 +248,24 @@ class VisionTransformer(PublishedModel):
                 name="relative_position",
             )(x)
         for index in range(self.depth):
-            x = before_block[index](x)
-            x = self._block(index)(x, **shared)
+            inputs = before_block[index](x)
+            block = self._block(index)
+            x = block(inputs, **shared)
+        norm = _identity
         if not self.fc_norm:
-            x = layers.LayerNorm(
+            norm = layers.LayerNorm(
                 self.norm_epsilon, name="encoder_norm", dtype=self._policy
-            )(x)
+            )
+        x = norm(x)  # all tokens, for whoever asks these layers for their `output`
+        if self._asks_for_class_token_alone:
+            return norm(block(inputs, queries=inputs[:, :1]))
         return x
+
+    @property
+    def _asks_for_class_token_alone(self):
+        """Whether the last block has no other token to compute (7 % of B/16)."""
+        full = self.attention == "full" and self.position_embedding != "relative"
+        return self.pooling == "token" and full
 
     def _position_layers(self):
         """The position layer of the stem, and one for each block (appendix D.4)."""

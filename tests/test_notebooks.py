@@ -8,6 +8,13 @@ import pytest
 from docs.run_notebooks import FOLDER, run
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+# Every cell is tested, but how long a model learns does not matter to any.
+SHORTER = {
+    "first_steps": ("epochs, batch = 60, 32", "epochs, batch = 2, 32"),
+    "own_photographs": ("--epochs 20", "--epochs 2"),
+    "serving": ("epochs=30", "epochs=1"),
+    "what_a_vit_sees": ("steps = 1300", "steps = 100"),
+}
 
 
 def pictures(notebook):
@@ -56,5 +63,9 @@ def test_the_site_links_every_notebook():
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, tmp_path):
-    before = nbformat.read(path, as_version=4)
-    assert pictures(run(path, str(tmp_path))) == pictures(before)
+    text = path.read_text("utf-8")
+    long, short = SHORTER[path.stem]
+    assert long in text
+    shorter = tmp_path / path.name
+    shorter.write_text(text.replace(long, short), "utf-8")
+    assert pictures(run(shorter, str(tmp_path))) == pictures(nbformat.reads(text, 4))

@@ -1,5 +1,6 @@
 """The closed forms behind `keras-vit info`."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -69,6 +70,14 @@ def graph_macs(model):
     return macs
 
 
+def computing_all_tokens(model):
+    """The same model, where the last block computes all tokens before the pooling."""
+    tokens = model.get_layer("encoder_norm").output
+    features = tokens[:, 0]
+    head = None if model.classes is None else model.get_layer("head")
+    return keras.Model(model.input, head(features) if head else features)
+
+
 @pytest.mark.parametrize("swiglu", [False, True])
 @pytest.mark.parametrize("kwargs", [{}, {"classes": None}, {"channels": 5}])
 def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu):
@@ -76,8 +85,18 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu
     size = (model.width, model.depth, model.mlp_dim, model.heads)
     spec = keras_vit.ViTSpec(*size, swiglu=swiglu)
     costs = model_costs(spec, 2, (22, 14), **{"classes": 7, **kwargs})
-    assert costs.macs == graph_macs(model)
+    assert costs.macs == graph_macs(computing_all_tokens(model))
     assert costs.parameters == model.count_params()
+
+
+@pytest.mark.parametrize("swiglu", [False, True])
+def test_the_last_block_computes_the_class_token_alone(tiny_vit, swiglu):
+    model = tiny_vit(swiglu=swiglu)
+    d, m = model.width, model.mlp_dim
+    tokens = 1 + 11 * 7
+    of_a_token = 2 * d * d + (2 + swiglu) * d * m + 2 * tokens * d
+    saved = graph_macs(computing_all_tokens(model)) - graph_macs(model)
+    assert saved == (tokens - 1) * of_a_token
 
 
 def test_the_operations_of_axial_attention_equal_the_products_of_the_graph(tiny_vit):
@@ -95,7 +114,8 @@ def test_the_operations_of_a_hybrid_equal_the_products_of_the_graph(tiny_vit, si
     kwargs = {"image_size": size, "patch_size": 2, "resnet_blocks": (1, 2), "width": 10}
     model = tiny_vit(**kwargs)
     spec = keras_vit.ViTSpec(10, model.depth, model.mlp_dim, model.heads, (1, 2))
-    assert model_costs(spec, 2, size, classes=7).macs == graph_macs(model)
+    macs = graph_macs(computing_all_tokens(model))
+    assert model_costs(spec, 2, size, classes=7).macs == macs
 
 
 @pytest.mark.parametrize("size", [(65, 47), (96, 128)])

@@ -155,6 +155,42 @@ def test_dropout_is_off_at_inference_and_on_in_training(tiny_vit, images):
     assert np.abs(difference).max() > 0.1
 
 
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"register_tokens": 4, "qk_norm": True, "layer_scale": 0.5},
+        {"swiglu": True, "position_placement": "every_layer"},
+        {"depth": 1, "position_stddev": 0.5},
+    ],
+)
+def test_the_class_token_alone_has_the_scores_and_gradients_of_all_tokens(
+    tiny_vit, images, kwargs
+):
+    model = tiny_vit(**kwargs)
+    last, tokens = (
+        model.get_layer(name).output
+        for name in (f"encoder_block_{model.depth - 1}", "encoder_norm")
+    )
+    assert last.shape == tokens.shape == (None, 78 + model.register_tokens, 15)
+    whole = keras.Model(model.input, model.get_layer("head")(tokens[:, 0]))
+    np.testing.assert_allclose(
+        numpy(model(images())), numpy(whole(images())), rtol=0, atol=1e-5
+    )
+    before, gradients = model.get_weights(), []
+    for each in (model, whole):
+        model.set_weights(before)
+        each.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+        each.optimizer.learning_rate = 1.0
+        each.train_on_batch(images(), np.array([1, 5]))
+        after = model.get_weights()
+        gradients.append([old - new for old, new in zip(before, after, strict=True)])
+    for ours, expected in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+    moved = sum(gradient.any() for gradient in gradients[1])
+    assert moved >= len(before) - model.depth  # a softmax ignores the keys' bias
+
+
 def test_stochastic_depth_rises_linearly_to_the_last_block():
     model = small(stochastic_depth=0.3, depth=4)
     rates = [model.get_layer(f"encoder_block_{i}").stochastic_depth for i in range(4)]

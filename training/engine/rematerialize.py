@@ -26,19 +26,21 @@ def _rematerialize(block: keras.layers.Layer) -> None:
     weights = {id(weight) for weight in block.weights}
     seeds = [v for v in variables if id(v) not in weights]
 
-    def compute(tokens, *values):
-        """The block as a pure function of its input and all its variables."""
+    def compute(*arrays):
+        """The block as a pure function of its inputs and all its variables."""
+        inputs, values = arrays[: -len(variables)], arrays[-len(variables) :]
         with keras.StatelessScope(
             state_mapping=list(zip(variables, values, strict=True))
         ) as scope:
-            outputs = once(tokens, training=True)
+            outputs = once(*inputs, training=True)
             return outputs, *(scope.get_current_value(seed) for seed in seeds)
 
-    def call(tokens, training=False):
+    def call(tokens, queries=None, training=False):
         if not training:
-            return once(tokens, training=False)
+            return once(tokens, queries, training=False)
+        inputs = [tokens] if queries is None else [tokens, queries]
         values = [variable.value for variable in variables]
-        outputs, *states = keras.remat(compute)(tokens, *values)
+        outputs, *states = keras.remat(compute)(*inputs, *values)
         for seed, state in zip(seeds, states, strict=True):
             seed.assign(state)
         return outputs
