@@ -357,8 +357,14 @@ def test_a_run_can_fine_tune_any_of_our_models(model_class, arguments, tmp_path)
         pool = keras.layers.GlobalAveragePooling2D(dtype="float32")
         expected = np.array(expected[:, 0] if vit else pool(expected))
 
+    def assert_kept(model):
+        """The class token alone is computed with other roundings than all tokens."""
+        atol = 1e-6 if vit and own.pooling is None else 0
+        features = features_of(model, images)
+        np.testing.assert_allclose(features, expected, rtol=0, atol=atol)
+
     same = build_model(own_config(own, path), NAMES, policy)
-    np.testing.assert_array_equal(features_of(same, images), expected)
+    assert_kept(same)
     if own.classes is not None:
         assert np.any(own.get_layer("head").kernel)
         for ours, theirs in zip(
@@ -369,7 +375,7 @@ def test_a_run_can_fine_tune_any_of_our_models(model_class, arguments, tmp_path)
     changes = {"head_bias_init": -2.0}
     changes |= {"dropout": 0.2, "stochastic_depth": 0.3} if vit else {}
     other = build_model(own_config(own, path, **changes), tuple("vwxyz"), policy)
-    np.testing.assert_array_equal(features_of(other, images), expected)
+    assert_kept(other)
     np.testing.assert_array_equal(scores_of(other, images), np.full((2, 5), -2.0))
     assert other.class_names == list("vwxyz")
     assert other.classifier_activation is None
