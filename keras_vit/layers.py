@@ -440,13 +440,13 @@ class EncoderBlock(keras.layers.Layer):
     Call arguments:
         tokens: Tensor [B, N, D]; or [B, ..., N, D], where N tokens attend to each
             other.
-        queries: Tensor [B, Q, D], those of the tokens that are asked for; all when
-            absent. Not with relative positions.
         relative_embedding: Tensor [2 N - 1, K] that is not its own.
+        first: How many tokens are asked for, from the first on; all when absent. Not
+            with relative positions.
         training: Whether dropout and stochastic depth are active.
 
     Returns:
-        Tensor of the queries' shape.
+        Tensor of the tokens' shape, or [B, first, D].
     """
 
     def __init__(
@@ -505,18 +505,17 @@ class EncoderBlock(keras.layers.Layer):
             if layer is not None:
                 layer.build(input_shape)
 
-    def call(self, tokens, queries=None, relative_embedding=None, training=False):
-        normalized = None
-        if queries is not None:
-            normalized = self.norm1(queries, training=training)
+    def call(self, tokens, relative_embedding=None, first=None, training=False):
+        normalized, queries = self.norm1(tokens, training=training), None
+        if first is not None:
+            tokens, queries = tokens[:, :first], normalized[:, :first]
         branch = self.attention(
-            self.norm1(tokens, training=training),
-            queries=normalized,
+            normalized,
+            queries=queries,
             relative_embedding=relative_embedding,
             training=training,
         )
         branch = self.dropout_layer(branch, training=training)
-        tokens = tokens if queries is None else queries
         tokens = self._add(tokens, branch, self.layer_scale1, training)
         branch = self.norm2(tokens, training=training)
         branch = self.mlp(branch, training=training)
@@ -533,8 +532,16 @@ class EncoderBlock(keras.layers.Layer):
             branch = layer_scale(branch)
         return tokens + self.stochastic_depth_layer(branch, training=training)
 
-    def compute_output_shape(self, tokens_shape, queries_shape=None):
-        return queries_shape or tokens_shape
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def compute_output_spec(
+        self, tokens, relative_embedding=None, first=None, training=False
+    ):
+        shape = list(tokens.shape)
+        if first is not None:
+            shape[1] = first
+        return keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self):
         return {

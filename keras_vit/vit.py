@@ -258,7 +258,7 @@ class VisionTransformer(PublishedModel):
             )
         x = norm(x)  # all tokens, for whoever asks these layers for their `output`
         if self._asks_for_class_token_alone:
-            return norm(block(inputs, queries=inputs[:, :1]))
+            return norm(block(inputs, first=1))
         return x
 
     @property

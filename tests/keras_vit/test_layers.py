@@ -109,13 +109,12 @@ def test_patch_dropout_draws_anew_and_every_patch_as_often():
     np.testing.assert_allclose(kept, 3 / 5, atol=0.03)
 
 
-def test_a_block_computes_the_queries_that_it_is_given(inputs):
+def test_a_block_computes_the_first_tokens_alone(inputs):
     block = layers.EncoderBlock(**{**BLOCK, "relative_stddev": None})
-    expected = numpy(block(inputs))[:, 1:3]
-    output = block(inputs, queries=inputs[:, 1:3])
+    expected = numpy(block(inputs))[:, :2]
+    output = block(inputs, first=2)
     np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=1e-5)
-    symbolic = block(keras.Input((6, 12)), queries=keras.Input((2, 12)))
-    assert symbolic.shape == (None, 2, 12)
+    assert block(keras.Input((6, 12)), first=2).shape == (None, 2, 12)
 
 
 def test_the_branches_of_an_axial_block_are_dropped_for_whole_images():

@@ -97,12 +97,12 @@ try:
 except TrainingError as error:
     sys.exit(str(error))
 """
-# The MLP's hidden layer has 3.7 GiB, and its backward pass 15.
+# The first MLP's hidden layer has 3.7 GiB, and its backward pass 15.
 LARGE_STEP = dataclasses.replace(
     TINY_RECIPE,
     steps=1,
     batch_size=1000,
-    model=dataclasses.replace(TINY_MODEL, mlp_dim=200_000),
+    model=dataclasses.replace(TINY_MODEL, mlp_dim=200_000, depth=2),
 )
 
 

@@ -1,5 +1,7 @@
 """Rematerialization (gradient checkpointing) of encoder blocks."""
 
+import functools
+
 import keras
 
 
@@ -26,21 +28,20 @@ def _rematerialize(block: keras.layers.Layer) -> None:
     weights = {id(weight) for weight in block.weights}
     seeds = [v for v in variables if id(v) not in weights]
 
-    def compute(*arrays):
-        """The block as a pure function of its inputs and all its variables."""
-        inputs, values = arrays[: -len(variables)], arrays[-len(variables) :]
+    def compute(first, tokens, *values):
+        """The block as a pure function of its input and all its variables."""
         with keras.StatelessScope(
             state_mapping=list(zip(variables, values, strict=True))
         ) as scope:
-            outputs = once(*inputs, training=True)
+            outputs = once(tokens, first=first, training=True)
             return outputs, *(scope.get_current_value(seed) for seed in seeds)
 
-    def call(tokens, queries=None, training=False):
+    def call(tokens, first=None, training=False):
         if not training:
-            return once(tokens, queries, training=False)
-        inputs = [tokens] if queries is None else [tokens, queries]
+            return once(tokens, first=first, training=False)
         values = [variable.value for variable in variables]
-        outputs, *states = keras.remat(compute)(*inputs, *values)
+        computed = keras.remat(functools.partial(compute, first))
+        outputs, *states = computed(tokens, *values)
         for seed, state in zip(seeds, states, strict=True):
             seed.assign(state)
         return outputs

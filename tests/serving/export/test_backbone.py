@@ -218,11 +218,6 @@ def test_standardized_kernels_are_precomputed(answer, precision):
     assert made_each_time["SquaredDifference"] - held["SquaredDifference"] == kernels
 
 
-def reads_of_variables(model):
-    """Each weight once; the last block normalizes all tokens and the class token."""
-    return len(model.weights) + 2
-
-
 @ON_ONEDNN
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("bfloat16", marks=BFLOAT16_KERNELS)]
@@ -237,7 +232,7 @@ def test_layers_are_fused_inside_a_batching_operation(
     _, operations = answer(backbone, images, batched=batched)
     assert operations["_MklNativeFusedMatMul"] == 3 * 6 + 1
     assert not {"BiasAdd", "Tanh", "_MklMatMul"} & operations.keys()
-    assert operations["ReadVariableOp"] == reads_of_variables(model)
+    assert operations["ReadVariableOp"] == len(model.weights)
 
 
 # What `serve_pixels` does beside the network: its checks, softmax, and the queue.
@@ -262,7 +257,7 @@ def test_an_export_runs_no_more_operations_than_the_backbone(
     network = {operation: n for operation, n in bare.items() if operation not in AROUND}
     assert {operation: served[operation] for operation in network} == network
     assert set(served - bare) <= AROUND
-    assert served["ReadVariableOp"] == reads_of_variables(model)
+    assert served["ReadVariableOp"] == len(model.weights)
 
 
 def test_another_precision_is_refused(tiny_vit):
