@@ -2,12 +2,13 @@
 
     python -m benchmarks.forward [--quick] [--output FILE.json]
 
-GFLOP/s of CPU time with one thread, and of wall time with all cores; the libraries take
-turns, each in a process of its own, and the best of the rounds counts. `time to ours`
-above 1 means that keras-vit is faster. Memory is what the process grew by at its peak
-after its imports (TensorFlow's take 810 MB, PyTorch's 340); onnxruntime's contains the
-conversion, and in int8 the quantization, on random images. Needs the peers:
-`pip install -e ".[parity,formats]"`.
+GFLOP/s of CPU time with one thread, and of wall time with all cores, where every block
+computes all tokens (keras-vit's last one does not); the libraries take turns, each in a
+process of its own, and the best of the rounds counts. `time to ours` above 1 means that
+keras-vit is faster. Memory is what the process grew by at its peak after its imports
+(TensorFlow's take 810 MB, PyTorch's 340); onnxruntime's contains the conversion, and in
+int8 the quantization, on random images. Needs the peers: `pip install -e
+".[parity,formats]"`.
 """
 
 import argparse
