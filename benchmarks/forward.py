@@ -7,8 +7,8 @@ computes all tokens (keras-vit's last one does not); the libraries take turns, e
 process of its own, and the best of the rounds counts. `time to ours` above 1 means that
 keras-vit is faster. Memory is what the process grew by at its peak after its imports
 (TensorFlow's take 810 MB, PyTorch's 340); onnxruntime's contains the conversion, and in
-int8 the quantization, on random images. Needs the peers: `pip install -e
-".[parity,formats]"`.
+int8 the quantization, on random images. Needs the peers:
+`pip install -e ".[parity,formats]"`.
 """
 
 import argparse
