@@ -508,6 +508,11 @@ class EncoderBlock(keras.layers.Layer):
     def call(self, tokens, relative_embedding=None, first=None, training=False):
         normalized, queries = self.norm1(tokens, training=training), None
         if first is not None:
+            if not (self.relative_stddev is None and relative_embedding is None):
+                raise ValueError(
+                    "`first` must be absent with relative positions, which are between "
+                    f"all tokens. Received: first={first}"
+                )
             tokens, queries = tokens[:, :first], normalized[:, :first]
         branch = self.attention(
             normalized,

@@ -115,6 +115,8 @@ def test_a_block_computes_the_first_tokens_alone(inputs):
     output = block(inputs, first=2)
     np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=1e-5)
     assert block(keras.Input((6, 12)), first=2).shape == (None, 2, 12)
+    with pytest.raises(ValueError, match="relative positions.*Received: first=2"):
+        layers.EncoderBlock(**BLOCK)(inputs, first=2)
 
 
 def test_the_branches_of_an_axial_block_are_dropped_for_whole_images():
