@@ -3,14 +3,15 @@
 TensorFlow runs a GELU and its gradient as 17 operations, each of which reads and writes
 the whole tensor, and keeps most of the results for the gradient. Compiled by XLA they
 are one loop each, and only the inputs are kept: a third of the time and of the memory
-(`python -m benchmarks.train_step`). Matrix products stay with oneDNN, which is faster.
+(`python -m benchmarks.train_step`). Matrix products stay with oneDNN, which is faster;
+what they read is not kept either, as the loop of the gradient computes it again.
 
 Inference keeps the plain operations: oneDNN computes a GELU inside of the matrix
 product before it, and a server of an exported model may have no XLA.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -40,9 +41,97 @@ def fused(
     return ops.cast(function(*inputs, **options), dtype)
 
 
+def fused_dense(
+    layers: Sequence[keras.layers.Dense],
+    function: Callable,
+    *inputs: Any,
+    training: bool,
+    dtype: str,
+    **options: Any,
+) -> list:
+    """Apply dense layers to `fused(function, *inputs, ...)`.
+
+    Where that is one kernel, its result is not kept for the gradient.
+
+    Args:
+        layers: Built layers with biases and without activations.
+        function: A function of rank-2 tensors; see `fused`.
+        inputs: See `fused`.
+        training: See `fused`.
+        dtype: See `fused`.
+        options: See `fused`.
+
+    Returns:
+        The tensor of each layer.
+    """
+    quantized = any(layer.quantization_mode for layer in layers)
+    if training and on_tensorflow_cpu() and not quantized:
+        kernel = _dense_kernel(function, dtype, tuple(options.items()), len(inputs))
+        weights = [w for layer in layers for w in (layer.kernel, layer.bias)]
+        return kernel(*inputs, *(ops.cast(weight, dtype) for weight in weights))
+    x = fused(function, *inputs, training=training, dtype=dtype, **options)
+    return [layer(x) for layer in layers]
+
+
 @functools.cache
 def _kernel(function: Callable, dtype: str, options: tuple) -> Callable:
-    """The function compiled by XLA, with a compiled gradient of its own."""
+    """The function as a kernel of tensors or variables."""
+    import tensorflow as tf
+
+    forward, again = _compiled(function, dtype, options)
+    # Without its outputs, which XLA would write.
+    backward = tf.function(lambda *args: again(*args)[1], jit_compile=True)
+
+    @tf.custom_gradient
+    def kernel(*inputs):
+        return forward(*inputs), lambda upstream: backward(inputs, upstream)
+
+    # Variables are read here: `custom_gradient` takes those read within for captured.
+    return lambda *inputs: kernel(*map(tf.convert_to_tensor, inputs))
+
+
+@functools.cache
+def _dense_kernel(
+    function: Callable, dtype: str, options: tuple, count: int
+) -> Callable:
+    """The same of `count` inputs, then kernel and bias of each dense layer."""
+    import tensorflow as tf
+
+    forward, backward = _compiled(function, dtype, options)
+
+    @tf.custom_gradient
+    def kernel(*tensors):
+        inputs, weights = tensors[:count], tensors[count:]
+        kernels, biases = weights[::2], weights[1::2]
+        x = forward(*inputs)
+        products = (tf.matmul(x, each) for each in kernels)
+        outputs = list(map(tf.nn.bias_add, products, biases))
+
+        def differentiate(*upstreams):
+            of_x = tf.add_n(
+                [
+                    tf.matmul(upstream, each, transpose_b=True)
+                    for upstream, each in zip(upstreams, kernels, strict=True)
+                ]
+            )
+            x, of_inputs = backward(inputs, of_x)
+            of_weights = []
+            for upstream in upstreams:
+                of_weights += [
+                    tf.matmul(x, upstream, transpose_a=True),
+                    tf.raw_ops.BiasAddGrad(out_backprop=upstream),
+                ]
+            return (*of_inputs, *of_weights)
+
+        return outputs, differentiate
+
+    return lambda *tensors: kernel(*map(tf.convert_to_tensor, tensors))
+
+
+def _compiled(
+    function: Callable, dtype: str, options: tuple
+) -> tuple[Callable, Callable]:
+    """The function, and that of (inputs, upstream) to its outputs and gradients."""
     import tensorflow as tf
 
     def call(*inputs):
@@ -55,14 +144,9 @@ def _kernel(function: Callable, dtype: str, options: tuple) -> Callable:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             outputs = call(*inputs)
-        return tape.gradient(outputs, inputs, upstream)
+        return outputs, tape.gradient(outputs, inputs, upstream)
 
-    forward = tf.function(call, jit_compile=True)
-    backward = tf.function(differentiate, jit_compile=True)
-
-    @tf.custom_gradient
-    def kernel(*inputs):
-        return forward(*inputs), lambda upstream: backward(inputs, upstream)
-
-    # Variables are read here: `custom_gradient` takes those read within for captured.
-    return lambda *inputs: kernel(*map(tf.convert_to_tensor, inputs))
+    return (
+        tf.function(call, jit_compile=True),
+        tf.function(differentiate, jit_compile=True),
+    )

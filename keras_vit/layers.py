@@ -25,7 +25,7 @@ from keras_vit.attention import (
     dot_product_attention,
 )
 from keras_vit.checks import check_choice, check_rate
-from keras_vit.fusion import fused
+from keras_vit.fusion import fused, fused_dense
 from keras_vit.positions import (
     PositionEmbedding,
     PositionEmbedding2D,
@@ -120,6 +120,25 @@ def layer_norm(inputs, gamma, beta, *, epsilon):
     return normalized * ops.cast(gamma, internal) + ops.cast(beta, internal)
 
 
+def dense_of(layers, tokens, norm, training):
+    """Dense layers of the tokens [..., D], normalized unless `norm` is None: [-1, M].
+
+    Training does not keep what a `LayerNorm` returns here.
+    """
+    if norm is None:
+        return [layer(rank_2(tokens)) for layer in layers]
+    return fused_dense(
+        layers,
+        layer_norm,
+        rank_2(tokens),
+        norm.gamma,
+        norm.beta,
+        training=training,
+        dtype=norm.compute_dtype,
+        epsilon=norm.epsilon,
+    )
+
+
 def rank_2(tokens):
     """[..., D] -> [-1, D].
 
@@ -149,6 +168,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             tokens attend to each other.
         queries: Tensor [B, Q, D]; the tokens themselves when absent.
         relative_embedding: Tensor [2 N - 1, K] that is not its own.
+        norm: `LayerNorm` of the tokens, where they are their own queries; none when
+            absent.
         training: Whether dropout is active.
 
     Returns:
@@ -198,27 +219,33 @@ class MultiHeadSelfAttention(keras.layers.Layer):
                 initializer=normal(self.relative_stddev),
             )
 
-    def _split_heads(self, dense, tokens):
-        """[B, N, D] -> [B, N, A, K]."""
-        length, width = ops.shape(tokens)[-2], tokens.shape[-1]
-        return ops.reshape(
-            dense(rank_2(tokens)), (-1, length, self.heads, width // self.heads)
-        )
-
-    def _query_and_key(self, tokens, queries, training=False):
-        query = self._split_heads(self.query, queries)
-        key = self._split_heads(self.key, tokens)
+    def _projections(self, tokens, queries, norm=None, training=False):
+        """Queries [B, Q, A, K], keys and values [B, N, A, K]."""
+        if queries is None:
+            layers = (self.query, self.key, self.value)
+            query, key, value = dense_of(layers, tokens, norm, training)
+            queries = tokens
+        else:
+            [query] = dense_of([self.query], queries, None, training)
+            key, value = dense_of([self.key, self.value], tokens, None, training)
+        query = self._split_heads(query, queries)
+        key, value = (self._split_heads(x, tokens) for x in (key, value))
         if self.qk_norm:
             query = self.query_norm(query, training=training)
             key = self.key_norm(key, training=training)
-        return query, key
+        return query, key, value
+
+    def _split_heads(self, x, tokens):
+        """[B * N, D] -> [B, N, A, K]."""
+        length, width = ops.shape(tokens)[-2], tokens.shape[-1]
+        return ops.reshape(x, (-1, length, self.heads, width // self.heads))
 
     def attention_weights(self, tokens, queries=None, relative_embedding=None):
         """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
 
         For the arguments see the class. There is no dropout.
         """
-        query, key = self._query_and_key(tokens, tokens if queries is None else queries)
+        query, key, _ = self._projections(tokens, queries)
         return self._attention_weights(query, key, relative_embedding)
 
     def _attention_weights(self, query, key, relative_embedding):
@@ -229,10 +256,16 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             bias = functools.partial(relative_scores, embedding=relative_embedding)
         return attention_weights(query, key, bias)
 
-    def call(self, tokens, queries=None, relative_embedding=None, training=False):
+    def call(
+        self,
+        tokens,
+        queries=None,
+        relative_embedding=None,
+        norm=None,
+        training=False,
+    ):
+        query, key, value = self._projections(tokens, queries, norm, training)
         queries = tokens if queries is None else queries
-        query, key = self._query_and_key(tokens, queries, training)
-        value = self._split_heads(self.value, tokens)
         relative = not (self.relative_stddev is None and relative_embedding is None)
         if relative or (training and self.attention_dropout):
             weights = self._attention_weights(query, key, relative_embedding)
@@ -280,6 +313,7 @@ class MLP(keras.layers.Layer):
 
     Call arguments:
         tokens: Tensor [B, N, D].
+        norm: `LayerNorm` of the tokens; none when absent.
         training: Whether dropout is active.
 
     Returns:
@@ -314,18 +348,20 @@ class MLP(keras.layers.Layer):
             name=name,
         )
 
-    def call(self, tokens, training=False):
-        hidden = self._activation(self.dense1(rank_2(tokens)), training)  # [B * N, M]
-        hidden = self.dropout_layer(hidden, training=training)
-        outputs = self.dropout_layer(self.dense2(hidden), training=training)
-        return ops.reshape(outputs, ops.shape(tokens))
-
-    def _activation(self, hidden, training):
+    def call(self, tokens, norm=None, training=False):
+        [hidden] = dense_of([self.dense1], tokens, norm, training)  # [B * N, M]
         kernel = {"training": training, "dtype": self.compute_dtype}
-        if self.swiglu:
-            return fused(silu_gate, hidden, **kernel)
-        approximate = GELUS[self.gelu]
-        return fused(keras.activations.gelu, hidden, **kernel, approximate=approximate)
+        activation = silu_gate
+        if not self.swiglu:
+            activation = keras.activations.gelu
+            kernel["approximate"] = GELUS[self.gelu]
+        if training and self.dropout:
+            hidden = fused(activation, hidden, **kernel)
+            outputs = self.dense2(self.dropout_layer(hidden, training=training))
+        else:
+            [outputs] = fused_dense([self.dense2], activation, hidden, **kernel)
+        outputs = self.dropout_layer(outputs, training=training)
+        return ops.reshape(outputs, ops.shape(tokens))
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -506,24 +542,25 @@ class EncoderBlock(keras.layers.Layer):
                 layer.build(input_shape)
 
     def call(self, tokens, relative_embedding=None, first=None, training=False):
-        normalized, queries = self.norm1(tokens, training=training), None
-        if first is not None:
-            if not (self.relative_stddev is None and relative_embedding is None):
-                raise ValueError(
-                    "`first` must be absent with relative positions, which are between "
-                    f"all tokens. Received: first={first}"
-                )
+        if first is None:
+            branch = self.attention(
+                tokens,
+                relative_embedding=relative_embedding,
+                norm=self.norm1,
+                training=training,
+            )
+        elif self.relative_stddev is None and relative_embedding is None:
+            normalized = self.norm1(tokens, training=training)
             tokens, queries = tokens[:, :first], normalized[:, :first]
-        branch = self.attention(
-            normalized,
-            queries=queries,
-            relative_embedding=relative_embedding,
-            training=training,
-        )
+            branch = self.attention(normalized, queries=queries, training=training)
+        else:
+            raise ValueError(
+                "`first` must be absent with relative positions, which are between "
+                f"all tokens. Received: first={first}"
+            )
         branch = self.dropout_layer(branch, training=training)
         tokens = self._add(tokens, branch, self.layer_scale1, training)
-        branch = self.norm2(tokens, training=training)
-        branch = self.mlp(branch, training=training)
+        branch = self.mlp(tokens, norm=self.norm2, training=training)
         return self._add(tokens, branch, self.layer_scale2, training)
 
     def attention_weights(self, tokens, relative_embedding=None):
@@ -785,7 +822,7 @@ class AttentionPooling(keras.layers.Layer):
 
     def call(self, tokens):
         pooled = self.attention(tokens, queries=self._probes(tokens))  # [B, 1, D]
-        pooled = pooled + self.mlp(self.norm(pooled))
+        pooled = pooled + self.mlp(pooled, norm=self.norm)
         return pooled[:, 0]
 
     def attention_weights(self, tokens):

@@ -42,10 +42,17 @@ def outputs_and_gradients(call, x):
 def test_gelu_and_its_gradient_equal_the_equations(kind, dtype, tolerance):
     """In bfloat16 each is rounded once, with half a unit in the last place to spare."""
     x = tokens(2.0, dtype)
-    mlp = layers.MLP(
-        5, gelu=kind, dtype=f"mixed_{x.dtype}" if dtype != "float32" else None
+    approximate = layers.GELUS[kind]
+    outputs, gradient = outputs_and_gradients(
+        lambda x: fusion.fused(
+            keras.activations.gelu,
+            x,
+            training=True,
+            dtype=x.dtype.name,
+            approximate=approximate,
+        ),
+        x,
     )
-    outputs, gradient = outputs_and_gradients(lambda x: mlp._activation(x, True), x)
     x = x.astype("float64")
     np.testing.assert_allclose(
         outputs, numpy_vit.gelu(x, kind), rtol=tolerance, atol=tolerance
@@ -56,8 +63,9 @@ def test_gelu_and_its_gradient_equal_the_equations(kind, dtype, tolerance):
 
 def test_swiglu_equals_the_equation():
     x = tokens(2.0)[..., :12]
-    mlp = layers.MLP(6, swiglu=True)
-    outputs, gradient = outputs_and_gradients(lambda x: mlp._activation(x, True), x)
+    outputs, gradient = outputs_and_gradients(
+        lambda x: fusion.fused(layers.silu_gate, x, training=True, dtype="float32"), x
+    )
     gate, values = np.split(x.astype("float64"), 2, axis=-1)
     sigmoid = 1 / (1 + np.exp(-gate))
     np.testing.assert_allclose(outputs, gate * sigmoid * values, atol=1e-6)
@@ -130,3 +138,34 @@ def test_inference_has_gradients_without_kernels(tiny_vit, images):
         tape.watch(x)
         scores = model(x, training=False)
     assert np.isfinite(tape.gradient(scores, x)).all()
+
+
+def test_training_keeps_nothing_between_a_kernel_and_its_dense_layers(tiny_vit, images):
+    """The gradients of their weights read what the kernel's gradient computes again."""
+    model = tiny_vit(depth=3)
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True)
+        return tape.gradient(logits, model.trainable_variables)
+
+    graph = gradients.get_concrete_function(tf.TensorSpec(images().shape)).graph
+    products = [op for op in graph.get_operations() if op.type == "MatMul"]
+    read = [op.inputs[0].op for op in products if op.get_attr("transpose_a")]
+    again = [
+        op
+        for op in read
+        if "Call" in op.type and "differentiate" in op.get_attr("f").name
+    ]
+    # Query, key, value and the MLP of two blocks; of the last, the MLP.
+    assert len(again) == 2 * 5 + 2
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_a_quantized_model_can_be_called_in_training(tiny_vit, images):
+    model = tiny_vit()
+    model.quantize("int8")
+    np.testing.assert_allclose(
+        model(images(), training=True), model(images(), training=False), atol=1e-5
+    )

@@ -16,7 +16,7 @@ from keras import ops
 
 from .jax_strategy import JaxStrategy, whole_array
 from .strategy import gather
-from .trainer import Trainer, clip_by_global_norm
+from .trainer import Trainer, clipping_factor
 
 
 class JaxTrainer(Trainer):
@@ -73,7 +73,8 @@ class JaxTrainer(Trainer):
             trainable, non_trainable, parts
         )
         norm = ops.sqrt(sum(ops.sum(ops.square(g)) for g in gradients))
-        gradients = clip_by_global_norm(gradients, norm, self.clip_norm)
+        factor = clipping_factor(norm, self.clip_norm)
+        gradients = [gradient * factor for gradient in gradients]
         trainable, slots = self.optimizer.stateless_apply(slots, gradients, trainable)
         labels, weights = _join(parts[1]), _join(parts[2])
         logs, metrics = self._update_metric_state(

@@ -19,7 +19,7 @@ import tensorflow as tf
 from .loss_scaling import LossScaler
 from .micro_batches import MicroBatchGradients
 from .rebatch import batch_dataset, unpack
-from .trainer import Trainer, clip_by_global_norm
+from .trainer import Trainer, clipping_factor
 
 ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 MASK_OFFSET = 7919  # between the dropout seeds of two replicas
@@ -98,9 +98,10 @@ class TensorFlowTrainer(Trainer):
         if self.scaler is not None:
             count *= self.scaler.scale
         # Where all images of a batch weigh 0, so does its gradient.
-        gradients = [tf.math.divide_no_nan(g, count) for g in gradients]
-        norm = tf.linalg.global_norm(gradients)
-        gradients = clip_by_global_norm(gradients, norm, self.clip_norm)
+        share = tf.math.divide_no_nan(1.0, count)
+        norm = tf.linalg.global_norm(gradients) * share
+        share *= clipping_factor(norm, self.clip_norm)
+        gradients = [gradient * share for gradient in gradients]
         replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
         return norm, stop
 

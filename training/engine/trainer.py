@@ -265,15 +265,11 @@ class Trainer(keras.Model):
             average.assign(value)
 
 
-def clip_by_global_norm(gradients, norm, limit: float | None):
-    """Scale all gradients by one factor, so that their global norm is at most `limit`.
+def clipping_factor(norm, limit: float | None):
+    """The factor of all gradients that makes their global norm at most `limit`.
 
     Args:
-        gradients: The gradients.
         norm: Their global norm.
         limit: The largest norm, or None to leave the gradients as they are.
     """
-    if limit is None:
-        return gradients
-    factor = limit / ops.maximum(norm, limit)
-    return [gradient * factor for gradient in gradients]
+    return 1.0 if limit is None else limit / ops.maximum(norm, limit)

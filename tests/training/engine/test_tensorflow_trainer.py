@@ -9,7 +9,7 @@ from training.engine import loss_scaling
 from training.engine import optimizer as optimizer_module
 from training.engine.optimizer import make_optimizer
 from training.engine.tensorflow_trainer import TensorFlowTrainer
-from training.engine.trainer import clip_by_global_norm
+from training.engine.trainer import clipping_factor
 from training.recipe import OptimizerConfig
 
 CLASSES = 5
@@ -312,10 +312,8 @@ def test_training_continues_bit_for_bit_from_the_state():
 
 
 def test_clipping_leaves_gradients_below_the_limit():
-    gradients = [tf.constant([3.0]), tf.constant([[4.0]])]
     for limit, factor in ((None, 1), (5.0, 1), (6.0, 1), (2.5, 0.5)):
-        clipped = clip_by_global_norm(gradients, 5.0, limit)
-        assert [float(tf.squeeze(g)) for g in clipped] == [3 * factor, 4 * factor]
+        assert float(clipping_factor(5.0, limit)) == factor
 
 
 @pytest.mark.parametrize("steps", [2, 4])
