@@ -42,20 +42,21 @@ def compare(
         contests: What is measured, and the keys of `peer_models.LIBRARIES` that take
             part, keras-vit first.
         rounds: How often each has its turn, after a first one that compiles.
-        output: The JSON file, in which each processor has figures of its own; those of
-            others stay. Each row has the ratio of a peer's time to ours: above 1
-            keras-vit is faster.
+        output: The JSON file, in which each processor has figures of its own. What was
+            measured before of other cases, with the same versions, stays. Each row has
+            the ratio of a peer's time to ours: above 1 keras-vit is faster.
 
     Raises:
         RuntimeError: A process failed; its output is above.
     """
     headings = ("case", "library", "seconds", "GFLOP/s", "time / ours", "MB")
-    table, rows = Table(*headings, title=title), []
+    table = Table(*headings, title=title)
     slow_half = not any("bf16" in word for word in processor().split())
     for case, names in contests:
         if slow_half and case.dtype == "bfloat16":
             print(f"{_words(case)}: not supported by this processor", file=sys.stderr)
             continue
+        rows: list[dict[str, Any]] = []
         for name, figures in _measure(names, case, rounds).items():
             seconds = figures[_clock(case)]
             if name == names[0]:
@@ -79,11 +80,26 @@ def compare(
             cells += [f"{row['time_to_ours']:.2f}", str(row["memory_mb"])]
             table.add_row(_words(case), *cells)
         print(_words(case), file=sys.stderr)
+        record(rows, pathlib.Path(output))
     Console(width=120).print(table)
-    file = pathlib.Path(output)
+
+
+def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
+    """Write the figures of one case to a file, beside those of others."""
     records = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    records[processor()] = {"machine": machine(), "rows": rows}
-    file.write_text(json.dumps(records, indent=1), "utf-8")
+    here, old = machine(), records.get(processor(), {})
+    kept = old["rows"] if old.get("machine") == here else []
+    kept = [row for row in kept if _case_of(row) != _case_of(rows[0])]
+    rows = sorted([*kept, *rows], key=_case_of)
+    records[processor()] = {"machine": here, "rows": rows}
+    beside = file.with_suffix(".tmp")
+    beside.write_text(json.dumps(records, indent=1), "utf-8")
+    beside.replace(file)
+
+
+def _case_of(row: dict[str, Any]) -> tuple:
+    keys = ("threads", "variant", "dtype", "pixels", "batch")
+    return row.get("training", False), *(row[key] for key in keys)
 
 
 def _words(case: Case) -> str:

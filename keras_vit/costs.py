@@ -25,8 +25,8 @@ class Costs:
             figures, every block computes all tokens; where only the class token is
             read, `VisionTransformer` leaves the others out of the last block.
         inference_bytes: Largest sum of activations that must be held at one time.
-        training_bytes: Activations that a backward pass needs, without
-            rematerialisation, kept in the compute dtype.
+        training_bytes: Activations that a backward pass reads, in the compute dtype,
+            where nothing of it is computed again.
     """
 
     tokens: int
