@@ -28,6 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status: 0, or 2 for a mistake in the arguments.
     """
+    # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     parser = argparse.ArgumentParser(prog="keras-vit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_info(commands)

@@ -121,6 +121,13 @@ def test_two_devices_train_the_same_on_features_and_images(tmp_path, backend):
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
 
+def test_several_workers_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.fit.worker_count", lambda strategy: 2)
+    with pytest.raises(RecipeError, match="false with several workers"):
+        fit(CACHED, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_saved_model_is_a_whole_one_with_the_same_accuracy(run):
     model = load_model(run / "best.keras")
     best = max(row["val_accuracy"] for row in history(run))

@@ -232,6 +232,15 @@ def test_the_tpu_compiler_accepts_the_train_step(capsys):
         tpu_check.Target("v5e:7x7")
 
 
+def test_a_chip_whose_figures_are_not_known_is_refused(monkeypatch):
+    topologies = pytest.importorskip("jax.experimental.topologies")
+    found = types.SimpleNamespace(devices=[])
+    monkeypatch.setattr(topologies, "get_topology_desc", lambda *_: found)
+    target = tpu_check.Target("v3:2x2")
+    with pytest.raises(TrainingError, match="must be of .*'v3:2x2'"):
+        _ = target.chip
+
+
 def check_on_jax(*flags):
     """Run the command in a process: Keras chooses its backend at import."""
     words = ["tpu-check", "--recipe", "digits", "--model.depth", "1", *flags]
