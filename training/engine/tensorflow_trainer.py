@@ -124,12 +124,18 @@ class TensorFlowTrainer(Trainer):
         def update():
             # Not `optimizer.apply`, which would sum over the replicas once more.
             rate = self.optimizer.learning_rate
+
+            def update_one(variable, gradient):
+                # Else the decay of all weights is computed before the first gradient.
+                with tf.control_dependencies([gradient]):
+                    self.optimizer.update_step(gradient, variable, rate)
+
             for variable, gradient in zip(
                 self.model.trainable_variables, gradients, strict=True
             ):
                 strategy.extended.update(
                     variable.value,
-                    lambda v, g: self.optimizer.update_step(g, v, rate),
+                    update_one,
                     args=(gradient,),
                     group=False,
                 )

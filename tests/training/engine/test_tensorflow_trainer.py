@@ -316,6 +316,30 @@ def test_clipping_leaves_gradients_below_the_limit():
         assert float(clipping_factor(5.0, limit)) == factor
 
 
+def test_nothing_of_an_update_is_computed_before_its_gradient():
+    """The decays of all weights would be in memory during the whole step."""
+    model = network()
+    trainer = TensorFlowTrainer(model)
+    config = OptimizerConfig(learning_rate=0.1, weight_decay=0.1)
+    trainer.compile(make_optimizer(config, 0.1, model))
+
+    @tf.function(autograph=False)
+    def update(*gradients):
+        trainer._apply(tf.distribute.get_strategy(), gradients, None)
+
+    weights = [weight.value for weight in model.trainable_variables]
+    specs = [tf.TensorSpec(weight.shape) for weight in weights]
+    graph = update.get_concrete_function(*specs).graph
+    gradients = {tensor.op for tensor in graph.inputs[: len(specs)]}
+    reads = [
+        op
+        for op in graph.get_operations()
+        if op.type == "ReadVariableOp" and len(op.outputs[0].shape) == 2
+    ]
+    assert len(reads) == 2  # the kernels
+    assert all(gradients.intersection(read.control_inputs) for read in reads)
+
+
 @pytest.mark.parametrize("steps", [2, 4])
 def test_validation_counts_each_image_once_with_steps_per_execution(steps):
     def losses(steps_per_execution):
