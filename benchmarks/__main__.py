@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 
-# With fewer rounds than each takes by itself.
+# With fewer cases or rounds than each takes by itself.
 RUNS = (
-    "forward --rounds 2",
-    "train_step --rounds 2",
-    "served_forward --rounds 3",
+    "forward --quick --rounds 4",
+    "train_step --quick --rounds 4",
+    "served_forward --precisions float32 --rounds 5",
     "attention --rounds 1",
     "workers",
     "data --rounds 1",

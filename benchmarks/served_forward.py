@@ -42,6 +42,7 @@ from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 import keras_vit
 from benchmarks.peer_models import keras_hub_model
+from benchmarks.turns import machine
 from serving.export.options import ExportOptions
 from serving.export.signatures import save
 
@@ -199,6 +200,7 @@ def main() -> None:
     Console().print(table)
     with open(arguments.output, "w", encoding="utf-8") as file:
         said = {
+            "machine": machine(("tensorflow", "keras", "keras-hub")),
             "variant": arguments.variant,
             "depth": spec.depth,
             "onednn": bool(IsMklEnabled()),
