@@ -43,8 +43,9 @@ def main() -> None:
     contests = [
         (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES + OPTIONS),
         (Case(True, "S/16", 224, 16, "bfloat16", 1), LIBRARIES),
-        (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES + FINE_TUNING),
+        (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES),
         (Case(True, "B/16", 224, 8, "bfloat16", 1), LIBRARIES),
+        (Case(True, "B/16", 224, 4, "float32", 1), ("keras-vit", *FINE_TUNING)),
         (Case(True, "L/16", 224, 2, "float32", 1), ("keras-vit", *FINE_TUNING)),
     ]
     if arguments.quick:
