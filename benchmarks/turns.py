@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.peer_models import Case
 from keras_vit.costs import model_costs
 from keras_vit.specs import parse_variant
+from keras_vit.weights.saving import replacing
 
 PACKAGES = (
     *("tensorflow", "keras", "keras-hub"),
@@ -92,9 +93,8 @@ def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
     kept = [row for row in kept if _case_of(row) != _case_of(rows[0])]
     rows = sorted([*kept, *rows], key=_case_of)
     records[processor()] = {"machine": here, "rows": rows}
-    beside = file.with_suffix(".tmp")
-    beside.write_text(json.dumps(records, indent=1), "utf-8")
-    beside.replace(file)
+    with replacing(file) as beside:
+        beside.write_text(json.dumps(records, indent=1), "utf-8")
 
 
 def _case_of(row: dict[str, Any]) -> tuple:

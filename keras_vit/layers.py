@@ -168,8 +168,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             tokens attend to each other.
         queries: Tensor [B, Q, D]; the tokens themselves when absent.
         relative_embedding: Tensor [2 N - 1, K] that is not its own.
-        norm: `LayerNorm` of the tokens, where they are their own queries; none when
-            absent.
+        norm: `LayerNorm` of the tokens, and of the queries; none when absent.
         training: Whether dropout is active.
 
     Returns:
@@ -226,8 +225,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             query, key, value = dense_of(layers, tokens, norm, training)
             queries = tokens
         else:
-            [query] = dense_of([self.query], queries, None, training)
-            key, value = dense_of([self.key, self.value], tokens, None, training)
+            [query] = dense_of([self.query], queries, norm, training)
+            key, value = dense_of([self.key, self.value], tokens, norm, training)
         query = self._split_heads(query, queries)
         key, value = (self._split_heads(x, tokens) for x in (key, value))
         if self.qk_norm:

@@ -202,3 +202,13 @@ def test_layer_norm_is_the_formula_in_every_precision(dtype):
     np.testing.assert_allclose(
         numpy(outputs).astype("float64"), expected, rtol=0, atol=tolerance
     )
+
+
+def test_attention_normalizes_tokens_and_queries(inputs):
+    attention, norm = layers.MultiHeadSelfAttention(3), layers.LayerNorm()
+    norm.build(inputs.shape)
+    norm.gamma.assign(np.linspace(0.5, 2, 12))
+    outputs = attention(inputs, queries=inputs[:, :2], norm=norm)
+    normalized = norm(inputs)
+    expected = attention(normalized, queries=normalized[:, :2])
+    np.testing.assert_allclose(numpy(outputs), numpy(expected), rtol=0, atol=1e-5)
