@@ -19,8 +19,8 @@ from rich.table import Table
 
 from benchmarks.peer_models import Case
 from keras_vit.costs import model_costs
+from keras_vit.files import replacing
 from keras_vit.specs import parse_variant
-from keras_vit.weights.saving import replacing
 
 PACKAGES = (
     *("tensorflow", "keras", "keras-hub"),

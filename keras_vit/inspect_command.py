@@ -14,7 +14,7 @@ from keras_vit.analysis.inspection import (
     inspect_model,
     preprocessing_of,
 )
-from keras_vit.weights.saving import replacing
+from keras_vit.files import replacing
 from keras_vit.weights_commands import read_model
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")

@@ -14,6 +14,7 @@ from rich.table import Table
 from keras_vit.base import ImageModel
 from keras_vit.classifier import ImageClassifier
 from keras_vit.costs import model_costs, resnet_costs
+from keras_vit.files import replacing
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, ViTSpec, patch_side
 from keras_vit.vit import VisionTransformer
@@ -23,7 +24,7 @@ from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 from keras_vit.weights.presets import check_exists, fetch, list_weights
 from keras_vit.weights.reading import refusing
-from keras_vit.weights.saving import WRITTEN, replacing, save_checkpoint
+from keras_vit.weights.saving import WRITTEN, save_checkpoint
 
 MODELS: dict[str, Any] = {"vit": VisionTransformer, "resnet": ResNet}
 NAMED = 5  # class names that `info` prints

@@ -6,7 +6,6 @@ import os
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,6 +13,7 @@ import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
+from keras_vit.files import replacing
 from keras_vit.weights import config, preprocessing_configs
 from keras_vit.weights.checkpoint import FAMILIES, CheckpointError
 from keras_vit.weights.families.layouts import Row, match_ours
@@ -362,15 +362,3 @@ def _write_folder(
         # Not by its save_file, whose file only its owner may read.
         temporary.write_bytes(save(arrays, metadata={"format": "pt", **metadata}))
     return [folder / name for name in ("model.safetensors", *documents)]
-
-
-@contextlib.contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Atomic write: a path beside this one that replaces it at the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")  # Keras needs the suffix
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
