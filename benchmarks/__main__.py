@@ -17,7 +17,7 @@ RUNS = (
     "forward --quick --rounds 4",
     "train_step --quick --rounds 4",
     "served_forward --precisions float32 --rounds 5",
-    "attention --rounds 1",
+    "attention --quick --rounds 1",
     "workers",
     "data --rounds 1",
     "loading --rounds 1",

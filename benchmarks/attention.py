@@ -1,6 +1,6 @@
 """What do long sequences cost, in time and in memory, beside timm's flash attention?
 
-    python -m benchmarks.attention [--rounds 3] [--output FILE.json]
+    python -m benchmarks.attention [--quick] [--rounds 3]
 
 B/16 with one image in a forward pass, S/16 with two in a training step, at 224 to 1,024
 pixels (197 to 4,097 tokens). timm calls PyTorch's `scaled_dot_product_attention`. CPU
@@ -21,6 +21,7 @@ SIZES = (224, 384, 512, 768, 1024)
 def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="up to 512 pixels")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/attention.json")
     arguments = parser.parse_args()
@@ -28,7 +29,7 @@ def main() -> None:
         (Case(training, variant, size, batch, dtype, threads=1), LIBRARIES)
         for training, variant, batch in ((False, "B/16", 1), (True, "S/16", 2))
         for dtype in ("float32", "bfloat16")
-        for size in SIZES
+        for size in (SIZES[:3] if arguments.quick else SIZES)
     ]
     compare("Long sequences", contests, arguments.rounds, arguments.output)
 

@@ -19,8 +19,10 @@ from benchmarks.peer_models import Case
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
+# Of timm's file, and of ours.
+ONNX = ("onnxruntime", "onnxruntime, int8", "keras-vit, ONNX", "keras-vit, ONNX int8")
 DTYPES = {
-    "float32": (*LIBRARIES, "onnxruntime", "onnxruntime, int8"),
+    "float32": (*LIBRARIES, *ONNX),
     "bfloat16": LIBRARIES,
 }
 

@@ -180,35 +180,64 @@ def transformers(case: Case) -> Callable[[], Step]:
 
 
 def onnxruntime(case: Case, int8: bool = False) -> Callable[[], Step]:
-    """onnxruntime, with the file that timm's model becomes in PyTorch's exporter.
-
-    In int8 it is quantized as by `keras-vit export --quantize int8`.
-    """
+    """onnxruntime, with the file that timm's model becomes in PyTorch's exporter."""
     torch = _torch(case.threads)
-    import onnxruntime
     import timm
 
     def build():
         model = timm.create_model(TIMM[case.variant], img_size=case.image_size).eval()
         _random_weights(torch, model)
         images = torch.randn(case.batch, 3, case.image_size, case.image_size)
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "model.onnx")
+
+        def write(path):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.onnx.export(model, (images,), path, dynamo=False)
-            if int8:
-                from serving.export.quantization import quantize_onnx
 
-                float32, path = Path(path), os.path.join(folder, "int8.onnx")
-                quantize_onnx(float32, Path(path), [images.numpy()])
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = case.threads
-            session = onnxruntime.InferenceSession(path, options)
-        inputs = {session.get_inputs()[0].name: images.numpy()}
-        return lambda: session.run(None, inputs)
+        return _onnx_session(write, images.numpy(), case, int8)
 
     return build
+
+
+def keras_vit_onnx(case: Case, int8: bool = False) -> Callable[[], Step]:
+    """onnxruntime, with the file of `keras-vit export --format onnx`."""
+    _tensorflow(case.threads)
+
+    def build():
+        import numpy as np
+
+        from serving.export import onnx_file
+
+        model = _our_model(case)
+        random = np.random.default_rng(0)
+        _fill(model, random)
+        images = random.normal(size=(case.batch, *model.input_shape[1:]))
+
+        def write(path):
+            onnx_file.write(model, path, "pixels in [-1, 1]")
+
+        return _onnx_session(write, images.astype("float32"), case, int8)
+
+    return build
+
+
+def _onnx_session(write: Callable[[Path], None], images, case: Case, int8: bool):
+    """Runs a file; in int8 it is quantized as by `keras-vit export --quantize int8`."""
+    import onnxruntime
+
+    from serving.export.quantization import quantize_onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        write(path)
+        if int8:
+            float32, path = path, path.with_stem("int8")
+            quantize_onnx(float32, path, [images[:8]])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = case.threads
+        session = onnxruntime.InferenceSession(path, options)
+    inputs = {session.get_inputs()[0].name: images}
+    return lambda: session.run(None, inputs)
 
 
 def _policy(case: Case) -> str:
@@ -220,13 +249,16 @@ def _keras_forward(model, case: Case) -> Step:
     import numpy as np
     import tensorflow as tf
 
-    random = np.random.default_rng(0)
-    for weight in model.weights:
-        # Zero biases would let TensorFlow remove the additions.
-        weight.assign(random.normal(scale=0.02, size=weight.shape))
+    _fill(model, np.random.default_rng(0))
     images = tf.random.normal((case.batch, case.image_size, case.image_size, 3))
     call = tf.function(lambda images: model(images, training=False))
     return lambda: call(images)
+
+
+def _fill(model, random) -> None:
+    """Random weights: zero biases would let TensorFlow remove the additions."""
+    for weight in model.weights:
+        weight.assign(random.normal(scale=0.02, size=weight.shape))
 
 
 def _our_model(case: Case):
@@ -336,6 +368,8 @@ LIBRARIES: dict[str, Callable[[Case], Callable[[], Step]]] = {
     "keras-vit, classifier alone": functools.partial(keras_vit, frozen=("^(?!head/)",)),
     "keras-vit, features, once": frozen_features,
     f"keras-vit, {CACHED_STEPS} steps on features": cached_features,
+    "keras-vit, ONNX": keras_vit_onnx,
+    "keras-vit, ONNX int8": functools.partial(keras_vit_onnx, int8=True),
     "stock Keras": stock_keras,
     "keras-hub": keras_hub,
     "timm": timm,

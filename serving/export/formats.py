@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import importlib
 import io
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..commandline import CommandError
+from . import onnx_file
 from .options import ExportOptions
 
 SAVED_MODEL = "savedmodel"
@@ -27,11 +27,11 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 class Format(NamedTuple):
-    """A file format: its file name, Keras's name, its packages, and its runtime."""
+    """A file format: its file name, its packages, its writer, and its runtime."""
 
     file: str
-    keras_name: str
     packages: tuple[str, ...]  # as they are imported
+    writer: Callable[[Any, pathlib.Path, str], None]
     runner: Callable[[pathlib.Path], Run]
 
 
@@ -41,6 +41,10 @@ def _onnx(path: pathlib.Path) -> Run:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     [inputs] = session.get_inputs()
     return lambda images: session.run(None, {inputs.name: images})[0]
+
+
+def _write_litert(model: Any, path: pathlib.Path, inputs: str) -> None:
+    model.export(str(path), format="litert", verbose=False)
 
 
 def _litert(path: pathlib.Path) -> Run:
@@ -61,8 +65,8 @@ def _litert(path: pathlib.Path) -> Run:
 
 
 FORMATS = {
-    "onnx": Format("model.onnx", "onnx", ("tf2onnx", "onnxruntime"), _onnx),
-    "litert": Format("model.tflite", "litert", ("ai_edge_litert",), _litert),
+    "onnx": Format("model.onnx", ("tf2onnx", "onnxruntime"), onnx_file.write, _onnx),
+    "litert": Format("model.tflite", ("ai_edge_litert",), _write_litert, _litert),
 }
 # The file that identifies the format of a version.
 MARKS = {
@@ -129,10 +133,8 @@ def write(
     path = folder / form.file
     images = golden["images" if model.reads_raw_pixels else "pixels"].astype("float32")
     model(images[:1])  # Keras converts only models that were called
-    with conversion_errors(f"Keras cannot write this model as {name}"):
-        model.export(str(path), format=form.keras_name, verbose=False)
-        if name == "onnx":
-            _describe_onnx(path, model, inputs)
+    with conversion_errors(f"this model cannot be written as {name}"):
+        form.writer(model, path, inputs)
         run = form.runner(path)
     # One by one, then as one batch: the batch size must be dynamic.
     outputs = np.concatenate([run(image[None]) for image in images])
@@ -150,37 +152,6 @@ def write(
         "max_difference": largest,
         "top1": float(np.mean(best[0] == best[1])),
     }
-
-
-def _describe_onnx(path: pathlib.Path, model: Any, text: str) -> None:
-    """Name inputs, outputs and dimensions, and state the range of the pixels."""
-    import onnx  # tf2onnx needs it
-
-    written = onnx.load(path)
-    graph = written.graph
-    # tf2onnx calls the output "Identity:0" and the dimension "unk__162".
-    scores = "logits" if model.classifier_activation is None else "probabilities"
-    _rename(graph, {graph.input[0].name: "images", graph.output[0].name: scores})
-    for value in (graph.input[0], graph.output[0]):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    axes = {"images": "[batch, height, width, channels]", scores: "[batch, classes]"}
-    graph.input[0].doc_string = f"{axes['images']}, {text}"
-    graph.output[0].doc_string = axes[scores]
-    written.doc_string = f"reads {text}"
-    properties = {"pixels": text}
-    if model.class_names is not None:
-        properties["class_names"] = json.dumps(list(model.class_names))
-    onnx.helper.set_model_props(written, properties)
-    onnx.save(written, path)
-
-
-def _rename(graph: Any, names: dict[str, str]) -> None:
-    """Rename values of an ONNX graph wherever they are used."""
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        value.name = names.get(value.name, value.name)
-    for node in graph.node:
-        for values in (node.input, node.output):
-            values[:] = [names.get(name, name) for name in values]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,72 @@
+"""ONNX files in onnxruntime: the numbers, exact GELUs, and what conversion copies."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from serving.export import onnx_file
+
+pytest.importorskip("tf2onnx")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def compare(model, path):
+    """Write a model and return the file's graph, after onnxruntime agreed."""
+    onnx_file.write(model, path, "pixels in [-1, 1]")
+    onnx.checker.check_model(path)
+    images = np.random.default_rng(1).normal(size=(3, *model.input_shape[1:]))
+    images = images.astype("float32")
+    [answer] = onnxruntime.InferenceSession(path).run(None, {"images": images})
+    expected = model(images).numpy()
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+    return onnx.load(path).graph
+
+
+def test_an_exact_gelu_is_one_operation_of_onnxruntime(tiny_vit, tmp_path):
+    graph = compare(tiny_vit(gelu="exact"), tmp_path / "m.onnx")
+    assert "Erfc" not in {node.op_type for node in graph.node}
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    onnxruntime.InferenceSession(tmp_path / "m.onnx", options)
+    fused = onnx.load(tmp_path / "fused.onnx").graph
+    assert [node.op_type for node in fused.node].count("Gelu") == 2
+    assert "Erf" not in {node.op_type for node in fused.node}
+
+
+def test_another_erfc_is_converted_too(tmp_path):
+    images = keras.Input((22, 14, 3))
+    features = keras.layers.Lambda(tf.math.erfc)(images)
+    backbone = keras.Model(images, keras.layers.Conv2D(4, 3)(features))
+    model = keras_vit.ImageClassifier(backbone=backbone, classes=2)
+    model.get_layer("head").kernel.assign(np.eye(4, 2))
+    compare(model, tmp_path / "m.onnx")
+
+
+def test_a_file_holds_the_weights_but_no_seeds(tiny_vit, tmp_path):
+    model = tiny_vit(dropout=0.1, stochastic_depth=0.1)
+    assert len(model.variables) > len(model.weights)
+    graph = compare(model, tmp_path / "m.onnx")
+    assert [value.name for value in graph.input] == ["images"]
+    weights = [v.name for v in graph.initializer if v.name.startswith("weight_")]
+    assert len(weights) == len(model.weights)
+
+
+def test_what_tf2onnx_copies_holds_no_weight(tiny_vit, tmp_path, monkeypatch):
+    import tf2onnx
+
+    model, sizes = tiny_vit(), []
+    convert = tf2onnx.convert.from_function
+
+    def measured(*args, **kwargs):
+        written, storage = convert(*args, **kwargs)
+        sizes.append(sum(len(v.raw_data) for v in written.graph.initializer))
+        return written, storage
+
+    monkeypatch.setattr(tf2onnx.convert, "from_function", measured)
+    compare(model, tmp_path / "m.onnx")
+    [size] = sizes
+    assert size < 0.02 * 4 * model.count_params()
