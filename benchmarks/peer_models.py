@@ -232,7 +232,7 @@ def _onnx_session(write: Callable[[Path], None], images, case: Case, int8: bool)
         write(path)
         if int8:
             float32, path = path, path.with_stem("int8")
-            quantize_onnx(float32, path, [images[:8]])
+            quantize_onnx(float32, path, [images])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = case.threads
         session = onnxruntime.InferenceSession(path, options)
