@@ -1,8 +1,13 @@
 """The file of figures of libraries that took turns."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
 from benchmarks import turns
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def row(library, seconds, **changed):
@@ -32,3 +37,12 @@ def test_figures_of_other_versions_do_not_stay(tmp_path, monkeypatch):
     [record] = json.loads(file.read_text("utf-8")).values()
     assert record["machine"] == {"versions": "keras 4"}
     assert [each["seconds"] for each in record["rows"]] == [2]
+
+
+def test_turns_need_neither_keras_nor_tensorflow():
+    program = (
+        "import sys; from keras_vit_command import import_on_first_use\n"
+        "import_on_first_use('keras_vit'); import benchmarks.turns\n"
+        "assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
