@@ -6,19 +6,31 @@ from typing import Any
 
 import numpy as np
 
+LARGEST = 2**31 - 1  # bytes of a protobuf message, which an ONNX file is
+
 
 def write(model: Any, path: pathlib.Path, inputs: str) -> None:
     """Write a model as an ONNX file, its weights as initializers.
 
     tf2onnx copies what it converts many times over. So it gets a function of images and
-    weights, which holds no weight: B/16 takes 3 GB and 4 seconds, with Keras's `export`
-    it took 17 GB and 100 seconds.
+    weights, which holds no weight: B/16 takes 3 GB, with Keras's `export` it took more
+    than 17.
 
     Args:
         model: A `keras_vit.ImageModel` with classes, in float32, on TensorFlow.
         path: The file.
         inputs: Description of the model's input, for the file.
+
+    Raises:
+        ValueError: The weights take more than an ONNX file can hold.
     """
+    size = 4 * model.count_params()
+    if size > LARGEST:
+        raise ValueError(
+            f"an ONNX file holds at most {LARGEST / 1e9:.1f} GB. "
+            f"Received: weights of {size / 1e9:.1f} GB"
+        )
+
     import onnx  # tf2onnx needs it
     import tensorflow as tf
     import tf2onnx
