@@ -91,19 +91,20 @@ class Erfc:
         [result] = node.output
         shape, dtype = ctx.get_shape(result), ctx.get_dtype(result)
         ctx.remove_node(node.name)
-        if scaled.type == "Mul" and scaled.inputs[0].type == "Neg":
-            [x], factor = scaled.inputs[0].input, scaled.inputs[1].get_tensor_value()
-            divisor = _constant(ctx, 1 / factor)
-            inner = ctx.make_node("Div", [x, divisor])
+        operands = scaled.inputs if scaled.type == "Mul" else []
+        if operands and operands[0].type == "Neg" and operands[1].is_const():
+            factor = operands[1].get_tensor_value(as_list=False)
+            inner = ctx.make_node(
+                "Div", [*operands[0].input, _constant(ctx, 1 / factor)]
+            )
         else:
             inner = ctx.make_node("Neg", scaled.output)
         erf = ctx.make_node("Erf", inner.output)
-        one = _constant(ctx, 1)
-        operands = [erf.output[0], one]
-        ctx.make_node("Add", operands, outputs=[result], shapes=[shape], dtypes=[dtype])
+        terms = [erf.output[0], _constant(ctx, 1)]
+        ctx.make_node("Add", terms, outputs=[result], shapes=[shape], dtypes=[dtype])
 
 
-def _constant(ctx, value: float) -> str:
+def _constant(ctx, value: Any) -> str:
     from tf2onnx.utils import make_name
 
     name = make_name("erfc")
