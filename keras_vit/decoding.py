@@ -4,8 +4,10 @@ The one module of this package that needs TensorFlow, which it imports when a fu
 is first called. Every function works in a `tf.data` pipeline and in a SavedModel.
 """
 
+import functools
 import io
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +26,17 @@ __all__ = [
 ]
 
 CHANNELS = (1, 3)
+# Pillow's modes that PNG has, too. The others (CMYK, YCbCr, LAB, ...) become RGB.
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
+_BITS_PER_SAMPLE = 258  # tag of TIFF
 
 
 def decode_image(image_bytes, channels: int = 3):
-    """Decode a JPEG, PNG, GIF, BMP or WebP file.
+    """Decode a JPEG, PNG, GIF, BMP or WebP file, the right way up.
 
-    An animation gives its first frame, 16 bits are reduced to 8, transparency is
-    dropped, CMYK becomes RGB. Rotation stored as EXIF is not applied.
+    The pixels are those of Pillow: an animation gives its first frame, transparency is
+    dropped, CMYK becomes RGB (within one level). 16 bits are reduced to the upper 8,
+    where Pillow clips gray ones. EXIF's orientation, as phones store it, is applied.
 
     Args:
         image_bytes: Scalar string tensor: the file's contents.
@@ -41,15 +47,15 @@ def decode_image(image_bytes, channels: int = 3):
 
     Raises:
         ValueError: `channels` is neither 1 nor 3.
-        tf.errors.InvalidArgumentError: Not an image, or a damaged one.
+        tf.errors.InvalidArgumentError: Not an image, a damaged one, or a BMP file with
+            compression.
     """
-    import tensorflow as tf
+    from keras_vit.image_files import formats
 
     if channels not in CHANNELS:
         raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
     # Always through RGB: each decoder has its own idea of gray, and GIF and BMP none.
-    image = tf.io.decode_image(image_bytes, channels=3, expand_animations=False)
-    return _with_channels(image, channels)
+    return _with_channels(formats.decode(image_bytes), channels)
 
 
 def decode_and_crop(image_bytes, choose_window, channels: int = 3):
@@ -62,25 +68,15 @@ def decode_and_crop(image_bytes, choose_window, channels: int = 3):
     Args:
         image_bytes: Scalar string tensor: the file's contents.
         choose_window: From the image's shape, int32 [3], to int32 [4]: top, left,
-            height and width of the part.
+            height and width of the part. Both are those of the upright image.
         channels: 3 or 1.
 
     Returns:
         uint8 tensor [height, width, channels].
     """
-    import tensorflow as tf
+    from keras_vit.image_files import formats
 
-    def of_jpeg():
-        window = choose_window(tf.image.extract_jpeg_shape(image_bytes))
-        return tf.image.decode_and_crop_jpeg(image_bytes, window, channels=3)
-
-    def of_another():
-        image = tf.io.decode_image(image_bytes, channels=3, expand_animations=False)
-        top, left, height, width = tf.unstack(choose_window(tf.shape(image)))
-        return tf.slice(image, [top, left, 0], [height, width, 3])
-
-    image = tf.cond(tf.io.is_jpeg(image_bytes), of_jpeg, of_another)
-    return _with_channels(image, channels)
+    return _with_channels(formats.decode_part(image_bytes, choose_window), channels)
 
 
 def _with_channels(image, channels: int):
@@ -166,13 +162,31 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        image_bytes = tiff_to_png(image_bytes)
-        return decode_image(tf.constant(image_bytes), channels).numpy()
+        decode = _graph(channels)
+        return decode(tf.constant(tiff_to_png(image_bytes))).numpy()
     except ValueError as error:
         raise ValueError(f"{path}: not a readable image: {error}") from None
     except tf.errors.InvalidArgumentError as error:
-        reason = error.message.split(" [Op:")[0].split("}} ")[-1]
-        raise ValueError(f"{path}: not a readable image: {reason}") from None
+        raise ValueError(f"{path}: not a readable image: {_reason(error)}") from None
+
+
+@functools.cache
+def _graph(channels: int):
+    """`decode_image` as one graph, which runs without Python between its operations."""
+    import tensorflow as tf
+
+    return tf.function(
+        functools.partial(decode_image, channels=channels),
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+    )
+
+
+def _reason(error) -> str:
+    """The message of a TensorFlow error without the names of operations."""
+    text = re.sub(r"\s*\[\[?\{\{.*|\s*\[Op:.*", "", error.message, flags=re.DOTALL)
+    values = re.findall(r"\[([^][]*)\]", text.partition("assertion failed: ")[2])
+    return " ".join(values) if values else text.splitlines()[-1]
 
 
 def tiff_to_png(image_bytes: bytes) -> bytes:
@@ -182,23 +196,31 @@ def tiff_to_png(image_bytes: bytes) -> bytes:
         image_bytes: The file's contents; of a TIFF with several pages the first counts.
 
     Returns:
-        A PNG file of 8 or 16 bits, as the TIFF has. Files of other formats stay as they
-        are.
+        A PNG file of 8 or 16 bits, as the TIFF has, the right way up. Files of other
+        formats stay as they are.
 
     Raises:
-        ValueError: A damaged TIFF file, or one of 32 bits for each channel.
+        ValueError: A damaged TIFF file, or one of neither 16 nor up to 8 bits for each
+            channel.
     """
     if image_bytes[:4] not in (b"II*\0", b"MM\0*"):
         return image_bytes
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError:
         raise ValueError("TIFF files need Pillow: pip install Pillow") from None
     png = io.BytesIO()
     try:
         with Image.open(io.BytesIO(image_bytes)) as image:
-            colors = image.mode in ("CMYK", "YCbCr")
-            (image.convert("RGB") if colors else image).save(png, "png")
+            bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))[0]
+            if bits not in (1, 2, 4, 8, 16) or image.mode in ("I", "F"):
+                raise ValueError(
+                    "a TIFF file must have 16 or up to 8 unsigned bits for each "
+                    f"channel. Received: {bits} (Pillow's mode {image.mode})"
+                )
+            upright = ImageOps.exif_transpose(image)
+            kept = image.mode in _PNG_MODES
+            (upright if kept else upright.convert("RGB")).save(png, "png")
     except (OSError, Image.DecompressionBombError) as error:
         raise ValueError(f"a TIFF file that cannot be converted: {error}") from None
     return png.getvalue()

@@ -373,11 +373,14 @@ def _image_input(path: str, info: TensorInfo) -> bytes | np.ndarray:
             "--signature must take image bytes, or pixels of one size. "
             f"Received: {info.dtype} {info.shape}"
         )
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     height, width, channels = sizes
     with Image.open(path) as image:
-        resized = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+        upright = ImageOps.exif_transpose(image)
+        resized = upright.convert("L" if channels == 1 else "RGB").resize(
+            (width, height)
+        )
     pixels = np.asarray(resized).reshape(height, width, channels)
     if info.dtype == "uint8":
         return pixels

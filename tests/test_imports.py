@@ -91,9 +91,15 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_the_library_needs_tensorflow_only_in_decoding_and_its_fast_paths():
+    """Files of images are its work alone; `decoding` imports their package late."""
     allowed = {"decoding.py", "devices.py", "fusion.py", "attention.py"}
     for path in files("keras_vit"):
+        if path.parent.name == "image_files":
+            continue
         for module, _, top in imports(path):
+            if module.startswith("keras_vit.image_files"):
+                assert path.name == "decoding.py", f"{path} imports {module}"
+                assert not top, f"{path} imports {module} at its top"
             if module.split(".")[0] == "tensorflow":
                 assert path.name in allowed, f"{path} imports {module}"
                 assert not top, f"{path} imports tensorflow at its top"

@@ -125,6 +125,9 @@ def _png(image: "PILImage") -> bytes:
             "A PIL image must have 8 or 16 bits per channel. "
             f"Received: mode {image.mode!r}"
         )
+    from PIL import ImageOps
+
+    image = ImageOps.exif_transpose(image)  # as the server does with a file
     if image.mode not in _PNG_MODES:
         image = image.convert("RGB")
     buffer = io.BytesIO()

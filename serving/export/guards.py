@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from .image_headers import image_pixels
+from keras_vit.image_files.formats import count_pixels
 
 
 def require(condition: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
@@ -79,7 +79,7 @@ def checked_pixels(
     Returns:
         Scalar string tensor.
     """
-    pixels = image_pixels(data, index)
+    pixels = count_pixels(data, "At index", index)
     fits = (pixels >= 1) & (pixels <= max_pixels)
     text = (
         f"Each image of `{name}` must have 1 to {max_pixels} pixels, height times "

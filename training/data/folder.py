@@ -12,7 +12,7 @@ from keras_vit import decoding
 
 from .. import storage
 from ..errors import DataError, did_you_mean
-from .labeled_images import Source, Split, encoded_split
+from .labeled_images import Source, Split, encoded_split, python_bytes
 
 # Files and folders that operating systems create beside images, in lower case.
 SYSTEM_FILES = (
@@ -183,16 +183,7 @@ def _what_is_there(root: Path, folders: Sequence[Path]) -> str:
 def _contents(path: tf.Tensor, tiff: bool) -> tf.Tensor:
     """A file's contents; of a TIFF file, where there are any, as PNG."""
     contents = tf.io.read_file(path)
-    if not tiff:
-        return contents
-    # Outside of a graph the function gets an array instead of bytes.
-    converted = tf.numpy_function(
-        lambda data: decoding.tiff_to_png(np.asarray(data).item()),
-        [contents],
-        tf.string,
-        stateful=False,
-    )
-    return tf.ensure_shape(converted, [])
+    return python_bytes(decoding.tiff_to_png, contents) if tiff else contents
 
 
 def image_files(folder: PathLike) -> list[Path]:

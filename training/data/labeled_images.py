@@ -132,6 +132,27 @@ def encoded_split(
     )
 
 
+def python_bytes(function: Callable[[Any], bytes], argument: tf.Tensor) -> tf.Tensor:
+    """Call a Python function that returns bytes, in a pipeline or outside.
+
+    Args:
+        function: Called with the argument's value: bytes for a string, an integer.
+        argument: Scalar tensor.
+
+    Returns:
+        Scalar string tensor with all the bytes: `tf.numpy_function` alone drops the
+        zeros at their end, which BMP and WebP files may have.
+    """
+
+    def call(value):
+        # In a graph the value is bytes or a NumPy scalar, outside of it an array.
+        value = np.asarray(value, object if isinstance(value, bytes) else None).item()
+        return np.array(function(value), object)
+
+    contents = tf.numpy_function(call, [argument], tf.string, stateful=False)
+    return tf.ensure_shape(contents, [])
+
+
 @dataclass(frozen=True)
 class Source:
     """The images and classes of a source.

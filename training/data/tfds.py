@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import DataError, did_you_mean
-from .labeled_images import Source, Split, encoded_split
+from .labeled_images import Source, Split, encoded_split, python_bytes
 
 # Bytes up to which the encoded images of a part are kept in memory; larger parts are
 # read from disk image by image.
@@ -161,13 +161,7 @@ def _on_disk(records, image_key: str, label_key: str, origin: str) -> Part:
         )
 
     def encoded(index):
-        contents = tf.numpy_function(
-            lambda number: records[number][image_key],
-            [index],
-            tf.string,
-            stateful=False,
-        )
-        return tf.ensure_shape(contents, [])
+        return python_bytes(lambda number: records[number][image_key], index)
 
     return encoded, _labels_on_disk(records, label_key)
 

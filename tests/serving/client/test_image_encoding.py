@@ -54,6 +54,16 @@ def test_pil_images_of_every_mode_become_png(mode, pixels):
     np.testing.assert_array_equal(sent.convert("RGB"), image.convert("RGB"))
 
 
+def test_a_pil_image_of_a_photograph_is_sent_upright(pixels):
+    tags = PIL.Image.Exif()
+    tags[0x0112] = 6
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "PNG", exif=tags)
+    sent = PIL.Image.open(io.BytesIO(encode_image(PIL.Image.open(file))))
+    np.testing.assert_array_equal(sent, np.rot90(pixels, -1))
+    assert 0x0112 not in sent.getexif()
+
+
 def test_pil_images_keep_sixteen_bits():
     pixels = np.arange(35, dtype="uint16").reshape(7, 5) * 1871
     sent = PIL.Image.open(io.BytesIO(encode_image(PIL.Image.fromarray(pixels))))

@@ -30,7 +30,7 @@ def scene(seed=0):
 
 
 def write_files(folder):
-    """Write seven kinds of image files; returns their paths."""
+    """Write eleven kinds of image files; returns their paths."""
     image = Image.fromarray(scene())
     rotated = Image.Exif()
     rotated[0x0112] = 6  # turn it by 90 degrees
@@ -41,6 +41,10 @@ def write_files(folder):
     image.convert("CMYK").save(folder / "cmyk.jpg")
     image.save(folder / "animated.gif", save_all=True, append_images=frames)
     image.save(folder / "rotated.jpg", exif=rotated)
+    image.save(folder / "rotated.webp", exif=rotated)
+    image.quantize(200).save(folder / "palette.bmp")
+    image.quantize(200).save(folder / "transparent.gif", transparency=7)
+    image.save(folder / "animated.webp", save_all=True, append_images=frames)
     deep = scene().astype("uint16") * 257 + 100
     (folder / "deep.png").write_bytes(tf.io.encode_png(deep).numpy())
     return sorted(folder.iterdir())
@@ -86,6 +90,10 @@ def by_class(answer, row=0):
         "cmyk.jpg",
         "animated.gif",
         "rotated.jpg",
+        "rotated.webp",
+        "palette.bmp",
+        "transparent.gif",
+        "animated.webp",
         "deep.png",
     ],
 )

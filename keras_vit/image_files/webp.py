@@ -1,0 +1,54 @@
+"""WebP files (RFC 9649)."""
+
+import tensorflow as tf
+
+from keras_vit.image_files.operations import header_bytes, integer, rarely_called
+
+_ANIMATION, _ALPHA = 0x02, 0x10  # flags of the chunk VP8X
+_FLAGS = 20  # where they are
+
+
+@rarely_called
+def webp_pixels(data: tf.Tensor) -> tf.Tensor:
+    """Height times width of a WebP image or its canvas: int64 scalar."""
+    header = header_bytes(data)
+    lossy = (integer(header, 26, 2) % 2**14) * (integer(header, 28, 2) % 2**14)
+    bits = integer(header, 21, 4)
+    lossless = (1 + bits % 2**14) * (1 + bits // 2**14 % 2**14)
+    canvas = (1 + integer(header, 24, 3)) * (1 + integer(header, 27, 3))
+    other = tf.where(header[15] == ord("L"), lossless, lossy)  # behind "VP8"
+    return tf.where(_is_extended(data), canvas, other)
+
+
+@rarely_called
+def decode_webp(data: tf.Tensor) -> tf.Tensor:
+    """Decode a WebP file, the first frame of an animation: uint8 [h, w, 3]."""
+
+    def first_frame():
+        # TensorFlow reads animations that announce transparency; of others it writes
+        # four channels into memory for three, whatever is asked for.
+        flags = header_bytes(data)[_FLAGS : _FLAGS + 1]
+        flags = tf.cast(tf.bitwise.bitwise_or(flags, _ALPHA), tf.int32)
+        byte = tf.gather([bytes([value]) for value in range(256)], flags[0])
+        head, tail = tf.strings.substr(data, 0, _FLAGS), _after(data, _FLAGS + 1)
+        file = tf.strings.join([head, byte, tail])
+        return tf.io.decode_image(file, channels=4, expand_animations=False)
+
+    def image():
+        return tf.io.decode_image(data, channels=0, expand_animations=False)
+
+    image = tf.cond(_is_animated(data), first_frame, image)
+    return tf.ensure_shape(image, [None, None, None])[..., :3]
+
+
+def _is_extended(data):
+    return tf.reduce_all(header_bytes(data)[12:16] == list(b"VP8X"))
+
+
+def _is_animated(data):
+    flags = header_bytes(data)[_FLAGS]
+    return _is_extended(data) & (tf.bitwise.bitwise_and(flags, _ANIMATION) > 0)
+
+
+def _after(data, start):
+    return tf.strings.substr(data, start, tf.strings.length(data))

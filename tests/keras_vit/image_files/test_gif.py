@@ -1,0 +1,93 @@
+"""The first frame of a GIF, compared with Pillow."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit import decoding
+from keras_vit.image_files.formats import count_pixels
+
+PIXELS = np.random.default_rng(0).integers(0, 40, (11, 17), "uint8")
+
+
+def gif(**options):
+    image = Image.fromarray(PIXELS, "P")
+    image.putpalette(np.random.default_rng(1).integers(0, 256, 120, "uint8").tobytes())
+    file = io.BytesIO()
+    image.save(file, "GIF", **options)
+    return file.getvalue()
+
+
+def on_canvas(data, width, height, left=0, top=0):
+    """The same frame at a place of a larger canvas."""
+    start = data.index(b",\0\0\0\0\x11\0\x0b\0")
+    screen, corner = struct.pack("<HH", width, height), struct.pack("<HH", left, top)
+    return data[:6] + screen + data[10 : start + 1] + corner + data[start + 5 :]
+
+
+def without_palette(data):
+    length = 3 * 2 ** (data[10] % 8 + 1)
+    return data[:10] + b"\0" + data[11:13] + data[13 + length :]
+
+
+def commented(data, *blocks):
+    """With a comment in front of the first frame."""
+    start = data.index(b",\0\0\0\0\x11\0\x0b\0")
+    comment = b"".join(bytes([len(block)]) + block for block in blocks)
+    return data[:start] + b"!\xfe" + comment + b"\0" + data[start:]
+
+
+FRAME = gif().index(b",\0\0\0\0\x11\0\x0b\0")
+FRAMES = {"save_all": True, "append_images": [Image.new("P", (17, 11), 3)]}
+FILES = {
+    "plain": gif(),
+    "interlaced": gif(interlace=1),
+    "not interlaced": gif(interlace=0),
+    "transparent": gif(transparency=7),
+    "animated": gif(**FRAMES),
+    "animated and transparent": gif(transparency=7, **FRAMES),
+    "on a canvas": on_canvas(gif(), 30, 23, 5, 9),
+    "transparent on a canvas": on_canvas(gif(transparency=7), 30, 23, 5, 9),
+    "beyond its canvas": on_canvas(gif(), 9, 8, 2, 1),
+    "without colors": without_palette(gif()),
+    "commented": commented(gif(transparency=7), b"," * 255, b";", b"!\xf9\x04\x01,,"),
+    "an empty comment": commented(gif()),
+    "a long comment": commented(gif(), *[b"," * 255] * 1000),
+    "no end": gif()[:-1],
+}
+
+
+@pytest.mark.parametrize("data", FILES.values(), ids=FILES)
+def test_a_gif_is_read_as_pillow_reads_it(data):
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    decoded = decoding.decode_image(tf.constant(data))
+    np.testing.assert_array_equal(decoded, expected)
+    assert count_pixels(tf.constant(data)) == expected.shape[0] * expected.shape[1]
+
+
+@pytest.mark.parametrize("length", [6, 12, 13, FRAME, FRAME + 1, FRAME + 9])
+def test_a_gif_without_a_frame_is_refused_in_words(length):
+    for data in (gif()[:length], gif()[:length] + b";"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must have a frame"):
+            tf.function(count_pixels)(tf.constant(data))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must have a frame"):
+            tf.function(decoding.decode_image)(tf.constant(data))
+
+
+@pytest.mark.parametrize(
+    "blocks", [b"!\xfe\x01a\0" * 10_000, b"!\xfe" + b"\x01a" * 20_000 + b"\0"]
+)
+def test_a_gif_of_too_many_blocks_is_refused(blocks):
+    data = gif()[:FRAME] + blocks + gif()[FRAME:]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 20000 blocks"):
+        tf.function(count_pixels)(tf.constant(data))
+
+
+def test_a_frame_of_too_many_blocks_is_refused():
+    data = gif()[: FRAME + 11] + b"\x01a" * 20_000 + b"\0;"
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 20000 blocks"):
+        tf.function(decoding.decode_image)(tf.constant(data))
