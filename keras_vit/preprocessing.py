@@ -141,7 +141,10 @@ class ImagePreprocessing(keras.layers.Layer):
 
         def scaled(side, of, to):
             if self.convention == "timm" and rows != columns:
-                return numpy.round(side / (of / to))  # the order of its operations
+                # In the order of its operations. In a graph, a quotient by a constant
+                # is made a product, whose last bit may decide a half.
+                to = numpy.minimum(of + to, to)
+                return numpy.round(side / (of / to))
             half = 0.5 if self.convention == "big_vision" else 0.0
             return numpy.floor(side * to / of + half)
 

@@ -128,6 +128,23 @@ def test_the_pipeline_and_the_layer_resize_alike(
         np.testing.assert_array_equal(outside, inside)
 
 
+@pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
+@pytest.mark.parametrize("size", [(224, 224), (70, 42)])
+def test_a_graph_rounds_sizes_as_python_does(size, convention):
+    """Halves are common: 42 x 63 pixels to a height of 77 are 115.5 in width."""
+    preprocessing = ImagePreprocessing(
+        size, crop_fraction=0.9, resize="small", convention=convention
+    )
+    sides = np.mgrid[20:220, 20:220].reshape(2, -1).astype("float64")
+
+    @tf.function(input_signature=[tf.TensorSpec([2, None], tf.float64)])
+    def resized(sides):
+        return preprocessing.resize_size(sides[0], sides[1], tf)
+
+    expected = [preprocessing.resize_size(int(h), int(w)) for h, w in sides.T]
+    np.testing.assert_array_equal(np.transpose(resized(sides)), expected)
+
+
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("resize", ["plain", "small"])
 @pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
