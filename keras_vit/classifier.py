@@ -61,7 +61,7 @@ class ImageClassifier(ImageModel):
         self.keep_arguments(locals())
         check_images_and_classes(self)
         images = keras.Input(backbone.input_shape[1:], name="images")
-        x = images if preprocessing is None else preprocessing(images)
+        x = images if preprocessing is None else preprocessing(images, fitted=True)
         features = backbone(x)
         if len(features.shape) == 4:
             features = keras.layers.GlobalAveragePooling2D(

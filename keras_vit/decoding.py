@@ -20,9 +20,10 @@ __all__ = [
     "decode_and_resize",
     "decode_image",
     "load_image",
+    "resample",
     "resize_image",
+    "resized_size",
     "tiff_to_png",
-    "to_bytes",
 ]
 
 CHANNELS = (1, 3)
@@ -100,31 +101,68 @@ def resize_image(image, preprocessing: "ImagePreprocessing"):
     """
     import tensorflow as tf
 
-    height, width = tf.unstack(tf.shape(image)[:2])
-    size = preprocessing.resize_size(height, width, tf.maximum)
-    image = tf.image.resize(
-        image,
-        size,
-        method=preprocessing.interpolation,
-        antialias=preprocessing.antialias,
-    )
-    return to_bytes(preprocessing.center(image, size), preprocessing)
+    size = resized_size(image, preprocessing)
+    image = preprocessing.center(resample(image, size, preprocessing), size)
+    return tf.ensure_shape(image, [*preprocessing.image_size, image.shape[-1]])
 
 
-def to_bytes(image, preprocessing: "ImagePreprocessing"):
-    """Round a resized image to uint8 with the static shape [H, W, C].
+def resized_size(image, preprocessing: "ImagePreprocessing"):
+    """Size of an image [h, w, C] before the crop: int32 [2]."""
+    import tensorflow as tf
+
+    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float64))
+    return tf.cast(preprocessing.resize_size(height, width, tf), tf.int32)
+
+
+def resample(image, size, preprocessing: "ImagePreprocessing"):
+    """Resize one image with the layer's interpolation, and round to bytes.
+
+    With two passes as Pillow does: all rows, rounded, and then all columns, or in the
+    order of `ImagePreprocessing.columns_first`.
 
     Args:
-        image: float32 tensor, resized with the layer's interpolation.
+        image: Tensor [h, w, C], 0 to 255.
+        size: (H, W): integers or an int32 tensor [2].
         preprocessing: The layer.
+
+    Returns:
+        uint8 tensor [H, W, C].
     """
     import tensorflow as tf
 
-    image = tf.round(image)
-    if preprocessing.interpolation not in ("nearest", "bilinear"):
-        image = tf.clip_by_value(image, 0, 255)  # only the others overshoot
-    image = tf.cast(image, tf.uint8)
-    return tf.ensure_shape(image, [*preprocessing.image_size, image.shape[-1]])
+    from keras_vit.preprocessing import HALF
+
+    method = preprocessing.interpolation
+    if not preprocessing.two_passes:
+        antialias = preprocessing.antialias
+        image = tf.round(tf.image.resize(image, size, method, antialias=antialias))
+        if method not in ("nearest", "bilinear"):
+            image = tf.clip_by_value(image, 0, 255)  # only the others overshoot
+        return tf.cast(image, tf.uint8)
+
+    def resize(pixels, side):
+        pixels = tf.image.resize(pixels, [side, 1], method, antialias=True)
+        return tf.cast(tf.clip_by_value(tf.floor(pixels + HALF), 0, 255), tf.uint8)
+
+    # One axis after the other, in a shape with a long last axis: the operation's
+    # innermost loop, which makes it twice as fast.
+    def across(image):
+        pixels = tf.transpose(image)[:, :, tf.newaxis]  # [C, w, 1, h]
+        return tf.transpose(resize(pixels, size[1])[:, :, 0])
+
+    def down(image):
+        _, width, channels = tf.unstack(tf.shape(image))
+        pixels = tf.reshape(image, [1, -1, 1, width * channels])
+        return tf.reshape(resize(pixels, size[0]), [size[0], width, image.shape[-1]])
+
+    if preprocessing.convention != "timm":
+        return down(across(image))
+    height, width = tf.unstack(tf.shape(image)[:2])
+    return tf.cond(
+        preprocessing.columns_first(height, width, size),
+        lambda: across(down(image)),
+        lambda: down(across(image)),
+    )
 
 
 def decode_and_resize(image_bytes, preprocessing: "ImagePreprocessing", channels=3):

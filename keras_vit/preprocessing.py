@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.checks import check_choice
 from keras_vit.specs import image_size_pair
 
 __all__ = [
@@ -23,14 +24,17 @@ __all__ = [
 
 # (x - 127.5) / 127.5 maps 0..255 to [-1, 1], what every Google ViT was trained on.
 MEAN, STD = 127.5, 127.5
+# What is added before rounding down: Pillow rounds halves up, which are common as
+# scales are ratios of small numbers, and a float32 sum may be a little less than one.
+HALF = 0.5 + 2**-12
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ImagePreprocessing(keras.layers.Layer):
     """Resize, crop and normalize a batch of images: (pixels - mean) / std.
 
-    It computes in float32 whatever the dtype policy is, and costs one subtraction
-    and one multiplication when the images have the right size already.
+    Resized pixels are rounded to whole numbers from 0 to 255, as where image files
+    are decoded. All is computed in float32 whatever the dtype policy is.
 
     Args:
         image_size: (H, W) or one integer for both, in pixels.
@@ -46,9 +50,17 @@ class ImagePreprocessing(keras.layers.Layer):
             keeps it and resizes to the smallest image that the crop fits into, which
             is the shorter side where `image_size` is square (big_vision's
             `resize_small(s)|central_crop(c)`, where `crop_fraction` is c / s).
+        convention: Whose pixels to reproduce. `"big_vision"` rounds the longer side to
+            the nearest and the crop's corner down, and resizes both axes at once.
+            `"hugging_face"` rounds both down; `"timm"` the longer side down (to the
+            nearest if the crop is not square), the corner to the nearest, halves to
+            the even one. With `antialias` these two resize one axis after the other
+            and round in between, as Pillow does.
 
     Call arguments:
         pixels: Tensor [B, h, w, C] of any numeric type, 0 to 255.
+        fitted: Whether they are resized and cropped already, as a model's inputs are,
+            so that they are normalized only.
 
     Returns:
         Tensor float32 [B, H, W, C].
@@ -56,6 +68,7 @@ class ImagePreprocessing(keras.layers.Layer):
 
     INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
     RESIZES = ("plain", "small")
+    CONVENTIONS = ("big_vision", "hugging_face", "timm")
 
     def __init__(
         self,
@@ -66,24 +79,18 @@ class ImagePreprocessing(keras.layers.Layer):
         antialias=False,
         crop_fraction=1.0,
         resize="plain",
+        convention="big_vision",
         **kwargs,
     ):
         kwargs.pop("dtype", None)
         super().__init__(dtype="float32", autocast=False, **kwargs)
-        if interpolation not in self.INTERPOLATIONS:
-            raise ValueError(
-                f"`interpolation` must be one of {', '.join(self.INTERPOLATIONS)}. "
-                f"Received: interpolation={interpolation!r}"
-            )
+        check_choice("interpolation", interpolation, self.INTERPOLATIONS)
+        check_choice("resize", resize, self.RESIZES)
+        check_choice("convention", convention, self.CONVENTIONS)
         if not 0.0 < crop_fraction <= 1.0:
             raise ValueError(
                 "`crop_fraction` must be in (0, 1]. "
                 f"Received: crop_fraction={crop_fraction}"
-            )
-        if resize not in self.RESIZES:
-            raise ValueError(
-                f"`resize` must be one of {', '.join(self.RESIZES)}. "
-                f"Received: resize={resize!r}"
             )
         self.image_size = image_size_pair(image_size)
         self.mean = _numbers("mean", mean)
@@ -92,6 +99,7 @@ class ImagePreprocessing(keras.layers.Layer):
         self.antialias = antialias
         self.crop_fraction = crop_fraction
         self.resize = resize
+        self.convention = convention
         self.built = True
 
     @property
@@ -99,56 +107,132 @@ class ImagePreprocessing(keras.layers.Layer):
         """Whether pixels from 0 to 255 become numbers in [-1, 1]."""
         return self.mean == MEAN and self.std == STD
 
-    def resize_size(self, height, width, maximum=max):
+    @property
+    def two_passes(self) -> bool:
+        """Whether pixels are rounded between rows and columns, as Pillow does."""
+        filters = self.antialias and self.interpolation != "nearest"
+        return filters and self.convention != "big_vision"
+
+    @property
+    def whole_size(self) -> tuple[int, int]:
+        """(H, W) of the smallest resized image, of which the crop is the center."""
+        # Rounded down, as timm does: 224 / 0.9 gives 248. The term keeps a quotient
+        # that is whole but for a floating-point error, which timm does not.
+        term = 0.0 if self.convention == "timm" else 1e-6
+        height, width = (
+            int(side / self.crop_fraction + term) for side in self.image_size
+        )
+        return height, width
+
+    def resize_size(self, height, width, numpy=np):
         """(H, W) that an image is resized to, before the crop.
+
+        Args:
+            height: Of the image: a number, or a float64 tensor.
+            width: Of the image.
+            numpy: The module that rounds them: NumPy, TensorFlow or `keras.ops`.
+
+        Returns:
+            Two whole numbers, as floating-point ones where they depend on the image.
+        """
+        rows, columns = self.whole_size
+        if self.resize == "plain":
+            return rows, columns
+
+        def scaled(side, of, to):
+            if self.convention == "timm" and rows != columns:
+                # In the order of its operations. In a graph, a quotient by a constant
+                # is made a product, whose last bit may decide a half.
+                to = numpy.minimum(of + to, to)
+                return numpy.round(side / (of / to))
+            half = 0.5 if self.convention == "big_vision" else 0.0
+            return numpy.floor(side * to / of + half)
+
+        # Of each pair one number is the side itself, the other a rounded quotient.
+        return (
+            numpy.maximum(scaled(height, width, columns), rows),
+            numpy.maximum(scaled(width, height, rows), columns),
+        )
+
+    def columns_first(self, height, width, size):
+        """Whether the columns are resized first: by Pillow 13, which timm calls.
+
+        It does so if the height shrinks by more than twice what the width shrinks by.
 
         Args:
             height: Of the image: an integer, or an integer tensor.
             width: Of the image.
-            maximum: The larger of two numbers, for tensors.
+            size: (H, W) that it is resized to, the same.
         """
-        # Rounded down, as timm does: 224 / 0.9 gives 248. The term keeps a
-        # quotient that is whole but for a floating-point error.
-        rows, columns = (
-            int(side / self.crop_fraction + 1e-6) for side in self.image_size
-        )
-        if self.resize == "plain":
-            return rows, columns
-        # Of each pair one number is the side itself, the other a rounded quotient.
-        return (
-            maximum(rows, (2 * height * columns + width) // (2 * width)),
-            maximum(columns, (2 * width * rows + height) // (2 * height)),
-        )
+        shrunk = height - size[0]
+        pillow = self.convention == "timm"
+        return pillow and (shrunk > 0) & (shrunk > 2 * (width - size[1]))
 
     def center(self, image, size):
         """Center crop [..., H, W, C] of `image` [..., h, w, C].
 
         Args:
             image: A resized image or a batch of them.
-            size: Its h and w; see `resize_size`.
+            size: Its h and w, integers; see `resize_size`.
         """
         height, width = self.image_size
-        top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        top, left = self._corner(size[0] - height), self._corner(size[1] - width)
         return image[..., top : top + height, left : left + width, :]
 
-    def call(self, pixels):
+    def _corner(self, margin):
+        """Pixels before a crop of an image that has `margin` more."""
+        if self.convention == "timm":
+            return margin // 2 + margin % 4 // 3  # 1.5 becomes 2, and 2.5 also
+        return margin // 2
+
+    def call(self, pixels, fitted=False):
         pixels = ops.cast(pixels, "float32")
-        if tuple(pixels.shape[1:3]) != self.image_size:
+        if not fitted:
             pixels = self._resize_and_crop(pixels)
         mean, std = (np.asarray(value, "float32") for value in (self.mean, self.std))
         return (pixels - mean) / std
 
     def _resize_and_crop(self, pixels):
         _, height, width, channels = ops.shape(pixels)
-        size = self.resize_size(height, width, _maximum)
-        pixels = ops.image.resize(
+        size = self._resized_size(height, width)
+        if not (isinstance(size[0], int) and size == (height, width)):
+            pixels = self._resize(pixels, size)
+        return ops.reshape(self.center(pixels, size), (-1, *self.image_size, channels))
+
+    def _resized_size(self, height, width):
+        if isinstance(height, int) and isinstance(width, int):
+            rows, columns = self.resize_size(height, width)
+            return int(rows), int(columns)
+        height, width = (ops.cast(side, "float64") for side in (height, width))
+        size = self.resize_size(height, width, ops)
+        return tuple(ops.cast(side, "int32") for side in size)
+
+    def _resize(self, pixels, size):
+        """Resize a batch, as `keras_vit.decoding.resample` does one image."""
+        if not self.two_passes:
+            return ops.clip(ops.round(self._resample(pixels, size)), 0, 255)
+
+        def across(x):
+            return _rounded(self._resample(x, (ops.shape(x)[1], size[1])))
+
+        def down(x):
+            return _rounded(self._resample(x, (size[0], ops.shape(x)[2])))
+
+        _, height, width, _ = ops.shape(pixels)
+        return ops.cond(
+            self.columns_first(height, width, size),
+            lambda: across(down(pixels)),
+            lambda: down(across(pixels)),
+        )
+
+    def _resample(self, pixels, size):
+        return ops.image.resize(
             pixels,
             size,
             interpolation=self.interpolation,
             antialias=self.antialias,
             data_format="channels_last",
         )
-        return ops.reshape(self.center(pixels, size), (-1, *self.image_size, channels))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.image_size, input_shape[-1])
@@ -163,7 +247,13 @@ class ImagePreprocessing(keras.layers.Layer):
             "antialias": self.antialias,
             "crop_fraction": self.crop_fraction,
             "resize": self.resize,
+            "convention": self.convention,
         }
+
+
+def _rounded(pixels):
+    """Pillow's bytes: the nearest, halves up."""
+    return ops.clip(ops.floor(pixels + HALF), 0, 255)
 
 
 def _numbers(name: str, value) -> float | tuple[float, ...]:
@@ -184,13 +274,6 @@ def _numbers(name: str, value) -> float | tuple[float, ...]:
             f"Received: {name}={value!r}"
         )
     return numbers if several else numbers[0]
-
-
-def _maximum(one, other):
-    """The larger of two integers, of which each may be a tensor."""
-    if isinstance(one, int) and isinstance(other, int):
-        return max(one, other)
-    return ops.maximum(one, other)
 
 
 def preprocess_input(x, data_format=None, mode="google"):

@@ -356,7 +356,7 @@ class ResNet(PublishedModel):
     def _connect(self, images):
         """Images [B, H, W, C] -> the model's output."""
         policy, width_factor = self._policy, self.width_factor
-        x = self.preprocessing(images) if self.reads_raw_pixels else images
+        x = self.preprocessing(images, fitted=True) if self.reads_raw_pixels else images
         x = StdConv2D(64 * width_factor, 7, 2, "bit", dtype=policy, name="stem_conv")(x)
         # Zeros, which in a map without ReLU may be the largest: the pool's own padding
         # is never the largest, and the published weights were trained with this one.

@@ -184,7 +184,7 @@ class VisionTransformer(PublishedModel):
 
     def _connect(self, images):
         """Images [B, H, W, C] -> the model's output."""
-        x = self.preprocessing(images) if self.reads_raw_pixels else images
+        x = self.preprocessing(images, fitted=True) if self.reads_raw_pixels else images
         x = self._embed(x)
         x = self._encode(x)
         x = self._pool(x)

@@ -110,7 +110,7 @@ def model_inputs(model, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     if model.pixels == "raw":
         return images
-    return ops.convert_to_numpy(preprocessing_of(model)(images))
+    return ops.convert_to_numpy(preprocessing_of(model)(images, fitted=True))
 
 
 def preprocessing_of(model) -> ImagePreprocessing:

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.specs import image_size_pair
 from keras_vit.weights.checkpoint import Checkpoint
 
 _LOG = logging.getLogger("keras_vit")
@@ -14,6 +15,57 @@ _TIMM = {
     "lanczos": "lanczos3",
     "bilinear": "bilinear",
     "bicubic": "bicubic",
+}
+_CROP_MODES = {"center": "small", "squash": "plain"}
+# What timm assumes of keys that are left out.
+_TIMM_DEFAULTS = {
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "interpolation": "bicubic",
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+}
+# What transformers assumes of them, by the processor's class.
+_VIT = {
+    **{"do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2},
+    **{"do_center_crop": False, "do_pad": False},
+    **{"do_rescale": True, "rescale_factor": 1 / 255},
+    **{"do_normalize": True, "image_mean": 0.5, "image_std": 0.5},
+}
+_BEIT = {**_VIT, "resample": 3, "crop_size": 224}
+_DEIT = {**_BEIT, "do_center_crop": True, "size": {"height": 256, "width": 256}}
+_CLIP = {
+    **{**_DEIT, "size": {"shortest_edge": 224}},
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+_CONVNEXT = {**_VIT, "resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 0.875}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "BeitImageProcessor": _BEIT,
+    "BitImageProcessor": _CLIP,
+    "CLIPImageProcessor": _CLIP,
+    "ConvNextImageProcessor": _CONVNEXT,
+    "DeiTImageProcessor": _DEIT,
+    "SiglipImageProcessor": _BEIT,
+    "ViTImageProcessor": _VIT,
+}
+# The processor that a config means by its model where it names none.
+_PROCESSOR_OF = {
+    "deit": "DeiTImageProcessor",
+    "dinov2": "BitImageProcessor",
+    "vit": "ViTImageProcessor",
+    "vit_msn": "ViTImageProcessor",
+}
+# The processors for which `size`, if it is one number, is the shorter side.
+_SHORTER_SIDE = ("Bit", "CLIP", "ConvNext", "Siglip")
+# Where the families' configs are: files in the order of preference, and keys in them.
+_SOURCES = {
+    "timm": (("config.json", "pretrained_cfg"),),
+    "hugging_face": (
+        ("processor_config.json", "image_processor"),
+        ("preprocessor_config.json", None),
+    ),
+    "keras_hub": (("image_converter.json", "config"),),
 }
 # Families whose files state nothing, and whose code maps pixels to [-1, 1].
 MINUS_ONE_TO_ONE = ("google", "big_vision", "bit")
@@ -36,60 +88,134 @@ def preprocessing_arguments(checkpoint: Checkpoint) -> dict[str, Any] | None:
     }
     if checkpoint.family not in readers:
         return None
+    name, config = _config_beside(checkpoint)
+    if not config:
+        return None
     try:
-        policy = readers[checkpoint.family](checkpoint)
-        if policy is not None:
-            ImagePreprocessing(1, **policy)  # raises for values of the wrong kind
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        policy = readers[checkpoint.family](config, checkpoint.file.config)
+        ImagePreprocessing(1, **policy)  # raises for values of the wrong kind
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as e:
         _LOG.warning(
-            "%s: ignoring its preprocessing config, which `ImagePreprocessing` does "
-            "not support (%s: %s)",
-            *(checkpoint.file.path, type(error).__name__, error),
+            "%s: ignoring its preprocessing config, as `ImagePreprocessing` does not "
+            "support what %s states (%s: %s)",
+            *(checkpoint.file.path, name, type(e).__name__, e),
         )
         return None
     return policy
 
 
-def _from_timm(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    config = checkpoint.file.config.get("pretrained_cfg", {})
-    if "mean" not in config or "std" not in config:
-        return None
-    mode = config.get("crop_mode", "center")
+def _config_beside(checkpoint: Checkpoint) -> tuple[str, Any]:
+    """The name and content of the first config about preprocessing, if there is one."""
+    project = checkpoint.family.removesuffix("_bit").removesuffix("_dinov2")
+    for name, key in _SOURCES[project]:
+        document = checkpoint.file.beside(name)
+        if config := document.get(key) if key else document:
+            return name, config
+    return "", None
+
+
+def _from_timm(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    # Zero and null count as left out.
+    config = _TIMM_DEFAULTS | {key: value for key, value in config.items() if value}
     return {
         "mean": _times(config["mean"], 255),
         "std": _times(config["std"], 255),
-        "interpolation": _TIMM[config.get("interpolation", "bicubic")],
+        "interpolation": _known(config, "interpolation", _TIMM),
         "antialias": True,  # as PIL
-        "crop_fraction": config.get("crop_pct", 0.875),
-        "resize": {"center": "small", "squash": "plain"}[mode],
+        "crop_fraction": config["crop_pct"],
+        "resize": _known(config, "crop_mode", _CROP_MODES),
+        "convention": "timm",
     }
 
 
-def _from_hugging_face(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    config = checkpoint.file.beside("preprocessor_config.json")
-    if not config:
-        return None
-    scale = config.get("rescale_factor", 1 / 255)
-    scale = scale if config.get("do_rescale", True) else 1
-    normalized = config.get("do_normalize", True)
-    mean = config.get("image_mean", [0.5] * 3) if normalized else 0.0
-    std = config.get("image_std", [0.5] * 3) if normalized else 1.0
-    size = config.get("size", 224)
-    crop = config.get("crop_size", size) if config.get("do_center_crop") else size
+def _known(config: dict[str, Any], key: str, names: dict[Any, str]) -> str:
+    """Our name of a value."""
+    _check(config, key, config[key] in names)
+    return names[config[key]]
+
+
+def _check(config: dict[str, Any], key: str, supported: bool) -> None:
+    if not supported:
+        raise ValueError(f"{key}={config[key]!r}")
+
+
+def _from_hugging_face(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    kind = _processor_class(config, model)
+    config = _PROCESSORS[kind] | config
+    _check(config, "do_resize", config["do_resize"])
+    _check(config, "do_pad", not config["do_pad"])
+    scale = config["rescale_factor"] if config["do_rescale"] else 1
+    normalized = config["do_normalize"]
     return {
-        "mean": _times(mean, 1 / scale),
-        "std": _times(std, 1 / scale),
-        "interpolation": _PIL[config.get("resample", 2)],
+        "mean": _times(config["image_mean"] if normalized else 0.0, 1 / scale),
+        "std": _times(config["image_std"] if normalized else 1.0, 1 / scale),
+        "interpolation": _known(config, "resample", _PIL),
         "antialias": True,  # as PIL
-        "crop_fraction": _side(crop) / _side(size),
-        "resize": "small" if "shortest_edge" in _mapping(size) else "plain",
+        **_resize_and_crop(config, kind.removesuffix("ImageProcessor")),
+        "convention": "hugging_face",
     }
 
 
-def _from_keras_hub(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    config = checkpoint.file.beside("image_converter.json").get("config")
-    if config is None:
-        return None
+def _processor_class(config: dict[str, Any], model: dict[str, Any]) -> str:
+    """The class of transformers' AutoImageProcessor for a config and its model's."""
+    legacy = config.get("feature_extractor_type") or ""
+    kind = (
+        config.get("image_processor_type")
+        or legacy.replace("FeatureExtractor", "ImageProcessor")
+        or model.get("image_processor_type")
+        or _PROCESSOR_OF.get(model.get("model_type", ""), "")
+    ).removesuffix("Fast")
+    _check({"image_processor_type": kind}, "image_processor_type", kind in _PROCESSORS)
+    return kind
+
+
+def _resize_and_crop(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    """`resize` and `crop_fraction` of a complete config of Hugging Face."""
+    size = config["size"]
+    if isinstance(size, int) and kind in _SHORTER_SIDE:
+        size = {"shortest_edge": size}
+    resize = "small" if isinstance(size, dict) and "shortest_edge" in size else "plain"
+    whole = _height_and_width(size)
+    crop = _height_and_width(config["crop_size"]) if config["do_center_crop"] else whole
+    if kind == "ConvNext":
+        # It crops by itself, and only images below 384 pixels.
+        _check(config, "do_center_crop", not config["do_center_crop"])
+        _check(config, "size", resize == "small")
+        if whole[0] < 384:
+            side = int(whole[0] / config["crop_pct"])
+            whole = side, side
+        else:
+            resize = "plain"
+    elif resize == "small":
+        # The other side would be as long as the image's ratio makes it.
+        _check(config, "do_center_crop", config["do_center_crop"])
+    return {"resize": resize, "crop_fraction": _fraction(crop, whole)}
+
+
+def _height_and_width(size: Any) -> tuple[int, int]:
+    """(H, W) of `size` or `crop_size`, whose shorter side counts for both."""
+    if isinstance(size, dict):
+        stated = {key: value for key, value in size.items() if value is not None}
+        if stated.keys() == {"shortest_edge"}:
+            return image_size_pair(stated["shortest_edge"])
+        if stated.keys() != {"height", "width"}:
+            raise ValueError(f"size={size!r}")
+        size = stated["height"], stated["width"]
+    return image_size_pair(size)
+
+
+def _fraction(crop: tuple[int, int], whole: tuple[int, int]) -> float:
+    """The `crop_fraction` for a crop of a resized image."""
+    fraction = min(1.0, *(part / side for part, side in zip(crop, whole, strict=True)))
+    if ImagePreprocessing(crop, crop_fraction=fraction).whole_size != whole:
+        raise ValueError(
+            f"size={whole} with crop_size={crop}, which is not the same share of both "
+            "sides"
+        )
+    return fraction
+
+
+def _from_keras_hub(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     if config.get("pad_to_aspect_ratio"):
         raise ValueError("pad_to_aspect_ratio=True")
     scale, offset = config.get("scale") or 1.0, config.get("offset") or 0.0
@@ -117,15 +243,6 @@ def _one_or_all(values: list[float]) -> float | tuple[float, ...]:
     return rounded if len(set(rounded)) > 1 else rounded[0]
 
 
-def _mapping(size: Any) -> dict[str, Any]:
-    return size if isinstance(size, dict) else {"height": size}
-
-
-def _side(size: Any) -> int:
-    sides = _mapping(size)
-    return sides["shortest_edge"] if "shortest_edge" in sides else sides["height"]
-
-
 def _of(model) -> ImagePreprocessing:
     """The model's preprocessing, or that of Google's models if it has none."""
     return model.preprocessing or ImagePreprocessing(model.image_size)
@@ -135,18 +252,21 @@ def lost_settings(model, family: str) -> list[str]:
     """Describe what a family's files cannot hold of the model's preprocessing."""
     if model.preprocessing is None:
         return []
-    config, found = model.preprocessing.get_config(), []
+    layer, found = model.preprocessing, []
+    config = layer.get_config()
     if family == "google":
         usual = ImagePreprocessing(model.image_size).get_config()
         names = ("mean", "std", "interpolation", "antialias", "crop_fraction", "resize")
         return [f"{n}={config[n]!r}" for n in names if config[n] != usual[n]]
-    if config["interpolation"] == "lanczos5":
+    if layer.interpolation == "lanczos5":
         found.append("interpolation='lanczos5'")
-    if not config["antialias"] and config["interpolation"] != "nearest":
+    if not layer.antialias and layer.interpolation != "nearest":
         found.append("antialias=False")
-    height, width = model.image_size
-    if family == "hugging_face" and config["resize"] == "small" and height != width:
+    height, width = layer.whole_size
+    if family == "hugging_face" and layer.resize == "small" and height != width:
         found.append("resize='small' of images that are not square")
+    if layer.convention != family:
+        found.append(f"convention={layer.convention!r}")
     return found
 
 
@@ -168,19 +288,28 @@ def timm_preprocessing(model) -> dict[str, Any]:
         "mean": mean,
         "std": std,
         "interpolation": names.get(layer.interpolation, "lanczos"),
-        "crop_pct": layer.crop_fraction,
-        "crop_mode": {"small": "center", "plain": "squash"}[layer.resize],
+        "crop_pct": _crop_pct(layer),
+        "crop_mode": {ours: theirs for theirs, ours in _CROP_MODES.items()}[
+            layer.resize
+        ],
     }
+
+
+def _crop_pct(layer: ImagePreprocessing) -> float:
+    """The fraction from which timm, which corrects no error, gets the whole size."""
+    fraction = layer.crop_fraction
+    floored = tuple(int(side / fraction) for side in layer.image_size)
+    return fraction if floored == layer.whole_size else fraction * (1 - 1e-6)
 
 
 def hugging_face_preprocessor(model) -> dict[str, Any]:
     """Hugging Face's `preprocessor_config.json`."""
     layer = _of(model)
     mean, std = _normalization(layer, model.channels)
-    (height, width), (rows, columns) = layer.image_size, layer.resize_size(1, 1)
+    (height, width), (rows, columns) = layer.image_size, layer.whole_size
     size: dict[str, int] = {"height": rows, "width": columns}
     kind, crop = "ViTImageProcessor", {}
-    if layer.resize == "small" and height == width:
+    if layer.resize == "small" and rows == columns:
         kind, size = "BitImageProcessor", {"shortest_edge": rows}
     elif (rows, columns) != (height, width):
         kind = "DeiTImageProcessor"

@@ -158,7 +158,7 @@ def model_inputs(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 def _normalized(model: Any, images: np.ndarray) -> np.ndarray:
-    return keras.ops.convert_to_numpy(_preprocessing(model)(images))
+    return keras.ops.convert_to_numpy(_preprocessing(model)(images, fitted=True))
 
 
 def _read(flag: str, path: pathlib.Path) -> bytes:

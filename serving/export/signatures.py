@@ -173,7 +173,7 @@ class ServingGraph:
 
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
         """Normalize uint8 images for the backbone."""
-        return self.preprocessing(images)
+        return self.preprocessing(images, fitted=True)
 
     def best(self, images: tf.Tensor) -> Tensors:
         """The K best classes of uint8 images: names, indices, scores."""

@@ -106,23 +106,60 @@ def test_resizing_rounds_to_bytes_and_crops(photograph):
     assert np.abs(resized.numpy() - whole).max() <= 0.5001
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("resize", ["plain", "small"])
 @pytest.mark.parametrize("size", [(80, 130), (20, 30), (24, 24)])
+@pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
 def test_the_pipeline_and_the_layer_resize_alike(
-    photograph, size, resize, interpolation
+    photograph, size, resize, interpolation, antialias, convention
 ):
     preprocessing = ImagePreprocessing(
-        size, mean=0.0, std=1.0, resize=resize, interpolation=interpolation
+        size,
+        mean=0.0,
+        std=1.0,
+        resize=resize,
+        interpolation=interpolation,
+        antialias=antialias,
+        convention=convention,
+        crop_fraction=0.9,
     )
-    outside = decoding.resize_image(tf.constant(photograph), preprocessing).numpy()
-    inside = preprocessing(photograph[None])[0].numpy().clip(0, 255)
-    assert np.abs(outside - inside).max() <= 0.5001
+    for image in (photograph, photograph.transpose(1, 0, 2)):
+        outside = decoding.resize_image(tf.constant(image), preprocessing)
+        inside = preprocessing(image[None])[0]
+        np.testing.assert_array_equal(outside, inside)
 
 
+@pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
+@pytest.mark.parametrize("size", [(224, 224), (70, 42)])
+def test_a_graph_rounds_sizes_as_python_does(size, convention):
+    """Halves are common: 42 x 63 pixels to a height of 77 are 115.5 in width."""
+    preprocessing = ImagePreprocessing(
+        size, crop_fraction=0.9, resize="small", convention=convention
+    )
+    sides = np.mgrid[20:220, 20:220].reshape(2, -1).astype("float64")
+
+    @tf.function(input_signature=[tf.TensorSpec([2, None], tf.float64)])
+    def resized(sides):
+        return preprocessing.resize_size(sides[0], sides[1], tf)
+
+    expected = [preprocessing.resize_size(int(h), int(w)) for h, w in sides.T]
+    np.testing.assert_array_equal(np.transpose(resized(sides)), expected)
+
+
+@pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("resize", ["plain", "small"])
-def test_a_pipeline_resizes_images_of_unknown_size(photograph, resize):
-    preprocessing = ImagePreprocessing(24, crop_fraction=0.8, resize=resize)
+@pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
+def test_a_pipeline_resizes_images_of_unknown_size(
+    photograph, resize, convention, antialias
+):
+    preprocessing = ImagePreprocessing(
+        (24, 20),
+        crop_fraction=0.8,
+        resize=resize,
+        convention=convention,
+        antialias=antialias,
+    )
     pictures = [photograph, photograph[:50], photograph[:, :33]]
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(pictures),

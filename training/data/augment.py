@@ -165,16 +165,12 @@ def simple_crop(
 ) -> tf.Tensor:
     """DeiT III's simple crop: resize the shorter side, pad 4 pixels, crop at random."""
     whole = _with_resize(preprocessing, "small")
-    height, width = tf.unstack(tf.shape(image)[:2])
-    size = whole.resize_size(height, width, tf.maximum)
-    image = tf.image.resize(
-        image, size, method=whole.interpolation, antialias=whole.antialias
-    )
+    size = decoding.resized_size(image, whole)
+    image = decoding.resample(image, size, preprocessing)
     border = [CROP_PADDING, CROP_PADDING]
     image = tf.pad(image, [border, border, [0, 0]], "REFLECT")
     shape = [*whole.image_size, image.shape[-1]]
-    image = tf.image.stateless_random_crop(image, shape, seed)
-    return decoding.to_bytes(image, whole)
+    return tf.image.stateless_random_crop(image, shape, seed)
 
 
 def resized_crop(
@@ -197,14 +193,8 @@ def resized_crop(
     size = preprocessing.image_size
     wanted = f"0, or at least model.image_size ({max(size)})"
     require(side >= max(size), "augmentation.crop_from", wanted, side)
-    image = tf.image.resize(
-        image,
-        [side, side],
-        method=preprocessing.interpolation,
-        antialias=preprocessing.antialias,
-    )
-    image = tf.image.stateless_random_crop(image, [*size, image.shape[-1]], seed)
-    return decoding.to_bytes(image, preprocessing)
+    image = decoding.resample(image, [side, side], preprocessing)
+    return tf.image.stateless_random_crop(image, [*size, image.shape[-1]], seed)
 
 
 def random_flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -62,7 +62,11 @@ class PretextModel(keras.Model):
         head = keras.layers.Dense(
             _outputs(encoder, config), dtype="float32", name="predictions"
         )
-        target = images if config.predicts_colors else encoder.preprocessing(images)
+        target = (
+            images
+            if config.predicts_colors
+            else encoder.preprocessing(images, fitted=True)
+        )
         losses = _losses_layer(encoder, config)(head(tokens), target)
         inputs = {"images": images, "patch_indices": indices}
         super().__init__(inputs, losses, name=f"{encoder.name}_{config.task}")

@@ -70,7 +70,9 @@ def _pixels(model: PretextModel, predictions: Array, images: Array, side: int) -
     """Predicted pixels from 0 to 255: [B, N, pixels]."""
     layer = model.preprocessing
     if model.config.task == "mae" and model.config.normalize_pixels:
-        mean, deviation = patch_statistics(split_patches(layer(images), side))
+        mean, deviation = patch_statistics(
+            split_patches(layer(images, fitted=True), side)
+        )
         predictions = predictions * np.asarray(deviation) + np.asarray(mean)
     channels = images.shape[-1]
     shape = (*predictions.shape[:2], side * side, channels)

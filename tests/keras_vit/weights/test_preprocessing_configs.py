@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import warnings
 
 import foreign_files
@@ -25,6 +26,7 @@ DEIT = {
     "antialias": True,
     "crop_fraction": 0.9,
     "resize": "small",
+    "convention": "timm",
 }
 TIMM_DEIT = {
     "mean": list(MEAN),
@@ -46,7 +48,7 @@ FAMILIES = ("timm", "hugging_face")
 
 def policy_of(model):
     config = model.preprocessing.get_config()
-    return {name: config[name] for name in ("antialias", *OPTIONS)}
+    return {name: config[name] for name in ("antialias", "convention", *OPTIONS)}
 
 
 def timm_folder(model, folder, **preprocessing):
@@ -61,9 +63,10 @@ def test_a_preprocessing_config_survives_a_round_trip(family, tiny_vit, tmp_path
     assert policy_of(model) == DEIT
     keras.saving.save_model(model, tmp_path / "m.keras")
     model = keras.models.load_model(tmp_path / "m.keras")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+    with warnings.catch_warnings(record=True) as caught:
         keras_vit.save_checkpoint(model, tmp_path / family, family)
+    lost = {"timm": [], "hugging_face": ["convention='timm'"]}[family]
+    assert [str(each.message).split("'s ")[1] for each in caught] == lost
     if family == "timm":
         config = json.loads((tmp_path / "timm/config.json").read_text())
         written = config["pretrained_cfg"]
@@ -71,6 +74,7 @@ def test_a_preprocessing_config_survives_a_round_trip(family, tiny_vit, tmp_path
     again = policy_of(from_preset(tmp_path / family))
     if family == "hugging_face":  # which has whole pixels: 14 of 15
         assert again.pop("crop_fraction") == pytest.approx(14 / 15)
+        assert again.pop("convention") == "hugging_face"
     assert again.items() <= DEIT.items()
 
 
@@ -82,11 +86,13 @@ def test_every_preprocessing_survives_a_round_trip(family, tmp_path):
         for values in itertools.product(*OPTIONS.values())
     ]
     for policy in policies[:: 23 if family == "timm" else 29]:
-        layer = ImagePreprocessing((14, 14), antialias=True, **policy)
+        policy |= {"antialias": True, "convention": family}
+        layer = ImagePreprocessing((14, 14), **policy)
         model.preprocessing, model.include_preprocessing = layer, False
-        keras_vit.save_checkpoint(model, tmp_path, family)
-        again = policy_of(from_preset(tmp_path))
-        assert again == {**policy, "antialias": True}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            keras_vit.save_checkpoint(model, tmp_path, family)
+        assert policy_of(from_preset(tmp_path)) == policy
 
 
 @pytest.mark.parametrize("family", ["google", *FAMILIES])
@@ -100,7 +106,9 @@ def test_preprocessing_that_a_format_cannot_express_gives_a_warning(
     unsaid = {
         "google": ["mean=(123.675", "std=", "lanczos5", "crop_fraction", "'small'"],
         "timm": ["lanczos5", "antialias=False"],
-        "hugging_face": ["lanczos5", "antialias=False", "'small' of images"],
+        "hugging_face": [
+            *("lanczos5", "antialias=False", "'small' of images", "'timm'"),
+        ],
     }[family]
     with pytest.warns(UserWarning, match="cannot state") as caught:
         keras_vit.save_checkpoint(
@@ -203,7 +211,7 @@ def test_keras_hubs_converters_are_read(tiny_vit, tmp_path):
         {"interpolation": "hamming"},
         {"std": [0.1, 0.0, 0.1]},
         {"mean": "gray"},
-        {"crop_pct": 0},
+        {"crop_pct": 1.1},
     ],
 )
 def test_a_policy_that_we_do_not_compute_is_left_out(
@@ -212,6 +220,72 @@ def test_a_policy_that_we_do_not_compute_is_left_out(
     path = timm_folder(tiny_vit(**SQUARE), tmp_path, **{**TIMM_DEIT, **change})
     assert from_preset(path).preprocessing is None
     assert "ignoring its preprocessing config" in caplog.text
+    assert "what config.json states" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"do_resize": False}, "do_resize=False"),
+        ({"do_pad": True}, "do_pad=True"),
+        ({"resample": 4}, "resample=4"),
+        ({"size": {"longest_edge": 14}}, "size={'longest_edge': 14}"),
+        ({"size": {"shortest_edge": 14}}, "do_center_crop=False"),
+        (
+            {"size": 16, "do_center_crop": True, "crop_size": [14, 10]},
+            r"size=\(16, 16\) with crop_size=\(14, 10\)",
+        ),
+        (
+            {"size": 14, "do_center_crop": True, "crop_size": 16},
+            r"size=\(14, 14\) with crop_size=\(16, 16\)",
+        ),
+        ({"rescale_factor": 0}, "ZeroDivisionError"),
+        (
+            {"image_processor_type": "SamImageProcessor"},
+            "image_processor_type='SamImageProcessor'",
+        ),
+        (
+            {
+                "image_processor_type": "ConvNextImageProcessor",
+                "do_center_crop": True,
+                "crop_size": 14,
+            },
+            "do_center_crop=True",
+        ),
+    ],
+    ids=str,
+)
+def test_a_processor_that_we_do_not_compute_is_named_with_its_keys(
+    config, words, tiny_vit, tmp_path, caplog
+):
+    path = foreign_files.hugging_face(
+        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
+    )
+    config = {"image_processor_type": "ViTImageProcessor", **config}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    assert from_preset(path).preprocessing is None
+    assert re.search(f"what preprocessor_config.json states .*{words}", caplog.text)
+
+
+def test_the_processor_inside_of_processor_config_is_read(tiny_vit, tmp_path):
+    """Release 5 of transformers writes it alone; it comes before the other file."""
+    path = foreign_files.hugging_face(
+        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
+    )
+    kind = {"image_processor_type": "ViTImageProcessor"}
+    documents = {
+        "processor_config": {"image_processor": {**kind, "image_mean": MEAN}},
+        "preprocessor_config": {**kind, "image_mean": [0.1, 0.2, 0.3]},
+    }
+    for name, document in documents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    assert from_preset(path).preprocessing.mean == pytest.approx(IN_BYTES["mean"])
+
+
+def test_timms_defaults_hold_for_what_a_config_leaves_out(tiny_vit, tmp_path):
+    path = timm_folder(tiny_vit(**SQUARE), tmp_path, input_size=[3, 14, 14])
+    found = policy_of(from_preset(path))
+    assert found == DEIT | {"crop_fraction": 0.875}
 
 
 def test_statistics_of_three_channels_are_not_for_one(tiny_vit, tmp_path, caplog):
