@@ -60,6 +60,15 @@ class ImageModel(keras.Model):
         dtype = arguments["dtype"] or keras.config.dtype_policy()
         self._policy = keras.dtype_policies.get(dtype)
 
+    def images_input(self):
+        """Input [B, H, W, C] of the graph: float32, or float64 if the policy is.
+
+        Keras casts images to it, and its default is the global `floatx`.
+        """
+        dtype = keras.backend.result_type(self._policy.compute_dtype, "float32")
+        shape = (*self.image_size, self.channels)
+        return keras.Input(shape, dtype=dtype, name="images")
+
     def __call__(self, *args, **kwargs):
         """Call the model on images; see `call`."""
         self._check_range(*args[:1])
