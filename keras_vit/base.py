@@ -3,7 +3,7 @@
 import functools
 import numbers
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -60,6 +60,15 @@ class ImageModel(keras.Model):
         dtype = arguments["dtype"] or keras.config.dtype_policy()
         self._policy = keras.dtype_policies.get(dtype)
 
+    def images_input(self):
+        """Input [B, H, W, C] of the graph: float32, or float64 if the policy is.
+
+        Keras casts images to it, and its default is the global `floatx`.
+        """
+        dtype = keras.backend.result_type(self._policy.compute_dtype, "float32")
+        shape = (*self.image_size, self.channels)
+        return keras.Input(shape, dtype=dtype, name="images")
+
     def __call__(self, *args, **kwargs):
         """Call the model on images; see `call`."""
         self._check_range(*args[:1])
@@ -114,8 +123,19 @@ class ImageModel(keras.Model):
         shape = ", ".join(map(str, self.input_shape[1:]))
         (print_fn or print)(f" Input: images [B, {shape}], {self.input_pixels}")
 
+    def save(self, *args, **kwargs):
+        """Save the model, as `keras.Model` does; see `get_config` for errors."""
+        _check_not_quantized(self)  # before Keras opens the file
+        super().save(*args, **kwargs)
+
     def get_config(self):
-        """Return the constructor's arguments, serialized."""
+        """Return the constructor's arguments and the frozen layers, serialized.
+
+        Raises:
+            ValueError: The model was quantized; Keras would write a file that it cannot
+                open.
+        """
+        _check_not_quantized(self)
         config = {name: getattr(self, name) for name in self._argument_names}
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
@@ -123,7 +143,7 @@ class ImageModel(keras.Model):
             self.preprocessing
         )
         config["dtype"] = keras.saving.serialize_keras_object(self.dtype_policy)
-        frozen = [layer.name for layer in self.layers if not layer.trainable]
+        frozen = [path for path, layer in _layers(self) if not layer.trainable]
         return {**config, "name": self.name, "frozen_layers": frozen}
 
     @classmethod
@@ -136,9 +156,30 @@ class ImageModel(keras.Model):
             )
         frozen = config.pop("frozen_layers")
         model = cls(**config)
-        for name in frozen:
-            model.get_layer(name).trainable = False
+        for path, layer in _layers(model):
+            if path in frozen:
+                layer.trainable = False
         return model
+
+
+def _layers(layer: Any, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
+    """Paths and layers with weights inside, a trainable one before those in it."""
+    for child in layer._flatten_layers(include_self=False, recursive=False):
+        if child.weights:
+            yield f"{path}{child.name}", child
+            if child.trainable:
+                yield from _layers(child, f"{path}{child.name}/")
+
+
+def _check_not_quantized(model: keras.Model) -> None:
+    modes = {layer.quantization_mode for layer in model._flatten_layers()} - {None}
+    if modes:
+        raise ValueError(
+            "A model must not be quantized before it is saved or rebuilt: its config "
+            "does not say which layers are. Save it before `quantize`, or its weights "
+            f"by `save_weights`. Received: {model.name!r}, quantized to "
+            f"{', '.join(sorted(modes))}"
+        )
 
 
 def check_model(model: Any) -> None:

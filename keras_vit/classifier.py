@@ -60,7 +60,7 @@ class ImageClassifier(ImageModel):
         _check_backbone(backbone)
         self.keep_arguments(locals())
         check_images_and_classes(self)
-        images = keras.Input(backbone.input_shape[1:], name="images")
+        images = self.images_input()
         x = images if preprocessing is None else preprocessing(images, fitted=True)
         features = backbone(x)
         if len(features.shape) == 4:

@@ -350,7 +350,7 @@ class ResNet(PublishedModel):
         check_count("width_factor", width_factor)
         check_count("channels", channels)
         check_images_and_classes(self)
-        images = keras.Input((*self.image_size, self.channels), name="images")
+        images = self.images_input()
         super().__init__(images, self._connect(images), name=name)
 
     def _connect(self, images):

@@ -167,7 +167,7 @@ class VisionTransformer(PublishedModel):
             class_names = list(class_names)
         self.keep_arguments(locals())
         check_vit(self)
-        images = keras.Input((*self.image_size, self.channels), name="images")
+        images = self.images_input()
         super().__init__(images, self._connect(images), name=name)
 
     @property
@@ -323,9 +323,9 @@ class VisionTransformer(PublishedModel):
             return x[:, 0]
         if self.pooling == "avg":
             patches = x[:, self.prefix_tokens :] if self.prefix_tokens else x
-            return keras.layers.GlobalAveragePooling1D(dtype="float32", name="pooling")(
-                patches
-            )
+            return keras.layers.GlobalAveragePooling1D(
+                data_format="channels_last", dtype="float32", name="pooling"
+            )(patches)
         if self.pooling == "map":
             if self.register_tokens:
                 patches = x[:, self.prefix_tokens :]

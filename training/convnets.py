@@ -49,7 +49,7 @@ def build_resnet(
     wanted = f"one of {', '.join(RESNETS)} for resnet"
     require(variant in RESNETS, "model.variant", wanted, variant)
     arguments["preprocessing"] = _with_caffe_mean(arguments["preprocessing"])
-    with dtype_policy(dtype):
+    with layer_defaults(dtype):
         backbone = _load_resnet(config, arguments["preprocessing"].image_size)
         return ImageClassifier(backbone=backbone, dtype=dtype, **arguments)
 
@@ -114,7 +114,7 @@ def build_cnn(
     stages = config.depth or 0
     wanted = f"small enough to halve images of {size[0]}x{size[1]} pixels {stages - 1}x"
     require(min(size) >= 2 ** (stages - 1), "model.depth", wanted, stages)
-    with dtype_policy(dtype):
+    with layer_defaults(dtype):
         images = keras.Input((*size, config.channels))
         x = images
         for stage in range(stages):
@@ -131,11 +131,21 @@ def build_cnn(
 
 
 @contextlib.contextmanager
-def dtype_policy(dtype: str) -> Iterator[None]:
-    """Context in which this policy is the default of layers."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(dtype)
+def layer_defaults(dtype: str) -> Iterator[None]:
+    """Context of a default policy in which a user's keras.json has no influence."""
+    values = {
+        "dtype_policy": dtype,
+        "floatx": "float32",
+        "image_data_format": "channels_last",
+    }
+    before = {name: getattr(keras.config, name)() for name in values}
+    _set_defaults(values)
     try:
         yield
     finally:
-        keras.config.set_dtype_policy(before)
+        _set_defaults(before)
+
+
+def _set_defaults(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        getattr(keras.config, f"set_{name}")(value)

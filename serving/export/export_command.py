@@ -70,6 +70,7 @@ def _publish(
             check_images=arguments.check_images,
             export_format=arguments.format,
             int8_images=images,
+            require_speedup=arguments.require_speedup,
             source=path,
             progress=status.update,
         )
@@ -78,8 +79,9 @@ def _publish(
 def _check_quantize(arguments: argparse.Namespace, path: pathlib.Path) -> None:
     """Check before long work that there will be images to quantize with."""
     if arguments.quantize is None:
-        if arguments.calibration_images:
-            raise UsageError("--calibration_images needs --quantize int8")
+        for flag in ("calibration_images", "require_speedup"):
+            if getattr(arguments, flag):
+                raise UsageError(f"--{flag} needs --quantize int8")
         return
     quantization.check_format(arguments.format)
     needed = ["check_images"]
@@ -200,7 +202,12 @@ def _parser() -> argparse.ArgumentParser:
         "--quantize",
         choices=(quantization.INT8,),
         help="compute in int8, for CPUs; with --format onnx or litert. Published if it "
-        "agrees with float32 and is faster on this machine",
+        "agrees with float32; its speed on this machine is reported",
+    )
+    parser.add_argument(
+        "--require_speedup",
+        action="store_true",
+        help="publish int8 only if it is faster than float32 on this machine",
     )
     parser.add_argument(
         "--check_images",

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..commandline import CommandError
 from . import onnx_file
+from .numeric_agreement import allowed, scale_of
 from .options import ExportOptions
 
 SAVED_MODEL = "savedmodel"
@@ -124,7 +125,8 @@ def write(
         inputs: Description of the model's input, for the file.
 
     Returns:
-        The agreement, as `verify.verified`.
+        The agreement, as `verify.verified`, with its `tolerance` and the `noise` of the
+        Keras model's outputs.
 
     Raises:
         CommandError: Keras cannot convert the model, or the outputs do not agree.
@@ -140,10 +142,10 @@ def write(
     outputs = np.concatenate([run(image[None]) for image in images])
     differences = [outputs - golden["outputs"], run(images) - golden["outputs"]]
     largest = float(np.max(np.abs(differences)))
-    scale = max(1.0, float(np.max(np.abs(golden["outputs"]))))
-    if not largest <= TOLERANCE * scale:  # also true for NaN
+    tolerance = allowed("outputs", golden, TOLERANCE * scale_of(golden["outputs"]))
+    if not largest <= tolerance:  # also true for NaN
         raise CommandError(
-            f"the written model must agree with the Keras model to {TOLERANCE:g}. "
+            f"the written model must agree with the Keras model to {tolerance:g}. "
             f"Received: a difference of {largest:g}; nothing was published"
         )
     best = [values.argmax(axis=1) for values in (outputs, golden["outputs"])]
@@ -151,6 +153,8 @@ def write(
         "images": len(images),
         "max_difference": largest,
         "top1": float(np.mean(best[0] == best[1])),
+        "tolerance": tolerance,
+        "noise": float(golden["outputs_noise"]),
     }
 
 

@@ -18,6 +18,8 @@ from .signatures import class_labels
 
 GENERATED = 8  # generated golden images, in addition to `--check_images`
 BATCH = 8  # images per call
+# By precision: above it a probability depends on the batch by more than rounding.
+NOISE_LIMIT = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
 
 Arrays = dict[str, np.ndarray]
 
@@ -77,10 +79,12 @@ def golden_answers(
         For N images their `files` (object array of bytes), `images` uint8 and
         normalized `pixels` float32 [N, H, W, C]; `logits` and `probabilities`
         [N, classes], `embedding` [N, D], the model's own `outputs`, and `names`
-        [classes].
+        [classes]; `logits_noise` and so on: the largest difference between an answer in
+        a batch of 8 and that for the image alone.
 
     Raises:
-        CommandError: An image cannot be read, or none is within the limits.
+        CommandError: An image cannot be read, none is within the limits, or the answers
+            depend on the batch.
     """
     generated = list(_generated_images(model, options))
     files = [*generated, *(_read("check_images", path) for path in check_images)]
@@ -108,26 +112,47 @@ def _answers(model: Any, arrays: Arrays) -> Arrays:
     head = model.get_layer("head")
     inside = keras.Model(model.input, [head.input, model.output])
     inputs = arrays["images" if model.reads_raw_pixels else "pixels"]
-    batches = [
-        # Not on a GPU, whose TF32 products have 10 bits of mantissa.
-        _on_cpu(inside, inputs[start : start + BATCH])
-        for start in range(0, len(inputs), BATCH)
-    ]
-    embedding, outputs = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     kernel, bias = (
         keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32"))
         for weight in (head.kernel, head.bias)
     )
-    logits = embedding @ kernel + bias
-    probabilities = outputs
-    if model.classifier_activation is None:
-        probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
-    return {
-        "embedding": embedding,
-        "logits": logits,
-        "probabilities": probabilities,
-        "outputs": outputs,
+
+    def answers(size: int) -> Arrays:
+        batches = [
+            # Not on a GPU, whose TF32 products have 10 bits of mantissa.
+            _on_cpu(inside, inputs[start : start + size])
+            for start in range(0, len(inputs), size)
+        ]
+        embedding, outputs = map(np.concatenate, zip(*batches, strict=True))
+        logits = embedding @ kernel + bias
+        probabilities = outputs
+        if model.classifier_activation is None:
+            probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+        return {
+            "embedding": embedding,
+            "logits": logits,
+            "probabilities": probabilities,
+            "outputs": outputs,
+        }
+
+    limit = NOISE_LIMIT[model.compute_dtype]
+    return _with_noise(answers(BATCH), answers(1), limit)
+
+
+def _with_noise(answers: Arrays, alone: Arrays, limit: float) -> Arrays:
+    """Answers in batches, and how much those of images alone differ from them."""
+    noise = {
+        f"{name}_noise": np.max(np.abs(alone[name] - values))
+        for name, values in answers.items()
     }
+    largest = noise["probabilities_noise"]
+    if largest > limit:
+        raise CommandError(
+            "the Keras model's probabilities for an image must not depend on the other "
+            f"images of a batch by more than {limit:g}. Received: a difference of "
+            f"{largest:g}; nothing was published"
+        )
+    return answers | noise
 
 
 def _on_cpu(model: Any, batch: np.ndarray) -> list[np.ndarray]:

@@ -58,8 +58,27 @@ def write(model: Any, path: pathlib.Path, inputs: str) -> None:
             array = onnx.numpy_helper.from_array(weight.numpy(), name)
             graph.initializer.append(array)
     del graph.input[1:]
+    _keep_padding(graph)
     _describe(written, model, inputs)
     onnx.save(written, path)
+
+
+def _keep_padding(graph: Any) -> None:
+    """Pad with the smallest number above zero before a MaxPool, as in BiT's stem.
+
+    onnxruntime (1.31, its Pad_Fusion) takes a Pad of exactly zero for the pool's own
+    padding, which is never the largest.
+    """
+    import onnx
+
+    pooled = {node.input[0] for node in graph.node if node.op_type == "MaxPool"}
+    for node in graph.node:
+        if node.op_type == "Pad" and node.output[0] in pooled:
+            smallest = np.array(np.finfo("float32").tiny)
+            value = onnx.numpy_helper.from_array(smallest, f"{node.name}_value")
+            graph.initializer.append(value)
+            del node.input[2:]
+            node.input.append(value.name)
 
 
 def _describe(written: Any, model: Any, text: str) -> None:

@@ -11,6 +11,7 @@ from ..commandline import CommandError
 from ..rollout import manifest
 from ..rollout.versions import staged_version, version_folders
 from . import formats, quantization, warmup_records
+from .numeric_agreement import allowed
 from .options import ExportOptions
 from .verification_inputs import SIGNATURE_INPUTS
 from .verify import verified
@@ -42,6 +43,7 @@ def publish(
     check_images: Sequence[pathlib.Path] = (),
     export_format: str = formats.SAVED_MODEL,
     int8_images: quantization.Images | None = None,
+    require_speedup: bool = False,
     source: pathlib.Path | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Published:
@@ -57,6 +59,7 @@ def publish(
         check_images: Image files to compare on, in addition to generated ones.
         export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
         int8_images: With `"onnx"` and `"litert"`: quantize to int8 with these images.
+        require_speedup: Whether to refuse int8 that is not faster on this machine.
         source: The `.keras` file, for the manifest.
         progress: Called with each step before it begins.
 
@@ -64,8 +67,8 @@ def publish(
         The version.
 
     Raises:
-        CommandError: It cannot be written, does not agree with the Keras model, or is
-            not faster in int8. Nothing is published then.
+        CommandError: It cannot be written, does not agree with the Keras model, or
+            lacks the required speed-up. Nothing is published then.
     """
     options = options or ExportOptions()
     _check_folder(base_path, export_format)
@@ -96,7 +99,7 @@ def publish(
                     progress(f"quantizing version {number} and measuring its speed")
                     path = folder / formats.FORMATS[export_format].file
                     written = quantization.quantize(
-                        model, path, export_format, int8_images
+                        model, path, export_format, int8_images, require_speedup
                     )
             entries = {**described, "export_format": export_format, **written}
             complete = manifest.write(folder, entries)
@@ -125,12 +128,16 @@ def _write_saved_model(
         "options": dataclasses.asdict(options),
         "signatures": specs,
         "left_out": [name for name in SIGNATURE_INPUTS if name not in specs],
-        "agreement": {**agreement, "tolerance": tolerance},
+        "agreement": {
+            **agreement,
+            "tolerance": allowed("probabilities", golden, tolerance),
+            "noise": float(golden["probabilities_noise"]),
+        },
     }
 
 
 def tolerance_of(model: Any, options: ExportOptions) -> float:
-    """The largest allowed difference of a probability."""
+    """The allowed difference of a probability, whatever the model's noise is."""
     return max(TOLERANCE[options.precision], TOLERANCE[model.compute_dtype])
 
 

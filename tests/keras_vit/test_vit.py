@@ -130,14 +130,59 @@ def test_a_saved_model_opens_in_a_process_that_only_imports_keras_vit(
         assert names[number] == str(kwargs.get("class_names"))
 
 
-def test_frozen_layers_stay_frozen_in_the_file(tmp_path):
-    model = small()
-    model.get_layer("encoder_block_0").trainable = False
+FREEZABLE = {
+    "whole block": ({}, "encoder_block_0", 16),
+    "attention": ({}, "encoder_block_1/attention", 8),
+    "dense layer": ({}, "encoder_block_1/mlp/Dense_0", 2),
+    "norm": ({"qk_norm": True}, "encoder_block_0/attention/query_norm", 2),
+    "layer scale": ({"layer_scale": 0.1}, "encoder_block_0/layer_scale1", 1),
+    "axial": (
+        {"attention": "axial", "class_token": False, "pooling": "avg"},
+        "encoder_block_0/rows/attention/key",
+        2,
+    ),
+    "pooling": ({"pooling": "map"}, "attention_pooling/mlp", 4),
+    "hybrid": (
+        {"resnet_blocks": (1,), "patch_size": 1, "image_size": (24, 16)},
+        "stage1_unit1/conv2",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("kwargs", "path", "count"), FREEZABLE.values(), ids=FREEZABLE)
+def test_frozen_layers_stay_frozen_in_the_file(kwargs, path, count, tmp_path):
+    model = small(**kwargs)
+    layers = {layer.path: layer for layer in model._flatten_layers()}
+    layers[path].trainable = False
     model.save(tmp_path / "frozen.keras")
     loaded = keras.models.load_model(tmp_path / "frozen.keras")
     names = [weight.path for weight in model.trainable_weights]
     assert [weight.path for weight in loaded.trainable_weights] == names
-    assert len(names) == len(model.weights) - 16
+    frozen = {weight.path for weight in model.weights} - set(names)
+    assert len(frozen) == count
+    assert all(weight.startswith(f"{path}/") for weight in frozen)
+
+
+def test_another_classifier_forgets_that_the_old_one_was_frozen(tmp_path):
+    model = small()
+    model.get_layer("head").trainable = False
+    model.save(tmp_path / "frozen.keras")
+    path = tmp_path / "frozen.keras"
+    features = keras_vit.VisionTransformer.from_preset(path, classes=None)
+    assert len(features.trainable_weights) == len(features.weights)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_a_quantized_model_is_not_saved(tmp_path):
+    model, path = small(), tmp_path / "model.keras"
+    path.write_bytes(b"an older model")
+    model.quantize("int8")
+    with pytest.raises(ValueError, match=r"before `quantize`.*Received: .*int8"):
+        model.save(path)
+    assert path.read_bytes() == b"an older model"
+    with pytest.raises(ValueError, match="before it is saved or rebuilt"):
+        keras.saving.save_model(model, tmp_path / "other.keras")
 
 
 def test_dropout_is_applied_where_appendix_b1_says():

@@ -4,9 +4,12 @@ Such a file has the fixtures `make` (builds the layer, with further keywords),
 `arguments` (the constructor's, by name) and `inputs` (an array the layer takes).
 """
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
+from keras_settings import FLOATX, other_settings
 from tiny_model import numpy
 
 
@@ -65,3 +68,20 @@ def test_it_computes_in_the_dtype_of_its_policy(make, inputs):
     output = layer(inputs)
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
     assert {weight.dtype for weight in layer.trainable_weights} <= {"float32"}
+
+
+@pytest.mark.parametrize("floatx", FLOATX)
+def test_a_layer_with_a_dtype_depends_on_no_global_setting(make, inputs, floatx):
+    def outputs():
+        keras.utils.set_random_seed(1)
+        layer = make(dtype="float32")
+        call = inspect.signature(layer.call).parameters
+        training = {"training": True} if "training" in call else {}
+        return [numpy(layer(inputs)), numpy(layer(inputs, **training))]
+
+    expected = outputs()
+    with other_settings(floatx):
+        found = outputs()
+    for output, reference in zip(found, expected, strict=True):
+        assert output.dtype == reference.dtype
+        np.testing.assert_array_equal(output, reference)

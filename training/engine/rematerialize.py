@@ -1,7 +1,5 @@
 """Rematerialization (gradient checkpointing) of encoder blocks."""
 
-import functools
-
 import keras
 
 
@@ -24,24 +22,26 @@ def rematerialize_blocks(model: keras.Model) -> None:
 
 def _rematerialize(block: keras.layers.Layer) -> None:
     once = block.call
-    variables = block.variables  # weights, and the states of the seed generators
-    weights = {id(weight) for weight in block.weights}
-    seeds = [v for v in variables if id(v) not in weights]
 
-    def compute(first, tokens, *values):
-        """The block as a pure function of its input and all its variables."""
-        with keras.StatelessScope(
-            state_mapping=list(zip(variables, values, strict=True))
-        ) as scope:
-            outputs = once(tokens, first=first, training=True)
-            return outputs, *(scope.get_current_value(seed) for seed in seeds)
-
-    def call(tokens, first=None, training=False):
+    def call(tokens, training=False, **options):
         if not training:
-            return once(tokens, first=first, training=False)
-        values = [variable.value for variable in variables]
-        computed = keras.remat(functools.partial(compute, first))
-        outputs, *states = computed(tokens, *values)
+            return once(tokens, training=False, **options)
+        variables = block.variables  # weights, and the states of the seed generators
+        weights = {id(weight) for weight in block.weights}
+        seeds = [v for v in variables if id(v) not in weights]
+        tensors = {k: x for k, x in options.items() if keras.ops.is_tensor(x)}
+
+        def compute(tokens, *values):
+            """The block as a pure function of its tensors and all its variables."""
+            given = options | dict(zip(tensors, values, strict=False))
+            states = zip(variables, values[len(tensors) :], strict=True)
+            with keras.StatelessScope(state_mapping=list(states)) as scope:
+                outputs = once(tokens, training=True, **given)
+                return outputs, *(scope.get_current_value(seed) for seed in seeds)
+
+        # Copies: outside of a graph the second time would read the next step's seeds.
+        values = (keras.ops.copy(variable.value) for variable in variables)
+        outputs, *states = keras.remat(compute)(tokens, *tensors.values(), *values)
         for seed, state in zip(seeds, states, strict=True):
             seed.assign(state)
         return outputs

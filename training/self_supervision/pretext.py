@@ -54,7 +54,7 @@ class PretextModel(keras.Model):
         self, encoder: keras_vit.VisionTransformer, config: SelfSupervisionConfig
     ):
         _check_encoder(encoder, config)
-        images = keras.Input((*encoder.image_size, encoder.channels), name="images")
+        images = encoder.images_input()
         height, width = encoder.grid
         indices = keras.Input((height * width,), dtype="int32", name="patch_indices")
         connect = _autoencode if config.task == "mae" else _predict_corrupted

@@ -175,6 +175,59 @@ def test_every_kind_of_model_is_published(build_model, tmp_path):
 
 
 @pytest.fixture
+def noisy(tiny_vit):
+    """A model that rounds coarsely: all its logits have a large part in common."""
+    noisy = build(tiny_vit)
+    kernel = noisy.get_layer("head").kernel
+    kernel.assign(kernel + 1000)
+    return noisy
+
+
+@pytest.mark.slow
+def test_a_noisy_model_is_published_with_its_noise(noisy, tmp_path):
+    agreement = publish.publish(noisy, tmp_path / "m", OPTIONS).manifest["agreement"]
+    assert agreement["noise"] > 1e-5
+    assert agreement["tolerance"] == pytest.approx(4 * agreement["noise"])
+    assert 1e-5 < agreement["max_difference"] <= agreement["tolerance"]
+
+
+def test_noise_is_what_a_batch_changes(noisy):
+    golden = keras_model.golden_answers(noisy, OPTIONS, [])
+    batch = tf.cast(golden["images"], "float32")
+    alone = np.concatenate([noisy(batch[i : i + 1]) for i in range(len(batch))])
+    expected = np.abs(alone - noisy(batch)).max()
+    assert golden["outputs_noise"] == pytest.approx(expected, rel=0.5)
+
+
+@pytest.mark.parametrize("factor", [3, -3])
+def test_differences_within_the_noise_are_accepted(golden, answers, factor):
+    golden["probabilities_noise"] = 1e-4
+    answers["scores"] = answers["scores"] + factor * 1e-4
+    assert difference("serving_default", answers, golden, 1e-5) > 1e-5
+
+
+@pytest.mark.parametrize("offset", [5e-4, -5e-4, np.nan])
+def test_differences_beyond_the_noise_are_refused(golden, answers, offset):
+    golden["probabilities_noise"] = 1e-4
+    answers["scores"] = answers["scores"] + offset
+    with pytest.raises(Disagreement, match="within 0.0004"):
+        difference("serving_default", answers, golden, 1e-5)
+
+
+def test_a_model_that_mixes_the_images_of_a_batch_is_refused():
+    images = keras.Input((16, 12, 3))
+    x = keras.layers.GlobalAveragePooling2D()(images)
+    mixed = x - keras.ops.mean(x, axis=0, keepdims=True)
+    mixing = keras_vit.ImageClassifier(
+        backbone=keras.Model(images, mixed),
+        classes=3,
+        preprocessing=keras_vit.ImagePreprocessing((16, 12)),
+    )
+    with pytest.raises(CommandError, match=r"on the other images of a batch.*Received"):
+        keras_model.golden_answers(with_random_weights(mixing, 5), OPTIONS, [])
+
+
+@pytest.fixture
 def golden(model):
     return keras_model.golden_answers(model, OPTIONS, [])
 

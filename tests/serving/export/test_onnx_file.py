@@ -38,6 +38,16 @@ def test_an_exact_gelu_is_one_operation_of_onnxruntime(tiny_vit, tmp_path):
     assert "Erf" not in {node.op_type for node in fused.node}
 
 
+def test_the_padding_of_bit_is_the_largest_where_all_are_negative(tmp_path):
+    """onnxruntime makes of a Pad of exactly zero the pool's own, the lowest number."""
+    model = keras_vit.ResNet(image_size=(13, 22), blocks=(1,), classes=2)
+    kernel = model.get_layer("stem_conv").kernel
+    kernel.assign(np.random.default_rng(2).normal(size=kernel.shape))
+    head = model.get_layer("head").kernel
+    head.assign(np.random.default_rng(3).normal(scale=0.1, size=head.shape))
+    compare(model, tmp_path / "m.onnx")
+
+
 @pytest.mark.parametrize("function", [tf.math.erfc, lambda x: tf.math.erfc(-x * x)])
 def test_another_erfc_is_converted_too(tmp_path, function):
     images = keras.Input((22, 14, 3))
