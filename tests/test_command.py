@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 
@@ -125,6 +126,25 @@ def test_tensorflow_prints_no_start_up_lines_unless_they_are_asked_for(level):
     asked_for = ["This TensorFlow binary is optimized", "Compiled cluster using XLA"]
     assert [line in lines for line in asked_for] == [bool(level)] * 2
     assert bool(lines) == bool(level)
+
+
+def test_a_fatal_line_is_printed_though_tensorflow_aborts_while_it_is_loaded(tmp_path):
+    """As without AVX. TensorFlow 2.21 logs before a level can be set."""
+    lines = ["I0000 port.cc] oneDNN is on", "F0000 guard.cc] compiled for AVX", "other"]
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        f"import os\nos.write(2, {chr(10).join(lines).encode()!r})\nos.abort()\n"
+    )
+    code = "import keras_vit_command as c; c.quiet_tensorflow(); import tensorflow"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:.", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert result.returncode == -signal.SIGABRT
+    assert result.stderr.splitlines() == lines[1:]
 
 
 @pytest.mark.skipif(
