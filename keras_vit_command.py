@@ -83,6 +83,11 @@ def _run(argv: list[str]) -> int:
             quiet_tensorflow()
             import_on_first_use("keras_vit")
             import_on_first_use("keras_vit.weights")
+            try:
+                importlib.import_module("keras_vit._platform")
+            except ImportError as error:
+                print(f"keras-vit: {error}", file=sys.stderr)
+                return 2
             return importlib.import_module(f"{package}.__main__").main(argv)
     print(f"keras-vit: no command {name!r}.{_hint(name)}", file=sys.stderr)
     return 2

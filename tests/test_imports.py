@@ -168,6 +168,29 @@ def test_any_other_backend_is_refused_at_import(backend):
     assert "KERAS_BACKEND" in error
 
 
+ON_WINDOWS = """
+import sys
+import keras_vit_command
+sys.platform = "win32"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "start"),
+    [
+        ("import keras_vit", "ImportError: "),
+        ("sys.exit(keras_vit_command.main(['launch', '--help']))", "keras-vit: "),
+        ("sys.exit(keras_vit_command.main(['serve', '--help']))", "keras-vit: "),
+    ],
+)
+def test_windows_is_refused_with_what_to_install_instead(code, start):
+    result = run("-c", ON_WINDOWS + code)
+    assert result.returncode
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith(f"{start}keras-vit runs on Linux and macOS; on Windows,")
+    assert "WSL2" in error
+
+
 @pytest.mark.parametrize(
     ("command", "backend"),
     [
