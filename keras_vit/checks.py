@@ -44,7 +44,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 def check_argument_names(cls: type, arguments: Mapping[str, Any]) -> None:
     """Raise TypeError for an argument that a class's constructor does not have."""
-    parameters = inspect.signature(cls.__init__).parameters
+    parameters = inspect.signature(cls).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
     for name, value in arguments.items():
