@@ -222,3 +222,22 @@ def test_an_unknown_command_is_refused_with_a_hint(name, hint, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"keras-vit: no command '{name}'. {hint}")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("convert in out --to tim", "or hugging_face, not 'tim'. Did you mean timm?"),
+        ("convert in out --resample gogle", "Did you mean google?"),
+        ("convert in", "required: OUT"),
+        ("list --varint", "unrecognized argument: --varint"),
+        ("inspect model", "required: --out"),
+    ],
+)
+def test_a_mistake_in_a_command_of_the_library_is_one_line(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        keras_vit.__main__.main(words.split())
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"keras-vit {words.split()[0]}: ")
+    assert message in line
