@@ -36,6 +36,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
 
 # Compares with timm, transformers and keras-hub; brings PyTorch (CONTRIBUTING.md).
 parity: peers

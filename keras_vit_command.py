@@ -11,7 +11,9 @@ import importlib.util
 import mmap
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 COMMANDS = {
@@ -81,6 +83,11 @@ def _run(argv: list[str]) -> int:
             quiet_tensorflow()
             import_on_first_use("keras_vit")
             import_on_first_use("keras_vit.weights")
+            try:
+                importlib.import_module("keras_vit._platform")
+            except ImportError as error:
+                print(f"keras-vit: {error}", file=sys.stderr)
+                return 2
             return importlib.import_module(f"{package}.__main__").main(argv)
     print(f"keras-vit: no command {name!r}.{_hint(name)}", file=sys.stderr)
     return 2
@@ -124,21 +131,54 @@ def quiet_tensorflow() -> None:
 
 
 class _QuietTensorFlow(importlib.abc.MetaPathFinder):
-    """Sets the level of absl's log just before TensorFlow's libraries are loaded.
+    """Sets the level of absl's log as TensorFlow's libraries are loaded.
 
-    XLA, MLIR and the CUDA plug-ins log by absl, which does not read the variable.
+    XLA, MLIR and the CUDA plug-ins log by absl, which does not read the variable, and
+    TensorFlow 2.21 logs while they are loaded, before a level can be set.
     """
 
     def find_spec(self, fullname, path=None, target=None):
-        """Find nothing, so that the next finder goes on."""
-        if fullname == "tensorflow":
-            sys.meta_path.remove(self)
-            spec = importlib.machinery.PathFinder.find_spec(fullname)
-            level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
-            with contextlib.suppress(OSError, ValueError):
-                for folder in (spec and spec.submodule_search_locations) or ():
-                    _set_absl_log_level(Path(folder), int(level))
-        return None
+        """Find TensorFlow, once; nothing else, so that the next finder goes on."""
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_quietly(module):
+                with contextlib.ExitStack() as stack:
+                    with contextlib.suppress(OSError, ValueError):
+                        level = int(os.environ["TF_CPP_MIN_LOG_LEVEL"])
+                        if level > 0:
+                            stack.enter_context(_without_log_lines(level))
+                        for folder in module.__path__:
+                            _set_absl_log_level(Path(folder), level)
+                    load(module)
+
+            spec.loader.exec_module = load_quietly  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def _without_log_lines(level: int) -> Iterator[None]:
+    """Drop absl's lines below a level, and nothing else, from standard error.
+
+    Another process filters, so that a fatal line arrives when this one aborts.
+    """
+    script = f"/^[{'IWE'[:level]}]0000 /d;/^WARNING: All log messages before absl/d"
+    stderr = os.dup(2)
+    try:
+        with subprocess.Popen(
+            ["sed", script], stdin=subprocess.PIPE, stdout=stderr
+        ) as sed:
+            os.dup2(sed.stdin.fileno(), 2)  # type: ignore[union-attr]
+            try:
+                yield
+            finally:
+                os.dup2(stderr, 2)
+    finally:
+        os.close(stderr)
 
 
 def _set_absl_log_level(folder: Path, level: int) -> None:

@@ -4,6 +4,7 @@ Importing this package registers its layers and models, so that
 `keras.models.load_model` opens the files they were saved in.
 """
 
+from keras_vit import _platform  # noqa: F401  isort: skip
 from keras_vit import _backend  # noqa: F401  isort: skip  before what uses Keras
 
 from keras_vit import analysis, decoding, layers, weights

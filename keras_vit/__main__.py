@@ -5,7 +5,7 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import rich.box
@@ -19,6 +19,13 @@ from keras_vit.weights.resampling import RESIZES
 _SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".json")
 
 
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (--help shows the arguments)\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
@@ -30,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    parser = argparse.ArgumentParser(prog="keras-vit", description=__doc__)
+    parser = _Parser(prog="keras-vit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_info(commands)
     _add_list(commands)
@@ -52,11 +59,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _refuse(parser: argparse.ArgumentParser, argument: str) -> NoReturn:
-    """End with the usage of the command, and the flag that was probably meant."""
+    """End with the flag that was probably meant."""
     flags = [flag for action in parser._actions for flag in action.option_strings]
-    meant = difflib.get_close_matches(argument.partition("=")[0], flags, n=1)
-    question = f". Did you mean {meant[0]}?" if meant else ""
-    parser.error(f"unrecognized argument: {argument}{question}")
+    meant = _did_you_mean(argument.partition("=")[0], flags)
+    parser.error(f"unrecognized argument: {argument}{meant}")
+
+
+def _did_you_mean(text: str, known: Iterable[str]) -> str:
+    """A question about the most similar known word, or an empty text."""
+    similar = difflib.get_close_matches(text, list(known), n=1)
+    return f". Did you mean {similar[0]}?" if similar else ""
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -153,7 +165,12 @@ def _add_convert(commands: Any) -> None:
         metavar="OUT",
         help="NAME.keras, NAME.npz (Google), or a folder (with --to)",
     )
-    parser.add_argument("--to", choices=("timm", "hugging_face"), help="for a folder")
+    parser.add_argument(
+        "--to",
+        type=_one_of("timm", "hugging_face"),
+        metavar="{timm,hugging_face}",
+        help="for a folder",
+    )
     parser.add_argument("--heads", type=int, help="if IN does not state their number")
     parser.add_argument(
         "--image_size", type=_image_size, metavar="H[xW]", help="in pixels; resizes"
@@ -161,7 +178,13 @@ def _add_convert(commands: Any) -> None:
     parser.add_argument(
         "--grid", type=_image_size, metavar="H[xW]", help="of IN's position embeddings"
     )
-    parser.add_argument("--resample", choices=tuple(RESIZES), default="google")
+    parser.add_argument(
+        "--resample",
+        type=_one_of(*RESIZES),
+        default="google",
+        metavar=f"{{{','.join(RESIZES)}}}",
+        help="default google",
+    )
     parser.set_defaults(run=_convert)
 
 
@@ -223,6 +246,20 @@ def _image_size(text: str) -> tuple[int, int]:
             f"must be H or HxW in pixels, such as 384 or 384x256, not {text!r}"
         )
     return sides[0], sides[-1]
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    """Parse one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(
+                f"must be {' or '.join(choices)}, not {text!r}"
+                f"{_did_you_mean(text, choices)}"
+            )
+        return text
+
+    return parse
 
 
 def _at_least(least: int) -> Callable[[str], int]:

@@ -9,15 +9,20 @@ from typing import Any
 import keras
 
 from keras_vit import pixel_range
+from keras_vit.checks import (
+    check_argument_names,
+    check_image_shape,
+    check_model_file,
+)
 
 
-def _with_range_check(name: str) -> Callable[..., Any]:
-    """Wrap a method of `keras.Model` so that it checks its images' pixel range."""
+def _with_image_checks(name: str) -> Callable[..., Any]:
+    """Wrap a method of `keras.Model` so that it checks its images."""
 
     @functools.wraps(getattr(keras.Model, name))
-    def method(self, *args, **kwargs):
-        self._check_range(*args[:1], **kwargs)
-        return getattr(super(ImageModel, self), name)(*args, **kwargs)
+    def method(self, x=None, *args, **kwargs):
+        x = self._checked(x)
+        return getattr(super(ImageModel, self), name)(x, *args, **kwargs)
 
     return method
 
@@ -38,6 +43,11 @@ class ImageModel(keras.Model):
     # Whether images must be normalized where there is no `preprocessing`.
     _reads_normalized = True
     _range_checked = False
+
+    def __new__(cls, *args, **kwargs):
+        """Refuse unknown arguments with what was probably meant."""
+        check_argument_names(cls, kwargs)
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, inputs, outputs, name: str | None = None):
         super().__init__(inputs, outputs, name=name)
@@ -71,21 +81,32 @@ class ImageModel(keras.Model):
 
     def __call__(self, *args, **kwargs):
         """Call the model on images; see `call`."""
-        self._check_range(*args[:1])
+        if args:
+            self._checked(args[0])
         return super().__call__(*args, **kwargs)
 
-    fit = _with_range_check("fit")
-    evaluate = _with_range_check("evaluate")
-    predict = _with_range_check("predict")
+    fit = _with_image_checks("fit")
+    evaluate = _with_image_checks("evaluate")
+    predict = _with_image_checks("predict")
+    train_on_batch = _with_image_checks("train_on_batch")
+    test_on_batch = _with_image_checks("test_on_batch")
+    predict_on_batch = _with_image_checks("predict_on_batch")
 
-    def _check_range(self, x=None, **_) -> None:
+    def _checked(self, x):
+        """The same images or batches; checked now, or as the first batch is read."""
+        check_image_shape(x, self.input_shape)
+        if self._range_checked:
+            return x
+        return pixel_range.at_first_batch(x, self._check_range)
+
+    def _check_range(self, images) -> None:
         raw = self.reads_raw_pixels
         if self._range_checked or not (raw or self._reads_normalized):
             return
-        problem = pixel_range.problem(x, raw)
+        problem = pixel_range.problem(images, raw)
         self._range_checked = problem is not None
         if problem:
-            warnings.warn(f"{self.name}: {problem}", stacklevel=3)
+            warnings.warn(f"{self.name}: {problem}", stacklevel=5)  # the caller's line
 
     @property
     def reads_raw_pixels(self) -> bool:
@@ -116,6 +137,11 @@ class ImageModel(keras.Model):
         if self.classifier_activation is None:
             outputs = keras.ops.softmax(outputs)
         return keras.ops.convert_to_numpy(outputs)
+
+    def save(self, filepath, *args, **kwargs):
+        """Save the model as a `.keras` file, as `keras.Model` does."""
+        check_model_file(filepath)
+        super().save(filepath, *args, **kwargs)
 
     def summary(self, *args, print_fn=None, **kwargs):
         """Print the layers, as `keras.Model` does, and what the model reads."""

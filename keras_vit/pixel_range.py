@@ -1,5 +1,10 @@
 """Detection of images in another pixel range than a model reads."""
 
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -8,20 +13,77 @@ CHECKED = 32  # images at most, of an array
 NORMALIZED = 10.0
 
 
+def at_first_batch(x: Any, check: Callable[[Any], None]) -> Any:
+    """Check images now, or those of a source of batches once its first one is read.
+
+    To read one ahead would decode it twice, shuffle in another order, and take it from
+    a generator.
+
+    Args:
+        x: Images, or a source of batches: a `tf.data.Dataset`, a generator or a
+            `keras.utils.PyDataset`.
+        check: Called with images.
+
+    Returns:
+        `x`, or the same batches from a data set or generator that checks the first.
+    """
+    if isinstance(x, types.GeneratorType):
+        return _checked_generator(x, check)
+    if isinstance(x, keras.utils.PyDataset):  # Keras reads the first, too
+        check(_images(x[0]))
+    elif hasattr(x, "element_spec"):
+        return _checked_dataset(x, check)
+    else:
+        check(x)
+    return x
+
+
+def _checked_generator(batches, check):
+    for batch in itertools.islice(batches, 1):
+        check(_images(batch))
+        yield batch
+    yield from batches
+
+
+def _checked_dataset(dataset, check):
+    import tensorflow as tf
+
+    def look(images):
+        check(images)
+        return True
+
+    def pass_on(index, batch):
+        images = _images(batch)[:CHECKED]
+        tf.cond(
+            index == 0,
+            lambda: tf.numpy_function(look, [images], tf.bool),
+            lambda: True,
+        )
+        return batch
+
+    spec = _images(dataset.element_spec)
+    if not isinstance(dataset, tf.data.Dataset) or not isinstance(spec, tf.TensorSpec):
+        return dataset
+    return dataset.enumerate().map(pass_on)
+
+
+def _images(batch):
+    """A batch's images, which come before its labels."""
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
 def problem(images, raw: bool) -> str | None:
     """Say why images do not fit a model, judged from their range of values.
 
     Args:
-        images: What a model is called with, fitted to, and so on: an array, a tensor, a
-            `tf.data.Dataset` (of which only the dtype is checked), or anything else.
+        images: What a model is called with, fitted to, and so on: an array, a tensor,
+            or anything else.
         raw: Whether the model reads pixels from 0 to 255, or normalized ones.
 
     Returns:
         A sentence; `""` for images that fit; `None` where the range does not tell, as
-        of black or constant images, symbolic tensors and generators.
+        of black or constant images and symbolic tensors.
     """
-    if hasattr(images, "element_spec"):
-        return None if raw or not _of_bytes(images.element_spec) else _raw("of uint8")
     values = _values(images)
     if values is None:
         return None
@@ -48,12 +110,6 @@ def _raw(said: str) -> str:
         "model keeps its own; or build it with "
         "preprocessing=keras_vit.ImagePreprocessing(image_size)"
     )
-
-
-def _of_bytes(spec) -> bool:
-    """Whether a data set's images, which come before its labels, are uint8."""
-    images = spec[0] if isinstance(spec, tuple) else spec
-    return getattr(getattr(images, "dtype", None), "name", "") == "uint8"
 
 
 def _values(images) -> np.ndarray | None:

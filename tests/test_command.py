@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 
@@ -127,6 +128,25 @@ def test_tensorflow_prints_no_start_up_lines_unless_they_are_asked_for(level):
     assert bool(lines) == bool(level)
 
 
+def test_a_fatal_line_is_printed_though_tensorflow_aborts_while_it_is_loaded(tmp_path):
+    """As without AVX. TensorFlow 2.21 logs before a level can be set."""
+    lines = ["I0000 port.cc] oneDNN is on", "F0000 guard.cc] compiled for AVX", "other"]
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        f"import os\nos.write(2, {chr(10).join(lines).encode()!r})\nos.abort()\n"
+    )
+    code = "import keras_vit_command as c; c.quiet_tensorflow(); import tensorflow"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:.", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert result.returncode == -signal.SIGABRT
+    assert result.stderr.splitlines() == lines[1:]
+
+
 @pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"),
     reason="TensorFlow has oneDNN's kernels on Linux and x86-64",
@@ -202,3 +222,22 @@ def test_an_unknown_command_is_refused_with_a_hint(name, hint, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"keras-vit: no command '{name}'. {hint}")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("convert in out --to tim", "or hugging_face, not 'tim'. Did you mean timm?"),
+        ("convert in out --resample gogle", "Did you mean google?"),
+        ("convert in", "required: OUT"),
+        ("list --varint", "unrecognized argument: --varint"),
+        ("inspect model", "required: --out"),
+    ],
+)
+def test_a_mistake_in_a_command_of_the_library_is_one_line(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        keras_vit.__main__.main(words.split())
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"keras-vit {words.split()[0]}: ")
+    assert message in line

@@ -93,6 +93,7 @@ def test_no_module_imports_itself_through_others():
 def test_the_library_needs_tensorflow_only_in_decoding_and_its_fast_paths():
     """Files of images are its work alone; `decoding` imports their package late."""
     allowed = {"decoding.py", "devices.py", "fusion.py", "attention.py"}
+    allowed.add("pixel_range.py")
     for path in files("keras_vit"):
         if path.parent.name == "image_files":
             continue
@@ -172,6 +173,29 @@ def test_any_other_backend_is_refused_at_import(backend):
     assert error.startswith("ImportError: Keras's backend must be one of 'tensorflow'")
     assert error.endswith(f"Received: backend={backend!r}")
     assert "KERAS_BACKEND" in error
+
+
+ON_WINDOWS = """
+import sys
+import keras_vit_command
+sys.platform = "win32"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "start"),
+    [
+        ("import keras_vit", "ImportError: "),
+        ("sys.exit(keras_vit_command.main(['launch', '--help']))", "keras-vit: "),
+        ("sys.exit(keras_vit_command.main(['serve', '--help']))", "keras-vit: "),
+    ],
+)
+def test_windows_is_refused_with_what_to_install_instead(code, start):
+    result = run("-c", ON_WINDOWS + code)
+    assert result.returncode
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith(f"{start}keras-vit runs on Linux and macOS; on Windows,")
+    assert "WSL2" in error
 
 
 @pytest.mark.parametrize(

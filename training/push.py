@@ -22,6 +22,10 @@ from .reporting.report import PICTURES
 MODEL = "model.keras"
 # Both write model.safetensors and config.json; timm's code computes more of our models.
 OTHER_LIBRARIES = ("timm", "hugging_face")
+TOKEN = (
+    " A token is needed that may write: `hf auth login`, or the environment variable "
+    "HF_TOKEN"
+)
 METRICS = {"accuracy": "accuracy", "top_5": "top-5 accuracy", "macro_f1": "macro F1"}
 
 
@@ -68,10 +72,11 @@ def push(
                 commit_message=f"Upload {run.name} with keras-vit",
             )
         except Exception as error:  # of the hub, of its HTTP client
-            reason = " ".join(str(error).split())
+            reason = " ".join(str(error).split()).rstrip(".")
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            hint = TOKEN if status in (401, 403) else ""
             raise TrainingError(
-                f"{target}: cannot be uploaded: {reason}. A token is needed that may "
-                "write: `hf auth login`, or the environment variable HF_TOKEN"
+                f"{target}: {hub.constants.ENDPOINT} takes no upload: {reason}.{hint}"
             ) from None
     print(f'from_preset("{target}") loads it')
 

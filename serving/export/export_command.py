@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import pathlib
 import re
 from typing import Any
@@ -268,8 +269,10 @@ def _add_options(group: Any) -> None:
 
 def _descriptions() -> dict[str, str]:
     """The docstring of each field of ExportOptions."""
-    text = str(ExportOptions.__doc__).partition("Args:")[2].partition("Raises:")[0]
-    entries = re.findall(r"^ {8}(\w+): (.+?)(?=^ {8}\w|\Z)", text, re.M | re.S)
+    # `getdoc` removes the indentation, as Python 3.13 itself does.
+    text = str(inspect.getdoc(ExportOptions)).partition("Args:")[2]
+    text = text.partition("Raises:")[0]
+    entries = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\w|\Z)", text, re.M | re.S)
     return {name: " ".join(about.split()) for name, about in entries}
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ..client_commands.arguments import make_parser
+from ..client_commands.arguments import connect, make_parser, server_errors
 from ..commandline import UsageError, positive_integer
 from . import MODELS_PATH, html, models_document
 
@@ -29,6 +29,7 @@ def main(argv: list[str]) -> int:
         The exit status.
 
     Raises:
+        CommandError: No server answers, or it does not serve the model.
         UsageError: The arguments are wrong.
     """
     parser = make_parser("page", "Open a page that shows a model on a server.")
@@ -42,6 +43,8 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"--rest must look like http://127.0.0.1:8501. Received: {args.rest!r}"
         )
+    with server_errors(args), connect(args) as client:
+        client.status()
     print(f"http://{HOST}:{args.port}/ shows {args.model!r} at {args.rest}", flush=True)
     uvicorn.run(page_app(args), host=HOST, port=args.port, log_level="warning")
     return 0

@@ -177,4 +177,5 @@ def test_info_answers_a_mistake_with_one_line(capsys, arguments, message):
     except SystemExit as error:
         status = error.code
     assert status == 2
-    assert message in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line

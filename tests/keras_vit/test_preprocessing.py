@@ -357,26 +357,77 @@ def test_images_are_checked_until_they_fit_once(tiny_vit, monkeypatch):
     model(pictures(0, 255))
 
 
+class Batches(keras.utils.PyDataset):
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
+
+
+def data_set(batches):
+    tf = pytest.importorskip("tensorflow")
+    return tf.data.Dataset.from_tensor_slices(batches[0]).batch(1)
+
+
+SOURCES = {
+    "tf.data": data_set,
+    "generator": lambda batches: (batches[0] for _ in range(9)),
+    "PyDataset": Batches,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 @pytest.mark.parametrize(
     "use",
     [
         pytest.param(
-            lambda model, x: model.fit(x, shuffle=False, verbose=0),
+            lambda model, x: model.fit(x, steps_per_epoch=1, shuffle=False, verbose=0),
             marks=pytest.mark.slow,
         ),
-        lambda model, x: model.predict(x, verbose=0),
+        lambda model, x: model.evaluate(x, steps=1, verbose=0),
     ],
-    ids=["fit", "predict"],
+    ids=["fit", "evaluate"],
 )
-def test_a_data_set_of_bytes_is_noticed_by_its_type(tiny_vit, use):
-    tf = pytest.importorskip("tensorflow")
-    data = tf.data.Dataset.from_tensor_slices((pictures(0, 255, "uint8"), [0, 1]))
-    model = with_optimizer(tiny_vit())
-    with pytest.warns(UserWarning, match="are of uint8, .*preprocess_input"):
-        use(model, data.batch(2))
+def test_the_first_batch_of_a_source_is_checked(tiny_vit, source, use):
+    """As of `image_dataset_from_directory`, which gives float32 from 0 to 255."""
+
+    def batches(*bounds):
+        return source([(pictures(*bounds), np.zeros(2))])
+
+    with pytest.warns(
+        UserWarning, match=r"from 0.* to 255, .*preprocess_input"
+    ) as seen:
+        use(with_optimizer(tiny_vit()), batches(0, 255))
+    assert len(seen) == 1
+    with pytest.warns(UserWarning, match="reads pixels from 0 to 255"):
+        use(with_optimizer(raw_model(tiny_vit)), batches(-1, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        raw_model(tiny_vit).predict(data.batch(2), verbose=0)
+        use(with_optimizer(tiny_vit()), batches(-1, 1))
+        use(with_optimizer(raw_model(tiny_vit)), batches(0, 255))
+
+
+def test_a_checked_data_set_is_read_once_and_unchanged():
+    tf = pytest.importorskip("tensorflow")
+    read, seen = [], []
+
+    def elements():
+        for index in range(5):
+            read.append(index)
+            yield np.full((2, 3), index, "float32"), index
+
+    signature = tf.TensorSpec((None, 3)), tf.TensorSpec((), "int32")
+    data = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    checked = pixel_range.at_first_batch(data, seen.append)
+    assert checked.element_spec == data.element_spec
+    assert (read, seen) == ([], [])
+    assert [int(label) for _, label in checked] == read == list(range(5))
+    np.testing.assert_array_equal(seen, [np.zeros((2, 3))])
 
 
 def test_symbolic_images_and_features_are_not_checked(tiny_vit):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -157,10 +158,21 @@ def test_mistakes_are_one_line_and_leave_nothing(run, tmp_path, monkeypatch):
     assert not pathlib.Path(out).exists()
 
 
-def test_an_error_of_the_hub_says_what_is_needed(run, hub, monkeypatch):
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_of_the_hub_says_what_is_needed(run, hub, monkeypatch, status):
     def refuse(*_, **__):
-        raise RuntimeError("401 Client Error\nUnauthorized")
+        error = RuntimeError(f"{status} Client Error\nRefused")
+        error.response = types.SimpleNamespace(status_code=status)
+        raise error
 
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
-    with pytest.raises(TrainingError, match="401 .* Unauthorized.*HF_TOKEN"):
+    with pytest.raises(TrainingError, match=f"{status} .* Refused.*HF_TOKEN"):
         push_module.push(run, "hf://me/birds")
+
+
+def test_without_a_network_nobody_speaks_of_a_token(run, monkeypatch):
+    endpoint = "http://127.0.0.1:9"  # no server listens there
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    with pytest.raises(TrainingError, match=f"{endpoint} takes no .* refused") as error:
+        push_module.push(run, "hf://me/birds")
+    assert "oken" not in str(error.value)

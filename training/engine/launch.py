@@ -115,7 +115,7 @@ def environments(workers: int) -> list[dict[str, str]]:
             for _ in range(workers)
         ]
         addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    threads = str(max(1, len(os.sched_getaffinity(0)) // workers))
+    threads = str(max(1, _cores() // workers))
     return [
         {
             "TF_CONFIG": json.dumps(
@@ -129,6 +129,13 @@ def environments(workers: int) -> list[dict[str, str]]:
         }
         for worker in range(workers)
     ]
+
+
+def _cores() -> int:
+    """Cores that this process may use; all where it cannot know, as on macOS."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _start(arguments, variables, log: Path | None) -> subprocess.Popen[bytes]:

@@ -1,6 +1,7 @@
 """From a `.keras` file to a published version: agreement, flags, failures."""
 
 import dataclasses
+import inspect
 import json
 import pathlib
 import resource
@@ -120,7 +121,11 @@ def test_the_command_publishes_a_runs_best_model(
     assert answer.structured_outputs["scores"].shape == [None, 2]
 
 
-def test_every_option_is_a_flag():
+@pytest.mark.parametrize("indent", ["", " " * 4])
+def test_every_option_is_a_flag(indent, monkeypatch):
+    """Python 3.13 removes the indentation of docstrings, others do not."""
+    text = inspect.cleandoc(ExportOptions.__doc__).replace("\n", f"\n{indent}")
+    monkeypatch.setattr(ExportOptions, "__doc__", text)
     flags = export_command._parser().format_help()
     for field in dataclasses.fields(ExportOptions):
         assert f"--{field.name}" in flags

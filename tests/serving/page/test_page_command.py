@@ -1,10 +1,14 @@
 """`keras-vit page`: its arguments, and a server that does not answer."""
 
+import contextlib
+import types
+
 import pytest
 from starlette.testclient import TestClient
 
 from serving.__main__ import main
 from serving.client_commands.arguments import make_parser
+from serving.page import proxy
 from serving.page.proxy import page_app
 
 
@@ -18,6 +22,25 @@ from serving.page.proxy import page_app
 def test_another_address_than_one_of_rest_is_refused(place, message, capsys):
     assert main(["page", *place, "--model", "m"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_no_page_is_announced_where_no_server_answers(capsys, monkeypatch):
+    monkeypatch.setattr("uvicorn.run", None)
+    words = ["--rest", "http://127.0.0.1:9", "--model", "m", "--timeout", "1"]
+    assert main(["page", *words]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.endswith("(model 'm' at http://127.0.0.1:9)")
+
+
+def test_a_page_is_announced_where_the_model_is_served(capsys, monkeypatch):
+    client = types.SimpleNamespace(status=list)
+    monkeypatch.setattr(proxy, "connect", lambda args: contextlib.nullcontext(client))
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    assert main(["page", "--rest", "http://host:8501", "--model", "m"]) == 0
+    out = "http://127.0.0.1:8080/ shows 'm' at http://host:8501\n"
+    assert capsys.readouterr().out == out
 
 
 def test_a_server_that_does_not_answer_is_named():

@@ -65,7 +65,20 @@ def test_the_bottleneck_is_the_stage_that_adds_most(monkeypatch, capsys):
         [1 / 500, 1 / 40 - 1 / 500, 1 / 32 - 1 / 40],
     )
     assert bottleneck(stages).name == "two"
-    assert "2 of 3: two" in capsys.readouterr().err
+    assert "2 of 9: two" in capsys.readouterr().err
+
+
+def test_stages_do_not_contradict_each_other_on_a_busy_machine(monkeypatch):
+    """The stages' times add up to that of the whole pipeline, which is the last."""
+    turns = {"one": [300, 90, 80], "two": [20, 30, 25], "three": [10, 40, 15]}
+    turns["four"] = [5, 20, 16]
+    monkeypatch.setattr(
+        pipeline_speed, "images_per_second", lambda name, _: turns[name].pop()
+    )
+    stages = measure({name: name for name in turns}, 0.3)
+    assert [stage.images_per_second for stage in stages] == [300, 40, 40, 20]
+    assert bottleneck(stages).name == "four"
+    assert sum(stage.seconds for stage in stages) == pytest.approx(1 / 20)
 
 
 def test_the_command_prints_a_table_and_writes_the_figures(capsys, tmp_path):

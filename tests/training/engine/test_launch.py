@@ -232,6 +232,13 @@ def test_workers_have_different_ports_and_share_the_cores(monkeypatch):
     assert {v["TF_NUM_INTRAOP_THREADS"] for v in variables} == {"2"}
 
 
+def test_cores_are_shared_where_affinity_is_unknown(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert {v["TF_NUM_INTRAOP_THREADS"] for v in environments(3)} == {"2"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
