@@ -1,8 +1,10 @@
 """`keras-vit fit` and others: run a command, report its errors in one line."""
 
+import gc
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
 from .errors import TrainingError
 
@@ -32,6 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f'needs {error.name}: pip install "keras-vit-serving[train]"')
     try:
+        return _status_of(run, arguments)
+    finally:
+        # Input pipelines that an error has left: one that is in the middle of a Python
+        # function when the interpreter ends never lets it.
+        gc.collect()
+
+
+def _status_of(
+    run: Callable[[Sequence[str] | None], None], arguments: Sequence[str] | None
+) -> int:
+    """Run a command and print its error; the exit status."""
+    try:
         run(arguments)
     except TrainingError as error:
         return _fail(str(error), error.exit_status)
@@ -48,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .device_limits import is_out_of_memory
 
         if not is_out_of_memory(error):
-            raise
+            traceback.print_exc()
+            return 1
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         return _fail(TOO_LARGE.format(cause[:300].rstrip(".")))
     return 0

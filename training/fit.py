@@ -12,6 +12,7 @@ from etils import epath
 
 from .data.labeled_images import Split
 from .data.pipeline import images_at, steps_per_epoch
+from .data.read_errors import read_errors
 from .data.splits import Splits, images_fingerprint, load_splits
 from .device_limits import memory_errors, precision_warning
 from .engine import checkpoint, run_folder
@@ -291,7 +292,11 @@ def _train(
         lines.append(EpochLines(recorder.history))
         if splits.validation is not None and recipe.supervised:
             lines.append(ChanceWarning(splits.validation.labels))
-    with Preemption(progress), memory_errors(recipe, trainer):
+    with (
+        Preemption(progress),
+        memory_errors(recipe, trainer),
+        read_errors(splits.train, splits.validation),
+    ):
         trainer.fit(
             training_data(trainer, recipe, splits.train, first_step, length.steps),
             epochs=length.steps // length.interval,
