@@ -232,6 +232,27 @@ def test_workers_have_different_ports_and_share_the_cores(monkeypatch):
     assert {v["TF_NUM_INTRAOP_THREADS"] for v in variables} == {"2"}
 
 
+def test_a_run_is_resumed_with_the_strategy_of_its_recipe(stub):
+    acts = arguments("0", "killed")[1:]
+    lost = 128 + signal.SIGKILL
+    assert launch(["resume", "runs/a", *acts], 2, restarts=1) == lost
+    assert len(stub()) == 4
+    assert {said for *_, said in stub()} == {" ".join(["resume", "runs/a", *acts])}
+
+
+def test_sigkill_of_the_launcher_ends_its_workers(tmp_path):
+    process = start(*RUN, str(tmp_path / "run"), "--epochs=100000")
+    wait_for(lambda: len(children(process)) == 2, process)
+    process.kill()
+    output, _ = process.communicate(timeout=120)  # until worker 0 has ended
+    message = "the launcher has ended, so this worker ends"
+    assert message in output
+    end = time.monotonic() + 120
+    while message not in other_log(output):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
