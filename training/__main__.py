@@ -6,7 +6,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from .errors import TrainingError
+from .engine.launch import end_with_launcher
+from .engine.sigterm import Terminated, terminated_at_once
+from .errors import Preempted, TrainingError
 
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
 # Of a step of training there is a better message, with what would fit.
@@ -33,8 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .cli import main as run
     except ModuleNotFoundError as error:
         return _fail(f'needs {error.name}: pip install "keras-vit-serving[train]"')
+    end_with_launcher()
     try:
-        return _status_of(run, arguments)
+        with terminated_at_once():
+            return _status_of(run, arguments)
     finally:
         # Input pipelines that an error has left: one that is in the middle of a Python
         # function when the interpreter ends never lets it.
@@ -55,6 +59,8 @@ def _status_of(
         return 1
     except OSError as error:  # a full disk, a folder without permission
         return _fail(str(error) + CONTINUES)
+    except Terminated:
+        return _fail(f"stopped by SIGTERM{CONTINUES}", Preempted.exit_status)
     except KeyboardInterrupt:
         print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
