@@ -1,5 +1,6 @@
 """`keras-vit fit` and others: run a command, report its errors in one line."""
 
+import errno
 import gc
 import os
 import sys
@@ -65,8 +66,11 @@ def _status_of(
         print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
     except Exception as error:
+        from .data.read_errors import reason_of
         from .device_limits import is_out_of_memory
 
+        if os.strerror(errno.ENOSPC) in str(error):  # TensorFlow's, of a full disk
+            return _fail(reason_of(error) + CONTINUES)
         if not is_out_of_memory(error):
             traceback.print_exc()
             return 1

@@ -48,7 +48,7 @@ def read_errors(
     except tf.errors.OpError as error:
         if NEXT_BATCH not in str(error) or OTHER_WORKER in str(error):
             raise
-        reason = _reason(error)
+        reason = reason_of(error)
     # Without the first error as its context, whose frames keep the pipeline running.
     raise DataError(_unreadable_images(splits) or f"{origin} failed: {reason}")
 
@@ -59,7 +59,7 @@ def read_image(split: Split, index: int) -> tf.Tensor:
         return split.read(tf.constant(index, tf.int64))
     except Exception as error:  # TensorFlow's, or one of a Python function
         name = split.names[index]
-        reason = _reason(error).removeprefix(f"{name}; ")
+        reason = reason_of(error).removeprefix(f"{name}; ")
         raise DataError(f"{name}: {reason}") from None
 
 
@@ -90,7 +90,7 @@ def _unreadable(split: Split) -> list[str]:
         return [line for line in pool.map(problem, range(len(split))) if line]
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The line of TensorFlow's message that says what failed."""
     lines = (NODES.sub("", line).strip() for line in str(error).splitlines())
     reasons = (line for line in lines if not HEADINGS.fullmatch(line))

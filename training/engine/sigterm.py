@@ -27,11 +27,7 @@ def terminated_at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_after_the_step(progress: Progress) -> Iterator[None]:
-    """Set `stop_requested` at SIGTERM; a second one ends the process at once.
-
-    Enter it after the strategy was created, as TensorFlow's multi-worker runtime
-    installs a handler of its own.
-    """
+    """Set `stop_requested` at SIGTERM; a second one ends the process at once."""
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         progress.stop_requested = True
@@ -39,6 +35,17 @@ def stopped_after_the_step(progress: Progress) -> Iterator[None]:
 
     with _handler(request_stop):
         yield
+
+
+def keep_handler() -> None:
+    """Install Python's handler once more, after other code has installed its own.
+
+    That of TensorFlow's multi-worker runtime only notes the signal, for callbacks that
+    Keras does not have: the process would train on.
+    """
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -134,3 +134,17 @@ def test_no_pipeline_outlives_a_command(monkeypatch, capsys, model, kind):
     assert main([]) in (1, 130)
     assert "stopped" in capsys.readouterr().err
     assert not [each for each in gc.get_objects() if isinstance(each, OwnedIterator)]
+
+
+def test_a_full_disk_of_the_logs_is_an_error_of_one_line(monkeypatch, capsys):
+    """As TensorFlow's writer of TensorBoard's files reports it."""
+    reason = "runs/a/events.out.tfevents.1.v2; No space left on device"
+    message = f"{{{{function_node a}}}} {reason}\n\tFailed to flush 1 events"
+
+    def run(arguments):
+        raise tf.errors.ResourceExhaustedError(None, None, message)
+
+    monkeypatch.setattr("training.cli.main", run)
+    assert main([]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {reason}; `keras-vit resume`")

@@ -1,5 +1,6 @@
 """`launch`: local workers start together, end together, and may restart."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -381,6 +382,19 @@ def test_a_killed_worker_makes_all_resume_and_sigterm_to_one_stops_all(tmp_path)
     assert [row.split(",")[0] for row in rows] == [
         str(1 + number) for number in range(len(rows))
     ]
+
+
+@pytest.mark.slow
+def test_sigterm_before_the_first_step_stops_all_workers(tmp_path):
+    """TensorFlow's runtime of several workers has a handler that would ignore it."""
+    process = start(*RUN, str(tmp_path / "run"), "--epochs=100000")
+    lines = iter(process.stdout.readline, "")
+    output = "".join(itertools.takewhile(lambda line: "digits: " not in line, lines))
+    process.terminate()
+    rest, _ = process.communicate(timeout=300)
+    assert process.returncode == 75, output + rest
+    for text in (rest, other_log(output)):
+        assert "error: stopped by SIGTERM" in text
 
 
 @pytest.mark.slow
