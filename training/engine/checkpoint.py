@@ -29,8 +29,7 @@ from .. import storage
 from ..errors import RunError
 from ..recipe import Recipe, changed_values, parse_recipe
 
-# Name of the entry of the .npz that holds the metadata, as JSON.
-META = "__meta__"
+META = "__meta__"  # entry of the .npz that holds the metadata, as JSON
 MARKER = ".json"  # the suffix of a commit marker
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
