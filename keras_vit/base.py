@@ -138,21 +138,21 @@ class ImageModel(keras.Model):
             outputs = keras.ops.softmax(outputs)
         return keras.ops.convert_to_numpy(outputs)
 
-    def save(self, filepath, *args, **kwargs):
-        """Save the model as a `.keras` file, as `keras.Model` does."""
-        check_model_file(filepath)
-        super().save(filepath, *args, **kwargs)
-
     def summary(self, *args, print_fn=None, **kwargs):
         """Print the layers, as `keras.Model` does, and what the model reads."""
         super().summary(*args, print_fn=print_fn, **kwargs)
         shape = ", ".join(map(str, self.input_shape[1:]))
         (print_fn or print)(f" Input: images [B, {shape}], {self.input_pixels}")
 
-    def save(self, *args, **kwargs):
-        """Save the model, as `keras.Model` does; see `get_config` for errors."""
+    def save(self, filepath, *args, **kwargs):
+        """Save the model as a `.keras` file, as `keras.Model` does.
+
+        Raises:
+            ValueError: The file has another suffix, or the model was quantized.
+        """
+        check_model_file(filepath)
         _check_not_quantized(self)  # before Keras opens the file
-        super().save(*args, **kwargs)
+        super().save(filepath, *args, **kwargs)
 
     def get_config(self):
         """Return the constructor's arguments and the frozen layers, serialized.

@@ -1,10 +1,15 @@
 """`keras-vit fit` and others: run a command, report its errors in one line."""
 
+import errno
+import gc
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
-from .errors import TrainingError
+from .engine.launch import end_with_launcher
+from .engine.sigterm import Terminated, terminated_at_once
+from .errors import Preempted, TrainingError
 
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
 # Of a step of training there is a better message, with what would fit.
@@ -31,6 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .cli import main as run
     except ModuleNotFoundError as error:
         return _fail(f'needs {error.name}: pip install "keras-vit-serving[train]"')
+    end_with_launcher()
+    try:
+        with terminated_at_once():
+            return _status_of(run, arguments)
+    finally:
+        # Input pipelines that an error has left: one that is in the middle of a Python
+        # function when the interpreter ends never lets it.
+        gc.collect()
+
+
+def _status_of(
+    run: Callable[[Sequence[str] | None], None], arguments: Sequence[str] | None
+) -> int:
+    """Run a command and print its error; the exit status."""
     try:
         run(arguments)
     except TrainingError as error:
@@ -41,14 +60,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:  # a full disk, a folder without permission
         return _fail(str(error) + CONTINUES)
+    except Terminated:
+        return _fail(f"stopped by SIGTERM{CONTINUES}", Preempted.exit_status)
     except KeyboardInterrupt:
         print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
     except Exception as error:
+        from .data.read_errors import reason_of
         from .device_limits import is_out_of_memory
 
+        if os.strerror(errno.ENOSPC) in str(error):  # TensorFlow's, of a full disk
+            return _fail(reason_of(error) + CONTINUES)
         if not is_out_of_memory(error):
-            raise
+            traceback.print_exc()
+            return 1
         cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         return _fail(TOO_LARGE.format(cause[:300].rstrip(".")))
     return 0

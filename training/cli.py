@@ -161,7 +161,9 @@ def _add_launch(parser: ArgumentParser) -> None:
         default=0,
         help="how often to restart all workers, with --resume, after one was killed",
     )
-    parser.add_argument("arguments", type=str, nargs="*", help="-- fit and its flags")
+    parser.add_argument(
+        "arguments", type=str, nargs="*", help="-- fit or resume, and its flags"
+    )
 
 
 def _run_launch(options: Namespace) -> None:

@@ -13,6 +13,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from .data.labeled_images import Split
 from .data.pipeline import evaluation_batches
+from .data.read_errors import read_errors
 from .data.sources import open_source
 from .data.splits import load_splits
 from .engine import run_folder
@@ -133,9 +134,13 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
 
     Returns:
         The scores, in the order of the split.
+
+    Raises:
+        DataError: An image cannot be read.
     """
     batches = evaluation_batches(split, batch_size(BATCH_SIZE), model.preprocessing)
-    outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
+    with read_errors(split):
+        outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
     return Evaluation(
         tuple(model.class_names), split.labels, model.probabilities(outputs)
     )

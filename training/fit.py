@@ -1,5 +1,6 @@
 """Run a recipe: data, model, trainer, `model.fit`, evaluation and report."""
 
+import contextlib
 import functools
 import sys
 from collections.abc import Sequence
@@ -12,14 +13,16 @@ from etils import epath
 
 from .data.labeled_images import Split
 from .data.pipeline import images_at, steps_per_epoch
-from .data.splits import Splits, images_fingerprint, load_splits
+from .data.read_errors import read_errors
+from .data.splits import Splits, load_splits
 from .device_limits import memory_errors, precision_warning
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
-from .engine.early_termination import Preemption, StopOnDivergence
+from .engine.early_termination import StopOnDivergence
 from .engine.recorder import Recorder
 from .engine.run_length import RunLength, run_length
 from .engine.schedule import learning_rate, requested_warmup, warmup_steps
+from .engine.sigterm import stopped_after_the_step
 from .engine.strategy import (
     check_same_step,
     check_workers,
@@ -133,33 +136,34 @@ def fit(
     )
     if not (compiles(recipe) and _has_max_pooling(model)):
         tf.config.experimental.enable_op_determinism()
-    if is_chief(strategy):
-        if slow := precision_warning(recipe.precision, device_name()):
-            print(f"warning: {slow}", file=sys.stderr)
-        print(_header(recipe, splits))
-        _print_shorter_warmup(recipe, length)
-        run_folder.prepare_folder(folder, recipe, resume, overwrite, extend)
-    gather(strategy, 0)  # wait until the chief has prepared the folder
-    fingerprint = images_fingerprint(splits)
-    recorder = Recorder(
-        trainer, model, folder, recipe, fingerprint, keep, checkpoint_every
-    )
-    recorder.restore()
-    check_same_step(strategy, trainer.progress.first_step)
-    if trainer.progress.first_step < length.steps:
-        learned = splits
-        if recipe.data.cache_features:
-            learned = with_features(splits, model, strategy)
-        if is_chief(strategy):
-            _print_start(recorder, old, recipe)
-            board = _board(recipe, splits, learned, recorder, profile, draw)
-            callbacks = [board, *callbacks, *user_callbacks.make()]
-        callbacks = [*_model_pictures(recipe, splits, recorder), *callbacks]
-        # Before the board, which writes what it adds to the logs.
-        _train(recipe, learned, recorder, length, [*curve, *callbacks])
-    recorder.check_weights()
-    trainer.leave_workers()
-    return finish(recipe, splits, recorder, draw) if is_chief(strategy) else {}
+    chief = is_chief(strategy)
+    with run_folder.locked(folder) if chief else contextlib.nullcontext():
+        if chief:
+            if slow := precision_warning(recipe.precision, device_name()):
+                print(f"warning: {slow}", file=sys.stderr)
+            print(_header(recipe, splits))
+            _print_shorter_warmup(recipe, length)
+            run_folder.prepare_folder(folder, recipe, resume, overwrite, extend)
+        gather(strategy, 0)  # wait until the chief has prepared the folder
+        recorder = Recorder(
+            trainer, model, folder, recipe, splits, keep, checkpoint_every
+        )
+        recorder.restore()
+        check_same_step(strategy, trainer.progress.first_step)
+        if trainer.progress.first_step < length.steps:
+            learned = splits
+            if recipe.data.cache_features:
+                learned = with_features(splits, model, strategy)
+            if chief:
+                _print_start(recorder, old, recipe)
+                board = _board(recipe, splits, learned, recorder, profile, draw)
+                callbacks = [board, *callbacks, *user_callbacks.make()]
+            callbacks = [*_model_pictures(recipe, splits, recorder), *callbacks]
+            # Before the board, which writes what it adds to the logs.
+            _train(recipe, learned, recorder, length, [*curve, *callbacks])
+        recorder.check_weights()
+        trainer.leave_workers()
+        return finish(recipe, splits, recorder, draw) if chief else {}
 
 
 def _has_max_pooling(model: keras.Model) -> bool:
@@ -210,6 +214,8 @@ def _print_start(recorder: Recorder, old: Recipe | None, recipe: Recipe) -> None
     """Print where a run continues, and how the learning rate of a longer one does."""
     step = recorder.trainer.progress.first_step
     if not step:
+        if old is not None:
+            print("there is no checkpoint yet: begins at step 0")
         return
     print(f"continues after step {step}")
     if old is None or old.epochs == recipe.epochs or not recorder.history:
@@ -291,7 +297,11 @@ def _train(
         lines.append(EpochLines(recorder.history))
         if splits.validation is not None and recipe.supervised:
             lines.append(ChanceWarning(splits.validation.labels))
-    with Preemption(progress), memory_errors(recipe, trainer):
+    with (
+        stopped_after_the_step(progress),
+        memory_errors(recipe, trainer),
+        read_errors(splits.train, splits.validation),
+    ):
         trainer.fit(
             training_data(trainer, recipe, splits.train, first_step, length.steps),
             epochs=length.steps // length.interval,
@@ -301,3 +311,5 @@ def _train(
             verbose=0,
             **validation_arguments(trainer, recipe, splits.validation),
         )
+    if progress.stop_requested:  # after the last step had begun
+        recorder.stop()

@@ -1,14 +1,16 @@
 """`keras-vit resume`: continue a run with the recipe in its folder, or extend it."""
 
 import dataclasses
+import os
 from typing import Any
 
+import keras
 from etils import epath
 
-from .engine import run_folder
+from .engine import checkpoint, run_folder
 from .errors import RunError
 from .fit import fit
-from .recipe import require
+from .recipe import Recipe, require
 
 
 def resume(
@@ -42,6 +44,7 @@ def resume(
             f"{folder}: the run is finished; --epochs with a number above "
             f"{recipe.epochs} extends it"
         )
+    _check_workers(recipe, folder)
     if epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=epochs)
     return fit(
@@ -52,3 +55,15 @@ def resume(
         keep=keep,
         checkpoint_every=checkpoint_every,
     )
+
+
+def _check_workers(recipe: Recipe, folder: epath.PathLike) -> None:
+    """Raise RunError where several workers have to continue together."""
+    alone = "TF_CONFIG" not in os.environ and keras.backend.backend() == "tensorflow"
+    if recipe.strategy == "multi_worker" and alone:  # JAX may know the others
+        stored = checkpoint.stored_workers(epath.Path(folder) / "checkpoints")
+        command = f"keras-vit launch --workers {stored or 'N'} -- resume {folder}"
+        raise RunError(
+            f"{folder}: several workers train it; `{command}` continues on this "
+            "machine, and `resume` with its own TF_CONFIG on each of several"
+        )

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from .data.labeled_images import Split
-from .data.pipeline import evaluation_batches
+from .data.pipeline import evaluation_images
 from .data.splits import load_splits
 from .engine import run_folder
 from .errors import TrainingError
 
 NUMBER = 512  # of each split
-BATCH_SIZE = 64
 
 
 def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -47,9 +46,7 @@ def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def _sample(split: Split, preprocessing: Any) -> np.ndarray[Any, Any]:
     chosen = np.random.default_rng(0).permutation(len(split))[:NUMBER]
-    batches = evaluation_batches(split.subset(chosen), BATCH_SIZE, preprocessing)
-    images = [batch[0] for batch in batches.as_numpy_iterator()]
-    return np.concatenate(images)[: len(chosen)]  # without the padding
+    return evaluation_images(split.subset(chosen), preprocessing)
 
 
 def main(arguments: Sequence[str]) -> int:

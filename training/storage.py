@@ -34,10 +34,19 @@ def atomic_write(path: epath.PathLike) -> Iterator[Path]:
         A path with the same suffix.
 
     Raises:
-        OSError: It cannot be written; nothing of the new file is left.
+        OSError: It cannot be written; nothing of the new file is left. The error has
+            a path.
     """
-    with _uploading(path) if is_remote(path) else _replacing(Path(path)) as local:
-        yield local
+    try:
+        with _uploading(path) if is_remote(path) else _replacing(Path(path)) as local:
+            yield local
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Of a full disk, a write says no path.
+        reason = error.strerror or _line(error)
+        number = error.errno or errno.EIO
+        raise OSError(number, reason, os.fspath(path)) from None
 
 
 @contextlib.contextmanager

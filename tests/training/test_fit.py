@@ -230,6 +230,7 @@ def history(folder):
 
 def test_a_run_writes_all_its_files(run):
     assert sorted(path.name for path in run.iterdir()) == [
+        ".lock",
         "best.keras",
         "checkpoints",
         "confusion_matrix.png",

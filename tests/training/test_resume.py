@@ -11,7 +11,7 @@ from tiny_recipe import TINY_RECIPE
 from without_pictures import leave_out_pictures
 
 from training.cli import main
-from training.engine.run_folder import load_model
+from training.engine.run_folder import load_model, locked
 from training.errors import RecipeError, RunError, TrainingError
 from training.fit import fit
 from training.recipe import DataConfig, OptimizerConfig, ScheduleConfig, load_recipe
@@ -156,3 +156,41 @@ def test_a_run_whose_length_is_in_steps_is_not_extended(tmp_path):
     with pytest.raises(TrainingError, match="`epochs` must be left as it is"):
         resume(tmp_path / "steps", 9)
     assert (tmp_path / "steps" / "report.json").read_text() == before
+
+
+@pytest.mark.usefixtures("no_images")
+def test_a_run_that_another_process_trains_is_refused_before_its_images_are_read(run):
+    (run / "report.json").unlink()
+    with locked(run), pytest.raises(RunError, match=r"process \d+ on .* trains there"):
+        resume(run)
+
+
+@pytest.mark.usefixtures("no_images")
+def test_a_launched_run_says_how_to_continue_it(run, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    (run / "report.json").unlink()
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(
+        text.replace("strategy: auto", "strategy: multi_worker")
+    )
+    command = rf"`keras-vit launch --workers 1 -- resume {run}` continues"
+    with pytest.raises(RunError, match=command):
+        resume(run)
+
+
+def test_an_edited_recipe_is_refused_with_the_changed_value(run):
+    (run / "report.json").unlink()
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text.replace("\nseed: 0", "\nseed: 9"))
+    with pytest.raises(RunError, match="another recipe: `seed` is 0 there and 9 here"):
+        resume(run)
+
+
+def test_a_run_without_its_checkpoints_does_not_begin_anew_in_silence(run, capsys):
+    (run / "report.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunError, match="has no checkpoint any more, after 2 epochs"):
+        resume(run)
+    (run / "history.csv").unlink()
+    resume(run)
+    assert "there is no checkpoint yet: begins at step 0" in capsys.readouterr().out

@@ -56,6 +56,19 @@ def test_the_bytes_are_flushed_before_the_rename(tmp_path, monkeypatch):
     assert calls == ["tmp-note.txt", "replace", tmp_path.name]
 
 
+def write_to_a_full_disk(path):
+    with storage.atomic_write(path), open("/dev/full", "wb", buffering=0) as full:
+        full.write(b"x")
+
+
+def test_an_error_of_a_write_names_the_file(root):
+    """Python's own has no path where a disk is full."""
+    with pytest.raises(OSError, match="No space left on device.*note.txt") as error:
+        write_to_a_full_disk(root / "note.txt")
+    assert error.value.errno == errno.ENOSPC
+    assert not names(root)
+
+
 def test_an_interrupted_upload_is_an_error_and_removed(bucket):
     bucket.break_copy_after = 3
     with pytest.raises(OSError, match="network broke off") as error:

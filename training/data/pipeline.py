@@ -21,6 +21,7 @@ from .augment import augment, example_seed, fit_to_model
 from .labeled_images import Split
 from .masking import Masking
 from .mixup import check_pairs, mix_pair, mixes
+from .read_errors import read_errors, read_image
 
 # Bytes up to which decoded images are cached; larger sets are read in every epoch.
 CACHE_LIMIT = 2**30
@@ -273,9 +274,21 @@ def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:
     pixels = preprocessing.image_size[0] * preprocessing.image_size[1]
     if split.fitted or len(split) * pixels * 3 > CACHE_LIMIT:
         return split
-    batches = evaluation_batches(split, 256, preprocessing).as_numpy_iterator()
-    images = np.concatenate([images for images, *_ in batches])
-    return split.with_pixels(images[: len(split)])
+    return split.with_pixels(evaluation_images(split, preprocessing))
+
+
+def evaluation_images(
+    split: Split, preprocessing: ImagePreprocessing
+) -> np.ndarray[Any, Any]:
+    """All images as the model sees them in evaluation: uint8 [n, H, W, C].
+
+    Raises:
+        DataError: Some cannot be read.
+    """
+    batches = evaluation_batches(split, 256, preprocessing)
+    with read_errors(split):
+        images = [images for images, *_ in batches.as_numpy_iterator()]
+    return np.concatenate(images)[: len(split)]  # without the padding
 
 
 def resized_once(
@@ -296,8 +309,9 @@ def example_images(
     There are fewer where the training set is smaller.
     """
     batches = training_batches(split, recipe, preprocessing)
-    images = batches.unbatch().take(count).as_numpy_iterator()
-    return np.stack([image for image, _ in images])
+    examples = batches.unbatch().take(count)
+    with read_errors(split):
+        return np.stack([image for image, _ in examples.as_numpy_iterator()])
 
 
 def images_at(
@@ -305,6 +319,6 @@ def images_at(
 ) -> list[np.ndarray[Any, Any]]:
     """Some images as the model sees them in evaluation: uint8 [H, W, C] each."""
     return [
-        np.asarray(fit_to_model(split.read(tf.constant(i, tf.int64)), preprocessing))
+        np.asarray(fit_to_model(read_image(split, int(i)), preprocessing))
         for i in indices
     ]

@@ -25,6 +25,7 @@ from .pipeline import (
     resized_once,
     training_batches,
 )
+from .read_errors import read_errors
 from .splits import load_splits
 
 ENDLESS = 2**40  # steps
@@ -64,7 +65,8 @@ def data_speed(recipe: Recipe, seconds: float, file: Path | None = None) -> list
     splits = load_splits(recipe.data, recipe.model.channels)
     preprocessing = make_preprocessing(recipe.model)
     images = resized_once(splits.train, recipe, preprocessing)
-    stages = measure(pipelines(images, recipe, preprocessing), seconds)
+    with read_errors(images):
+        stages = measure(pipelines(images, recipe, preprocessing), seconds)
     print_stages(stages, f"{recipe.name}: {len(images)} images of {recipe.data.source}")
     if file is not None:
         rows = [asdict(stage) for stage in stages]

@@ -12,6 +12,7 @@ import tensorflow as tf
 from ..errors import DataError
 from ..user_functions import find_function
 from .labeled_images import Source, Split, encoded_split
+from .read_errors import read_errors
 from .tfds import MEMORY_LIMIT
 
 PARTS = ("train", "validation", "test")
@@ -100,15 +101,17 @@ def _read(origin: str, dataset, classes: int, channels: int) -> Split:
     contents, labels, size = [], [], 0
     if pairs.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise DataError(f"{origin}: must be a finite dataset. Received: {dataset}")
-    for image, label in pairs.as_numpy_iterator():
-        contents.append(image)
-        labels.append(label)
-        size += len(image)
-        if size > MEMORY_LIMIT:
-            raise DataError(
-                f"{origin}: must be at most {MEMORY_LIMIT:,} bytes of encoded images, "
-                f"which are kept in memory. Received: more, after {len(labels)} images"
-            )
+    with read_errors(origin=origin):
+        for image, label in pairs.as_numpy_iterator():
+            contents.append(image)
+            labels.append(label)
+            size += len(image)
+            if size > MEMORY_LIMIT:
+                raise DataError(
+                    f"{origin}: must be at most {MEMORY_LIMIT:,} bytes of encoded "
+                    "images, which are kept in memory. "
+                    f"Received: more, after {len(labels)} images"
+                )
     files = tf.constant(contents, tf.string)
     return encoded_split(
         origin,

@@ -1,7 +1,6 @@
 """Training, validation and test splits of a source."""
 
 import dataclasses
-import hashlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,18 +45,6 @@ def load_splits(config: DataConfig, channels: int) -> Splits:
     """
     source = open_source(config, channels)
     return Splits(source.class_names, *divide(source, config), source.bad_images)
-
-
-def images_fingerprint(splits: Splits) -> str:
-    """A hash of the names and labels in each split, independent of their folder."""
-    digest = hashlib.sha256()
-    for part in (splits.train, splits.validation, splits.test):
-        digest.update(b"part")
-        if part is not None:
-            digest.update(np.asarray(part.labels, np.int64).tobytes())
-            names = ("/".join(name.split("/")[-2:]) for name in part.names)
-            digest.update("\0".join(names).encode())
-    return digest.hexdigest()[:16]
 
 
 # Parts whose absence is no mistake of a recipe made for another source.

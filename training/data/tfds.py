@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ..errors import DataError, did_you_mean
 from .labeled_images import Source, Split, encoded_split, python_bytes
+from .read_errors import read_errors
 
 # Bytes up to which the encoded images of a part are kept in memory; larger parts are
 # read from disk image by image.
@@ -106,7 +107,8 @@ def _open_part(builder, part: str, image_key: str, label_key: str, channels) -> 
     size = builder.info.splits[part].num_bytes if builder.info.splits else 0
     records = _records(builder, part, image_key, label_key)
     read = _in_memory if size <= MEMORY_LIMIT else _on_disk
-    encoded, labels = read(records, image_key, label_key, f"{builder.name} {part}")
+    with read_errors(origin=f"tfds:{builder.name}: {part}"):
+        encoded, labels = read(records, image_key, label_key, f"{builder.name} {part}")
     return encoded_split(
         f"tfds:{builder.name}: {part}",
         encoded,

@@ -11,6 +11,7 @@ A checkpoint is complete where both files exist and agree.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import sys
@@ -26,10 +27,11 @@ from etils import epath
 
 from .. import storage
 from ..errors import RunError
-from ..recipe import Recipe
+from ..recipe import Recipe, changed_values, parse_recipe
 
-# Name of the entry of the .npz that holds the metadata, as JSON.
-META = "__meta__"
+META = "__meta__"  # entry of the .npz that holds the metadata, as JSON
+MARKER = ".json"  # the suffix of a commit marker
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,22 @@ class Owner:
     """The run that a checkpoint belongs to.
 
     Args:
-        recipe: The recipe's `fingerprint`.
+        recipe: The recipe's YAML, with one epoch, as a run can be extended.
+        backend: Keras's backend.
         workers: Processes that train together.
         replicas: Copies of the model in each of them.
-        images: The `images_fingerprint` of its data.
+        images: The `names_fingerprint` of its data.
+        contents: The `contents_fingerprint`.
         frozen: With `data.cache_features`, the `weights_fingerprint` of the model; they
             are not in the checkpoint.
     """
 
     recipe: str
+    backend: str = "tensorflow"
     workers: int = 1
     replicas: int = 1
     images: str = ""
+    contents: str = ""
     frozen: str = ""
 
 
@@ -83,9 +89,10 @@ def fingerprint(recipe: Recipe) -> str:
 def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
     """Write a checkpoint, and after that delete old and incomplete ones.
 
-    Where a checkpoint cannot be written (a full disk, an unreachable bucket) or must
-    not be kept (non-finite arrays), a warning is printed: the training continues, and
-    the last good checkpoint stays.
+    On a full disk all but the newest one are deleted before it is written. Where a
+    checkpoint cannot be written even so (an unreachable bucket) or must not be kept
+    (non-finite arrays), a warning is printed: the training continues, and the last good
+    checkpoint stays.
 
     Args:
         folder: The checkpoints' folder; created where it does not exist.
@@ -102,7 +109,7 @@ def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
         return False
     try:
         if not _is_complete(folder, step):
-            _write(folder, checkpoint)
+            _make_room_and_write(folder, checkpoint)
     except OSError as error:
         _warn(f"no checkpoint of step {step}, the training continues: {error}")
         return False
@@ -137,11 +144,11 @@ def restore(
         state: This run's arrays, whose names, shapes and types it must have.
 
     Returns:
-        The checkpoint, or None where there is no complete one.
+        The checkpoint, or None where there never was a complete one.
 
     Raises:
         RunError: It belongs to another recipe, to another number of workers or
-            replicas, or to another model.
+            replicas, or to another model; or all of them are damaged.
         OSError: It cannot be read.
     """
     checkpoint = latest(folder)
@@ -149,6 +156,11 @@ def restore(
         path = _data(epath.Path(folder), checkpoint.step)
         _check_owner(path, checkpoint.owner, owner)
         _check_arrays(path, checkpoint.arrays, state)
+    elif any(name.endswith(MARKER) for name in _names(epath.Path(folder))):
+        # Written last: a kill leaves none without a complete checkpoint.
+        raise RunError(
+            f"{folder}: all checkpoints are damaged; `fit --overwrite` begins a new run"
+        )
     return checkpoint
 
 
@@ -156,6 +168,18 @@ def newest_committed(folder: epath.PathLike) -> epath.Path | None:
     """The newest checkpoint whose two files exist; `latest` compares them too."""
     steps = _committed(epath.Path(folder))
     return _data(epath.Path(folder), steps[-1]) if steps else None
+
+
+def stored_workers(folder: epath.PathLike) -> int | None:
+    """The number of workers of the newest checkpoint; None without a readable one."""
+    newest = newest_committed(folder)
+    if newest is None:
+        return None
+    try:
+        with storage.local_copy(newest) as local, np.load(local) as stored:
+            return json.loads(str(stored[META]))["owner"]["workers"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
 
 
 def is_finite(array: np.ndarray) -> bool:
@@ -173,7 +197,20 @@ def _data(folder: epath.Path, step: int) -> epath.Path:
 
 
 def _marker(folder: epath.Path, step: int) -> epath.Path:
-    return folder / f"{step:08d}.json"
+    return folder / f"{step:08d}{MARKER}"
+
+
+def _make_room_and_write(folder: epath.Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; on a full disk, at the cost of all older ones but one."""
+    try:
+        _write(folder, checkpoint)
+    except OSError as error:
+        older = [step for step in _committed(folder) if step < checkpoint.step]
+        if error.errno not in FULL_DISK or len(older) < 2:
+            raise
+        _warn(f"{error}: only the newest checkpoint is kept")
+        _prune(folder, older[-1], keep=1)
+        _write(folder, checkpoint)
 
 
 def _write(folder: epath.Path, checkpoint: Checkpoint) -> None:
@@ -299,26 +336,44 @@ def _remove(folder: epath.Path, step: int) -> None:
 
 
 def _check_owner(path: epath.Path, stored: Owner, owner: Owner) -> None:
-    if stored.recipe != owner.recipe:
+    if changes := _changed_values(path, stored.recipe, owner.recipe):
         raise RunError(
-            f"{path}: checkpoint of another recipe ({stored.recipe}, this run's is "
-            f"{owner.recipe})"
+            f"{path}: checkpoint of another recipe: {'; '.join(changes)}. Change "
+            "recipe.yaml back, or begin a new run with --overwrite"
+        )
+    if stored.backend != owner.backend:
+        raise RunError(
+            f"{path}: checkpoint of another backend. KERAS_BACKEND must be "
+            f"{stored.backend}. Received: {owner.backend}"
         )
     if stored.images != owner.images:
         raise RunError(
             f"{path}: checkpoint of other images: some were added, removed or renamed "
             "since the run began"
         )
+    if stored.contents != owner.contents:
+        raise RunError(
+            f"{path}: checkpoint of other images: the contents of some training or "
+            "validation images have changed since the run began"
+        )
     if stored.frozen != owner.frozen:
         raise RunError(
             f"{path}: checkpoint of a classifier on other frozen weights: those of "
             "`model.weights` have changed since the run began"
         )
-    if stored != owner:
+    if _topology(stored) != _topology(owner):
         raise RunError(
             f"{path}: checkpoint of {_topology(stored)}; this run has "
             f"{_topology(owner)}"
         )
+
+
+def _changed_values(path: epath.Path, stored: str, ours: str) -> list[str]:
+    """The values in which two recipes differ; one without an option has its default."""
+    if stored == ours:
+        return []
+    there = parse_recipe(stored, str(path))
+    return changed_values(there, parse_recipe(ours, "this run's recipe"))
 
 
 def _topology(owner: Owner) -> str:

@@ -1,12 +1,10 @@
-"""Early ends of a run: preemption by SIGTERM, and divergence.
+"""Divergence: the end of a run whose loss or weights are not finite.
 
 A run has diverged when a loss (`StopOnDivergence`) or, after the last update, a weight
 (`Recorder.check_weights`) is not finite.
 """
 
 import math
-import signal
-import threading
 
 import keras
 from etils import epath
@@ -14,36 +12,6 @@ from etils import epath
 from ..errors import Diverged
 from .checkpoint import newest_committed
 from .progress import Progress
-
-
-class Preemption:
-    """Context manager that turns SIGTERM into a request to stop after the step.
-
-    Enter it after the strategy was created, as TensorFlow's multi-worker runtime
-    installs a handler of its own. A second SIGTERM ends the process at once. Outside
-    the main thread, where Python allows no handlers, it does nothing.
-
-    Args:
-        progress: Its `stop_requested` is set.
-    """
-
-    def __init__(self, progress: Progress):
-        self.progress = progress
-        self._in_main_thread = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self):
-        if self._in_main_thread:
-            self._before = signal.signal(signal.SIGTERM, self._request_stop)
-        return self
-
-    def __exit__(self, *error):
-        if self._in_main_thread:
-            # None: a handler that was not installed from Python
-            signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
-
-    def _request_stop(self, number, frame):
-        self.progress.stop_requested = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class StopOnDivergence(keras.callbacks.Callback):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ COMMAND = (sys.executable, "-m", MODULE)
 LOST_TIMEOUT = 30.0
 CHECKPOINT_TIMEOUT = 300.0
 KILL_TIMEOUT = 10.0  # between SIGTERM and SIGKILL
+LAUNCHED = "KERAS_VIT_LAUNCHED"  # variable of workers, for `end_with_launcher`
 
 
 def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
@@ -34,7 +36,7 @@ def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
     `nohup`: the workers inherit that.
 
     Args:
-        arguments: `fit` and its flags.
+        arguments: `fit` or `resume`, and its arguments.
         workers: Number of workers.
         restarts: How often to restart all of them, with `--resume`, after one was
             killed.
@@ -44,28 +46,45 @@ def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
         killed by a signal. WorkerLost's only if no other failed.
 
     Raises:
-        RecipeError: `fit` is missing, or there is less than one worker.
+        RecipeError: `fit` or `resume` is missing, or there is less than one worker.
     """
     _check(arguments, workers, restarts)
     logs = Path(tempfile.mkdtemp(prefix="training-launch-"))
     for worker in range(1, workers):
         print(f"worker {worker} writes to {_log(logs, worker)}", flush=True)
-    arguments = [*arguments, "--strategy", "multi_worker"]
+    fresh = arguments[0] == "fit"
+    if fresh:
+        arguments = [*arguments, "--strategy", "multi_worker"]
     while True:
         status, signaled = _run(arguments, workers, logs)
         if not restarts or signaled or not _was_lost(status):
             return status
         restarts -= 1
-        arguments = [a for a in arguments if a not in ("--overwrite", "--resume")]
-        arguments.append("--resume")
+        if fresh:
+            arguments = [a for a in arguments if a not in ("--overwrite", "--resume")]
+            arguments.append("--resume")
         print("restarting all workers with --resume", file=sys.stderr, flush=True)
 
 
+def end_with_launcher() -> None:
+    """In a worker, end this process when its launcher ends, even by SIGKILL."""
+    if os.environ.pop(LAUNCHED, None):
+        threading.Thread(target=_end_with_standard_input, daemon=True).start()
+
+
+def _end_with_standard_input() -> None:
+    """Wait for the end of the standard input, whose other end the launcher holds."""
+    os.read(0, 1)
+    print("the launcher has ended, so this worker ends", file=sys.stderr, flush=True)
+    os._exit(WorkerLost.exit_status)
+
+
 def _check(arguments: Sequence[str], workers: int, restarts: int) -> None:
-    if list(arguments[:1]) != ["fit"]:
+    if not arguments or arguments[0] not in ("fit", "resume"):
         raise RecipeError(
-            "`launch` must be followed by -- and the command to run, such as: launch "
-            f"--workers 2 -- fit --recipe digits. Received: {' '.join(arguments)!r}"
+            "`launch` must be followed by -- and the command to run, fit or resume, "
+            "such as: launch --workers 2 -- fit --recipe digits. "
+            f"Received: {' '.join(arguments)!r}"
         )
     for name, value, least in (("workers", workers, 1), ("restarts", restarts, 0)):
         if value < least:
@@ -144,8 +163,8 @@ def _start(arguments, variables, log: Path | None) -> subprocess.Popen[bytes]:
         output = stack.enter_context(log.open("ab")) if log else None
         return subprocess.Popen(
             [*COMMAND, *arguments],
-            env=os.environ | variables,
-            stdin=subprocess.DEVNULL,
+            env=os.environ | variables | {LAUNCHED: "1"},
+            stdin=subprocess.PIPE,  # which ends with this process
             stdout=output,
             stderr=output and subprocess.STDOUT,
             start_new_session=True,
@@ -207,3 +226,5 @@ def _stop(processes) -> None:
     for process in processes:
         process.kill()
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

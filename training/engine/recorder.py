@@ -2,16 +2,19 @@
 
 import dataclasses
 import time
+from typing import NoReturn
 
 import keras
 import numpy as np
 from etils import epath
 
+from ..data.splits import Splits
 from ..errors import Preempted
 from ..probe.feature_cache import weights_fingerprint
 from ..recipe import Recipe
 from . import checkpoint, run_folder
 from .checkpoint import Checkpoint, Owner
+from .data_fingerprint import contents_fingerprint, names_fingerprint
 from .early_termination import divergence
 from .lora import merged
 from .schedule import learning_rate
@@ -31,7 +34,7 @@ class Recorder(keras.callbacks.Callback):
         model: The model to save, which shares the trainer's weights.
         folder: The run's folder.
         recipe: The run's recipe.
-        images: The `images_fingerprint` of the data.
+        data: The run's images, whose fingerprints its checkpoints have.
         keep: Number of checkpoints to keep.
         every: Steps between two checkpoints inside an epoch, or None.
     """
@@ -42,7 +45,7 @@ class Recorder(keras.callbacks.Callback):
         model: keras.Model,
         folder: epath.Path,
         recipe: Recipe,
-        images: str,
+        data: Splits,
         keep: int,
         every: int | None = None,
     ):
@@ -53,7 +56,7 @@ class Recorder(keras.callbacks.Callback):
         self.folder = folder
         self.keep = keep
         self.every = every
-        self.owner = _owner(trainer, model, recipe, images)
+        self.owner = _owner(trainer, model, recipe, data)
         self.chief = is_chief(trainer.distribute_strategy)
         self.history: list[dict[str, float]] = []
         self.epoch_began = 0.0
@@ -65,17 +68,23 @@ class Recorder(keras.callbacks.Callback):
         return self.folder / "checkpoints"
 
     def restore(self) -> None:
-        """Load the newest complete checkpoint, if there is one."""
+        """Load the newest complete checkpoint, if there is one.
+
+        Raises:
+            RunError: It does not fit, or there was one and is none any more.
+        """
         expected = {
             name: np.broadcast_to(np.zeros((), v.dtype), v.shape)
             for name, v in self.trainer.state().items()
         }
         stored = checkpoint.restore(self.checkpoints, self.owner, expected)
-        if stored is not None:
-            self.trainer.set_state(stored.arrays)
-            self.progress.first_step = stored.step
-            self.history = stored.history
-            self.seconds_before = stored.seconds
+        if stored is None:
+            run_folder.check_at_beginning(self.folder)
+            return
+        self.trainer.set_state(stored.arrays)
+        self.progress.first_step = stored.step
+        self.history = stored.history
+        self.seconds_before = stored.seconds
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock."""
@@ -90,11 +99,12 @@ class Recorder(keras.callbacks.Callback):
             return  # validation and the epoch's row of the history come first
         if progress.stopping:
             self.save()
-            self._stop()
+            self.stop()
         if self.every and progress.step % self.every < self.trainer.steps_per_execution:
             self.save()
 
-    def _stop(self) -> None:
+    def stop(self) -> NoReturn:
+        """Raise Preempted; the step's checkpoint has been written."""
         raise Preempted(
             f"stopped by SIGTERM after step {self.progress.step}; `keras-vit resume "
             f"{self.folder}` continues"
@@ -132,7 +142,7 @@ class Recorder(keras.callbacks.Callback):
             run_folder.write_history(self.folder / "history.csv", self.history)
         self.save()
         if self.progress.stopping:
-            self._stop()
+            self.stop()
 
     def check_weights(self) -> None:
         """Raise Diverged where the last update left non-finite weights."""
@@ -161,12 +171,16 @@ def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:
     return max(history, key=lambda row: (row.get("val_accuracy", 0), -row["val_loss"]))
 
 
-def _owner(trainer: Trainer, model: keras.Model, recipe: Recipe, images: str) -> Owner:
+def _owner(trainer: Trainer, model: keras.Model, recipe: Recipe, data: Splits) -> Owner:
     strategy = trainer.distribute_strategy
     workers = worker_count(strategy)
     replicas = strategy.num_replicas_in_sync // workers
-    # Without its length: a run can be extended.
-    endless = dataclasses.replace(recipe, epochs=1)
-    recipe_name = f"{checkpoint.fingerprint(endless)} on {keras.backend.backend()}"
-    frozen = weights_fingerprint(model) if recipe.data.cache_features else ""
-    return Owner(recipe_name, workers, replicas, images, frozen)
+    return Owner(
+        dataclasses.replace(recipe, epochs=1).to_yaml(),
+        keras.backend.backend(),
+        workers,
+        replicas,
+        names_fingerprint(data),
+        contents_fingerprint(data, recipe.data.source),
+        weights_fingerprint(model) if recipe.data.cache_features else "",
+    )

@@ -8,6 +8,7 @@ best.keras last.keras the models
 report.json           the result; a run that has one is finished
 report.html           the result on a page, in one file
 *.png                 pictures
+.lock                 on a disk: locked by the process that trains
 
 The folder can be in a bucket: gs://bucket/runs/name.
 """
@@ -15,11 +16,15 @@ The folder can be in a bucket: gs://bucket/runs/name.
 import contextlib
 import csv
 import dataclasses
+import datetime
+import fcntl
 import json
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import keras
 from etils import epath
@@ -33,6 +38,7 @@ from . import checkpoint
 
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
+LOCK = ".lock"
 
 
 def check_folder(
@@ -56,9 +62,19 @@ def check_folder(
         The recipe in the folder, where a run continues.
 
     Raises:
-        RunError: The folder contains files that would be lost, or another recipe.
+        RunError: The folder contains files that would be lost, or another recipe; or
+            another process trains there.
     """
     folder = epath.Path(folder)
+    if (folder / LOCK).exists():
+        with locked(folder):
+            pass
+    return _checked_recipe(folder, recipe, resume, overwrite, extend)
+
+
+def _checked_recipe(
+    folder: epath.Path, recipe: Recipe, resume: bool, overwrite: bool, extend: bool
+) -> Recipe | None:
     with _run_errors(folder):
         if (folder / RECIPE).exists():
             if overwrite:
@@ -81,13 +97,13 @@ def prepare_folder(
     """Prepare a folder for a run, and write the recipe into it.
 
     An extended run loses its report, which the longer one writes anew; its best model
-    and its checkpoints stay.
+    and its checkpoints stay. The caller holds the folder's lock.
 
     Args and errors: Those of `check_folder`; the folder is created where it does not
     exist.
     """
     folder = epath.Path(folder)
-    check_folder(folder, recipe, resume, overwrite, extend)
+    _checked_recipe(folder, recipe, resume, overwrite, extend)
     with _run_errors(folder):
         if overwrite and (folder / RECIPE).exists():
             _delete_run(folder)
@@ -95,6 +111,67 @@ def prepare_folder(
         (folder / REPORT).unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         storage.write_text(folder / RECIPE, recipe.to_yaml())
+
+
+@contextlib.contextmanager
+def locked(folder: epath.PathLike) -> Iterator[None]:
+    """Hold the lock of a folder, in which no other process can then train.
+
+    The operating system releases it when this process ends, however it ends. Nothing is
+    locked in a bucket, nor on a disk without locks.
+
+    Args:
+        folder: The run's folder; created where it does not exist.
+
+    Raises:
+        RunError: Another process holds it, which the message names; or the folder
+            cannot be written.
+    """
+    if storage.is_remote(folder):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        with _run_errors(epath.Path(folder)):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(Path(folder, LOCK).open("a+", encoding="utf-8"))
+        _lock(file, folder)
+        yield
+
+
+def _lock(file: TextIO, folder: epath.PathLike) -> None:
+    """Lock an open file until it is closed, and write into it who has done so."""
+    file.seek(0)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(
+            f"{folder}: {file.read() or 'another process'} trains there; wait until it "
+            "ends, or stop it"
+        ) from None
+    except OSError as error:  # such as ENOLCK of a network file system
+        print(f"warning: {folder} cannot be locked: {error.strerror}", file=sys.stderr)
+        return
+    began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}, since {began},")
+    file.flush()
+
+
+def check_at_beginning(folder: epath.PathLike) -> None:
+    """Raise RunError where a run without a checkpoint has finished epochs.
+
+    A kill leaves one at most, as there is a checkpoint after each.
+    """
+    try:
+        with storage.local_copy(epath.Path(folder) / "history.csv") as local:
+            epochs = len(local.read_text(encoding="utf-8").splitlines()) - 1
+    except FileNotFoundError:
+        return
+    if epochs > 1:
+        raise RunError(
+            f"{folder}: has no checkpoint any more, after {epochs} epochs; "
+            "`fit --overwrite` begins a new run"
+        )
 
 
 @contextlib.contextmanager
@@ -139,19 +216,23 @@ def is_finished(folder: epath.PathLike) -> bool:
 
 
 def _delete_run(folder: epath.Path) -> None:
-    """Delete a run, the recipe last: until then the folder is recognized as a run."""
+    """Delete a run, the recipe last: until then the folder is recognized as a run.
+
+    The locked file stays: another process would lock a new one.
+    """
     for path in folder.iterdir():
         if path.is_dir() and not os.path.islink(path):
             path.rmtree()
-        elif path.name != RECIPE:
+        elif path.name not in (RECIPE, LOCK):
             path.unlink()
-    folder.rmtree()
+    (folder / RECIPE).unlink()
 
 
 def _is_empty(folder: epath.Path) -> bool:
-    """Whether a folder is empty but for unfinished files of a killed run."""
+    """Whether a folder is empty but for what a run leaves that was killed early."""
     return folder.is_dir() and all(
-        path.name.startswith(storage.UNFINISHED) for path in folder.iterdir()
+        path.name == LOCK or path.name.startswith(storage.UNFINISHED)
+        for path in folder.iterdir()
     )
 
 

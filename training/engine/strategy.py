@@ -17,6 +17,7 @@ from .jax_strategy import (
     is_lost_jax_worker,
     make_jax_strategy,
 )
+from .sigterm import keep_handler
 
 # What TensorFlow raises on the remaining workers when one ends.
 LOST_WORKER_ERRORS = (
@@ -67,7 +68,9 @@ def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ):
         index, addresses = parse_cluster(os.environ.get("TF_CONFIG"))
         print_waiting(index, len(addresses))
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        keep_handler()
+        return strategy
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
         return tf.distribute.get_strategy()

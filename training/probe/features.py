@@ -13,6 +13,7 @@ from keras_vit.base import ImageModel
 
 from ..data.labeled_images import Split
 from ..data.pipeline import Shard, evaluation_batches
+from ..data.read_errors import read_errors
 from ..engine.jax_strategy import JaxStrategy
 from ..engine.strategy import worker_count
 from ..errors import RunError
@@ -96,10 +97,11 @@ class FeatureExtractor:
         """Yield the features of one batch after the other: float32 [b, D]."""
         computed = self._jax_outputs if _on_jax() else self._tensorflow_outputs
         left = len(split)
-        for parts in _delayed(computed(split, math.ceil(left / self.batch_size))):
-            batch = np.concatenate([np.asarray(part) for part in parts])[:left]
-            left -= len(batch)  # the last batch is padded
-            yield batch
+        with read_errors(split):
+            for parts in _delayed(computed(split, math.ceil(left / self.batch_size))):
+                batch = np.concatenate([np.asarray(part) for part in parts])[:left]
+                left -= len(batch)  # the last batch is padded
+                yield batch
 
     def _data(self, split: Split) -> tf.data.Dataset:
         """Batches of (images, labels, weights), one for each device in turn."""

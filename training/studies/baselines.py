@@ -14,9 +14,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
 from ..data.labeled_images import Split
-from ..data.pipeline import evaluation_batches
+from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
-from ..evaluate import BATCH_SIZE
 from ..model import make_preprocessing
 from ..recipe import Recipe, load_recipe
 
@@ -53,8 +52,7 @@ def baseline_scores(recipe: Recipe) -> list[tuple[str, float, float]]:
 def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
     """The images in the model's size as vectors [n, H * W * C] of 0 to 16."""
     preprocessing = make_preprocessing(recipe.model)
-    batches = evaluation_batches(split, BATCH_SIZE, preprocessing).as_numpy_iterator()
-    images = np.concatenate([images for images, *_ in batches])[: len(split)]
+    images = evaluation_images(split, preprocessing)
     return np.round(images.reshape(len(images), -1) * (PIXEL_RANGE / 255), 3)
 
 

@@ -1,5 +1,7 @@
 """Checkpoints: atomicity, pruning, recovery, and rejection of other runs'."""
 
+import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +20,8 @@ from training.engine.checkpoint import Checkpoint, Owner, latest, restore, save
 from training.errors import RunError
 from training.recipe import DataConfig, OptimizerConfig, Recipe
 
-OWNER = Owner("4f1c", workers=2, replicas=3)
+RECIPE = Recipe(data=DataConfig("digits")).to_yaml()
+OWNER = Owner(RECIPE, workers=2, replicas=3)
 
 
 def state(step, size=7):
@@ -378,17 +381,74 @@ def test_a_checkpoint_of_another_dtype_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("owner", "message"),
+    ("changes", "message"),
     [
-        (Owner("aaaa", 2, 3), r"another recipe \(4f1c, this run's is aaaa\)"),
-        (Owner("4f1c", 3, 3), r"2 worker\(s\) with 3 .* has 3 worker\(s\) with 3"),
-        (Owner("4f1c", 2, 4), r"2 worker\(s\) with 3 .* has 2 worker\(s\) with 4"),
+        (
+            {"recipe": RECIPE.replace("\nseed: 0", "\nseed: 5")},
+            "another recipe: `seed` is 0 there and 5 here. Change recipe.yaml back",
+        ),
+        ({"backend": "jax"}, "KERAS_BACKEND must be tensorflow. Received: jax"),
+        ({"workers": 3}, r"2 worker\(s\) with 3 .* has 3 worker\(s\) with 3"),
+        ({"replicas": 4}, r"2 worker\(s\) with 3 .* has 2 worker\(s\) with 4"),
+        ({"images": "a"}, "some were added, removed or renamed"),
+        ({"contents": "a"}, "the contents of some .* have changed"),
     ],
 )
-def test_a_checkpoint_of_another_run_is_rejected(tmp_path, owner, message):
+def test_a_checkpoint_of_another_run_is_rejected(tmp_path, changes, message):
     save(tmp_path, make(2))
+    owner = dataclasses.replace(OWNER, **changes)
     with pytest.raises(RunError, match=message):
         restore(tmp_path, owner, state(2))
+
+
+def test_an_option_that_an_older_recipe_lacks_has_its_default(tmp_path):
+    older = RECIPE.replace("accumulation: 1\n", "")
+    assert older != RECIPE
+    owner = dataclasses.replace(OWNER, recipe=older)
+    save(tmp_path, dataclasses.replace(make(2), owner=owner))
+    check_is(restore(tmp_path, OWNER, state(2)), 2)
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name != "no marker"])
+def test_a_run_of_which_all_checkpoints_are_damaged_does_not_begin_anew(
+    folder, name, capsys
+):
+    save(folder, make(2))
+    DAMAGES[name][0](folder)
+    with pytest.raises(
+        RunError, match="all checkpoints are damaged; `fit --overwrite`"
+    ):
+        restore(folder, OWNER, state(2))
+
+
+def test_a_kill_in_the_first_checkpoint_leaves_a_run_that_begins_anew(folder, capsys):
+    save(folder, make(2))
+    DAMAGES["no marker"][0](folder)
+    assert restore(folder, OWNER, state(2)) is None
+
+
+def test_the_number_of_workers_is_read_alone(folder):
+    assert checkpoint.stored_workers(folder) is None
+    save(folder, make(2))
+    assert checkpoint.stored_workers(folder) == 2
+
+
+def test_a_full_disk_gets_room_from_older_checkpoints(tmp_path, monkeypatch, capsys):
+    for step in (1, 2, 3):
+        save(tmp_path, make(step))
+
+    def savez(path, **arrays):
+        if len(list(tmp_path.glob("0*.npz"))) > 1:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(path, **arrays)
+
+    original = np.savez
+    monkeypatch.setattr(np, "savez", savez)
+    assert save(tmp_path, make(4))
+    assert names(tmp_path) == files_of(3, 4)
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"No space left on device: '{tmp_path / '00000004.npz'}'" in line
 
 
 def test_a_checkpoint_that_fits_is_restored(tmp_path):

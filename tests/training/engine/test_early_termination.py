@@ -1,100 +1,15 @@
-"""Early termination: SIGTERM, and a non-finite loss."""
+"""Early termination: a non-finite loss, and the exit status of each error."""
 
 import os
-import signal
-import subprocess
-import sys
-import threading
 
 import keras
 import numpy as np
 import pytest
 
 from training.engine.checkpoint import Checkpoint, Owner, save
-from training.engine.early_termination import Preemption, StopOnDivergence
+from training.engine.early_termination import StopOnDivergence
 from training.engine.progress import Progress
 from training.errors import Diverged, Preempted, TrainingError
-
-
-def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
-    came, progress = [], Progress()
-    before = signal.signal(signal.SIGTERM, lambda *_: came.append("old"))
-    try:
-        with Preemption(progress):
-            assert not progress.stop_requested
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert progress.stop_requested
-            assert came == []
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert came == ["old"]
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def run(code):
-    """Run the code in its own process, without TensorFlow."""
-    head = (
-        "import os, signal, sys, types\n"
-        "sys.modules['keras'] = types.SimpleNamespace(\n"
-        "    callbacks=types.SimpleNamespace(Callback=object))\n"
-        "from training.engine.early_termination import Preemption\n"
-        "from training.engine.progress import Progress\n"
-        "progress = Progress()\n"
-        # A shell lets its background jobs ignore it.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "def send(number): os.kill(os.getpid(), number)\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_a_second_sigterm_ends_the_process():
-    result = run(
-        "with Preemption(progress):\n"
-        "    send(signal.SIGTERM)\n"
-        "    print(progress.stop_requested, flush=True)\n"
-        "    send(signal.SIGTERM)\n"
-        "    print('still here')\n"
-    )
-    assert result.stdout == "True\n"
-    assert result.returncode == -signal.SIGTERM
-
-
-def test_ctrl_c_is_still_a_keyboard_interrupt():
-    result = run(
-        "with Preemption(progress):\n"
-        "    try:\n"
-        "        send(signal.SIGINT)\n"
-        "    except KeyboardInterrupt:\n"
-        "        print('interrupted', progress.stop_requested)\n"
-    )
-    assert result.stdout == "interrupted False\n"
-
-
-def test_sigterm_during_a_long_call_waits_for_its_end():
-    """As during a step: the handler interrupts no system call and no C function."""
-    result = run(
-        "import threading, time\n"
-        "with Preemption(progress):\n"
-        "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
-        "    time.sleep(0.6)\n"
-        "    print('slept', progress.stop_requested)\n"
-    )
-    assert result.stdout == "slept True\n"
-
-
-def test_preemption_does_nothing_outside_the_main_thread():
-    noted, progress = [], Progress()
-
-    def work():
-        with Preemption(progress):
-            noted.append(progress.stop_requested)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert noted == [False]
 
 
 def diverging_model(scale):
@@ -119,7 +34,7 @@ class StepsOf:
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 3e38])
 def test_a_non_finite_loss_ends_the_training(tmp_path, scale):
-    save(tmp_path, Checkpoint(2, {"a": np.ones(3)}, Owner("x")))
+    save(tmp_path, Checkpoint(2, {"a": np.ones(3)}, Owner("")))
     model, x, y = diverging_model(scale)
     guard = StopOnDivergence(tmp_path, StepsOf(model))
     with pytest.raises(Diverged, match="at step 3; ") as error:

@@ -1,5 +1,6 @@
 """`launch`: local workers start together, end together, and may restart."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -239,6 +240,27 @@ def test_cores_are_shared_where_affinity_is_unknown(monkeypatch):
     assert {v["TF_NUM_INTRAOP_THREADS"] for v in environments(3)} == {"2"}
 
 
+def test_a_run_is_resumed_with_the_strategy_of_its_recipe(stub):
+    acts = arguments("0", "killed")[1:]
+    lost = 128 + signal.SIGKILL
+    assert launch(["resume", "runs/a", *acts], 2, restarts=1) == lost
+    assert len(stub()) == 4
+    assert {said for *_, said in stub()} == {" ".join(["resume", "runs/a", *acts])}
+
+
+def test_sigkill_of_the_launcher_ends_its_workers(tmp_path):
+    process = start(*RUN, str(tmp_path / "run"), "--epochs=100000")
+    wait_for(lambda: len(children(process)) == 2, process)
+    process.kill()
+    output, _ = process.communicate(timeout=120)  # until worker 0 has ended
+    message = "the launcher has ended, so this worker ends"
+    assert message in output
+    end = time.monotonic() + 120
+    while message not in other_log(output):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -367,6 +389,19 @@ def test_a_killed_worker_makes_all_resume_and_sigterm_to_one_stops_all(tmp_path)
     assert [row.split(",")[0] for row in rows] == [
         str(1 + number) for number in range(len(rows))
     ]
+
+
+@pytest.mark.slow
+def test_sigterm_before_the_first_step_stops_all_workers(tmp_path):
+    """TensorFlow's runtime of several workers has a handler that would ignore it."""
+    process = start(*RUN, str(tmp_path / "run"), "--epochs=100000")
+    lines = iter(process.stdout.readline, "")
+    output = "".join(itertools.takewhile(lambda line: "digits: " not in line, lines))
+    process.terminate()
+    rest, _ = process.communicate(timeout=300)
+    assert process.returncode == 75, output + rest
+    for text in (rest, other_log(output)):
+        assert "error: stopped by SIGTERM" in text
 
 
 @pytest.mark.slow

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 from etils import epath
@@ -53,15 +57,16 @@ def test_overwriting_deletes_the_run_and_its_recipe_last(folder, monkeypatch):
     (folder / "checkpoints" / "00000001.npz").write_text("data")
     (folder / "history.csv").write_text("data")
     left = []
-    original = epath.gpath.PosixGPath.rmtree
+    original = epath.gpath.PosixGPath.unlink
 
-    def rmtree(path, *args):
-        left.append(names(folder))
-        original(path, *args)
+    def unlink(path, *args, **kwargs):
+        if path.name == "recipe.yaml":
+            left.append(names(folder))
+        original(path, *args, **kwargs)
 
-    monkeypatch.setattr(epath.gpath.PosixGPath, "rmtree", rmtree)
+    monkeypatch.setattr(epath.gpath.PosixGPath, "unlink", unlink)
     run_folder.prepare_folder(folder, OTHER, resume=False, overwrite=True)
-    assert left[-1] == ["recipe.yaml"]
+    assert left == [["recipe.yaml"]]
     assert names(folder) == ["recipe.yaml"]
     assert (folder / "recipe.yaml").read_text() == OTHER.to_yaml()
 
@@ -122,3 +127,66 @@ def test_a_model_is_saved_atomically(folder, tiny_vit):
     run_folder.save_model(model, folder / "best.keras")
     assert names(folder) == ["best.keras"]
     assert (folder / "best.keras").read_bytes()[:2] == b"PK"
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "a+")
+file.write("process 7 on farm, since noon,")
+file.flush()
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_names_its_process_and_dies_with_it(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    command = [sys.executable, "-c", HOLDER, folder / ".lock"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        holder.stdout.readline()
+        message = "process 7 on farm, since noon, trains there; wait until it ends"
+        for overwrite in (False, True):
+            with pytest.raises(RunError, match=message):
+                run_folder.check_folder(folder, RECIPE, True, overwrite)
+        with pytest.raises(RunError, match=message), run_folder.locked(folder):
+            pass
+        holder.kill()
+    assert run_folder.check_folder(folder, RECIPE, True, False) is None
+
+
+def test_the_lock_says_who_holds_it_and_since_when(tmp_path):
+    folder = tmp_path / "run"
+    holder = rf"process {os.getpid()} on {socket.gethostname()}, since 2\d+-.* UTC, "
+    with run_folder.locked(folder):
+        with pytest.raises(RunError, match=holder), run_folder.locked(folder):
+            pass
+        # A run that is deleted stays locked.
+        run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+        run_folder.prepare_folder(folder, OTHER, resume=False, overwrite=True)
+        with pytest.raises(RunError, match=holder), run_folder.locked(folder):
+            pass
+    with run_folder.locked(folder):
+        pass
+
+
+def test_nothing_is_locked_in_a_bucket(bucket):
+    folder = epath.Path("gs://bucket/run")
+    with run_folder.locked(folder), run_folder.locked(folder):
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_run_with_two_epochs_and_no_checkpoint_does_not_begin_anew(folder, rows):
+    run_folder.check_at_beginning(folder)
+    folder.mkdir(parents=True)
+    history = [{"epoch": number + 1, "loss": 0.5} for number in range(rows)]
+    run_folder.write_history(folder / "history.csv", history)
+    if rows < 2:
+        run_folder.check_at_beginning(folder)
+        return
+    with pytest.raises(RunError, match="no checkpoint any more, after 2 epochs"):
+        run_folder.check_at_beginning(folder)

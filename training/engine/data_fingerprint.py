@@ -1,0 +1,54 @@
+"""Fingerprints of a run's images, by which a resumed run notices other ones."""
+
+import hashlib
+
+import numpy as np
+import tensorflow as tf
+
+from ..data.labeled_images import Split
+from ..data.pipeline import parallel
+from ..data.read_errors import read_errors
+from ..data.splits import Splits
+
+
+def names_fingerprint(splits: Splits) -> str:
+    """A hash of the names and labels in each split, independent of their folder."""
+    digest = hashlib.sha256()
+    for part in (splits.train, splits.validation, splits.test):
+        digest.update(b"part")
+        if part is not None:
+            digest.update(np.asarray(part.labels, np.int64).tobytes())
+            names = ("/".join(name.split("/")[-2:]) for name in part.names)
+            digest.update("\0".join(names).encode())
+    return digest.hexdigest()[:16]
+
+
+def contents_fingerprint(splits: Splits, source: str) -> str:
+    """A hash of the bytes of all files that a run trains with and chooses by.
+
+    Their sizes and times are no proof: a copy has other times, and pixels can change
+    without the size. Test images, which are read after the last step, do not count: a
+    run whose test evaluation found a damaged one continues once it is mended.
+
+    Returns:
+        Of scikit-learn's digits and of TensorFlow Datasets, whose prepared files are
+        never changed and may not fit into memory, an empty text.
+
+    Raises:
+        DataError: An image cannot be read.
+    """
+    parts = [part for part in (splits.train, splits.validation) if part is not None]
+    if source.startswith("tfds:") or any(part.encoded is None for part in parts):
+        return ""
+    digests = b"".join(map(_contents, parts))
+    return hashlib.sha256(digests).hexdigest()[:16]
+
+
+def _contents(split: Split) -> bytes:
+    assert split.encoded is not None
+    digest = hashlib.sha256()
+    files = parallel(tf.data.Dataset.range(len(split)), split.encoded)
+    with read_errors(split):
+        for file in files.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+            digest.update(hashlib.sha256(file).digest())
+    return digest.digest()
