@@ -15,9 +15,10 @@ from .data.labeled_images import Split
 from .data.pipeline import evaluation_batches
 from .data.sources import open_source
 from .data.splits import load_splits
+from .early_checks import data_of_run
 from .engine import run_folder
 from .errors import RunError
-from .recipe import DataConfig, load_recipe
+from .recipe import DataConfig
 
 BATCH_SIZE = 256
 BINS = 15  # of confidence, as in the paper that `reliability` cites
@@ -206,12 +207,7 @@ Images = tuple[str, tuple[str, ...], Split]  # title, class names, images
 
 def _run_images(model_file: Path, part: str, channels: int) -> Images:
     """A part of the data of the run that a model file is in."""
-    recipe_file = model_file.parent / run_folder.RECIPE
-    if not recipe_file.exists():
-        raise RunError(
-            f"{model_file}: there is no recipe.yaml beside it, so --source is needed"
-        )
-    config = load_recipe(recipe_file).data
+    config = data_of_run(str(model_file), {}, "--source")
     splits = load_splits(config, channels)
     split = getattr(splits, part)
     if split is None:

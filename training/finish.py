@@ -107,7 +107,7 @@ def _draw(
     shown = evaluation.mistakes(pictures.MOST_IMAGES)
     wrong = images_at(splits.test, shown, model.preprocessing)
     pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
-    mistakes = mistakes_of(model, evaluation, shown, wrong)
+    mistakes = mistakes_of(model, evaluation, shown, wrong, splits.test.names)
     write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
 
 

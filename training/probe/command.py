@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +15,11 @@ from sklearn.model_selection import train_test_split
 from .. import storage
 from ..data.labeled_images import Split
 from ..data.splits import Splits, load_splits
-from ..engine import run_folder
+from ..early_checks import data_of_run
 from ..engine.strategy import open_strategy
 from ..errors import DataError, RecipeError
 from ..model_reading import read_any_model
-from ..recipe import DataConfig, Recipe, load_recipe
+from ..recipe import Recipe
 from . import fewshot, knn, linear
 from .feature_cache import cached_features
 from .features import FeatureExtractor
@@ -213,7 +213,7 @@ def probe_file(
     """
     if out is not None and not out.parent.is_dir():
         raise RecipeError(f"`out` must be in an existing folder. Received: '{out}'")
-    data_config = _data_config(model, data)
+    data_config = data_of_run(model, data, "--data.source")
     devices = open_strategy(Recipe(data=data_config, strategy=strategy))
     with devices.scope():
         loaded = read_any_model(model, pixels)
@@ -235,19 +235,6 @@ def probe_file(
     if out is not None:
         storage.write_text(out, json.dumps(result, indent=2) + "\n")
     _print(result)
-
-
-def _data_config(model: str, data: dict[str, Any]) -> DataConfig:
-    """The data of the command line, or of the run that the model belongs to."""
-    given = {name: value for name, value in data.items() if value is not None}
-    if "source" in given:
-        return DataConfig(**given)
-    recipe = run_folder.model_file(Path(model)).with_name(run_folder.RECIPE)
-    if not recipe.is_file():
-        raise RecipeError(
-            f"{model}: is not a run with images of its own, so --data.source is needed"
-        )
-    return replace(load_recipe(recipe).data, **given)
 
 
 def _print(result: dict[str, Any]) -> None:
