@@ -70,8 +70,7 @@ def _import_keras() -> None:
             from keras_vit import _backend  # noqa: F401
         except ImportError as error:
             raise TrainingError(str(error)) from None
-        import keras  # noqa: F401
-        import tensorflow  # noqa: F401
+        from . import evaluate  # noqa: F401  and with it most of what commands import
 
 
 def parse(name: str, arguments: Sequence[str]) -> Namespace:

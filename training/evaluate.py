@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from .activity import activity
 from .data.labeled_images import Split
 from .data.pipeline import evaluation_batches
 from .data.sources import open_source
@@ -136,7 +137,8 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
         The scores, in the order of the split.
     """
     batches = evaluation_batches(split, batch_size(BATCH_SIZE), model.preprocessing)
-    outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
+    with activity(f"evaluating {len(split)} images"):
+        outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
     return Evaluation(
         tuple(model.class_names), split.labels, model.probabilities(outputs)
     )

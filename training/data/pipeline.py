@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit import ImagePreprocessing
 
+from ..activity import activity
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
@@ -274,7 +275,8 @@ def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:
     if split.fitted or len(split) * pixels * 3 > CACHE_LIMIT:
         return split
     batches = evaluation_batches(split, 256, preprocessing).as_numpy_iterator()
-    images = np.concatenate([images for images, *_ in batches])
+    with activity(f"decoding and resizing {len(split)} images"):
+        images = np.concatenate([images for images, *_ in batches])
     return split.with_pixels(images[: len(split)])
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from etils import epath
 
 from .. import storage
+from ..activity import activity
 from ..errors import RunError, did_you_mean
 from ..recipe import Recipe, changed_values, load_recipe
 from . import checkpoint
@@ -241,7 +242,8 @@ def read_model(path: Path) -> keras.Model:
     import keras
 
     try:
-        return keras.models.load_model(path, compile=False)
+        with activity(f"opening {path}"):
+            return keras.models.load_model(path, compile=False)
     except (ValueError, TypeError, OSError, KeyError) as error:
         raise RunError(
             f"{path}: is not a Keras model: {' '.join(str(error).split())}"
