@@ -80,7 +80,7 @@ def data_of_run(model: str, changes: dict[str, Any], flag: str) -> DataConfig:
         return DataConfig(**given)
     recipe = run_folder.model_file(Path(model)).with_name(run_folder.RECIPE)
     if not recipe.is_file():
-        raise RunError(
+        raise RecipeError(
             f"{model}: there is no {run_folder.RECIPE} beside it, so {flag} is needed"
         )
     return replace(load_recipe(recipe).data, **given)

@@ -12,6 +12,7 @@ from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from .activity import activity
+from .data.class_folders import distinct
 from .data.labeled_images import Split
 from .data.pipeline import evaluation_batches
 from .data.sources import open_source
@@ -197,9 +198,14 @@ def evaluate_file(
     else:
         title, names, split = _source_images(source, loaded.channels)
     if list(names) != loaded.class_names:
+        every = sorted({*names, *loaded.class_names})
+        text = dict(zip(every, distinct(every), strict=True))
+        ours, theirs = (
+            ", ".join(text[name] for name in each)
+            for each in (loaded.class_names, names)
+        )
         raise RunError(
-            f"{path}: its classes are not those of the {title}: "
-            f"{', '.join(loaded.class_names)} and {', '.join(names)}"
+            f"{path}: its classes are not those of the {title}: {ours} and {theirs}"
         )
     print_evaluation(evaluate(loaded, split).summary(), title)
 

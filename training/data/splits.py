@@ -275,31 +275,54 @@ def _check_disjoint(
 def _share(
     split: Split, config: DataConfig, part: str, class_names: Sequence[str]
 ) -> tuple[Split, Split]:
-    """Take a share of a split, stratified by class: what is left, and the share.
+    """Take a share of a split: what is left, and the share."""
+    rest, taken = stratified_share(
+        split.labels,
+        getattr(config, part),
+        config.split_seed,
+        class_names,
+        f"{config.source}: the {part} images",
+    )
+    return split.subset(rest), split.subset(taken)
+
+
+def stratified_share(
+    labels: np.ndarray[Any, Any],
+    share: float,
+    seed: int,
+    class_names: Sequence[str],
+    what: str,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Take a random share of examples, the same of each class.
+
+    Args:
+        labels: int64 [n], the classes.
+        share: Between 0 and 1.
+        seed: Of the choice.
+        class_names: One name for each class.
+        what: What is taken, for the message.
+
+    Returns:
+        The indices of what is left, and those of the share.
 
     Raises:
-        DataError: A class has one image, or the share or what is left has fewer images
-            than there are classes.
+        DataError: A class has one example, or the share or what is left has fewer than
+            there are classes.
     """
-    share = getattr(config, part)
-    counts = np.bincount(split.labels, minlength=len(class_names))
-    classes, taken = np.count_nonzero(counts), math.ceil(share * len(split))
-    problem = f"{config.source}: a {part} share of {share} cannot be taken: "
+    counts = np.bincount(labels, minlength=len(class_names))
+    classes, taken = np.count_nonzero(counts), math.ceil(share * len(labels))
     if (single := np.flatnonzero(counts == 1)).size:
         names = listed(class_names[int(index)] for index in single)
         raise DataError(
-            f"{problem}each class must have at least 2 images beside other splits. "
-            f"Received: 1 of {names}"
+            f"{what} cannot be a share of {share}: each class must have at least 2 "
+            f"images to divide. Received: 1 of {names}"
         )
-    if min(taken, len(split) - taken) < classes:
+    if min(taken, len(labels) - taken) < classes:
         raise DataError(
-            f"{problem}it and what is left must each have an image of all {classes} "
-            f"classes. Received: {len(split)} images, of which it has {taken}"
+            f"{what} cannot be a share of {share}: there must be one of each of the "
+            f"{classes} classes, and as many left. Received: {taken} of {len(labels)}"
         )
     rest, chosen = train_test_split(
-        np.arange(len(split)),
-        test_size=share,
-        random_state=config.split_seed,
-        stratify=split.labels,
+        np.arange(len(labels)), test_size=share, random_state=seed, stratify=labels
     )
-    return split.subset(rest), split.subset(chosen)
+    return rest, chosen

@@ -10,11 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from sklearn.model_selection import train_test_split
 
 from .. import storage
 from ..data.labeled_images import Split
-from ..data.splits import Splits, load_splits
+from ..data.splits import Splits, load_splits, stratified_share
 from ..early_checks import data_of_run
 from ..engine.strategy import open_strategy
 from ..errors import DataError, RecipeError
@@ -147,18 +146,13 @@ def _validation_rows(splits: Splits) -> np.ndarray[Any, Any]:
     count = len(splits.train)
     if splits.validation is not None:
         return count + np.arange(len(splits.validation))
-    try:
-        _, rows = train_test_split(
-            np.arange(count),
-            test_size=VALIDATION_SHARE,
-            random_state=0,
-            stratify=splits.train.labels,
-        )
-    except ValueError as error:
-        raise DataError(
-            f"a validation share of {VALIDATION_SHARE} cannot be taken from {count} "
-            f"training images: {str(error).partition('. ')[0]}"
-        ) from None
+    _, rows = stratified_share(
+        splits.train.labels,
+        VALIDATION_SHARE,
+        0,
+        splits.class_names,
+        "the validation images of `probe`",
+    )
     return rows
 
 
