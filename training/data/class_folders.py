@@ -58,6 +58,7 @@ class ClassFolders:
     passed_over: list[Path]
 
 
+@activity("listing image files")
 def open_class_folders(root: PathLike, on_bad_image: str = "error") -> ClassFolders:
     """List the parts, classes and images of a data set.
 
@@ -301,7 +302,7 @@ def _decode_with_pillow(path: LocalPath) -> None:
 
 def subfolders(parent: Path) -> list[Path]:
     """The folders in a folder, sorted, without system files."""
-    return [path for path in _entries(parent) if path.is_dir()]
+    return [path for path, _, is_folder in _entries_and_kinds(parent) if is_folder]
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -313,23 +314,42 @@ def list_files(folder: Path) -> list[Path]:
     seen: set[str] = set()
 
     def visit(parent: Path, real_parent: str) -> None:
-        for path in sorted(_entries(parent), key=os.path.islink):  # links last
-            linked = os.path.islink(path)
-            real = os.path.realpath(path) if linked else f"{real_parent}/{path.name}"
+        entries = _entries_and_kinds(parent)
+        entries.sort(key=lambda entry: entry[1])  # links last
+        for path, is_link, is_folder in entries:
+            real = os.path.realpath(path) if is_link else f"{real_parent}/{path.name}"
             if real in seen or f"{real_parent}/".startswith(f"{real}/"):
                 continue
             seen.add(real)
-            if path.is_dir():
+            if is_folder:
                 visit(path, real)
             else:
                 found.append(path)
 
     visit(folder, os.path.realpath(folder))
-    return sorted(found)
+    return sorted(found, key=lambda path: path.parts)
+
+
+def _entries_and_kinds(folder: Path) -> list[tuple[Path, bool, bool]]:
+    """The entries of a folder, whether each is a link, and whether it is a folder.
+
+    On a disk the operating system says all at once, in a third of the time.
+    """
+    if storage.is_remote(folder):
+        return [(path, False, path.is_dir()) for path in _entries(folder)]
+    with os.scandir(folder) as found:
+        entries = [entry for entry in found if not is_system_file(entry.name)]
+    entries.sort(key=lambda entry: entry.name)
+    return [
+        (folder / entry.name, link, os.path.isdir(entry) if link else entry.is_dir())
+        for entry in entries
+        for link in [entry.is_symlink()]
+    ]
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if not is_system_file(p.name))
+    entries = [path for path in folder.iterdir() if not is_system_file(path.name)]
+    return sorted(entries, key=lambda path: path.name)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -339,8 +359,10 @@ def image_files(folder: Path) -> list[Path]:
 
 def is_image(path: Path) -> bool:
     """Whether a file's name or else the beginning of its contents is an image's."""
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    if path.suffix.lower() in SUFFIXES or kind.startswith("image/"):
+    if path.suffix.lower() in SUFFIXES:
+        return True
+    kind, _ = mimetypes.guess_type(path.name)
+    if kind is not None and kind.startswith("image/"):
         return True
     try:
         with storage.os_errors(path), path.open("rb") as file:
