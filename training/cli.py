@@ -25,6 +25,7 @@ from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
 from .prediction_files import check_table, find_images, write_table
 from .recipe import DataConfig, Recipe
 from .recipes import named_recipe, print_recipes
+from .studies.study import part_of
 from .studies.study_files import load_study
 
 RUNS = Path("runs")
@@ -552,12 +553,11 @@ def _add_study(parser: ArgumentParser) -> None:
 
 
 def _check_study(options: Namespace) -> None:
+    """Not its images, which finished runs no longer need."""
     if options.study is not None:
-        study = load_study(
-            options.study, options.small, _recipe_flags(options), _rows(options)
-        )
-        for source in {run.row.recipe.data.source for run in study.runs()}:
-            early_checks.check_source(source)
+        flags = _recipe_flags(options)
+        study = load_study(options.study, options.small, flags, _rows(options))
+        part_of(study, options.part)
 
 
 def _rows(options: Namespace) -> list[str]:

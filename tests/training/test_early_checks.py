@@ -35,7 +35,7 @@ MISTAKES = {
     "push other hf://owner/name": "is not the folder of a finished run",
     "compare digits folder_small --data.source folder:photo": "Did you mean",
     "study no_such_study": "no study 'no_such_study'",
-    "study data_size --small --data.source folder:photo": "mean folder:photos?",
+    "study positions --part 3/2": "`--part` must be N/M",
     "data-speed --recipe digits --data.source folder:photo": "Did you mean",
     "baselines --recipe folder_small": "folder:images: there is no such folder",
     "info model.keras": "model.keras: there is no such file",
