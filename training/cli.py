@@ -498,8 +498,10 @@ def _compared_recipes(options: Namespace) -> list[Recipe]:
 
 
 def _check_compare(options: Namespace) -> None:
+    """Not the images of finished runs, which are only read from their folders."""
     for recipe in _compared_recipes(options):
-        early_checks.check_recipe(recipe)
+        if not run_folder.is_finished(Path(options.output_dir) / recipe.name):
+            early_checks.check_recipe(recipe)
 
 
 def _run_compare(options: Namespace) -> None:

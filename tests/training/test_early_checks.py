@@ -82,6 +82,17 @@ def test_what_is_in_a_bucket_or_named_is_left_to_the_command():
         check_source("folder:nowhere")
 
 
+def test_a_finished_run_is_compared_without_its_images(inside, tmp_path):
+    options = parse("compare", ["folder_small", "--output_dir", "runs"])
+    check = training.cli.COMMANDS["compare"].check
+    with pytest.raises(DataError, match="folder:images: there is no such folder"):
+        check(options)
+    run = tmp_path / "runs" / "folder_small-color"
+    run.mkdir(parents=True)
+    (run / "report.json").touch()
+    check(options)
+
+
 def test_workers_leave_the_runs_folder_to_the_chief(inside):
     words = ["--recipe", "digits", "--output_dir", "other"]
     check = training.cli.COMMANDS["fit"].check
