@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 SECONDS = 3.0  # of silence, before a report; it is renewed on a terminal every second
+APART = 60.0  # seconds between two activities of which the second does not follow
 
 _spoken = _ended = time.monotonic()  # when something was printed, and when one ended
 _running: list[threading.Event] = []  # what ends each activity, the innermost last
@@ -25,8 +26,8 @@ def activity(text: str, every: float | None = None) -> Iterator[None]:
     """
     global _ended
     every = SECONDS if every is None else every
-    if not _running and time.monotonic() > _ended + every:
-        spoken()  # does not follow another one
+    if not _running and time.monotonic() > _ended + APART:
+        spoken()
     ended = threading.Event()
     thread = threading.Thread(target=_report, args=(text, every, ended), daemon=True)
     _running.append(ended)

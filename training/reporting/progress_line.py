@@ -93,7 +93,7 @@ class EpochLines(keras.callbacks.Callback):
         self.steps_before = epoch * self.params["steps"]
         self.began = time.perf_counter()
         if not sys.stdout.isatty():
-            self.shown = self.began
+            self.shown = self.shown or self.began
 
     def on_train_batch_end(self, batch, logs=None):
         """Show the step, on a terminal at most once in a second."""
@@ -142,6 +142,7 @@ class EpochLines(keras.callbacks.Callback):
             line += BEST
         print(f"{start}{line:<71}" if start else line, flush=True)
         spoken()
+        self.shown = 0.0 if start else time.perf_counter()
         few_shot = [
             f"{name.removeprefix(FEW_SHOT)}-shot {float(value):.4f}"
             for name, value in logs.items()
