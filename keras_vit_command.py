@@ -7,9 +7,11 @@ import difflib
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import mmap
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -78,6 +80,9 @@ def _run(argv: list[str]) -> int:
     if name in ("-h", "--help"):
         print(_usage())
         return 0 if argv else 2
+    if name == "--version":
+        print(_versions())
+        return 0
     for package, commands in COMMANDS.items():
         if name in commands:
             quiet_tensorflow()
@@ -195,8 +200,20 @@ def _set_absl_log_level(folder: Path, level: int) -> None:
             getattr(ctypes.CDLL(str(path)), name)(level)
 
 
+def _versions() -> str:
+    """The versions that a bug report needs, without importing anything large."""
+    import_on_first_use("keras_vit")
+    from keras_vit._version import __version__
+
+    others = ", ".join(
+        f"{package} {importlib.metadata.version(package)}"
+        for package in ("keras", "tensorflow")
+    )
+    return f"keras-vit {__version__} ({others}, Python {platform.python_version()})"
+
+
 def _usage() -> str:
-    lines = ["usage: keras-vit COMMAND ...", ""]
+    lines = ["usage: keras-vit COMMAND ...", "       keras-vit --version", ""]
     for commands in COMMANDS.values():
         lines += [f"  {name:12}{about}" for name, about in commands.items()]
         lines.append("")

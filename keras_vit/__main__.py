@@ -106,6 +106,8 @@ def _add_info(commands) -> None:
 def _info(arguments: argparse.Namespace) -> None:
     files = [target for target in arguments.targets if _is_file(target)]
     for target in files:
+        _check_file(target)
+    for target in files:
         _weights_commands().print_file(target)
     rows = [
         (variant, _costs(variant, arguments, 4), _costs(variant, arguments, 2))
@@ -123,6 +125,13 @@ def _is_file(target: str) -> bool:
         or target.endswith(_SUFFIXES)
         or os.path.exists(target)
     )
+
+
+def _check_file(target: str) -> None:
+    """Raise ValueError for a missing file, before Keras is imported."""
+    on_disk = target.endswith(_SUFFIXES) and "://" not in target
+    if on_disk and not os.path.exists(target):
+        raise ValueError(f"{target}: there is no such file")
 
 
 def _add_list(commands: Any) -> None:
@@ -189,6 +198,7 @@ def _add_convert(commands: Any) -> None:
 
 
 def _convert(arguments: argparse.Namespace) -> None:
+    _check_file(arguments.source)
     _weights_commands().convert(arguments)
 
 
@@ -217,6 +227,7 @@ def _add_inspect(commands: Any) -> None:
 
 def _inspect(arguments: argparse.Namespace) -> None:
     """Imported here, as the other commands need no Keras."""
+    _check_file(arguments.model)
     from keras_vit import (
         __version__,  # noqa: F401  the whole library, registered
         inspect_command,

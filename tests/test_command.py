@@ -1,5 +1,6 @@
 """The console script: every command, its start without Keras, and its errors."""
 
+import importlib.metadata
 import os
 import platform
 import re
@@ -61,6 +62,11 @@ except SystemExit:
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 assert IsMklEnabled()
 """
+# What a slow machine is doing: training.activity.
+REPORT = re.compile(
+    "(starting|checking|building|opening|compiling|decoding|validation|evaluating|"
+    r"classifying|saving|drawing)[^:]*(/run/best.keras)?(: \d+ s)?"
+)
 # A server that stops once it serves.
 SERVE = """
 import logging, os, signal, sys
@@ -98,7 +104,18 @@ def test_help_needs_neither_keras_nor_tensorflow(command):
     check(STARTED, command)
 
 
-@pytest.mark.parametrize("command", ["list B/16", "info B/16 R50x1", "recipes"])
+def test_the_version_is_that_of_the_package_and_of_what_it_computes_with(capsys):
+    assert main(["--version"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(
+        f"keras-vit {keras_vit.__version__} (keras {keras.__version__}"
+    )
+    assert f"tensorflow {importlib.metadata.version('tensorflow')}, Python 3." in line
+
+
+@pytest.mark.parametrize(
+    "command", ["list B/16", "info B/16 R50x1", "recipes", "--version"]
+)
 def test_lists_need_neither_keras_nor_tensorflow(command):
     check(RUN, *command.split())
 
@@ -170,7 +187,9 @@ def test_commands_print_only_lines_of_their_own(tmp_path):
         ("export", run, "--to", model),
     )
     for command in commands:
-        assert not stderr_of("-m", "keras_vit_command", *command), command
+        lines = stderr_of("-m", "keras_vit_command", *command).splitlines()
+        others = [line for line in lines if not REPORT.fullmatch(line)]
+        assert not others, command
     serve = f"--model_base_path={model}", "--model_name=digits", "--port=0"
     lines = stderr_of("-c", SERVE, *serve, "--rest_api_port=0").splitlines()
     assert [line.split(maxsplit=2)[2] for line in lines[:2]] == [

@@ -17,10 +17,16 @@ from jsonargparse.typing import (
     PositiveInt,
 )
 
+from . import early_checks, storage
+from .activity import activity
+from .engine import run_folder
 from .errors import RecipeError, TrainingError, did_you_mean
 from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
+from .prediction_files import check_table, find_images, write_table
 from .recipe import DataConfig, Recipe
 from .recipes import named_recipe, print_recipes
+from .studies.study import part_of
+from .studies.study_files import load_study
 
 RUNS = Path("runs")
 
@@ -46,13 +52,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise RecipeError(f"no command {name!r}.{hint}")
     command = COMMANDS[name]
     options = parse(name, rest)
+    if command.check is not None:
+        command.check(options)
     if command.needs_keras:
+        _import_keras()
+    command.run(options)
+
+
+def _import_keras() -> None:
+    """Import Keras and TensorFlow, which takes seconds.
+
+    Raises:
+        TrainingError: `KERAS_BACKEND` is not one of the supported backends.
+    """
+    with activity("starting TensorFlow"):
         try:
             # Imported before Keras, as its error names the supported backends.
             from keras_vit import _backend  # noqa: F401
         except ImportError as error:
             raise TrainingError(str(error)) from None
-    command.run(options)
+        from . import evaluate  # noqa: F401  and with it most of what commands import
 
 
 def parse(name: str, arguments: Sequence[str]) -> Namespace:
@@ -111,18 +130,25 @@ def _add_checkpoints(parser: ArgumentParser) -> None:
     )
 
 
-def _run_fit(options: Namespace) -> None:
+def _new_run(options: Namespace) -> tuple[Recipe, str]:
+    """The recipe of `fit` and the run's folder."""
     recipe = recipe_of(options)
     if options.on_bad_image is not None:
         data = dataclasses.replace(recipe.data, on_bad_image=options.on_bad_image)
         recipe = dataclasses.replace(recipe, data=data)
     seeded = f"-seed{recipe.seed}" if recipe.seed else ""
+    return recipe, options.output_dir or str(RUNS / f"{recipe.name}{seeded}")
 
+
+def _check_fit(options: Namespace) -> None:
+    early_checks.check_new_run(*_new_run(options), options.resume, options.overwrite)
+
+
+def _run_fit(options: Namespace) -> None:
     from .fit import fit
 
     fit(
-        recipe,
-        options.output_dir or str(RUNS / f"{recipe.name}{seeded}"),
+        *_new_run(options),
         options.resume,
         options.overwrite,
         keep=options.keep,
@@ -140,6 +166,11 @@ def _add_resume(parser: ArgumentParser) -> None:
         "then that of the new length, from the step where the run stands",
     )
     _add_checkpoints(parser)
+
+
+def _check_resume(options: Namespace) -> None:
+    if not storage.is_remote(options.run):
+        early_checks.check_recipe(run_folder.read_recipe(options.run))
 
 
 def _run_resume(options: Namespace) -> None:
@@ -207,6 +238,17 @@ def _add_evaluate(parser: ArgumentParser) -> None:
         "objectnet:FOLDER, as right classes of the images of --source",
     )
     _add_completion(parser)
+
+
+def _check_evaluate(options: Namespace) -> None:
+    if options.labels is not None:
+        early_checks.check_source(options.source)
+    else:
+        early_checks.check_model(options.model)
+        data = early_checks.data_of_run(
+            options.model, {"source": options.source}, "--source"
+        )
+        early_checks.check_source(data.source, data.on_bad_image)
 
 
 def _run_evaluate(options: Namespace) -> None:
@@ -308,6 +350,13 @@ def _add_probe(parser: ArgumentParser) -> None:
     )
 
 
+def _check_probe(options: Namespace) -> None:
+    data = early_checks.data_of_run(options.model, vars(options.data), "--data.source")
+    early_checks.check_source(data.source, data.on_bad_image)
+    if options.model.endswith(".keras"):
+        early_checks.check_model(options.model)
+
+
 def _run_probe(options: Namespace) -> None:
     from .probe.command import ProbeConfig, probe_file
     from .probe.feature_cache import default_folder
@@ -349,20 +398,18 @@ def _add_predict(parser: ArgumentParser) -> None:
     _add_completion(parser)
 
 
+def _check_predict(options: Namespace) -> None:
+    if options.out is not None:
+        check_table(Path(options.out))
+    find_images(options.images)
+    early_checks.check_model(options.model)
+
+
 def _run_predict(options: Namespace) -> None:
-    from .engine import run_folder
-    from .predict import (
-        check_table,
-        find_images,
-        predict,
-        print_predictions,
-        write_table,
-    )
+    from .predict import predict, print_predictions
 
     table = None if options.out is None else Path(options.out)
     attention = None if options.attention is None else Path(options.attention)
-    if table is not None:
-        check_table(table)
     files = find_images(options.images)
     path = run_folder.model_file(Path(options.model))
     model = run_folder.load_model(path, options.class_names, options.pixels)
@@ -395,6 +442,10 @@ def _add_push(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--dry_run", type=str | None, help="write this folder instead of uploading"
     )
+
+
+def _check_push(options: Namespace) -> None:
+    early_checks.check_finished_run(Path(options.run))
 
 
 def _run_push(options: Namespace) -> None:
@@ -438,18 +489,27 @@ def _add_compare(parser: ArgumentParser) -> None:
     _add_recipe_flags(parser)
 
 
-def _run_compare(options: Namespace) -> None:
+def _compared_recipes(options: Namespace) -> list[Recipe]:
     flags = [f"--{path}={value}" for path, value in _recipe_flags(options).items()]
     parser = new_parser()
     add_recipe(parser)
-    recipes = [
+    return [
         recipe_of(parse_flags(parser, ["--recipe", name, *flags], "compare"))
         for name in options.recipes
     ]
 
+
+def _check_compare(options: Namespace) -> None:
+    """Not the images of finished runs, which are only read from their folders."""
+    for recipe in _compared_recipes(options):
+        if not run_folder.is_finished(Path(options.output_dir) / recipe.name):
+            early_checks.check_recipe(recipe)
+
+
+def _run_compare(options: Namespace) -> None:
     from .studies.compare import compare
 
-    compare(recipes, Path(options.output_dir))
+    compare(_compared_recipes(options), Path(options.output_dir))
 
 
 def _add_study(parser: ArgumentParser) -> None:
@@ -496,6 +556,18 @@ def _add_study(parser: ArgumentParser) -> None:
     _add_recipe_flags(parser)
 
 
+def _check_study(options: Namespace) -> None:
+    """Not its images, which finished runs no longer need."""
+    if options.study is not None:
+        flags = _recipe_flags(options)
+        study = load_study(options.study, options.small, flags, _rows(options))
+        part_of(study, options.part)
+
+
+def _rows(options: Namespace) -> list[str]:
+    return options.rows.split(",") if options.rows else []
+
+
 def _run_study(options: Namespace) -> None:
     from .studies.study_command import list_studies, run_command
 
@@ -506,7 +578,7 @@ def _run_study(options: Namespace) -> None:
         options.study,
         options.small,
         _recipe_flags(options),
-        rows=options.rows.split(",") if options.rows else [],
+        rows=_rows(options),
         part=options.part,
         dry_run=(options.device, options.utilization) if options.dry_run else None,
         draw=options.draw,
@@ -522,6 +594,10 @@ def _add_data_speed(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=str | None, help="also write the figures to this file"
     )
+
+
+def _check_recipe(options: Namespace) -> None:
+    early_checks.check_recipe(recipe_of(options))
 
 
 def _run_data_speed(options: Namespace) -> None:
@@ -557,6 +633,10 @@ def _add_baselines(parser: ArgumentParser) -> None:
     )
 
 
+def _check_baselines(options: Namespace) -> None:
+    early_checks.check_recipe(named_recipe(options.recipe))
+
+
 def _run_baselines(options: Namespace) -> None:
     from .studies.baselines import print_comparison
 
@@ -570,20 +650,24 @@ class Command(NamedTuple):
         help: One line for `keras-vit --help`.
         add_arguments: Adds its flags to a parser.
         run: Runs it with the parsed flags.
-        needs_keras: Whether it imports Keras.
+        check: Refuses what is wrong before Keras is imported, which takes seconds.
+        needs_keras: Whether it imports Keras and TensorFlow.
         description: What its own `--help` says, where that is more than `help`.
     """
 
     help: str
     add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], None]
+    check: Callable[[Namespace], None] | None = None
     needs_keras: bool = True
     description: str = ""
 
 
 COMMANDS = {
-    "fit": Command("train a model", _add_fit, _run_fit),
-    "resume": Command("continue or extend a run", _add_resume, _run_resume),
+    "fit": Command("train a model", _add_fit, _run_fit, _check_fit),
+    "resume": Command(
+        "continue or extend a run", _add_resume, _run_resume, _check_resume
+    ),
     "launch": Command(
         "train with several workers on this machine",
         _add_launch,
@@ -593,13 +677,19 @@ COMMANDS = {
         "`keras-vit launch --workers 2 -- fit --recipe digits`",
     ),
     "evaluate": Command(
-        "evaluate a model on labeled images", _add_evaluate, _run_evaluate
+        "evaluate a model on labeled images",
+        _add_evaluate,
+        _run_evaluate,
+        _check_evaluate,
     ),
-    "predict": Command("classify image files", _add_predict, _run_predict),
+    "predict": Command(
+        "classify image files", _add_predict, _run_predict, _check_predict
+    ),
     "probe": Command(
         "evaluate a model's frozen features",
         _add_probe,
         _run_probe,
+        _check_probe,
         description="Evaluate what a model's classifier reads, by few-shot linear "
         "classifiers, a linear classifier or nearest neighbors",
     ),
@@ -607,6 +697,7 @@ COMMANDS = {
         "share a finished run on Hugging Face",
         _add_push,
         _run_push,
+        _check_push,
         description="Upload the model of a finished run to Hugging Face, with a model "
         "card, pictures and, where it can compute the model, timm's or transformers' "
         "files",
@@ -618,6 +709,7 @@ COMMANDS = {
         "train recipes on the same images",
         _add_compare,
         _run_compare,
+        _check_compare,
         description="Train recipes on the same images and compare them in one table. "
         "Every flag of a recipe, such as --data.source, applies to all of them",
     ),
@@ -625,13 +717,17 @@ COMMANDS = {
         "run one of the paper's experiments",
         _add_study,
         _run_study,
+        _check_study,
         description="Run one of the paper's experiments: every run in a folder of its "
         "own, which is reused where it is finished and resumed where it is not; then a "
         "table and a figure. Every flag of a recipe, such as --data.source and "
         "--precision, applies to all runs",
     ),
     "data-speed": Command(
-        "measure a recipe's input pipeline", _add_data_speed, _run_data_speed
+        "measure a recipe's input pipeline",
+        _add_data_speed,
+        _run_data_speed,
+        _check_recipe,
     ),
     "tpu-check": Command(
         "check, without a TPU, that a recipe runs on one",
@@ -639,6 +735,9 @@ COMMANDS = {
         _run_tpu_check,
     ),
     "baselines": Command(
-        "compare finished runs with scikit-learn", _add_baselines, _run_baselines
+        "compare finished runs with scikit-learn",
+        _add_baselines,
+        _run_baselines,
+        _check_baselines,
     ),
 }

@@ -11,14 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from .activity import activity
+from .data.class_folders import distinct
 from .data.labeled_images import Split
 from .data.pipeline import evaluation_batches
 from .data.read_errors import read_errors
 from .data.sources import open_source
 from .data.splits import load_splits
+from .early_checks import data_of_run
 from .engine import run_folder
 from .errors import RunError
-from .recipe import DataConfig, load_recipe
+from .recipe import DataConfig
 
 BATCH_SIZE = 256
 BINS = 15  # of confidence, as in the paper that `reliability` cites
@@ -139,7 +142,7 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
         DataError: An image cannot be read.
     """
     batches = evaluation_batches(split, batch_size(BATCH_SIZE), model.preprocessing)
-    with read_errors(split):
+    with read_errors(split), activity(f"evaluating {len(split)} images"):
         outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
     return Evaluation(
         tuple(model.class_names), split.labels, model.probabilities(outputs)
@@ -199,9 +202,14 @@ def evaluate_file(
     else:
         title, names, split = _source_images(source, loaded.channels)
     if list(names) != loaded.class_names:
+        every = sorted({*names, *loaded.class_names})
+        text = dict(zip(every, distinct(every), strict=True))
+        ours, theirs = (
+            ", ".join(text[name] for name in each)
+            for each in (loaded.class_names, names)
+        )
         raise RunError(
-            f"{path}: its classes are not those of the {title}: "
-            f"{', '.join(loaded.class_names)} and {', '.join(names)}"
+            f"{path}: its classes are not those of the {title}: {ours} and {theirs}"
         )
     print_evaluation(evaluate(loaded, split).summary(), title)
 
@@ -211,12 +219,7 @@ Images = tuple[str, tuple[str, ...], Split]  # title, class names, images
 
 def _run_images(model_file: Path, part: str, channels: int) -> Images:
     """A part of the data of the run that a model file is in."""
-    recipe_file = model_file.parent / run_folder.RECIPE
-    if not recipe_file.exists():
-        raise RunError(
-            f"{model_file}: there is no recipe.yaml beside it, so --source is needed"
-        )
-    config = load_recipe(recipe_file).data
+    config = data_of_run(str(model_file), {}, "--source")
     splits = load_splits(config, channels)
     split = getattr(splits, part)
     if split is None:

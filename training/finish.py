@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import keras_vit
 
+from .activity import activity
 from .data.masking import Masking
 from .data.pipeline import example_images, images_at
 from .data.splits import Splits
@@ -31,9 +32,10 @@ def finish(
 ) -> dict[str, Any]:
     """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
-    recorder.save_model("last.keras")
-    if splits.validation is None:
-        recorder.save_model("best.keras")
+    with activity("saving the model"):
+        recorder.save_model("last.keras")
+        if splits.validation is None:
+            recorder.save_model("best.keras")
     if not recipe.supervised:
         return _finish_pretraining(recipe, splits, recorder, draw)
     model = run_folder.load_model(folder / "best.keras")
@@ -41,7 +43,8 @@ def finish(
     summary = evaluation.summary()
     report = summary | _run_figures(recipe, splits, recorder)
     if draw:
-        _draw(recipe, splits, recorder, model, evaluation, report)
+        with activity("drawing the pictures and report.html"):
+            _draw(recipe, splits, recorder, model, evaluation, report)
     run_folder.write_report(folder / run_folder.REPORT, report)
     print_evaluation(summary, f"Test images of {recipe.data.source}")
     if draw:
@@ -57,9 +60,10 @@ def _finish_pretraining(
     folder = recorder.folder
     report = _run_figures(recipe, splits, recorder)
     if draw:
-        _draw_run(recipe, splits, recorder)
-        _draw_reconstructions(recipe, splits, recorder)
-        write_pretraining_report(folder, report, recipe, recorder.history)
+        with activity("drawing the pictures and report.html"):
+            _draw_run(recipe, splits, recorder)
+            _draw_reconstructions(recipe, splits, recorder)
+            write_pretraining_report(folder, report, recipe, recorder.history)
     run_folder.write_report(folder / run_folder.REPORT, report)
     print(
         f"encoder: {folder / 'best.keras'}; `keras-vit fit --model.weights` with this "
@@ -107,7 +111,7 @@ def _draw(
     shown = evaluation.mistakes(pictures.MOST_IMAGES)
     wrong = images_at(splits.test, shown, model.preprocessing)
     pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
-    mistakes = mistakes_of(model, evaluation, shown, wrong)
+    mistakes = mistakes_of(model, evaluation, shown, wrong, splits.test.names)
     write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from .activity import activity
 from .data.labeled_images import Split
 from .data.pipeline import images_at, steps_per_epoch
 from .data.read_errors import read_errors
@@ -41,7 +42,7 @@ from .recipe import Recipe, require
 from .reporting import pictures
 from .reporting.chance_warning import ChanceWarning
 from .reporting.model_pictures import ModelPictures
-from .reporting.progress_line import EpochLines
+from .reporting.progress_line import EpochLines, Stages
 from .reporting.tensorboard import RunBoard
 from .reporting.throughput import device_name
 from .user_functions import UserCallbacks
@@ -117,7 +118,7 @@ def fit(
     length = run_length(recipe, steps_per_pass)
     if old is not None:
         _check_extension(run_length(old, steps_per_pass), length, old, recipe)
-    with strategy.scope():
+    with activity("building the model"), strategy.scope():
         names = splits.class_names if recipe.supervised else None
         model = build_model(recipe.model, names, recipe.precision)
         trainer = compile_trainer(
@@ -292,8 +293,10 @@ def _train(
     trainer, progress = recorder.trainer, recorder.trainer.progress
     first_step = progress.first_step
     stop_on_divergence = StopOnDivergence(recorder.checkpoints, progress)
+    stages = Stages()
     lines: list[keras.callbacks.Callback] = []
     if is_chief(trainer.distribute_strategy):
+        callbacks = [stages, *callbacks]
         lines.append(EpochLines(recorder.history))
         if splits.validation is not None and recipe.supervised:
             lines.append(ChanceWarning(splits.validation.labels))
@@ -301,6 +304,7 @@ def _train(
         stopped_after_the_step(progress),
         memory_errors(recipe, trainer),
         read_errors(splits.train, splits.validation),
+        stages.current,
     ):
         trainer.fit(
             training_data(trainer, recipe, splits.train, first_step, length.steps),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,9 +32,13 @@ def parse_flags(
     Raises:
         RecipeError: A flag, or a line of a recipe file, is unknown, missing or wrong.
     """
+    arguments = [_with_home(argument) for argument in arguments]
     file, lines = _config_file(arguments)
+    given = {flag.partition("=")[0].removeprefix("--") for flag in arguments}
     try:
-        options = parser.instantiate(parser.parse_args(arguments))
+        options = parser.parse_args(arguments)
+        _reconcile_steps(options, given)
+        options = parser.instantiate(options)
         if any(isinstance(action, RecipeOrConfig) for action in parser._actions):
             recipe_of(options)  # may raise
         return options
@@ -41,10 +46,26 @@ def parse_flags(
         message = mistakes.explain(str(error), parser, command)
     except RecipeError as error:
         message = str(error)
-    given = {flag.partition("=")[0].removeprefix("--") for flag in arguments}
     from_file = {path: line for path, line in lines.items() if path not in given}
     line = mistakes.line_of(message, from_file)
     raise RecipeError(f"{file}:{line}: {message}" if line else message)
+
+
+def _with_home(argument: str) -> str:
+    """Expand `~` in PATH and --flag=PATH: shells leave it after an equals sign."""
+    flag, equals, value = argument.rpartition("=")
+    return f"{flag}{equals}{os.path.expanduser(value)}"
+
+
+def _reconcile_steps(options: Namespace, given: set[str]) -> None:
+    """Let a flag move the recipe's other bound, which it contradicts."""
+    least, most = options.get("min_steps"), options.get("max_steps")
+    if least is None or most is None or least <= most:
+        return
+    if "min_steps" not in given:
+        options.min_steps = most
+    elif "max_steps" not in given:
+        options.max_steps = least
 
 
 def _config_file(arguments: Sequence[str]) -> tuple[str, dict[str, int]]:

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
-from .data.folder import image_files, open_folder, split_of_files
+from .data.class_folders import image_files
+from .data.folder import open_folder, split_of_files
 from .data.labeled_images import Split, encoded_split
 from .data.tfds import first_line, open_tfds
 from .errors import DataError, RecipeError, RunError, did_you_mean
@@ -77,7 +78,7 @@ def open_label_set(labels: str, source: str | None, channels: int) -> LabelSet:
             f"`source` must be folder:PATH or tfds:NAME. Received: {source!r}"
         )
     if source is None:
-        return _objectnet(Path(path), channels)
+        return _objectnet(Path(path).expanduser(), channels)
     if kind == "real":
         return _real(path, source, channels)
     return _one_label_each(kind, source, channels)
@@ -122,8 +123,8 @@ def _real(path: str, source: str, channels: int) -> LabelSet:
     title = "ImageNet-ReaL"
     if source.startswith("tfds:"):
         return LabelSet(title, *_real_of_tfds(source.removeprefix("tfds:"), channels))
-    lists = _read_json(Path(path), list)
-    root = Path(source.removeprefix("folder:"))
+    lists = _read_json(Path(path).expanduser(), list)
+    root = Path(source.removeprefix("folder:")).expanduser()
     if not root.is_dir():
         raise DataError(f"{source}: there is no such folder")
     found = {int(m[1]): file for file, m in _validation_images(root)}

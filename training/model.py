@@ -1,6 +1,8 @@
 """The model that a recipe describes, and the trainer around it."""
 
 import dataclasses
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.base import ImageModel
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from .convnets import build_cnn, build_resnet
@@ -20,7 +23,7 @@ from .engine.schedule import make_schedule
 from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
 from .head_only import HeadModel
-from .recipe import SIZES, ModelConfig, Recipe
+from .recipe import IMAGE_SIZE, SIZES, ModelConfig, Recipe
 from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 
 # What every architecture has, and what each has beyond that.
@@ -83,7 +86,7 @@ def _build_architecture(
     if config.architecture in BASELINES:
         return _build_baseline(config, common, dtype)
     common |= {
-        "image_size": config.image_size,
+        "image_size": common["preprocessing"].image_size,
         "channels": config.channels,
         "dtype": dtype,
     }
@@ -106,7 +109,7 @@ def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
         ValueError: `image_size` is not one or two positive numbers.
     """
     return keras_vit.ImagePreprocessing(
-        config.image_size,
+        _image_size(config),
         mean=_in_bytes(config.pixel_mean),
         std=_in_bytes(config.pixel_std),
         interpolation=config.interpolation,
@@ -114,6 +117,13 @@ def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
         crop_fraction=config.crop_fraction,
         resize=config.resize,
     )
+
+
+def _image_size(config: ModelConfig) -> int | tuple[int, int]:
+    """The recipe's image size, or without one that of its own model, or 224."""
+    if config.image_size is None and _is_own(config):
+        return _own_model(config, ImageModel).image_size
+    return config.image_size or IMAGE_SIZE
 
 
 def _in_bytes(value: float | tuple[float, ...]) -> float | list[float]:
@@ -240,12 +250,31 @@ def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, 
         "include_preprocessing": True,
     }
     changes |= arguments
+    _warn_of_another_size(config, own.image_size, changes["image_size"])
     if changes["pooling"] is None:
         changes["pooling"] = own.pooling or ("token" if own.class_token else "avg")
     model = rebuild(own, **changes)
     for layer in model.layers:  # what is frozen the recipe says, not the file
         layer.trainable = True
     return model
+
+
+def _warn_of_another_size(
+    config: ModelConfig, own: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """Say what it costs to use a model at another image size than its own."""
+    if size != own:
+        area = math.prod(size) / math.prod(own)
+        print(
+            f"warning: `model.image_size` is {_sides(size)}, {config.weights} was "
+            f"trained with {_sides(own)}: {area:.2g} times the pixels, and at least "
+            "that much time for a step. --model.image_size null keeps its size",
+            file=sys.stderr,
+        )
+
+
+def _sides(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
 
 
 def _own_model(config: ModelConfig, model_class: Any) -> Any:

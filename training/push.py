@@ -14,6 +14,7 @@ import keras
 import keras_vit
 from keras_vit.weights.saving import incompatibilities
 
+from .early_checks import check_finished_run
 from .engine import run_folder
 from .errors import RecipeError, RunError, TrainingError
 from .recipe import Recipe, load_recipe
@@ -107,15 +108,10 @@ def write_repository(
     Raises:
         RunError: The run is not finished.
     """
-    report_file, recipe_file = run / "report.json", run / run_folder.RECIPE
-    if not report_file.is_file() or not recipe_file.is_file():
-        raise RunError(
-            f"{run}: is not the folder of a finished run, which has report.json and "
-            f"{run_folder.RECIPE}"
-        )
+    check_finished_run(run)
     model = run_folder.load_model(run / "best.keras")
-    recipe = _without_paths(load_recipe(recipe_file))
-    report = json.loads(report_file.read_text("utf-8"))
+    recipe = _without_paths(load_recipe(run / run_folder.RECIPE))
+    report = json.loads((run / run_folder.REPORT).read_text("utf-8"))
     for key in ("recipe", "bad_images"):  # they hold paths of this machine
         report.pop(key, None)
     folder.mkdir(parents=True, exist_ok=True)

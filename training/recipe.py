@@ -43,13 +43,16 @@ def _with_model_arguments(cls):
     documented = re.findall(
         r"^    (\w+): (.+(?:\n {8}.+)*)", ast.get_docstring(model) or "", re.MULTILINE
     )
-    names = [field.name for field in dataclasses.fields(cls)]
-    cls.__doc__ = inspect.cleandoc(cls.__doc__) + "".join(
+    own = inspect.cleandoc(cls.__doc__)
+    names = {field.name for field in dataclasses.fields(cls)}
+    names -= set(re.findall(r"^    (\w+): ", own, re.MULTILINE))
+    cls.__doc__ = own + "".join(
         f"\n    {name}: {text}" for name, text in documented if name in names
     )
     return cls
 
 
+IMAGE_SIZE = 224
 LoraLayer = Literal["query", "key", "value", "out", "mlp"]
 
 
@@ -75,6 +78,8 @@ class ModelConfig:
         weights: Published or own weights to begin with: a name that
             `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
             Null for random ones.
+        image_size: Side of the input in pixels, or (height, width). Null for that of
+            the run's `.keras` file given as `weights`, and for 224 without one.
         pooling: What the classifier reads: token, avg or map. Null for what a run's
             `.keras` file given as `weights` has, and for token without one.
         head_stddev: Standard deviation of a new classifier's initial kernel; the
@@ -107,7 +112,7 @@ class ModelConfig:
     heads: int | None = None
     resnet_blocks: tuple[int, ...] | None = None
     resnet_width_factor: int = 1
-    image_size: int | tuple[int, int] = 224
+    image_size: int | tuple[int, int] | None = IMAGE_SIZE
     channels: Literal[1, 3] = 3
     pooling: Literal["token", "avg", "map"] | None = None
     class_token: bool = True

@@ -4,6 +4,16 @@ import fake_bucket
 import pytest
 from etils import epath
 
+from training import activity
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet():
+    """No reports of what a slow machine is doing, where tests read stderr."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activity, "SECONDS", 1e6)
+        yield
+
 
 @pytest.fixture
 def bucket(monkeypatch):

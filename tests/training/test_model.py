@@ -407,6 +407,29 @@ def runs_file(tmp_path_factory):
     return own_model(keras_vit.VisionTransformer, VIT, path), path
 
 
+@pytest.mark.parametrize("size", [None, "same"])
+def test_a_runs_file_keeps_its_image_size(runs_file, size, capsys):
+    own, path = runs_file
+    size = size and own.image_size
+    model = build_model(own_config(own, path, image_size=size), NAMES)
+    assert model.image_size == model.preprocessing.image_size == own.image_size
+    assert capsys.readouterr().err == ""
+
+
+def test_another_image_size_than_that_of_a_runs_file_is_a_warning(runs_file, capsys):
+    own, path = runs_file
+    height, width = own.image_size
+    build_model(own_config(own, path, image_size=(4 * height, 2 * width)), NAMES)
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"is {4 * height}x{2 * width}, {path}" in line
+    assert f"with {height}x{width}: 8 times the pixels" in line
+
+
+def test_without_a_size_or_a_file_images_have_224_pixels():
+    config = ModelConfig("cnn", None, width=4, depth=1, image_size=None)
+    assert build_model(config, NAMES).image_size == (224, 224)
+
+
 def test_patches_and_channels_of_a_runs_file_are_adapted(runs_file):
     own, path = runs_file
     config = own_config(own, path, patch_size=8, image_size=(32, 40))

@@ -13,7 +13,8 @@ from PIL import Image
 from keras_vit import ImageClassifier, ImagePreprocessing
 from training.cli import main
 from training.errors import DataError, RecipeError
-from training.predict import find_images, picture_names, predict
+from training.predict import predict
+from training.prediction_files import find_images, picture_names, standard_input
 
 NAMES = ("ant", "bee", "crab")
 
@@ -46,6 +47,18 @@ def photos(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def stdin(monkeypatch):
+    """A function that sets what is on standard input."""
+
+    def set_stdin(data):
+        standard_input.cache_clear()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    yield set_stdin
+    standard_input.cache_clear()
+
+
+@pytest.fixture
 def saved(model, photos):
     """The model as a file in the working directory."""
     model.save("model.keras")
@@ -69,20 +82,50 @@ def test_predictions_are_the_models(model, photos, name):
     )
 
 
-def test_files_folders_patterns_and_lists_are_found(photos, monkeypatch):
+def test_files_folders_patterns_and_lists_are_found(photos, stdin):
     files = [photos / "a.png", photos / "b.jpg", photos / "more" / "a.tif"]
     assert find_images(["photos"]) == files
     assert find_images(["photos/b.jpg", "photos/*.png"]) == [files[1], files[0]]
-    monkeypatch.setattr("sys.stdin", io.StringIO("photos/more\n\nphotos/a.png\n"))
+    stdin(b"photos/more\n\nphotos/a.png\n")
     assert find_images(["-"]) == [files[2], files[0]]
     for argument in ("nothing/*.png", "photos/c.png"):
         with pytest.raises(DataError, match="there is no such image"):
             find_images(["photos", argument])
 
 
-def test_each_picture_has_a_name_of_its_own():
-    files = [Path(name) for name in ("a/x.png", "b/x.jpg", "x-2.png", "c/x.png")]
-    assert picture_names(files) == ["x.png", "x-2.png", "x-2-2.png", "x-3.png"]
+def test_neither_an_image_nor_a_list_on_standard_input_is_an_error(stdin):
+    stdin(b"%PDF-1.4\xff\x00")
+    with pytest.raises(DataError, match="must be an image, or a list.*10 bytes"):
+        find_images(["-"])
+
+
+@pytest.mark.parametrize("name", ["a.png", "b.jpg", "more/a.tif"])
+def test_an_image_on_standard_input_is_classified(saved, stdin, capsys, name):
+    words = ["--model", saved, "--attention", "looks", "--out"]
+    main(["predict", f"photos/{name}", *words, "file.csv"])
+    stdin(Path("photos", name).read_bytes())
+    main(["predict", "-", *words, "stdin.csv"])
+    assert Path("looks/stdin.png").is_file()
+    of_file, of_stdin = (
+        Path(table).read_text().splitlines() for table in ("file.csv", "stdin.csv")
+    )
+    assert of_stdin[1].startswith("/dev/stdin,1,")
+    assert of_stdin[1].split(",")[1:] == of_file[1].split(",")[1:]
+
+
+def test_a_damaged_image_on_standard_input_is_an_error(saved, stdin, capsys):
+    stdin(Path("photos/a.png").read_bytes()[:99])
+    with pytest.raises(SystemExit):
+        main(["predict", "-", "--model", saved])
+    assert capsys.readouterr().err.startswith("/dev/stdin: not a readable image")
+
+
+def test_a_picture_has_the_name_of_its_file():
+    files = ["a/x.png", "b/x.jpg", "b/x-2.png", "b/x.gif", "b/c/0.1.png"]
+    names = picture_names([Path("photos") / file for file in files])
+    expected = ["a/x.png", "b/x.png", "b/x-2.png", "b/x-3.png", "b/c/0.1.png"]
+    assert names == [Path(name) for name in expected]
+    assert picture_names([Path("deep/photos/000.jpg")]) == [Path("000.png")]
 
 
 def test_an_invalid_file_is_reported_and_the_others_are_classified(saved, capsys):
@@ -130,11 +173,8 @@ def test_another_table_is_refused_before_the_model_is_opened(photos):
 
 def test_attention_is_drawn_beside_each_image(saved, model, capsys):
     main(["predict", "photos", "--model", saved, "--attention", "looks"])
-    assert sorted(path.name for path in Path("looks").iterdir()) == [
-        "a-2.png",
-        "a.png",
-        "b.png",
-    ]
+    drawn = sorted(str(path) for path in Path("looks").rglob("*.png"))
+    assert drawn == ["looks/a.png", "looks/b.png", "looks/more/a.png"]
     assert "looks: what the model looks at" in capsys.readouterr().out
     picture = np.asarray(Image.open("looks/a.png"))
     assert picture.shape == (448, 896, 3)

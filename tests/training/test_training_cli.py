@@ -11,7 +11,7 @@ from without_pictures import leave_out_pictures
 import keras_vit
 from training.cli import main
 from training.engine.run_folder import load_model
-from training.errors import RunError, TrainingError
+from training.errors import RecipeError, RunError, TrainingError
 from training.recipe import load_recipe
 from training.recipes import named_recipe
 from training.reporting import pictures
@@ -70,7 +70,7 @@ def test_evaluate_needs_a_source_for_a_lone_file(folder, capsys):
     (folder / "alone").mkdir()
     data = (folder / "runs/tiny/best.keras").read_bytes()
     (folder / "alone" / "model.keras").write_bytes(data)
-    with pytest.raises(RunError, match="--source"):
+    with pytest.raises(RecipeError, match="--source is needed"):
         main(["evaluate", "alone/model.keras"])
     main(["evaluate", "alone/model.keras", "--source", "digits"])
     assert "360 images" in capsys.readouterr().out
@@ -84,6 +84,16 @@ def test_evaluate_rejects_other_classes(folder):
             image.save(folder / "animals" / name / f"{index}.png")
     with pytest.raises(RunError, match="cat, dog"):
         main(["evaluate", "runs/tiny", "--source", "folder:animals"])
+
+
+def test_evaluate_tells_two_unicode_forms_of_a_class_apart(own_model, folder):
+    names = ",".join([*"012345678", "\u00e4"])
+    for name in [*"012345678", "a\u0308"]:
+        (folder / "forms" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(folder / "forms" / name / "1.png")
+    words = ["--class_names", names, "--source", "folder:forms"]
+    with pytest.raises(RunError, match=r"\('\\xe4'\) and .*\('a\\u0308'\)$"):
+        main(["evaluate", "own.keras", *words])
 
 
 def test_evaluate_counts_every_image_of_another_folder(folder, capsys):

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit import ImagePreprocessing
 
+from ..activity import activity
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
@@ -286,7 +287,7 @@ def evaluation_images(
         DataError: Some cannot be read.
     """
     batches = evaluation_batches(split, 256, preprocessing)
-    with read_errors(split):
+    with read_errors(split), activity(f"decoding and resizing {len(split)} images"):
         images = [images for images, *_ in batches.as_numpy_iterator()]
     return np.concatenate(images)[: len(split)]  # without the padding
 

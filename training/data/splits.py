@@ -1,6 +1,12 @@
 """Training, validation and test splits of a source."""
 
 import dataclasses
+import hashlib
+import math
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,8 +14,11 @@ import numpy as np
 import tensorflow as tf
 from sklearn.model_selection import train_test_split
 
+from .. import storage
+from ..activity import activity
 from ..errors import DataError
 from ..recipe import DataConfig
+from .class_folders import listed
 from .labeled_images import Source, Split
 from .sources import open_source
 
@@ -36,6 +45,8 @@ class Splits:
 def load_splits(config: DataConfig, channels: int) -> Splits:
     """Open a source and divide it into splits.
 
+    Of a folder on a disk, images that are in two splits are warned of.
+
     Args:
         config: The recipe's `data`.
         channels: 1 for gray images, 3 for RGB.
@@ -44,7 +55,48 @@ def load_splits(config: DataConfig, channels: int) -> Splits:
         DataError: See `open_source` and `divide`.
     """
     source = open_source(config, channels)
-    return Splits(source.class_names, *divide(source, config), source.bad_images)
+    splits = Splits(source.class_names, *divide(source, config), source.bad_images)
+    if config.source.startswith("folder:") and not storage.is_remote(config.source):
+        _warn_of_shared_images(splits)
+    return splits
+
+
+def _warn_of_shared_images(splits: Splits) -> None:
+    parts = (splits.train, splits.validation, splits.test)
+    with activity("comparing the images of the splits"):
+        pairs = shared_images([part.names for part in parts if part is not None])
+    if pairs:
+        print(
+            f"warning: {len(pairs)} images are in two splits, which makes the accuracy "
+            f"too high: {listed((' = '.join(pair) for pair in pairs), '; ')}",
+            file=sys.stderr,
+        )
+
+
+def shared_images(splits: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """Pairs of files with the same contents in different splits.
+
+    Only files of the same size are read.
+
+    Args:
+        splits: The paths of each split's files.
+    """
+    by_size: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for number, names in enumerate(splits):
+        for name in names:
+            by_size[os.path.getsize(name)].append((number, name))
+    pairs = []
+    for files in by_size.values():
+        if len({number for number, _ in files}) < 2:
+            continue
+        first: dict[bytes, tuple[int, str]] = {}
+        for number, name in files:
+            with open(name, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").digest()
+            other, other_name = first.setdefault(digest, (number, name))
+            if other != number:
+                pairs.append((other_name, name))
+    return pairs
 
 
 # Parts whose absence is no mistake of a recipe made for another source.
@@ -84,10 +136,10 @@ def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Spl
     splits = {role: _take(source, slices[role]) for role in slices}
     train, test = splits["train"], splits.get("test")
     if test is None:
-        train, test = _share(train, config, "test")
+        train, test = _share(train, config, "test", source.class_names)
     validation = splits.get("validation")
     if validation is None and config.validation:
-        train, validation = _share(train, config, "validation")
+        train, validation = _share(train, config, "validation", source.class_names)
     return train, validation, test
 
 
@@ -208,18 +260,57 @@ def _check_disjoint(
         seen[role] = images
 
 
-def _share(split: Split, config: DataConfig, part: str) -> tuple[Split, Split]:
-    share = getattr(config, part)
-    try:
-        rest, taken = train_test_split(
-            np.arange(len(split)),
-            test_size=share,
-            random_state=config.split_seed,
-            stratify=split.labels,
-        )
-    except ValueError as error:
-        raise DataError(
-            f"{config.source}: a {part} share of {share} cannot be taken from "
-            f"{len(split)} images: {str(error).partition('. ')[0]}"
-        ) from None
+def _share(
+    split: Split, config: DataConfig, part: str, class_names: Sequence[str]
+) -> tuple[Split, Split]:
+    """Take a share of a split: what is left, and the share."""
+    rest, taken = stratified_share(
+        split.labels,
+        getattr(config, part),
+        config.split_seed,
+        class_names,
+        f"{config.source}: the {part} images",
+    )
     return split.subset(rest), split.subset(taken)
+
+
+def stratified_share(
+    labels: np.ndarray[Any, Any],
+    share: float,
+    seed: int,
+    class_names: Sequence[str],
+    what: str,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Take a random share of examples, the same of each class.
+
+    Args:
+        labels: int64 [n], the classes.
+        share: Between 0 and 1.
+        seed: Of the choice.
+        class_names: One name for each class.
+        what: What is taken, for the message.
+
+    Returns:
+        The indices of what is left, and those of the share.
+
+    Raises:
+        DataError: A class has one example, or the share or what is left has fewer than
+            there are classes.
+    """
+    counts = np.bincount(labels, minlength=len(class_names))
+    classes, taken = np.count_nonzero(counts), math.ceil(share * len(labels))
+    if (single := np.flatnonzero(counts == 1)).size:
+        names = listed(class_names[int(index)] for index in single)
+        raise DataError(
+            f"{what} cannot be a share of {share}: each class must have at least 2 "
+            f"images to divide. Received: 1 of {names}"
+        )
+    if min(taken, len(labels) - taken) < classes:
+        raise DataError(
+            f"{what} cannot be a share of {share}: there must be one of each of the "
+            f"{classes} classes, and as many left. Received: {taken} of {len(labels)}"
+        )
+    rest, chosen = train_test_split(
+        np.arange(len(labels)), test_size=share, random_state=seed, stratify=labels
+    )
+    return rest, chosen

@@ -11,7 +11,11 @@ report.html           the result on a page, in one file
 .lock                 on a disk: locked by the process that trains
 
 The folder can be in a bucket: gs://bucket/runs/name.
+
+Keras is imported by the functions that need it: a missing run is reported before.
 """
+
+from __future__ import annotations
 
 import contextlib
 import csv
@@ -24,17 +28,18 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-import keras
 from etils import epath
 
-from keras_vit.completion import complete_classifier
-
 from .. import storage
+from ..activity import activity
 from ..errors import RunError, did_you_mean
 from ..recipe import Recipe, changed_values, load_recipe
 from . import checkpoint
+
+if TYPE_CHECKING:
+    import keras
 
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
@@ -303,6 +308,8 @@ def load_model(
         RunError: There is no such file, its model is not one of these, or something is
             missing; the message says which argument supplies it.
     """
+    from keras_vit.completion import complete_classifier
+
     model = read_model(path)
     try:
         return complete_classifier(model, class_names, pixels)
@@ -312,14 +319,22 @@ def load_model(
 
 def read_model(path: Path) -> keras.Model:
     """Load any Keras model file; raise RunError where it is missing or invalid."""
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file")
+    check_model_file(path)
+    import keras
+
     try:
-        return keras.models.load_model(path, compile=False)
+        with activity(f"opening {path}"):
+            return keras.models.load_model(path, compile=False)
     except (ValueError, TypeError, OSError, KeyError) as error:
         raise RunError(
             f"{path}: is not a Keras model: {' '.join(str(error).split())}"
         ) from None
+
+
+def check_model_file(path: Path) -> None:
+    """Raise RunError where there is no such file."""
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file")
 
 
 def model_file(run_or_file: Path) -> Path:

@@ -3,23 +3,22 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from sklearn.model_selection import train_test_split
 
 from .. import storage
 from ..data.labeled_images import Split
-from ..data.splits import Splits, load_splits
-from ..engine import run_folder
+from ..data.splits import Splits, load_splits, stratified_share
+from ..early_checks import data_of_run
 from ..engine.strategy import open_strategy
 from ..errors import DataError, RecipeError
 from ..model_reading import read_any_model
-from ..recipe import DataConfig, Recipe, load_recipe
+from ..recipe import Recipe
 from . import fewshot, knn, linear
 from .feature_cache import cached_features
 from .features import FeatureExtractor
@@ -147,18 +146,13 @@ def _validation_rows(splits: Splits) -> np.ndarray[Any, Any]:
     count = len(splits.train)
     if splits.validation is not None:
         return count + np.arange(len(splits.validation))
-    try:
-        _, rows = train_test_split(
-            np.arange(count),
-            test_size=VALIDATION_SHARE,
-            random_state=0,
-            stratify=splits.train.labels,
-        )
-    except ValueError as error:
-        raise DataError(
-            f"a validation share of {VALIDATION_SHARE} cannot be taken from {count} "
-            f"training images: {str(error).partition('. ')[0]}"
-        ) from None
+    _, rows = stratified_share(
+        splits.train.labels,
+        VALIDATION_SHARE,
+        0,
+        splits.class_names,
+        "the validation images of `probe`",
+    )
     return rows
 
 
@@ -213,7 +207,7 @@ def probe_file(
     """
     if out is not None and not out.parent.is_dir():
         raise RecipeError(f"`out` must be in an existing folder. Received: '{out}'")
-    data_config = _data_config(model, data)
+    data_config = data_of_run(model, data, "--data.source")
     devices = open_strategy(Recipe(data=data_config, strategy=strategy))
     with devices.scope():
         loaded = read_any_model(model, pixels)
@@ -235,19 +229,6 @@ def probe_file(
     if out is not None:
         storage.write_text(out, json.dumps(result, indent=2) + "\n")
     _print(result)
-
-
-def _data_config(model: str, data: dict[str, Any]) -> DataConfig:
-    """The data of the command line, or of the run that the model belongs to."""
-    given = {name: value for name, value in data.items() if value is not None}
-    if "source" in given:
-        return DataConfig(**given)
-    recipe = run_folder.model_file(Path(model)).with_name(run_folder.RECIPE)
-    if not recipe.is_file():
-        raise RecipeError(
-            f"{model}: is not a run with images of its own, so --data.source is needed"
-        )
-    return replace(load_recipe(recipe).data, **given)
 
 
 def _print(result: dict[str, Any]) -> None:

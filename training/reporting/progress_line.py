@@ -1,5 +1,6 @@
-"""Console output of `fit`: one line of figures for each epoch."""
+"""Console output of `fit`: a line of figures for each epoch, and what it waits for."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from datetime import timedelta
 
 import keras
 
+from ..activity import SECONDS, activity, spoken
 from ..engine.recorder import best_epoch
 
 # Names as in history.csv, headings, formats. A loss has at most 9 characters, as in
@@ -22,6 +24,44 @@ COLUMNS = (
 )
 FEW_SHOT = "val_fewshot_"  # in front of the number of shots
 BEST = " best"  # after the figures of the best epoch so far
+# Seconds between two steps in a log: `SECONDS` at the beginning, this many later.
+BEGINNING, LATER = 600.0, 60.0
+
+
+class Stages(keras.callbacks.Callback):
+    """Callback, the first of all, that reports what takes long beside the steps.
+
+    Args:
+        current: What closes a report. A `with` of it ends one when training fails.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.current = contextlib.ExitStack()
+
+    def _begin(self, text: str) -> None:
+        self.current.close()
+        self.current.enter_context(activity(text))
+
+    def on_train_begin(self, logs=None):
+        """Report the first step, which compiles."""
+        self._begin("compiling the training step")
+
+    def on_train_batch_end(self, batch, logs=None):
+        """End the report."""
+        self.current.close()
+
+    def on_test_begin(self, logs=None):
+        """Report the validation, which compiles the first time."""
+        self._begin("validation")
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Report what the other callbacks do, until the next step."""
+        self._begin("saving and logging")
+
+    def on_train_end(self, logs=None):
+        """The same of the end of the run."""
+        self._begin("saving and logging")
 
 
 class EpochLines(keras.callbacks.Callback):
@@ -29,7 +69,8 @@ class EpochLines(keras.callbacks.Callback):
 
     Keras's progress bar is wider than most terminals with our figures, and then starts
     a new line at each redraw. On a terminal the line shows the current step and the
-    time until the end of the run.
+    time until the end of the run; a log has lines of their own for these, a few seconds
+    apart in the first ten minutes, and a minute apart later.
 
     Args:
         history: The rows of the epochs before the current one; they grow.
@@ -51,19 +92,31 @@ class EpochLines(keras.callbacks.Callback):
         self.name = f"{epoch + 1}/{self.params['epochs']}".rjust(9)
         self.steps_before = epoch * self.params["steps"]
         self.began = time.perf_counter()
+        if not sys.stdout.isatty():
+            self.shown = self.shown or self.began
 
     def on_train_batch_end(self, batch, logs=None):
-        """Show the step on a terminal, at most once in a second."""
+        """Show the step, on a terminal at most once in a second."""
+        terminal = sys.stdout.isatty()
         now = time.perf_counter()
         done = self.steps_before + batch + 1
         if self.first is None:
             self.first = done, now
-        if sys.stdout.isatty() and now - self.shown >= 1:
+        pause = 1.0 if terminal else self._pause(now)
+        if now - self.shown >= pause:
             self.shown = now
             text = (
                 f"step {batch + 1}/{self.params['steps']}{self._time_left(done, now)}"
             )
-            print(f"\r{self.name}  {text:<60}", end="", flush=True)
+            start, end = ("\r", "") if terminal else ("", "\n")
+            text = f"{text:<60}" if terminal else text
+            print(f"{start}{self.name}  {text}", end=end, flush=True)
+            spoken()
+
+    def _pause(self, now: float) -> float:
+        """Seconds between two lines of a log."""
+        assert self.first is not None
+        return SECONDS if now - self.first[1] < BEGINNING else LATER
 
     def _time_left(self, done: int, now: float) -> str:
         """The time until the last step, validation included, as text."""
@@ -88,6 +141,8 @@ class EpochLines(keras.callbacks.Callback):
         if "val_loss" in logs and best_epoch([*self.history, logs]) is logs:
             line += BEST
         print(f"{start}{line:<71}" if start else line, flush=True)
+        spoken()
+        self.shown = 0.0 if start else time.perf_counter()
         few_shot = [
             f"{name.removeprefix(FEW_SHOT)}-shot {float(value):.4f}"
             for name, value in logs.items()

@@ -36,6 +36,7 @@ class Mistake(NamedTuple):
     """A misclassified image.
 
     Args:
+        name: The image's name, such as the path of its file.
         image: The image as a data URI.
         heat: The attention map as one; None for a model without.
         tiny: Whether it is smaller than `TINY` pixels.
@@ -44,6 +45,7 @@ class Mistake(NamedTuple):
         confidence: The probability of that answer.
     """
 
+    name: str
     image: str
     heat: str | None
     tiny: bool
@@ -57,6 +59,7 @@ def mistakes_of(
     evaluation: Evaluation,
     shown: np.ndarray[Any, Any],
     images: Sequence[np.ndarray[Any, Any]],
+    names: Sequence[str],
 ) -> list[Mistake]:
     """Misclassified images with the model's attention.
 
@@ -65,6 +68,7 @@ def mistakes_of(
         evaluation: Its scores.
         shown: int [n], the images' indices.
         images: uint8 [H, W, C] each.
+        names: The names of all evaluated images.
     """
     maps = attention.attention_maps(model, np.stack(images)) if images else None
     mistakes = []
@@ -75,6 +79,7 @@ def mistakes_of(
         predicted = evaluation.predictions[index]
         mistakes.append(
             Mistake(
+                names[index],
                 _data_uri(image),
                 heat,
                 min(image.shape[:2]) < TINY,

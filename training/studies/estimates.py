@@ -23,7 +23,7 @@ from ..data.splits import load_splits
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
 from ..model import build_model
-from ..recipe import SIZES, DataConfig, ModelConfig, Recipe
+from ..recipe import IMAGE_SIZE, SIZES, DataConfig, ModelConfig, Recipe
 from ..reporting.throughput import peak_flops
 from .study import Row, Run, Study
 
@@ -139,7 +139,8 @@ def _bit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
         return None
     else:
         blocks, factor = parse_resnet(config.variant)
-    return resnet_costs(blocks, factor, config.image_size, config.channels, classes)
+    size = config.image_size or IMAGE_SIZE
+    return resnet_costs(blocks, factor, size, config.channels, classes)
 
 
 def _vit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
@@ -156,7 +157,7 @@ def _vit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
     costs = model_costs(
         ViTSpec(**given),
         patch_size,
-        config.image_size,
+        config.image_size or IMAGE_SIZE,
         config.channels,
         classes,
         config.class_token,

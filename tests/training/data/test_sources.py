@@ -19,7 +19,7 @@ from training.data.python_source import open_python
 from training.data.splits import load_splits
 from training.data.tfds import open_tfds
 from training.errors import DataError
-from training.predict import find_images
+from training.prediction_files import find_images
 from training.recipe import DataConfig
 
 
@@ -133,18 +133,27 @@ def test_an_empty_class_folder_is_an_error(folder):
 def test_too_few_images_to_split_are_a_one_line_error(folder):
     for path in sorted((folder / "ant").iterdir())[1:]:
         path.unlink()
-    with pytest.raises(DataError, match="test share of 0.2") as error:
-        load_splits(DataConfig(f"folder:{folder}"), 3)
-    assert "\n" not in str(error.value)
+    config = DataConfig(f"folder:{folder}")
+    with pytest.raises(
+        DataError, match="the test images .* share of 0.2.*at least 2.*: 1 of ant"
+    ):
+        load_splits(config, 3)
+    small = dataclasses.replace(config, test=0.05)
+    (folder / "ant" / "2.png").write_bytes((folder / "ant" / "00.png").read_bytes())
+    with pytest.raises(
+        DataError, match="of the 3 classes, and as many left. Received: 2 of 26$"
+    ):
+        load_splits(small, 3)
 
 
 @pytest.fixture
 def damaged(folder):
-    """The folder with a truncated PNG and a text file; returns it and their names."""
+    """The folder with a text file and two damaged images; returns it and these."""
     whole = (folder / "ant" / "03.png").read_bytes()
     (folder / "ant" / "03.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "cow" / "page.jpg").write_text("<html>not found</html>")
     (folder / "cow" / "notes.txt").write_text("no image")
-    return folder, ("ant/03.png", "cow/notes.txt")
+    return folder, ("ant/03.png", "cow/page.jpg")
 
 
 def test_invalid_images_are_counted_and_named(damaged):
@@ -163,6 +172,30 @@ def test_invalid_images_can_be_skipped(damaged):
     for name in names:
         assert any(name in reason for reason in source.bad_images)
         assert not any(name in kept for kept in source.train.names)
+
+
+def test_a_file_that_is_no_image_is_reported_and_passed_over(damaged, capsys):
+    folder, _ = damaged
+    source = open_folder(folder, on_bad_image="skip")
+    assert not any("notes.txt" in name for name in source.train.names)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "1 files are passed over" in line
+    assert line.endswith("cow/notes.txt")
+
+
+def test_an_image_in_two_splits_is_a_warning_that_names_both(folder, capsys):
+    for level in ("train", "test"):
+        (folder / level).mkdir()
+    for name in ("ant", "bee", "cow"):
+        (folder / name).rename(folder / "train" / name)
+        (folder / "test" / name).mkdir()
+        Image.new("RGB", (5, 5)).save(folder / "test" / name / "x.png")
+    copied = folder / "test" / "cow" / "copy.png"
+    copied.write_bytes((folder / "train" / "ant" / "07.png").read_bytes())
+    load_splits(DataConfig(f"folder:{folder}", validation=0.0), 3)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: 1 images are in two splits")
+    assert line.endswith(f": {folder}/train/ant/07.png = {copied}")
 
 
 def test_a_class_of_only_invalid_images_is_an_error(damaged):

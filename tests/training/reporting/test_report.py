@@ -206,7 +206,8 @@ def test_wrong_images_are_shown_with_attention(tmp_path, tiny_vit, side):
     images = [np.full((side, side, 3), 40 * n, "uint8") for n in range(3)]
     scores = evaluation(classes=3, wrong=3)
     shown = scores.mistakes(2)
-    mistakes = mistakes_of(model, scores, shown, images[:2])
+    names = [f"photos/class {n % 3}/{n}.jpg" for n in range(60)]
+    mistakes = mistakes_of(model, scores, shown, images[:2], names)
     page = written(tmp_path, scores, mistakes=mistakes)
     found = page.xpath("//li")
     assert len(found) == 2
@@ -215,6 +216,8 @@ def test_wrong_images_are_shown_with_attention(tmp_path, tiny_vit, side):
         image, heat = item.xpath(".//img/@src")
         pixels = np.asarray(decoded(image).convert("RGB")).astype(int)
         assert abs(pixels - 40 * number).max() <= 2
+        assert f"class {number}/{shown[number]}.jpg" in item.text_content()
+        assert item.xpath("./p/@title") == [names[shown[number]]]
         assert f"true: class {number}" in item.text_content()
         assert f"predicted: class {number + 1}, 100 %" in item.text_content()
         # Inferno's colors become lighter with each step.
@@ -231,9 +234,8 @@ def test_a_model_without_attention_has_images_alone(tmp_path):
     )
     scores = evaluation(wrong=1)
     images = [np.zeros((8, 8, 1), "uint8")]
-    page = written(
-        tmp_path, mistakes=mistakes_of(model, scores, scores.mistakes(1), images)
-    )
+    mistakes = mistakes_of(model, scores, scores.mistakes(1), images, ["digit 0"])
+    page = written(tmp_path, mistakes=mistakes)
     assert len(page.xpath("//li//img")) == 1
     assert not page.xpath("//input")
 

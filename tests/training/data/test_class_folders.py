@@ -1,0 +1,187 @@
+"""Class folders: what names and structure say, and all that is wrong at once."""
+
+import shutil
+import unicodedata
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from training.data.class_folders import image_files, open_class_folders
+from training.errors import DataError
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that writes one image for each path, and returns their root."""
+    root = tmp_path / "root"
+
+    def write(*paths):
+        for number, path in enumerate(paths):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 3), (number, 0, 0)).save(root / path)
+        return root
+
+    return write
+
+
+def divided(*parts):
+    return [f"{part}/{name}/1.png" for part in parts for name in ("ant", "bee")]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Train", "Val", "Test"),
+        ("TRAINING", "Validation", "Testing"),
+        ("train_set", "valid", "test-set"),
+        ("trainset", "valset", "testset"),
+        ("train2017", "val2017", "test2017"),
+        ("Training Images", "valid_data", "test_images"),
+    ],
+)
+def test_parts_may_have_other_forms_of_their_names(make, names):
+    found = open_class_folders(make(*divided(*names)))
+    assert list(found.images) == ["train", "validation", "test"]
+    assert found.class_names == ("ant", "bee")
+    for part, name in zip(found.images.values(), names, strict=True):
+        assert [[f.parent.parent.name for f in each] for each in part] == [[name]] * 2
+
+
+@pytest.mark.parametrize(
+    "names", [("train", "car", "bus"), ("test", "train", "car"), ("Training", "Play")]
+)
+def test_a_class_may_have_the_name_of_a_part(make, names):
+    found = open_class_folders(make(*(f"{name}/1.png" for name in names)))
+    assert list(found.images) == ["train"]
+    assert found.class_names == tuple(sorted(names))
+
+
+@pytest.mark.parametrize(
+    "names", [("trained", "bee"), ("protest", "bee"), ("val_de", "b")]
+)
+def test_a_name_that_contains_one_of_a_part_is_a_class(make, names):
+    root = make(*(f"{name}/deep/1.png" for name in names))
+    assert list(open_class_folders(root).images) == ["train"]
+
+
+def test_a_part_may_have_a_class_with_the_name_of_a_part(make):
+    found = open_class_folders(make("train/train/1.png", "train/test/1.png"))
+    assert found.class_names == ("test", "train")
+
+
+def test_a_class_with_folders_may_also_be_a_part(make):
+    root = make("train/steam/1.png", "train/diesel/1.png", "car/1.png")
+    with pytest.raises(DataError) as error:
+        open_class_folders(root)
+    assert "train/ may be parts of the data set" in str(error.value)
+    assert "or classes like car/ beside them" in str(error.value)
+
+
+def test_images_directly_in_folders_of_parts_are_ambiguous(make):
+    with pytest.raises(DataError, match="test/, train/ may be parts.*or classes"):
+        open_class_folders(make("train/1.png", "test/2.png"))
+
+
+def test_folders_beside_parts_with_the_same_classes_are_passed_over(make):
+    root = make(*divided("train", "val"), "unlabeled/1.png")
+    found = open_class_folders(root)
+    assert list(found.images) == ["train", "validation"]
+    assert found.passed_over == [root / "unlabeled/1.png"]
+
+
+@pytest.mark.parametrize("names", [("val", "test"), ("train", "Train")])
+def test_each_part_has_one_folder_and_train_is_there(make, names):
+    with pytest.raises(DataError, match="must have train/.*one folder for each"):
+        open_class_folders(make(*divided(*names)))
+
+
+def test_parts_must_be_above_classes(make):
+    root = make(*(f"{c}/{part}/1.png" for c in "ab" for part in ("train", "test")))
+    with pytest.raises(DataError, match="a must be in the folders of the parts"):
+        open_class_folders(root)
+
+
+def test_the_home_folder_is_expanded(make, monkeypatch):
+    root = make("ant/1.png", "bee/1.png")
+    monkeypatch.setenv("HOME", str(root.parent))
+    assert open_class_folders("~/root").class_names == ("ant", "bee")
+
+
+@pytest.mark.parametrize("part", ["", "val/"])
+def test_two_unicode_forms_of_a_name_are_told_apart(make, part):
+    composed = unicodedata.normalize("NFC", "bär")
+    other = unicodedata.normalize("NFD", composed)
+    prefix = "train/" if part else ""
+    root = make(
+        f"{prefix}{composed}/1.png",
+        f"{prefix}cow/1.png",
+        f"{part}{other}/1.png",
+        f"{part}cow/2.png",
+    )
+    with pytest.raises(DataError) as error:
+        open_class_folders(root)
+    assert f"{composed} ('b\\xe4r')" in str(error.value)
+    assert f"{other} ('ba\\u0308r')" in str(error.value)
+
+
+def test_an_image_behind_a_loop_of_links_counts_once(make):
+    root = make("ant/1.png", "ant/more/2.png", "bee/1.png")
+    (root / "ant" / "loop").symlink_to(root / "ant")
+    (root / "ant" / "more" / "up").symlink_to(root, target_is_directory=True)
+    (root / "ant" / "again").symlink_to(root / "ant" / "more")
+    (root / "ant" / "same.png").symlink_to("1.png")
+    (root / "ant" / "itself").symlink_to("itself")
+    found = open_class_folders(root)
+    assert [[file.name for file in each] for each in found.images["train"]] == [
+        ["1.png", "2.png"],
+        ["1.png"],
+    ]
+
+
+def test_linked_images_and_classes_count(make, tmp_path):
+    root = make("ant/1.png", "bee/1.png")
+    shutil.move(root / "ant", tmp_path / "elsewhere")
+    (root / "ant").symlink_to(tmp_path / "elsewhere")
+    (root / "bee" / "2.png").symlink_to(tmp_path / "elsewhere" / "1.png")
+    found = open_class_folders(root)
+    assert [len(each) for each in found.images["train"]] == [1, 2]
+
+
+def test_files_that_are_no_images_are_passed_over(make):
+    root = make("ant/1.png", "bee/1.png", "2.png")
+    (root / "ant" / "notes.txt").write_text("BMW, and no image")
+    (root / "bee" / "labels").write_text("")
+    (root / "README.md").write_text("")
+    (root / "ant" / "1.png").rename(root / "ant" / "picture")  # by its contents
+    (root / "bee" / "photo.heic").write_text("")  # an image, if an unreadable one
+    found = open_class_folders(root)
+    names = [[file.name for file in each] for each in found.images["train"]]
+    assert names == [["picture"], ["1.png", "photo.heic"]]
+    passed_over = [root / "2.png", root / "ant/notes.txt", root / "bee/labels"]
+    assert found.passed_over == passed_over
+
+
+def test_all_problems_are_in_one_line(make):
+    root = make(*divided("train", "val"), "train/cow/1.png", "val/dog/1.png")
+    (root / "val" / "ant" / "1.png").unlink()
+    data = (root / "train" / "bee" / "1.png").read_bytes()
+    (root / "train" / "bee" / "2.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError) as error:
+        open_class_folders(root)
+    message = str(error.value)
+    assert f"folder:{root}: 3 problems: (1) " in message
+    assert "Only in one of them: cow, dog" in message
+    assert "no images in class folder ant (validation)" in message
+    assert (
+        f"1 of 6 images cannot be read (--data.on_bad_image skip ignores them): {root}"
+        in message
+    )
+    assert "train/bee/2.png" in message
+    assert "\n" not in message
+
+
+def test_image_files_are_sorted_paths_of_the_kind_that_is_given(make):
+    root = make("b.png", "a/c.jpg", ".hidden/1.png")
+    assert image_files(root) == [root / "a/c.jpg", root / "b.png"]
+    assert all(isinstance(path, Path) for path in image_files(root))

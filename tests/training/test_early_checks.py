@@ -1,0 +1,99 @@
+"""What every command refuses before it imports Keras and TensorFlow."""
+
+import subprocess
+import sys
+
+import pytest
+
+import training.cli
+from training.cli import parse
+from training.early_checks import check_source
+from training.errors import DataError
+
+RUN = """
+import sys
+from keras_vit_command import main
+assert main(sys.argv[1:]) > 0
+assert not {"keras", "tensorflow"} & set(sys.modules), "imported too early"
+"""
+# What is wrong, and what the error must contain.
+MISTAKES = {
+    "fit --recipe folder_small --data.source folder:photo": "mean folder:photos?",
+    "fit --recipe folder_small --data.source folder:photos": "class folders",
+    "fit --recipe digits --model.weights run/bets.keras": "bets.keras: there is no",
+    "fit --recipe digits --output_dir other": "exists and is not a run",
+    "resume runs/digits": "runs/digits: is not the folder of a run",
+    "evaluate model.keras": "model.keras: there is no such file",
+    "evaluate lone.keras": "--source is needed",
+    "evaluate lone.keras --source folder:photo": "mean folder:photos?",
+    "evaluate lone.keras --labels real:a.json --source folder:photo": "Did you mean",
+    "predict cat.png --model lone.keras": "cat.png: there is no such image",
+    "predict photos --model runs/none": "runs/none: there is no such file",
+    "predict photos --model lone.keras --out a.xlsx": "must end in .csv or .json",
+    "probe lone.keras": "--data.source is needed",
+    "probe B/16:augreg_in21k --data.source folder:photo": "mean folder:photos?",
+    "push other hf://owner/name": "is not the folder of a finished run",
+    "compare digits folder_small --data.source folder:photo": "Did you mean",
+    "study no_such_study": "no study 'no_such_study'",
+    "study positions --part 3/2": "`--part` must be N/M",
+    "data-speed --recipe digits --data.source folder:photo": "Did you mean",
+    "baselines --recipe folder_small": "folder:images: there is no such folder",
+    "info model.keras": "model.keras: there is no such file",
+    "convert model.npz copy.npz": "model.npz: there is no such file",
+    "inspect model.keras --out looks": "model.keras: there is no such file",
+    "export model.keras --to models/m": "model.keras: no such file",
+}
+ANY_SOURCE = {
+    "launch",
+    "recipes",
+    "tpu-check",
+}  # no files to check, or their workers do
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch):
+    """The working directory: photos/1.png, other/notes.txt, lone.keras."""
+    for name in ("photos/1.png", "other/notes.txt", "lone.keras"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_cheap_error_needs_neither_keras_nor_tensorflow(inside, command):
+    result = subprocess.run(
+        [sys.executable, "-c", RUN, *command.split()], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    [line] = result.stderr.splitlines()
+    assert MISTAKES[command] in line
+
+
+def test_every_command_of_training_has_a_check():
+    checked = {name for name, c in training.cli.COMMANDS.items() if c.check is not None}
+    assert checked == set(training.cli.COMMANDS) - ANY_SOURCE
+    assert checked <= {command.split()[0] for command in MISTAKES}
+
+
+def test_what_is_in_a_bucket_or_named_is_left_to_the_command():
+    for source in (None, "digits", "tfds:mnist", "folder:gs://bucket/images"):
+        check_source(source)
+    with pytest.raises(DataError, match="no such folder"):
+        check_source("folder:nowhere")
+
+
+def test_a_finished_run_is_compared_without_its_images(inside, tmp_path):
+    options = parse("compare", ["folder_small", "--output_dir", "runs"])
+    check = training.cli.COMMANDS["compare"].check
+    with pytest.raises(DataError, match="folder:images: there is no such folder"):
+        check(options)
+    run = tmp_path / "runs" / "folder_small-color"
+    run.mkdir(parents=True)
+    (run / "report.json").touch()
+    check(options)
+
+
+def test_workers_leave_the_runs_folder_to_the_chief(inside):
+    words = ["--recipe", "digits", "--output_dir", "other"]
+    check = training.cli.COMMANDS["fit"].check
+    check(parse("fit", [*words, "--strategy", "multi_worker"]))

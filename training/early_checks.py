@@ -1,0 +1,95 @@
+"""What a command can refuse before Keras and TensorFlow, which take seconds to import.
+
+The functions raise the errors that the command would raise later. What is in a bucket,
+which is read with TensorFlow, is left to it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import storage
+from .data.class_folders import open_class_folders
+from .engine import run_folder
+from .errors import RecipeError, RunError
+from .recipe import DataConfig, Recipe, load_recipe
+
+WEIGHTS = (".keras", ".npz", ".safetensors", ".h5")
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Check the files that a recipe names.
+
+    Raises:
+        RecipeError: There is no file of `model.weights`.
+        DataError: See `check_source`.
+    """
+    weights = recipe.model.weights or ""
+    is_file = weights.endswith(WEIGHTS) and not storage.is_remote(weights)
+    if is_file and not Path(weights).is_file():
+        raise RecipeError(f"`model.weights`: {weights}: there is no such file")
+    check_source(recipe.data.source, recipe.data.on_bad_image)
+
+
+def check_source(
+    source: str | None, on_bad_image: str = DataConfig.on_bad_image
+) -> None:
+    """Check a folder of images; other sources need TensorFlow.
+
+    Raises:
+        DataError: See `open_class_folders`.
+    """
+    kind, _, path = (source or "").partition(":")
+    if kind == "folder" and not storage.is_remote(path):
+        open_class_folders(path, on_bad_image)
+
+
+def check_model(run_or_file: str) -> None:
+    """Check that there is a model file, or a run with one.
+
+    Raises:
+        RunError: There is none.
+    """
+    run_folder.check_model_file(run_folder.model_file(Path(run_or_file)))
+
+
+def check_new_run(recipe: Recipe, folder: str, resume: bool, overwrite: bool) -> None:
+    """Check a run's recipe and folder; see `run_folder.check_folder`.
+
+    Of several workers only the chief checks the folder, once it knows that it is.
+    """
+    alone = recipe.strategy in ("auto", "one_device", "mirrored")
+    if alone and not storage.is_remote(folder):
+        run_folder.check_folder(folder, recipe, resume, overwrite)
+    check_recipe(recipe)
+
+
+def data_of_run(model: str, changes: dict[str, Any], flag: str) -> DataConfig:
+    """The data of a command line, or else of the run that a model belongs to.
+
+    Args:
+        model: A run's folder or a file in it.
+        changes: Values on the command line; None where they are not given.
+        flag: The flag of `source`, for the message.
+
+    Raises:
+        RecipeError: Neither has a source.
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    if "source" in given:
+        return DataConfig(**given)
+    recipe = run_folder.model_file(Path(model)).with_name(run_folder.RECIPE)
+    if not recipe.is_file():
+        raise RecipeError(
+            f"{model}: there is no {run_folder.RECIPE} beside it, so {flag} is needed"
+        )
+    return replace(load_recipe(recipe).data, **given)
+
+
+def check_finished_run(run: Path) -> None:
+    """Raise RunError where a folder is not that of a finished run."""
+    if not all((run / n).is_file() for n in (run_folder.REPORT, run_folder.RECIPE)):
+        raise RunError(
+            f"{run}: is not the folder of a finished run, which has "
+            f"{run_folder.REPORT} and {run_folder.RECIPE}"
+        )

@@ -1,0 +1,148 @@
+"""The files of `predict`: images in, tables and names of pictures out."""
+
+import csv
+import functools
+import glob
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from . import storage
+from .data.class_folders import SIGNATURE, SUFFIXES, list_files
+from .errors import DataError, RecipeError
+
+TABLES = (".csv", ".json")
+STDIN = Path("/dev/stdin")  # the name of an image on standard input
+
+
+class Prediction(NamedTuple):
+    """What a model says of an image file.
+
+    Args:
+        file: The file.
+        classes: The most probable classes and their probabilities, best first.
+        error: Why the file is not a valid image; None where it is.
+    """
+
+    file: Path
+    classes: list[tuple[str, float]]
+    error: str | None = None
+
+
+@functools.cache
+def standard_input() -> bytes:
+    """All of standard input, which can be read only once."""
+    return sys.stdin.buffer.read()
+
+
+def find_images(arguments: Iterable[str]) -> list[Path]:
+    """Find image files.
+
+    Args:
+        arguments: Files, folders (their images, by suffix, in sub-folders too, without
+            hidden files), patterns such as `photos/*.jpg`, and `-` for standard input:
+            either one image, or a list of these, one in a line.
+
+    Returns:
+        The files of each argument, sorted; `STDIN` for an image on standard input.
+
+    Raises:
+        DataError: There are none for one of the arguments.
+    """
+    files: list[Path] = []
+    for argument in arguments:
+        found = _of_standard_input() if argument == "-" else _matching(argument)
+        if not found:
+            raise DataError(
+                f"{argument}: there is no such image file, folder or pattern"
+            )
+        files += found
+    return files
+
+
+def _of_standard_input() -> list[Path]:
+    """`STDIN`, or the files in a list.
+
+    Raises:
+        DataError: It is neither an image nor text, or a line of it has no images.
+    """
+    data = standard_input()
+    if SIGNATURE.match(data):
+        return [STDIN]
+    try:
+        return find_images(line for line in data.decode().splitlines() if line)
+    except UnicodeDecodeError:
+        raise DataError(
+            "-: standard input must be an image, or a list of files, one in a line. "
+            f"Received: {len(data):,} bytes that are neither"
+        ) from None
+
+
+def _matching(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        return [file for file in list_files(path) if file.suffix.lower() in SUFFIXES]
+    if path.is_file():
+        return [path]
+    found = map(Path, glob.glob(pattern, recursive=True))
+    return sorted(path for path in found if path.is_file())
+
+
+def picture_names(files: Sequence[Path]) -> list[Path]:
+    """The name of each image's picture, in sub-folders as the images are.
+
+    cats/1.jpg and dogs/1.jpg have cats/1.png and dogs/1.png; where two names are the
+    same otherwise, the second one is 1-2.png.
+    """
+    paths = [Path(f.name if f == STDIN else f).absolute() for f in files]
+    above = os.path.commonpath([path.parent for path in paths]) if paths else ""
+    names: dict[Path, None] = {}
+    for path in paths:
+        name = plain = path.relative_to(above).with_suffix("")
+        number = 1
+        while name in names:
+            number += 1
+            name = plain.with_name(f"{plain.name}-{number}")
+        names[name] = None
+    return [name.with_name(f"{name.name}.png") for name in names]
+
+
+def check_table(path: Path) -> None:
+    """Raise RecipeError unless `write_table` can write a file of this name."""
+    if path.suffix.lower() not in TABLES:
+        raise RecipeError(f"--out: must end in .csv or .json. Received: {path}")
+
+
+def write_table(path: Path, predictions: Sequence[Prediction]) -> None:
+    """Write predictions as CSV, with a row for each class, or as JSON.
+
+    Args:
+        path: The file; its suffix is .csv or .json.
+        predictions: Of `predict`.
+    """
+    if path.suffix.lower() == ".json":
+        rows = [
+            {
+                "image": str(file),
+                "classes": [
+                    {"class": name, "probability": score} for name, score in classes
+                ],
+                "error": error,
+            }
+            for file, classes, error in predictions
+        ]
+        storage.write_text(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        return
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["image", "rank", "class", "probability", "error"])
+    for file, classes, error in predictions:
+        for rank, (name, score) in enumerate(classes, 1):
+            writer.writerow([file, rank, name, f"{score:.6g}", ""])
+        if error is not None:
+            writer.writerow([file, "", "", "", error])
+    storage.write_text(path, text.getvalue())
