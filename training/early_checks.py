@@ -26,7 +26,7 @@ def check_recipe(recipe: Recipe) -> None:
     """
     weights = recipe.model.weights or ""
     is_file = weights.endswith(WEIGHTS) and not storage.is_remote(weights)
-    if is_file and not Path(weights).is_file():
+    if is_file and not Path(weights).expanduser().is_file():
         raise RecipeError(f"`model.weights`: {weights}: there is no such file")
     check_source(recipe.data.source, recipe.data.on_bad_image)
 

@@ -19,7 +19,7 @@ from .signatures import class_labels
 GENERATED = 8  # generated golden images, in addition to `--check_images`
 BATCH = 8  # images per call
 # By precision: above it a probability depends on the batch by more than rounding.
-NOISE_LIMIT = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
+NOISE_LIMIT = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
 
 Arrays = dict[str, np.ndarray]
 

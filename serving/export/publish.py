@@ -17,7 +17,7 @@ from .verification_inputs import SIGNATURE_INPUTS
 from .verify import verified
 
 # Tolerance of a probability, by the precision of the computation.
-TOLERANCE = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
+TOLERANCE = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
 
 
 class Published(NamedTuple):

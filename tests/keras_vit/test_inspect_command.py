@@ -171,7 +171,7 @@ def mistakes(folder, photos):
     other = photos / "other.keras"
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(other)
     return {
-        "nothing.keras": "which does not exist",
+        "nothing.keras": "nothing.keras: there is no such file",
         "B/16:augreg_in21": "Did you mean B/16:augreg_in21k?",
         str(other): "with Sequential",
         str(photos): "Received",
@@ -202,6 +202,8 @@ def test_a_file_is_no_folder(run_folder, tmp_path, capsys):
 
 def test_a_missing_extra_is_reported_before_the_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    error = inspect(capsys, "nothing.keras", "--out", tmp_path / "out", status=2).err
+    empty = tmp_path / "empty.keras"
+    empty.touch()
+    error = inspect(capsys, empty, "--out", tmp_path / "out", status=2).err
     assert error.count("\n") == 1
     assert 'pip install "keras-vit-serving[viz]"' in error

@@ -153,6 +153,14 @@ def test_bfloat16_is_published_with_its_difference(model, tmp_path):
     assert 1e-6 < agreement["max_difference"] < 5e-2
 
 
+@pytest.mark.slow
+def test_a_model_of_float64_is_published(tiny_vit, tmp_path):
+    options = dataclasses.replace(OPTIONS, batching="none")
+    model = tiny_vit(dtype="float64")
+    agreement = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
+    assert agreement["max_difference"] < 1e-5
+
+
 def resnet():
     return keras_vit.ResNet(blocks=(1, 1, 1, 1), image_size=(32, 48), classes=3)
 

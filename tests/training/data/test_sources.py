@@ -244,6 +244,20 @@ def test_tiff_files_are_read_beside_others(folder, photograph):
     assert batch.shape == (37, 8, 8, 3)
 
 
+def test_bytes_of_other_files_stay_whole_beside_a_tiff_file(folder, photograph):
+    """A black bitmap ends in zeros, which NumPy's bytes drop."""
+    photograph.save(folder / "bee" / "a.tif")
+    black = folder / "bee" / "black.bmp"
+    Image.new("RGB", (5, 3)).save(black)
+    split = open_folder(folder).train
+    [index] = [i for i, name in enumerate(split.names) if name == str(black)]
+    for contents in (
+        split.encoded(tf.constant(index, tf.int64)),
+        *tf.data.Dataset.from_tensors(np.int64(index)).map(split.encoded),
+    ):
+        assert contents.numpy() == black.read_bytes()
+
+
 def test_each_name_belongs_to_its_pixels(folder, photograph):
     path = folder / "bee" / "zzz.png"
     photograph.save(path)
