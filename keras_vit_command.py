@@ -143,15 +143,18 @@ class _QuietTensorFlow(importlib.abc.MetaPathFinder):
     """
 
     def find_spec(self, fullname, path=None, target=None):
-        """Find TensorFlow, once; nothing else, so that the next finder goes on."""
+        """Find TensorFlow; nothing else, so that the next finder goes on.
+
+        It may be called several times: packages look whether there is a TensorFlow.
+        """
         if fullname != "tensorflow":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_quietly(module):
+                sys.meta_path.remove(self)
                 with contextlib.ExitStack() as stack:
                     with contextlib.suppress(OSError, ValueError):
                         level = int(os.environ["TF_CPP_MIN_LOG_LEVEL"])

@@ -45,9 +45,11 @@ assert "keras_vit>VisionTransformer" in keras.saving.get_custom_objects()
 """
 QUIET = """
 import sys
+import importlib.util
 from keras_vit_command import quiet_tensorflow
 sys.modules["keras"] = sys.modules["jax"] = None  # faster
 quiet_tensorflow()
+importlib.util.find_spec("tensorflow")  # as packages do that can do without
 import tensorflow as tf
 tf.config.list_physical_devices("GPU")
 assert tf.function(lambda x: 2 * x, jit_compile=True)(tf.constant(1.0)) == 2
