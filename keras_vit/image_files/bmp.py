@@ -50,9 +50,10 @@ def decode_bmp(data: tf.Tensor) -> tf.Tensor:
     """
     file = file_bytes(data)
     header = _read_header(file)
-    size, bits = header.size, header.bits
     with tf.control_dependencies(_checks(header)):
-        colors = tf.where(header.colors > 0, header.colors, 2 ** tf.minimum(bits, 8))
+        header = _Header(*map(tf.identity, header))
+    size, bits = header.size, header.bits
+    colors = tf.where(header.colors > 0, header.colors, 2 ** tf.minimum(bits, 8))
     color_bytes = 4 - tf.cast(size == 12, tf.int64)
     colors = tf.where(bits <= 8, colors, header.colors)
     palette_start = 14 + size + 12 * tf.cast(_has_masks_behind(header), tf.int64)

@@ -62,7 +62,8 @@ def _first_frame(data):
     found = (file[start] == ord(",")) & (data_start <= end)
     check = tf.debugging.Assert(found, [text])
     with tf.control_dependencies([check]):
-        corner = _row_and_column(file, start + 1)
+        start = tf.identity(start)
+    corner = _row_and_column(file, start + 1)
     size = _row_and_column(file, start + 5)
     canvas = tf.maximum(_row_and_column(file, 6), corner + size)
     return _Frame(file, end, start, transparent, corner, size, canvas)

@@ -88,6 +88,7 @@ def test_zeros_missing_at_the_end_do_not_matter():
         (bitmap(24, compression=5), "with compression .* are not read"),
         (bitmap(8, masks=(RED, GREEN, BLUE)), "with compression .* are not read"),
         (bitmap(24)[:-4], r"truncated BMP file\..*received: 471 470"),
+        (bitmap(0, colors=4), "must have 1 to 32 bits per pixel. Received: 0"),
         (bitmap(2, colors=4), "must have 1 to 32 bits per pixel. Received: 2"),
         (bitmap(24, 16), "unknown header. Its size: 16"),
         (bitmap(32, masks=(0x3FF00000, 0xFFC00, 0x3FF)), "are not whole bytes"),
