@@ -55,17 +55,6 @@ peers: $(VENV)/.test
 		--disable-pip-version-check --no-deps --no-binary pillow -c constraints.txt \
 		-d $(VENV)/pillow-source pillow
 
-# Measures speed and memory beside the same, for half an hour: benchmarks/*.json.
-bench: peers
-	$(BIN)/python -m benchmarks
-
-peers: $(VENV)/.test
-	@$(BIN)/python -c "import torch" 2>/dev/null || echo "Installing PyTorch and others \
-	into $(VENV), once: on Linux a download of 2.7 GB, 4.5 GB on disk."
-	$(PIP) -c constraints.txt -e ".[parity]"
-	@ls $(VENV)/pillow-source/*.tar.gz >/dev/null 2>&1 || $(PIP:install=download) --no-deps \
-		--no-binary pillow -c constraints.txt -d $(VENV)/pillow-source pillow >/dev/null
-
 # The site of docs/, in docs/_build/html; warnings are errors.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html

@@ -107,7 +107,8 @@ def test_the_card_says_what_the_model_is(run, tmp_path):
         "![Curves](curves.png)",
         'keras_vit.VisionTransformer.from_preset("hf://me/birds")',
         'timm.create_model("hf-hub:me/birds", pretrained=True)',
-        "timm cannot state the preprocessing's antialias=False, convention=",
+        "timm cannot state the preprocessing's antialias=False, "
+        "convention='big_vision'.",
         "## Intended use and limits",
         "folder:birds",
     ):
