@@ -1,44 +1,56 @@
 """What a command is doing, reported on stderr wherever it is silent for seconds."""
 
 import contextlib
+import dataclasses
 import sys
 import threading
 import time
 from collections.abc import Iterator
 
-SECONDS = 3.0  # of silence, before a report; it is renewed on a terminal every second
-APART = 60.0  # seconds between two activities of which the second does not follow
+SECONDS = 3.0  # of silence, before a report and between two
+# Of an activity that has taken `BEGINNING` seconds, a log has a line in `LATER`.
+BEGINNING, LATER = 600.0, 60.0
 
-_spoken = _ended = time.monotonic()  # when something was printed, and when one ended
-_running: list[threading.Event] = []  # what ends each activity, the innermost last
+
+@dataclasses.dataclass(eq=False)
+class _Activity:
+    text: str
+    redraw: bool
+    every: float | None
+    began: float
+
+
+_lock = threading.Lock()
+_running: list[_Activity] = []  # the innermost last
+_reporter: threading.Thread | None = None
+_spoken = 0.0  # when something was last printed
+_line = ""  # what is on the terminal and has to be cleared
 
 
 @contextlib.contextmanager
-def activity(text: str, every: float | None = None) -> Iterator[None]:
+def activity(
+    text: str, every: float | None = None, *, redraw: bool = True
+) -> Iterator[None]:
     """Report an activity and its duration so far, while nothing else is printed.
 
-    Short ones are reported, too, where several follow each other in silence; of one in
-    another, the inner one.
+    Of an activity in another, the inner one is reported.
 
     Args:
         text: What is done, such as "compiling the training step".
-        every: Seconds of silence before a report, and between two; or `SECONDS`.
+        every: Seconds of silence before a report, and between two; or those of
+            `silence`.
+        redraw: Whether a terminal has one line for all reports, which is cleared in the
+            end. Not where others print meanwhile.
     """
-    global _ended
-    every = SECONDS if every is None else every
-    if not _running and time.monotonic() > _ended + APART:
-        spoken()
-    ended = threading.Event()
-    thread = threading.Thread(target=_report, args=(text, every, ended), daemon=True)
-    _running.append(ended)
-    thread.start()
+    current = _Activity(text, redraw, every, time.monotonic())
+    with _lock:
+        _begin(current)
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
-        _running.remove(ended)
-        _ended = time.monotonic()
+        with _lock:
+            _running.remove(current)
+            _clear()
 
 
 def spoken() -> None:
@@ -47,17 +59,53 @@ def spoken() -> None:
     _spoken = time.monotonic()
 
 
-def _report(text: str, every: float, ended: threading.Event) -> None:
-    terminal = sys.stderr.isatty()
-    began, line = time.monotonic(), ""
-    while not ended.wait(max(0.1, _spoken + every - time.monotonic())):
-        now = time.monotonic()
-        if _running[-1] is not ended or now < _spoken + every:
-            continue
-        line = f"{text}: {now - began:.0f} s" if now - began >= 1 else text
-        start, end = ("\r", "") if terminal else ("", "\n")
-        print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
-        every = min(every, 1.0) if terminal else every
+def silence(seconds: float) -> float:
+    """How long a log may be silent, after so many seconds of the same activity."""
+    return SECONDS if seconds < BEGINNING else LATER
+
+
+def _begin(current: _Activity) -> None:
+    global _reporter
+    if not _running:
         spoken()
-    if terminal and line:  # cleared for what comes next
-        print(f"\r{'':{len(line)}}\r", end="", file=sys.stderr, flush=True)
+    _clear()
+    _running.append(current)
+    if _reporter is None:
+        _reporter = threading.Thread(target=_report_all, name="activity", daemon=True)
+        _reporter.start()
+
+
+def _report_all() -> None:
+    """Report the innermost activity whenever it is time, as long as there is one."""
+    global _reporter
+    while True:
+        time.sleep(0.1)
+        with _lock:
+            if not _running:
+                _reporter = None
+                return
+            _report(_running[-1])
+
+
+def _report(current: _Activity) -> None:
+    global _line
+    now = time.monotonic()
+    seconds = now - current.began
+    redraw = current.redraw and sys.stderr.isatty()
+    pause = silence(seconds) if current.every is None else current.every
+    if redraw and _line:
+        pause = min(pause, 1.0)
+    if now < _spoken + pause:
+        return
+    text = f"{current.text}: {seconds:.0f} s" if seconds >= 1 else current.text
+    start, end = ("\r", "") if redraw else ("", "\n")
+    print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
+    _line = text if redraw else ""
+    spoken()
+
+
+def _clear() -> None:
+    global _line
+    if _line:
+        print(f"\r{'':{len(_line)}}\r", end="", file=sys.stderr, flush=True)
+        _line = ""

@@ -25,8 +25,8 @@ from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
 from .prediction_files import check_table, find_images, write_table
 from .recipe import DataConfig, Recipe
 from .recipes import named_recipe, print_recipes
-from .studies.study import part_of
-from .studies.study_files import load_study
+from .studies.study import part_of, study_folder
+from .studies.study_files import list_studies, load_study
 
 RUNS = Path("runs")
 
@@ -52,11 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise RecipeError(f"no command {name!r}.{hint}")
     command = COMMANDS[name]
     options = parse(name, rest)
-    if command.check is not None:
-        command.check(options)
-    if command.needs_keras:
-        _import_keras()
-    command.run(options)
+    with activity(f"keras-vit {name}", redraw=False):
+        if command.check is not None:
+            command.check(options)
+        if command.needs_keras:
+            _import_keras()
+        command.run(options)
 
 
 def _import_keras() -> None:
@@ -170,7 +171,8 @@ def _add_resume(parser: ArgumentParser) -> None:
 
 def _check_resume(options: Namespace) -> None:
     if not storage.is_remote(options.run):
-        early_checks.check_recipe(run_folder.read_recipe(options.run))
+        recipe = run_folder.check_resumable(options.run, options.epochs)
+        early_checks.check_recipe(recipe)
 
 
 def _run_resume(options: Namespace) -> None:
@@ -557,11 +559,19 @@ def _add_study(parser: ArgumentParser) -> None:
 
 
 def _check_study(options: Namespace) -> None:
-    """Not its images, which finished runs no longer need."""
-    if options.study is not None:
-        flags = _recipe_flags(options)
-        study = load_study(options.study, options.small, flags, _rows(options))
-        part_of(study, options.part)
+    """Not the images of finished runs, which are only read from their folders."""
+    if options.study is None:
+        return
+    flags = _recipe_flags(options)
+    study = load_study(options.study, options.small, flags, _rows(options))
+    runs = part_of(study, options.part)
+    if options.draw or options.dry_run:
+        return
+    folder = study_folder(study, options.output_dir)
+    unfinished = [run for run in runs if not run_folder.is_finished(folder / run.name)]
+    data = [run.row.recipe.data for run in unfinished]
+    for source in dict.fromkeys((each.source, each.on_bad_image) for each in data):
+        early_checks.check_source(*source)
 
 
 def _rows(options: Namespace) -> list[str]:
@@ -569,11 +579,12 @@ def _rows(options: Namespace) -> list[str]:
 
 
 def _run_study(options: Namespace) -> None:
-    from .studies.study_command import list_studies, run_command
-
     if options.study is None:
         list_studies()
         return
+    _import_keras()
+    from .studies.study_command import run_command
+
     run_command(
         options.study,
         options.small,
@@ -651,7 +662,7 @@ class Command(NamedTuple):
         add_arguments: Adds its flags to a parser.
         run: Runs it with the parsed flags.
         check: Refuses what is wrong before Keras is imported, which takes seconds.
-        needs_keras: Whether it imports Keras and TensorFlow.
+        needs_keras: Whether Keras and TensorFlow are imported before `run`.
         description: What its own `--help` says, where that is more than `help`.
     """
 
@@ -718,6 +729,7 @@ COMMANDS = {
         _add_study,
         _run_study,
         _check_study,
+        needs_keras=False,  # to list the studies
         description="Run one of the paper's experiments: every run in a folder of its "
         "own, which is reused where it is finished and resumed where it is not; then a "
         "table and a figure. Every flag of a recipe, such as --data.source and "

@@ -19,7 +19,7 @@ from . import storage
 from .activity import activity
 from .errors import RecipeError
 from .prediction_files import STDIN, Prediction, picture_names, standard_input
-from .reporting.attention import attention_maps, heat_map
+from .reporting.attention import attention_maps, has_attention, heat_map
 
 BATCH_SIZE = 64
 SIDE = 448  # pixels; smaller images are enlarged to it in pictures of attention
@@ -43,7 +43,7 @@ def predict(
         RecipeError: Attention is wanted of a model without attention between all
             patches.
     """
-    if attention is not None and getattr(model, "attention", None) != "full":
+    if attention is not None and not has_attention(model):
         raise RecipeError(
             "--attention: needs a VisionTransformer with attention='full'. Received: "
             f"{type(model).__name__} {model.name}"
@@ -107,7 +107,6 @@ def _draw_attention(
 ) -> None:
     """Write each image, and beside it its attention rollout over the image."""
     maps = attention_maps(model, np.stack(images))
-    assert maps is not None
     for image, weights, path in zip(images, maps, paths, strict=True):
         factor = max(1, SIDE // max(image.shape[:2]))
         large = np.broadcast_to(image, (*image.shape[:2], 3)).repeat(factor, 0)

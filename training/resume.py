@@ -10,7 +10,7 @@ from etils import epath
 from .engine import checkpoint, run_folder
 from .errors import RunError
 from .fit import fit
-from .recipe import Recipe, require
+from .recipe import Recipe
 
 
 def resume(
@@ -35,16 +35,9 @@ def resume(
         TrainingError: There is no run in the folder, it is finished and is not
             extended, or `fit` cannot continue it.
     """
-    recipe = run_folder.read_recipe(folder)
-    wanted = f"at least the run's {recipe.epochs}"
-    require(epochs is None or epochs >= recipe.epochs, "--epochs", wanted, epochs)
-    longer = epochs is not None and epochs > recipe.epochs
-    if run_folder.is_finished(folder) and not longer:
-        raise RunError(
-            f"{folder}: the run is finished; --epochs with a number above "
-            f"{recipe.epochs} extends it"
-        )
+    recipe = run_folder.check_resumable(folder, epochs)
     _check_workers(recipe, folder)
+    longer = epochs is not None and epochs > recipe.epochs
     if epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=epochs)
     return fit(

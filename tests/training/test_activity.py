@@ -2,10 +2,13 @@
 
 import io
 import threading
+import time
 
 import pytest
 
-from training.activity import activity
+import training.cli
+from training.activity import activity, silence
+from training.cli import Command
 from training.reporting.progress_line import Stages
 
 
@@ -79,26 +82,58 @@ def test_of_an_activity_in_another_the_inner_one_is_reported(stderr):
 
 
 def test_an_error_ends_an_activity(stderr):
-    before = threading.active_count()
-    with pytest.raises(ValueError, match="wrong"), activity("compiling", every=1000):
+    with pytest.raises(ValueError, match="wrong"), activity("compiling", every=0):
         raise ValueError("wrong")
-    assert threading.active_count() == before
+    stream = stderr()
+    time.sleep(0.3)
+    assert stream.getvalue() == ""
+    assert "activity" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_line_among_those_of_others_is_not_cleared(stderr):
+    stream = stderr(terminal=True)
+    with activity("running", every=0, redraw=False):
+        assert stream.written.wait(60)
+    assert "\r" not in stream.getvalue()
+    assert stream.getvalue().startswith("running\n")
+
+
+def test_what_takes_long_is_reported_less_often(monkeypatch):
+    monkeypatch.setattr("training.activity.SECONDS", 3.0)
+    assert silence(599) == 3
+    assert silence(601) == 60
 
 
 def test_the_stages_of_a_training_are_reported(stderr, monkeypatch):
     monkeypatch.setattr("training.activity.SECONDS", 0.0)
     stages = Stages()
+    stages.set_params({"steps": 7})
     for begin, text in (
         (stages.on_train_begin, "compiling the training step"),
+        (lambda: stages.on_train_batch_begin(0), ""),
+        (lambda: stages.on_train_batch_begin(1), "step 2/7"),
         (stages.on_test_begin, "validation"),
         (lambda: stages.on_epoch_end(0), "saving and logging"),
     ):
         stream = stderr()
         begin()
-        assert stream.written.wait(60)
+        assert not text or stream.written.wait(60)
         stages.on_train_batch_end(0)
         assert stream.getvalue().startswith(text)
-    before = threading.active_count()
+    stream = stderr()
     with stages.current:
         stages.on_train_begin()
-    assert threading.active_count() == before
+    time.sleep(0.3)
+    assert stream.getvalue() == ""
+
+
+def test_what_a_command_does_is_reported(stderr, monkeypatch):
+    """Also between activities of its own, which are not the whole of it."""
+    monkeypatch.setattr("training.activity.SECONDS", 0.0)
+    stream = stderr()
+    wait = Command(
+        "wait", lambda _: None, lambda _: stream.written.wait(60), None, False
+    )
+    monkeypatch.setitem(training.cli.COMMANDS, "wait", wait)
+    training.cli.main(["wait"])
+    assert stream.getvalue().startswith("keras-vit wait\n")

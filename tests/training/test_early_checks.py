@@ -9,6 +9,8 @@ import training.cli
 from training.cli import parse
 from training.early_checks import check_source
 from training.errors import DataError
+from training.recipes import named_recipe
+from training.studies.study_files import load_study
 
 RUN = """
 import sys
@@ -36,6 +38,9 @@ MISTAKES = {
     "compare digits folder_small --data.source folder:photo": "Did you mean",
     "study no_such_study": "no study 'no_such_study'",
     "study positions --part 3/2": "`--part` must be N/M",
+    "study positions --small --data.source folder:photo": "Did you mean",
+    "resume runs/done": "the run is finished; --epochs",
+    "resume runs/done --epochs 1": "`--epochs` must be at least the run's 80",
     "data-speed --recipe digits --data.source folder:photo": "Did you mean",
     "baselines --recipe folder_small": "folder:images: there is no such folder",
     "info model.keras": "model.keras: there is no such file",
@@ -52,10 +57,18 @@ ANY_SOURCE = {
 
 @pytest.fixture
 def inside(tmp_path, monkeypatch):
-    """The working directory: photos/1.png, other/notes.txt, lone.keras."""
-    for name in ("photos/1.png", "other/notes.txt", "lone.keras"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    """The working directory: photos, other files, a model and a finished run."""
+    done = "runs/done/recipe.yaml"
+    for name in (
+        "photos/1.png",
+        "other/notes.txt",
+        "lone.keras",
+        done,
+        "runs/done/report.json",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / done).write_text(named_recipe("digits").to_yaml())
     monkeypatch.chdir(tmp_path)
 
 
@@ -91,6 +104,28 @@ def test_a_finished_run_is_compared_without_its_images(inside, tmp_path):
     run.mkdir(parents=True)
     (run / "report.json").touch()
     check(options)
+
+
+def test_the_finished_runs_of_a_study_do_not_need_its_images(inside, tmp_path):
+    words = ["positions", "--small", "--rows", "none", "--output_dir", "runs"]
+    words += ["--data.source", "folder:nowhere"]
+    options = parse("study", words)
+    check = training.cli.COMMANDS["study"].check
+    with pytest.raises(DataError, match="no such folder"):
+        check(options)
+    for seed in load_study("positions", True, {}, ["none"]).seeds:
+        run = tmp_path / "runs" / f"none-seed{seed}"
+        run.mkdir(parents=True)
+        (run / "report.json").touch()
+    check(options)
+    check(parse("study", [*words[:-3], "elsewhere", *words[-2:], "--dry_run"]))
+
+
+def test_studies_are_listed_without_keras_and_tensorflow(inside):
+    code = RUN.replace("> 0", "== 0")
+    result = subprocess.run([sys.executable, "-c", code, "study"], capture_output=True)
+    assert result.returncode == 0, result.stderr
+    assert b"positions" in result.stdout
 
 
 def test_workers_leave_the_runs_folder_to_the_chief(inside):

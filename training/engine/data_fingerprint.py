@@ -1,6 +1,7 @@
 """Fingerprints of a run's images, by which a resumed run notices other ones."""
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -37,17 +38,20 @@ def contents_fingerprint(splits: Splits, source: str) -> str:
     Raises:
         DataError: An image cannot be read.
     """
-    parts = [part for part in (splits.train, splits.validation) if part is not None]
-    if source.startswith("tfds:") or any(part.encoded is None for part in parts):
+    if source.startswith("tfds:"):
         return ""
-    digests = b"".join(map(_contents, parts))
-    return hashlib.sha256(digests).hexdigest()[:16]
+    digests = []
+    for part in (splits.train, splits.validation):
+        if part is not None:
+            if part.encoded is None:
+                return ""
+            digests.append(_contents(part, part.encoded))
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:16]
 
 
-def _contents(split: Split) -> bytes:
-    assert split.encoded is not None
+def _contents(split: Split, encoded: Callable[[tf.Tensor], tf.Tensor]) -> bytes:
     digest = hashlib.sha256()
-    files = parallel(tf.data.Dataset.range(len(split)), split.encoded)
+    files = parallel(tf.data.Dataset.range(len(split)), encoded)
     with read_errors(split):
         for file in files.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
             digest.update(hashlib.sha256(file).digest())

@@ -35,7 +35,7 @@ from etils import epath
 from .. import storage
 from ..activity import activity
 from ..errors import RunError, did_you_mean
-from ..recipe import Recipe, changed_values, load_recipe
+from ..recipe import Recipe, changed_values, load_recipe, require
 from . import checkpoint
 
 if TYPE_CHECKING:
@@ -204,6 +204,28 @@ def read_recipe(folder: epath.PathLike) -> Recipe:
             return load_recipe(local) if local.is_file() else _no_run(folder)
     except FileNotFoundError:
         return _no_run(folder)
+
+
+def check_resumable(folder: epath.PathLike, epochs: int | None) -> Recipe:
+    """The recipe of the run in a folder, if it can be resumed.
+
+    Args:
+        folder: The run's folder.
+        epochs: Number of epochs to extend the run to, or None.
+
+    Raises:
+        RunError: There is no run in this folder, or it is finished and not extended.
+        RecipeError: The recipe is not valid, or has more epochs.
+    """
+    recipe = read_recipe(folder)
+    wanted = f"at least the run's {recipe.epochs}"
+    require(epochs is None or epochs >= recipe.epochs, "--epochs", wanted, epochs)
+    if is_finished(folder) and epochs in (None, recipe.epochs):
+        raise RunError(
+            f"{folder}: the run is finished; --epochs with a number above "
+            f"{recipe.epochs} extends it"
+        )
+    return recipe
 
 
 def _no_run(folder: epath.Path) -> NoReturn:

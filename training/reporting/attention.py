@@ -13,21 +13,26 @@ from .pictures import pyplot
 BATCH_SIZE = 8
 
 
+def has_attention(model: keras.Model) -> bool:
+    """Whether all patches attend to each other.
+
+    Not in a ResNet, with axial attention, or in another backbone.
+    """
+    return getattr(model, "attention", None) == "full"
+
+
 def attention_maps(
     model: keras.Model, images: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any] | None:
+) -> np.ndarray[Any, Any]:
     """Each patch's share in the model's answer, by attention rollout.
 
     Args:
-        model: A model with preprocessing and class names.
-        images: uint8 [n, H, W, C], resized for the model.
+        model: A model with preprocessing, class names and attention.
+        images: uint8 [n, H, W, C], resized for the model, at least one.
 
     Returns:
-        float32 [n, h, w], where the sum of each map is 1; None for a model without
-        attention between all patches: a ResNet, axial attention, another backbone.
+        float32 [n, h, w], where the sum of each map is 1.
     """
-    if getattr(model, "attention", None) != "full" or not len(images):
-        return None
     rollout = model.attention_rollout_model()
     size = batch_size(BATCH_SIZE)
     padded = np.pad(images, ((0, -len(images) % size), (0, 0), (0, 0), (0, 0)))

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import keras
 
-from ..activity import SECONDS, activity, spoken
+from ..activity import activity, silence, spoken
 from ..engine.recorder import best_epoch
 
 # Names as in history.csv, headings, formats. A loss has at most 9 characters, as in
@@ -24,8 +24,6 @@ COLUMNS = (
 )
 FEW_SHOT = "val_fewshot_"  # in front of the number of shots
 BEST = " best"  # after the figures of the best epoch so far
-# Seconds between two steps in a log: `SECONDS` at the beginning, this many later.
-BEGINNING, LATER = 600.0, 60.0
 
 
 class Stages(keras.callbacks.Callback):
@@ -38,6 +36,7 @@ class Stages(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.current = contextlib.ExitStack()
+        self.compiled = False
 
     def _begin(self, text: str) -> None:
         self.current.close()
@@ -47,8 +46,14 @@ class Stages(keras.callbacks.Callback):
         """Report the first step, which compiles."""
         self._begin("compiling the training step")
 
+    def on_train_batch_begin(self, batch, logs=None):
+        """Report a step; the first one is already."""
+        if self.compiled:
+            self._begin(f"step {batch + 1}/{self.params['steps']}")
+
     def on_train_batch_end(self, batch, logs=None):
         """End the report."""
+        self.compiled = True
         self.current.close()
 
     def on_test_begin(self, logs=None):
@@ -102,26 +107,18 @@ class EpochLines(keras.callbacks.Callback):
         done = self.steps_before + batch + 1
         if self.first is None:
             self.first = done, now
-        pause = 1.0 if terminal else self._pause(now)
-        if now - self.shown >= pause:
+        steps, seconds = done - self.first[0], now - self.first[1]
+        if now - self.shown >= (1.0 if terminal else silence(seconds)):
             self.shown = now
-            text = (
-                f"step {batch + 1}/{self.params['steps']}{self._time_left(done, now)}"
-            )
+            left = self._time_left(steps, seconds, done)
+            text = f"step {batch + 1}/{self.params['steps']}{left}"
             start, end = ("\r", "") if terminal else ("", "\n")
             text = f"{text:<60}" if terminal else text
             print(f"{start}{self.name}  {text}", end=end, flush=True)
             spoken()
 
-    def _pause(self, now: float) -> float:
-        """Seconds between two lines of a log."""
-        assert self.first is not None
-        return SECONDS if now - self.first[1] < BEGINNING else LATER
-
-    def _time_left(self, done: int, now: float) -> str:
+    def _time_left(self, steps: int, seconds: float, done: int) -> str:
         """The time until the last step, validation included, as text."""
-        assert self.first is not None
-        steps, seconds = done - self.first[0], now - self.first[1]
         if steps < 1:
             return ""
         left = self.params["epochs"] * self.params["steps"] - done

@@ -70,7 +70,9 @@ def mistakes_of(
         images: uint8 [H, W, C] each.
         names: The names of all evaluated images.
     """
-    maps = attention.attention_maps(model, np.stack(images)) if images else None
+    maps = None
+    if images and attention.has_attention(model):
+        maps = attention.attention_maps(model, np.stack(images))
     mistakes = []
     for number, (index, image) in enumerate(zip(shown, images, strict=True)):
         heat = None

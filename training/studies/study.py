@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import RecipeError, did_you_mean
 from ..recipe import DataConfig, Recipe, require
 
+STUDIES = Path("runs", "studies")
 JOINT = "|"  # between the groups of a row that is in several
 
 
@@ -149,6 +150,13 @@ def selected(study: Study, wanted: Sequence[str]) -> Study:
                 chosen.add(row.begins_with.name)
     rows = tuple(row for row in study.rows if row.name in chosen)
     return dataclasses.replace(study, rows=rows)
+
+
+def study_folder(study: Study, output_dir: str | None) -> Path:
+    """The folder of a study's runs, by default that of its name and form."""
+    return Path(
+        output_dir or STUDIES / f"{study.name}{'-small' if study.small else ''}"
+    )
 
 
 def part_of(study: Study, part: str | None) -> list[Run]:

@@ -1,14 +1,13 @@
-"""`study`: list the studies, say what one costs, run it, draw what is there."""
+"""`study`: say what a study costs, run it, draw what is there."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ..errors import RunError
 from .columns import check_columns
 from .estimates import print_estimates
-from .study import Study, part_of
+from .study import Study, part_of, study_folder
 from .study_figure import check_figure, draw_figure
-from .study_files import load_study, study_files, summary
+from .study_files import load_study
 from .study_results import (
     check_table,
     missing_runs,
@@ -17,17 +16,6 @@ from .study_results import (
     write_results,
 )
 from .study_runs import check_folder, run_study
-
-STUDIES = Path("runs", "studies")
-
-
-def list_studies() -> None:
-    """Print the name, the title and the number of runs of every study."""
-    for path in study_files():
-        study = summary(path)
-        small = study.small_runs
-        runs = f"{study.runs} runs" + ("" if small is None else f", --small {small}")
-        print(f"{path.stem:<16} {study.title} ({runs})")
 
 
 def checked_study(
@@ -76,7 +64,7 @@ def run_command(
             and the figure of the others were written.
     """
     study = checked_study(name, small, flags, rows)
-    folder = Path(output_dir or STUDIES / f"{study.name}{'-small' if small else ''}")
+    folder = study_folder(study, output_dir)
     runs = part_of(study, part)
     if dry_run is not None:
         print_estimates(study, runs, folder, *dry_run)

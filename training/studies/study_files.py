@@ -129,6 +129,15 @@ def summary(path: Path) -> Summary:
     )
 
 
+def list_studies() -> None:
+    """Print the name, the title and the number of runs of every study."""
+    for path in study_files():
+        study = summary(path)
+        small = study.small_runs
+        runs = f"{study.runs} runs" + ("" if small is None else f", --small {small}")
+        print(f"{path.stem:<16} {study.title} ({runs})")
+
+
 def _count_runs(tree: dict[str, Any]) -> int:
     rows = math.prod(len(axis) for axis in tree["axes"].values())
     return rows * len(tree.get("seeds", (0,)))

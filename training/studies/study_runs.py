@@ -151,10 +151,9 @@ def _finish_run(study: Study, run: Run, folder: Path) -> str:
             _train(study, run, folder)
     gc.collect()  # two large models at a time need not fit into memory
     result = read_result(run, folder)
-    assert result is not None
     shown = "accuracy" if "accuracy" in study.columns else study.columns[0]
     column = COLUMNS[shown]
-    value = column.value(result)
+    value = None if result is None else column.value(result)
     figure = "" if value is None else f"{column.title} {value:{column.form}}, "
     return f"{figure}{time.perf_counter() - began:.0f} s"
 
