@@ -178,7 +178,7 @@ def _without_log_lines(level: int) -> Iterator[None]:
     stderr = os.dup(2)
     try:
         with subprocess.Popen(
-            ["sed", script], stdin=subprocess.PIPE, stdout=stderr
+            ["sed", "-u", script], stdin=subprocess.PIPE, stdout=stderr
         ) as sed:
             os.dup2(sed.stdin.fileno(), 2)  # type: ignore[union-attr]
             try:

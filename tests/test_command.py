@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ assert IsMklEnabled()
 # What a slow machine is doing: training.activity.
 REPORT = re.compile(
     "(starting|checking|building|opening|compiling|decoding|validation|evaluating|"
-    r"classifying|saving|drawing)[^:]*(/run/best.keras)?(: \d+ s)?"
+    r"classifying|saving|drawing|step|keras-vit)[^:]*(/run/best.keras)?(: \d+ s)?"
 )
 # A server that stops once it serves.
 SERVE = """
@@ -164,6 +165,26 @@ def test_a_fatal_line_is_printed_though_tensorflow_aborts_while_it_is_loaded(tmp
     )
     assert result.returncode == -signal.SIGABRT
     assert result.stderr.splitlines() == lines[1:]
+
+
+def test_a_report_is_printed_while_tensorflow_is_still_loaded(tmp_path):
+    """Python's function waits for the line to be read before it goes on."""
+    package = tmp_path / "tensorflow"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import os, sys\nos.write(2, b'I0000 x\\n3 s\\n')\nsys.stdin.readline()\n"
+    )
+    code = "import keras_vit_command as c; c.quiet_tensorflow(); import tensorflow"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:.", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    ) as process:
+        readable, _, _ = select.select([process.stderr], [], [], 60)
+        line = process.stderr.readline() if readable else b"nothing"
+        process.communicate(b"\n", timeout=60)
+    assert line == b"3 s\n"
 
 
 @pytest.mark.skipif(

@@ -6,7 +6,7 @@ import contextlib
 import httpx2
 
 from .async_client import AsyncClient
-from .rest_client import Rest, reply_of
+from .rest_client import ERRORS, Rest, reply_of
 from .rest_protocol import RestReply, RestRequest
 
 
@@ -17,11 +17,13 @@ class AsyncRestClient(Rest, AsyncClient):
 
     async def _transmit(self, request: RestRequest, timeout: float) -> RestReply:
         sent = self._http_request(request, timeout)
-        with self._errors(timeout):
+        try:
             async with asyncio.timeout(timeout):
                 response = await self._http.send(sent, stream=True)
                 async with contextlib.aclosing(response):
                     return reply_of(response, await response.aread())
+        except ERRORS as error:
+            raise self._converted(error, timeout) from error
 
     async def _disconnect(self) -> None:
         await self._http.aclose()

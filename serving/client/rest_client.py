@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 try:
@@ -22,6 +22,8 @@ from .retries import seconds_left
 if TYPE_CHECKING:
     import ssl
 
+# What httpx2 and asyncio raise of a request.
+ERRORS = (httpx2.RequestError, TimeoutError)
 # A connection for each concurrent call; only idle ones are bounded.
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
@@ -67,21 +69,23 @@ class Rest(BaseClient):
             extensions={"timeout": _TimeLeft(time.monotonic() + timeout)},
         )
 
-    @contextlib.contextmanager
-    def _errors(self, timeout: float) -> Iterator[None]:
-        """Convert errors of httpx2 and asyncio to those of the clients."""
-        try:
-            yield
-        except (httpx2.TimeoutException, TimeoutError) as error:
-            raise too_late(self.url, timeout) from error
-        except httpx2.TransportError as error:
-            if str(error).startswith("illegal "):  # words of h11
-                raise ServingError(
+    def _converted(self, error: Exception, timeout: float) -> ServingError:
+        """The client's error for one of `ERRORS`.
+
+        A context manager that raises it would, in Python 3.13, form a reference cycle
+        of the error and its own frame, which keeps the client alive.
+        """
+        match error:
+            case httpx2.TimeoutException() | TimeoutError():
+                return too_late(self.url, timeout)
+            case httpx2.TransportError() if str(error).startswith("illegal "):  # h11
+                return ServingError(
                     f"{self.url} does not speak HTTP/1.1; is it the port of gRPC?"
-                ) from error
-            raise Unavailable(f"no answer from {self.url}: {error}") from error
-        except httpx2.RequestError as error:
-            raise ServingError(f"bad answer from {self.url}: {error}") from error
+                )
+            case httpx2.TransportError():
+                return Unavailable(f"no answer from {self.url}: {error}")
+            case _:
+                return ServingError(f"bad answer from {self.url}: {error}")
 
 
 class RestClient(Rest, BlockingClient):
@@ -106,11 +110,13 @@ class RestClient(Rest, BlockingClient):
 
     def _transmit(self, request: RestRequest, timeout: float) -> RestReply:
         sent = self._http_request(request, timeout)
-        with self._errors(timeout):
+        try:
             response = self._http.send(sent, stream=True)
             with contextlib.closing(response):
                 content = _body(response, sent.extensions["timeout"])
             return reply_of(response, content)
+        except ERRORS as error:
+            raise self._converted(error, timeout) from error
 
     def _disconnect(self) -> None:
         self._http.close()

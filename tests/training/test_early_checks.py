@@ -78,7 +78,7 @@ def test_a_cheap_error_needs_neither_keras_nor_tensorflow(inside, command):
         [sys.executable, "-c", RUN, *command.split()], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    [line] = result.stderr.splitlines()
+    *_, line = result.stderr.splitlines()  # after reports of a busy machine
     assert MISTAKES[command] in line
 
 
