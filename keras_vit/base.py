@@ -16,12 +16,27 @@ from keras_vit.checks import (
 )
 
 
-def _with_image_checks(name: str) -> Callable[..., Any]:
-    """Wrap a method of `keras.Model` so that it checks its images."""
+def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
+    """Wrap a method of `keras.Model` so that it checks its images.
+
+    Args:
+        name: The method.
+        always: Whether also after images that fit. Not for what is called for each
+            batch, as the values would have to leave the device.
+    """
 
     @functools.wraps(getattr(keras.Model, name))
     def method(self, x=None, *args, **kwargs):
-        x = self._checked(x)
+        if "_use_cached_eval_dataset" not in kwargs:  # of validation, which `fit` did
+            x = self._checked(x, always)
+        validation = kwargs.get("validation_data")
+        if isinstance(validation, (tuple, list)):
+            images, *labels = validation
+            images = self._checked(images, always, "validation images")
+            kwargs["validation_data"] = (images, *labels)
+        elif validation is not None:
+            checked = self._checked(validation, always, "validation images")
+            kwargs["validation_data"] = checked
         return getattr(super(ImageModel, self), name)(x, *args, **kwargs)
 
     return method
@@ -34,7 +49,8 @@ class ImageModel(keras.Model):
     from the attributes that this sets, and passes inputs and outputs to this class.
 
     One warning is raised where the images are pixels from 0 to 255 and the model reads
-    normalized ones, or the other way round. The graph is the same with and without.
+    normalized ones, or the other way round, and one where those of validation are. The
+    graph is the same with and without.
     """
 
     preprocessing: Any
@@ -42,7 +58,8 @@ class ImageModel(keras.Model):
     include_preprocessing = True
     # Whether images must be normalized where there is no `preprocessing`.
     _reads_normalized = True
-    _range_checked = False
+    _range_fits = False  # of images that were checked
+    _range_warnings: tuple[str, ...] = ()  # what they were about
 
     def __new__(cls, *args, **kwargs):
         """Refuse unknown arguments with what was probably meant."""
@@ -82,30 +99,32 @@ class ImageModel(keras.Model):
     def __call__(self, *args, **kwargs):
         """Call the model on images; see `call`."""
         if args:
-            self._checked(args[0])
+            self._checked(args[0], always=False)
         return super().__call__(*args, **kwargs)
 
-    fit = _with_image_checks("fit")
-    evaluate = _with_image_checks("evaluate")
-    predict = _with_image_checks("predict")
-    train_on_batch = _with_image_checks("train_on_batch")
-    test_on_batch = _with_image_checks("test_on_batch")
-    predict_on_batch = _with_image_checks("predict_on_batch")
+    fit = _with_image_checks("fit", always=True)
+    evaluate = _with_image_checks("evaluate", always=True)
+    predict = _with_image_checks("predict", always=True)
+    train_on_batch = _with_image_checks("train_on_batch", always=False)
+    test_on_batch = _with_image_checks("test_on_batch", always=False)
+    predict_on_batch = _with_image_checks("predict_on_batch", always=False)
 
-    def _checked(self, x):
+    def _checked(self, x, always: bool, name: str = "images"):
         """The same images or batches; checked now, or as the first batch is read."""
         check_image_shape(x, self.input_shape)
-        if self._range_checked:
+        if name in self._range_warnings or (self._range_fits and not always):
             return x
-        return pixel_range.at_first_batch(x, self._check_range)
+        if not (self.reads_raw_pixels or self._reads_normalized):
+            return x
+        check = functools.partial(self._check_range, name=name)
+        return pixel_range.at_first_batch(x, check)
 
-    def _check_range(self, images) -> None:
-        raw = self.reads_raw_pixels
-        if self._range_checked or not (raw or self._reads_normalized):
-            return
-        problem = pixel_range.problem(images, raw)
-        self._range_checked = problem is not None
-        if problem:
+    def _check_range(self, images, name: str) -> None:
+        problem = pixel_range.problem(images, self.reads_raw_pixels, name)
+        if problem == "":
+            self._range_fits = True
+        if problem and name not in self._range_warnings:
+            self._range_warnings += (name,)
             warnings.warn(f"{self.name}: {problem}", stacklevel=5)  # the caller's line
 
     @property

@@ -72,13 +72,14 @@ def _images(batch):
     return batch[0] if isinstance(batch, tuple) else batch
 
 
-def problem(images, raw: bool) -> str | None:
+def problem(images, raw: bool, name: str = "images") -> str | None:
     """Say why images do not fit a model, judged from their range of values.
 
     Args:
         images: What a model is called with, fitted to, and so on: an array, a tensor,
             or anything else.
         raw: Whether the model reads pixels from 0 to 255, or normalized ones.
+        name: What the sentence calls them.
 
     Returns:
         A sentence; `""` for images that fit; `None` where the range does not tell, as
@@ -90,14 +91,15 @@ def problem(images, raw: bool) -> str | None:
     low, high = float(values.min()), float(values.max())
     if low == high or not np.isfinite(low + high):
         return None
-    largest, said = max(-low, high), f"from {low:.3g} to {high:.3g}"
+    largest = max(-low, high)
+    said = f"the {name} are from {low:.3g} to {high:.3g}"
     if not raw:
         return _raw(said) if largest > NORMALIZED else ""
     if low >= 0 and high <= 1 and np.array_equal(values, np.round(values)):
         return None  # black pixels, and nearly black ones
     if (low < 0 and largest <= NORMALIZED) or high <= 1:
         return (
-            f"the images are {said}, but this model reads pixels from 0 to 255 and "
+            f"{said}, but this model reads pixels from 0 to 255 and "
             "normalizes them itself: pass them as they are, without preprocess_input"
         )
     return ""
@@ -105,7 +107,7 @@ def problem(images, raw: bool) -> str | None:
 
 def _raw(said: str) -> str:
     return (
-        f"the images are {said}, but this model reads normalized pixels: pass "
+        f"{said}, but this model reads normalized pixels: pass "
         "keras_vit.preprocess_input(images), or model.preprocessing(images) where the "
         "model keeps its own; or build it with "
         "preprocessing=keras_vit.ImagePreprocessing(image_size)"

@@ -417,6 +417,52 @@ def test_the_first_batch_of_a_source_is_checked(tiny_vit, source, use):
         use(with_optimizer(raw_model(tiny_vit)), batches(0, 255))
 
 
+VALIDATION = {
+    "arrays": lambda images, labels: (images, labels),
+    "list": lambda images, labels: [images, labels],
+    "tf.data": lambda images, labels: data_set([(images, labels)]),
+    "PyDataset": lambda images, labels: Batches([(images, labels)]),
+}
+
+
+@pytest.mark.parametrize("source", VALIDATION.values(), ids=VALIDATION)
+def test_validation_images_are_checked_by_themselves(tiny_vit, source):
+    def fit(*bounds):
+        model.fit(
+            *training,
+            validation_data=source(pictures(*bounds), labels),
+            epochs=2,
+            verbose=0,
+        )
+
+    labels = np.zeros(2)
+    training = pictures(-1, 1), labels
+    model = with_optimizer(tiny_vit())
+    with pytest.warns(UserWarning, match="the validation images are .* to 255") as seen:
+        fit(0, 255)
+    assert len(user_warnings(seen)) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(0, 255)
+    model = with_optimizer(tiny_vit())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(-1, 1)
+
+
+def test_images_of_a_later_call_are_checked_too(tiny_vit):
+    """The usual mistake: trained on normalized images, asked about raw ones."""
+    model = with_optimizer(tiny_vit())
+    model.fit(pictures(-1, 1), np.zeros(2), verbose=0)
+    for use in (
+        lambda: model.predict(pictures(0, 255), verbose=0),
+        lambda: model.evaluate(pictures(0, 255), np.zeros(2), verbose=0),
+    ):
+        model._range_warnings = ()
+        with pytest.warns(UserWarning, match="the images are .* to 255"):
+            use()
+
+
 def test_a_checked_data_set_is_read_once_and_unchanged():
     tf = pytest.importorskip("tensorflow")
     read, seen = [], []
