@@ -30,6 +30,9 @@ CHANNELS = (1, 3)
 # Pillow's modes that PNG has, too. The others (CMYK, YCbCr, LAB, ...) become RGB.
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
 _BITS_PER_SAMPLE = 258  # tag of TIFF
+FAR = 2**12  # pixels before a crop that need not be computed
+MAX_RESIZED = 2**25  # pixels of an image that is resized whole and then cropped
+_KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's names
 
 
 def decode_image(image_bytes, channels: int = 3):
@@ -102,7 +105,8 @@ def resize_image(image, preprocessing: "ImagePreprocessing"):
     import tensorflow as tf
 
     size = resized_size(image, preprocessing)
-    image = preprocessing.center(resample(image, size, preprocessing), size)
+    crop = preprocessing.corner(size), preprocessing.image_size
+    image = resample(image, size, preprocessing, crop)
     return tf.ensure_shape(image, [*preprocessing.image_size, image.shape[-1]])
 
 
@@ -114,7 +118,7 @@ def resized_size(image, preprocessing: "ImagePreprocessing"):
     return tf.cast(preprocessing.resize_size(height, width, tf), tf.int32)
 
 
-def resample(image, size, preprocessing: "ImagePreprocessing"):
+def resample(image, size, preprocessing: "ImagePreprocessing", crop=None):
     """Resize one image with the layer's interpolation, and round to bytes.
 
     With two passes as Pillow does: all rows, rounded, and then all columns, or in the
@@ -124,45 +128,94 @@ def resample(image, size, preprocessing: "ImagePreprocessing"):
         image: Tensor [h, w, C], 0 to 255.
         size: (H, W): integers or an int32 tensor [2].
         preprocessing: The layer.
+        crop: Corner and size of the part of the resized image that is wanted; all of it
+            by default. With filters only that part is computed: an image of 1 x 2,000
+            pixels, cropped to its center, would take gigabytes.
 
     Returns:
-        uint8 tensor [H, W, C].
+        uint8 tensor [H, W, C], or of the crop's size.
+
+    Raises:
+        tf.errors.InvalidArgumentError: Without `antialias`, an image so long that the
+            whole resized one would have more than `MAX_RESIZED` pixels.
     """
     import tensorflow as tf
 
     from keras_vit.preprocessing import HALF
 
     method = preprocessing.interpolation
+    (top, left), (height, width) = crop or ((0, 0), (size[0], size[1]))
+    if not preprocessing.antialias or method == "nearest":
+        image = _resized_whole(image, size, method)[
+            top : top + height, left : left + width
+        ]
+    elif not preprocessing.two_passes:
+        images = image[tf.newaxis]
+        image = _filtered(images, size, method, (top, left), (height, width))[0]
+        image = tf.round(image)
     if not preprocessing.two_passes:
-        antialias = preprocessing.antialias
-        image = tf.round(tf.image.resize(image, size, method, antialias=antialias))
-        if method not in ("nearest", "bilinear"):
-            image = tf.clip_by_value(image, 0, 255)  # only the others overshoot
-        return tf.cast(image, tf.uint8)
+        return tf.cast(tf.clip_by_value(image, 0, 255), tf.uint8)
 
-    def resize(pixels, side):
-        pixels = tf.image.resize(pixels, [side, 1], method, antialias=True)
+    def resize(pixels, side, start, count):
+        pixels = _filtered(pixels, (side, 1), method, (start, 0), (count, 1))
         return tf.cast(tf.clip_by_value(tf.floor(pixels + HALF), 0, 255), tf.uint8)
 
     # One axis after the other, in a shape with a long last axis: the operation's
     # innermost loop, which makes it twice as fast.
     def across(image):
         pixels = tf.transpose(image)[:, :, tf.newaxis]  # [C, w, 1, h]
-        return tf.transpose(resize(pixels, size[1])[:, :, 0])
+        return tf.transpose(resize(pixels, size[1], left, width)[:, :, 0])
 
     def down(image):
-        _, width, channels = tf.unstack(tf.shape(image))
-        pixels = tf.reshape(image, [1, -1, 1, width * channels])
-        return tf.reshape(resize(pixels, size[0]), [size[0], width, image.shape[-1]])
+        _, columns, channels = tf.unstack(tf.shape(image))
+        pixels = tf.reshape(image, [1, -1, 1, columns * channels])
+        pixels = resize(pixels, size[0], top, height)
+        return tf.reshape(pixels, [height, columns, image.shape[-1]])
 
     if preprocessing.convention != "timm":
         return down(across(image))
-    height, width = tf.unstack(tf.shape(image)[:2])
+    rows, columns = tf.unstack(tf.shape(image)[:2])
     return tf.cond(
-        preprocessing.columns_first(height, width, size),
+        preprocessing.columns_first(rows, columns, size),
         lambda: across(down(image)),
         lambda: down(across(image)),
     )
+
+
+def _resized_whole(image, size, method: str):
+    """Float32 pixels of a whole image that is resized without a filter, rounded."""
+    import tensorflow as tf
+
+    pixels = tf.cast(size[0], tf.int64) * tf.cast(size[1], tf.int64)
+    most = tf.constant(MAX_RESIZED, tf.int64)
+    words = f"too long and thin: resized, it would have more than {MAX_RESIZED} pixels"
+    with tf.control_dependencies([tf.debugging.assert_less_equal(pixels, most, words)]):
+        return tf.cast(tf.round(tf.image.resize(image, size, method)), tf.float32)
+
+
+def _filtered(images, size, method: str, corner, crop):
+    """A part of `tf.image.resize(images, size, method, antialias=True)`.
+
+    The pixels are the same to the last bit, except for images so long that what is
+    before the part is not computed: sums are then rounded otherwise.
+    """
+    import tensorflow as tf
+
+    size, corner, crop = (
+        tf.cast(tf.stack([pair[0], pair[1]]), tf.int32) for pair in (size, corner, crop)
+    )
+    left_out = tf.where(tf.reduce_any(corner > FAR), corner, 0)
+    kept = corner - left_out
+    scale = tf.cast(size, tf.float32) / tf.cast(tf.shape(images)[1:3], tf.float32)
+    pixels = tf.raw_ops.ScaleAndTranslate(
+        images=images,
+        size=kept + crop,
+        scale=scale,
+        translation=-tf.cast(left_out, tf.float32),
+        kernel_type=_KERNELS.get(method, method),
+        antialias=True,
+    )
+    return pixels[:, kept[0] :, kept[1] :]
 
 
 def decode_and_resize(image_bytes, preprocessing: "ImagePreprocessing", channels=3):

@@ -176,14 +176,16 @@ class ImagePreprocessing(keras.layers.Layer):
             size: Its h and w, integers; see `resize_size`.
         """
         height, width = self.image_size
-        top, left = self._corner(size[0] - height), self._corner(size[1] - width)
+        top, left = self.corner(size)
         return image[..., top : top + height, left : left + width, :]
 
-    def _corner(self, margin):
-        """Pixels before a crop of an image that has `margin` more."""
-        if self.convention == "timm":
-            return margin // 2 + margin % 4 // 3  # 1.5 becomes 2, and 2.5 also
-        return margin // 2
+    def corner(self, size):
+        """(top, left) of the center crop of an image resized to `size`."""
+        height, width = self.image_size
+        margins = size[0] - height, size[1] - width
+        if self.convention == "timm":  # 1.5 becomes 2, and 2.5 also
+            return tuple(margin // 2 + margin % 4 // 3 for margin in margins)
+        return tuple(margin // 2 for margin in margins)
 
     def call(self, pixels, fitted=False):
         pixels = ops.cast(pixels, "float32")

@@ -131,6 +131,34 @@ def test_the_pipeline_and_the_layer_resize_alike(
 
 
 @pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
+@pytest.mark.parametrize("wide", [True, False])
+def test_of_a_very_long_image_only_the_crop_is_computed(convention, wide):
+    """The whole one would have 37 x 740,000 pixels."""
+    preprocessing = ImagePreprocessing(
+        32, resize="small", antialias=True, crop_fraction=0.86, convention=convention
+    )
+    pixels = np.random.default_rng(1).integers(0, 256, (1, 20_000, 3), "uint8")
+    pixels = pixels if wide else pixels.transpose(1, 0, 2)
+    whole = preprocessing.resize_size(*pixels.shape[:2])
+    corner = preprocessing.corner([int(side) for side in whole])
+    top, left = (
+        c / s * n for c, s, n in zip(corner, whole, pixels.shape, strict=False)
+    )
+    down, right = (32 / s * n for s, n in zip(whole, pixels.shape, strict=False))
+    box = left, top, left + right, top + down
+    image = Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR, box)
+    found = decoding.resize_image(tf.constant(pixels), preprocessing).numpy()
+    assert np.abs(found.astype(int) - np.asarray(image, int)).max() <= 1
+
+
+def test_a_very_long_image_is_refused_where_it_would_be_resized_whole():
+    preprocessing = ImagePreprocessing(224, resize="small")
+    resize = tf.function(lambda x: decoding.resize_image(x, preprocessing))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too long and thin"):
+        resize(tf.zeros((1, 20_000, 3), tf.uint8))
+
+
+@pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
 @pytest.mark.parametrize("size", [(224, 224), (70, 42)])
 def test_a_graph_rounds_sizes_as_python_does(size, convention):
     """Halves are common: 42 x 63 pixels to a height of 77 are 115.5 in width."""
