@@ -174,7 +174,7 @@ class ImageModel(keras.Model):
         super().save(filepath, *args, **kwargs)
 
     def get_config(self):
-        """Return the constructor's arguments and the frozen layers, serialized.
+        """Return the constructor's arguments and what is trainable, serialized.
 
         Raises:
             ValueError: The model was quantized; Keras would write a file that it cannot
@@ -188,8 +188,18 @@ class ImageModel(keras.Model):
             self.preprocessing
         )
         config["dtype"] = keras.saving.serialize_keras_object(self.dtype_policy)
-        frozen = [path for path, layer in _layers(self) if not layer.trainable]
-        return {**config, "name": self.name, "frozen_layers": frozen}
+        changed = [
+            (path, layer.trainable)
+            for path, layer, parent in _layers(self)
+            if layer.trainable != parent.trainable
+        ]
+        return {
+            **config,
+            "name": self.name,
+            "trainable": self.trainable,
+            "frozen_layers": [path for path, trainable in changed if not trainable],
+            "trainable_layers": [path for path, trainable in changed if trainable],
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -199,21 +209,27 @@ class ImageModel(keras.Model):
             config[key] = keras.saving.deserialize_keras_object(
                 config[key], custom_objects=custom_objects
             )
-        frozen = config.pop("frozen_layers")
+        changed = dict.fromkeys(config.pop("frozen_layers"), False)
+        # Older files lack these keys.
+        changed |= dict.fromkeys(config.pop("trainable_layers", ()), True)
+        trainable = config.pop("trainable", True)
         model = cls(**config)
-        for path, layer in _layers(model):
-            if path in frozen:
-                layer.trainable = False
+        if not trainable:
+            model.trainable = False
+        for path, layer, _ in _layers(model):
+            if path in changed:
+                layer.trainable = changed[path]  # and all in it, which come later
         return model
 
 
-def _layers(layer: Any, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
-    """Paths and layers with weights inside, a trainable one before those in it."""
-    for child in layer._flatten_layers(include_self=False, recursive=False):
+def _layers(
+    parent: Any, path: str = ""
+) -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
+    """Paths of the layers with weights, these, and what they are in, which is first."""
+    for child in parent._flatten_layers(include_self=False, recursive=False):
         if child.weights:
-            yield f"{path}{child.name}", child
-            if child.trainable:
-                yield from _layers(child, f"{path}{child.name}/")
+            yield f"{path}{child.name}", child, parent
+            yield from _layers(child, f"{path}{child.name}/")
 
 
 def _check_not_quantized(model: keras.Model) -> None:

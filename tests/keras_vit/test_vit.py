@@ -164,6 +164,51 @@ def test_frozen_layers_stay_frozen_in_the_file(kwargs, path, count, tmp_path):
     assert all(weight.startswith(f"{path}/") for weight in frozen)
 
 
+def inner(model, path):
+    return next(layer for layer in model._flatten_layers() if layer.path == path)
+
+
+def attention_alone(model):
+    model.get_layer("encoder_block_0").trainable = False
+    inner(model, "encoder_block_0/attention").trainable = True
+    inner(model, "encoder_block_0/attention/key").trainable = False
+
+
+def head_alone(model):
+    model.trainable = False
+    model.get_layer("head").trainable = True
+
+
+def nothing(model):
+    model.trainable = False
+
+
+def head_in_all(model):
+    model.trainable = False
+    model.trainable = True
+    model.get_layer("head").trainable = False
+
+
+@pytest.mark.parametrize("freeze", [attention_alone, head_alone, nothing, head_in_all])
+def test_what_is_trainable_in_a_frozen_layer_stays_so(freeze):
+    model = small()
+    freeze(model)
+    copy = type(model).from_config(model.get_config())
+    names = [weight.path for weight in model.trainable_weights]
+    assert [weight.path for weight in copy.trainable_weights] == names
+    copy.trainable = model.trainable = True
+    copied = [layer.trainable for layer in copy._flatten_layers()]
+    assert copied == [layer.trainable for layer in model._flatten_layers()]
+
+
+def test_files_without_trainable_layers_open():
+    model = small()
+    attention_alone(model)
+    config = model.get_config()
+    del config["trainable_layers"], config["trainable"]
+    assert not type(model).from_config(config).get_layer("encoder_block_0").trainable
+
+
 def test_another_classifier_forgets_that_the_old_one_was_frozen(tmp_path):
     model = small()
     model.get_layer("head").trainable = False

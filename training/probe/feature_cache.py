@@ -32,7 +32,7 @@ SAMPLED = 16  # images whose pixels are a part of the hash
 # What of a model's configuration does not change its features.
 OF_THE_CLASSIFIER = (
     *("name", "classes", "class_names", "head_bias_init"),
-    *("classifier_activation", "frozen_layers"),
+    *("classifier_activation", "trainable", "frozen_layers", "trainable_layers"),
 )
 
 
