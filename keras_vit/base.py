@@ -48,8 +48,9 @@ class ImageModel(keras.Model):
     A subclass's constructor passes its `locals()` to `keep_arguments`, builds the graph
     from the attributes that this sets, and passes inputs and outputs to this class.
 
-    One warning is raised where the images are pixels from 0 to 255 and the model reads
-    normalized ones, or the other way round, and one where those of validation are. The
+    Warns once if the images are pixels from 0 to 255 and the model reads normalized
+    ones, or the other way round, and once of validation images. Calls of the model
+    are checked until images fit, those of `fit`, `evaluate` and `predict` always. The
     graph is the same with and without.
     """
 
@@ -98,8 +99,7 @@ class ImageModel(keras.Model):
 
     def __call__(self, *args, **kwargs):
         """Call the model on images; see `call`."""
-        if args:
-            self._checked(args[0], always=False)
+        self._checked(args[0] if args else kwargs.get("inputs"), always=False)
         return super().__call__(*args, **kwargs)
 
     fit = _with_image_checks("fit", always=True)
@@ -125,7 +125,8 @@ class ImageModel(keras.Model):
             self._range_fits = True
         if problem and name not in self._range_warnings:
             self._range_warnings += (name,)
-            warnings.warn(f"{self.name}: {problem}", stacklevel=5)  # the caller's line
+            # The caller's line, of an array; others are read inside Keras.
+            warnings.warn(f"{self.name}: {problem}", stacklevel=5)
 
     @property
     def reads_raw_pixels(self) -> bool:

@@ -16,8 +16,8 @@ NORMALIZED = 10.0
 def at_first_batch(x: Any, check: Callable[[Any], None]) -> Any:
     """Check images now, or those of a source of batches once its first one is read.
 
-    To read one ahead would decode it twice, shuffle in another order, and take it from
-    a generator.
+    Reading one ahead would decode it twice, shuffle in another order, or consume it
+    from a generator. A PyDataset is indexed, and Keras reads its first batch itself.
 
     Args:
         x: Images, or a source of batches: a `tf.data.Dataset`, a generator or a
@@ -29,12 +29,12 @@ def at_first_batch(x: Any, check: Callable[[Any], None]) -> Any:
     """
     if isinstance(x, types.GeneratorType):
         return _checked_generator(x, check)
-    if isinstance(x, keras.utils.PyDataset):  # Keras reads the first, too
+    if isinstance(x, keras.utils.PyDataset):
         check(_images(x[0]))
     elif hasattr(x, "element_spec"):
         return _checked_dataset(x, check)
     else:
-        check(x)
+        check(_images(x))
     return x
 
 
@@ -68,8 +68,10 @@ def _checked_dataset(dataset, check):
 
 
 def _images(batch):
-    """A batch's images, which come before its labels."""
-    return batch[0] if isinstance(batch, tuple) else batch
+    """A batch's images, before its labels; also as a list or a dictionary of one."""
+    while isinstance(batch, (tuple, list, dict)) and batch:
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+    return batch
 
 
 def problem(images, raw: bool, name: str = "images") -> str | None:

@@ -66,14 +66,16 @@ def write(model: Any, path: pathlib.Path, inputs: str) -> None:
 def _keep_padding(graph: Any) -> None:
     """Pad with the smallest number above zero before a MaxPool, as in BiT's stem.
 
-    onnxruntime (1.31, its Pad_Fusion) takes a Pad of exactly zero for the pool's own
-    padding, which is never the largest.
+    onnxruntime 1.31 (Pad_Fusion) merges a Pad of exactly zero into the MaxPool, whose
+    own padding is minus infinity.
     """
     import onnx
 
     pooled = {node.input[0] for node in graph.node if node.op_type == "MaxPool"}
+    values = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Pad" and node.output[0] in pooled:
+        padded = node.op_type == "Pad" and node.output[0] in pooled
+        if padded and not any(np.any(values.get(name)) for name in node.input[2:3]):
             smallest = np.array(np.finfo("float32").tiny)
             value = onnx.numpy_helper.from_array(smallest, f"{node.name}_value")
             graph.initializer.append(value)

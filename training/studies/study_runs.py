@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,6 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
         RunError: The folder is another study's, or has a run of another recipe.
         Preempted: Stopped by SIGTERM; the same command continues.
     """
-    # Each run traces its own functions, and many begin with another's weights:
-    # TensorFlow would warn of the first, keras_vit of the new classifier.
-    for name in ("tensorflow", "keras_vit"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     pyplot()  # report a missing extra before the training, not after
     check_folder(study, folder)
     for run in runs:
@@ -65,7 +61,7 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
     marker = {"study": study.name, "small": study.small}
     storage.write_text(folder / MARKER, json.dumps(marker) + "\n")
     failures: dict[str, str] = {}
-    with _progress() as progress:
+    with _quiet_loggers(), _progress() as progress:
         task = progress.add_task(study.name, total=len(runs))
         for run in runs:
             progress.update(task, description=run.name)
@@ -79,6 +75,24 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
             progress.console.print(f"{run.name}: {line}", highlight=False)
             progress.advance(task)
     return failures
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Only errors of TensorFlow and keras_vit.
+
+    Each run traces its own functions, and many begin with another's weights: TensorFlow
+    would warn of the first, keras_vit of the new classifier.
+    """
+    loggers = [logging.getLogger(name) for name in ("tensorflow", "keras_vit")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _progress() -> Progress:

@@ -48,6 +48,21 @@ def test_the_padding_of_bit_is_the_largest_where_all_are_negative(tmp_path):
     compare(model, tmp_path / "m.onnx")
 
 
+def test_another_padding_before_a_pool_is_kept(tmp_path):
+    images = keras.Input((22, 14, 3))
+    features = keras.layers.Conv2D(
+        3, 2, bias_initializer=keras.initializers.Constant(-2)
+    )
+    pad = keras.layers.Lambda(
+        lambda x: tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=0.7)
+    )
+    pooled = keras.layers.MaxPooling2D(3, 2)(pad(features(images)))
+    backbone = keras.Model(images, keras.layers.GlobalAveragePooling2D()(pooled))
+    model = keras_vit.ImageClassifier(backbone=backbone, classes=2)
+    model.get_layer("head").kernel.assign([[0.1, 0.2], [0.3, 0.4], [0.5, 0.7]])
+    compare(model, tmp_path / "m.onnx")
+
+
 @pytest.mark.parametrize("function", [tf.math.erfc, lambda x: tf.math.erfc(-x * x)])
 def test_another_erfc_is_converted_too(tmp_path, function):
     images = keras.Input((22, 14, 3))

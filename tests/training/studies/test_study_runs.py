@@ -85,7 +85,10 @@ def table(folder):
 
 def test_a_failed_run_is_named_and_the_others_go_on(study, calls, tmp_path, capfd):
     folder = tmp_path / "out"
+    logger = logging.getLogger("keras_vit")
+    level = logger.level
     assert run(study(), folder) == 1
+    assert logger.level == level
     names = [f"{rate}-seed{seed}" for seed in (0, 1) for rate in (0.1, 0.2, 0.3)]
     assert [name for name, _ in calls] == names
     out, err = capfd.readouterr()
