@@ -6,6 +6,7 @@ from typing import Any
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair
 from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.config import config_image_size
 
 _LOG = logging.getLogger("keras_vit")
 # PIL's numbers for its filters, and timm's names.
@@ -27,10 +28,15 @@ _TIMM_DEFAULTS = {
 }
 # What transformers assumes of them, by the processor's class.
 _VIT = {
-    **{"do_resize": True, "size": {"height": 224, "width": 224}, "resample": 2},
-    **{"do_center_crop": False, "do_pad": False},
-    **{"do_rescale": True, "rescale_factor": 1 / 255},
-    **{"do_normalize": True, "image_mean": 0.5, "image_std": 0.5},
+    "do_resize": True,
+    "size": {"height": 224, "width": 224},
+    "resample": 2,
+    "do_center_crop": False,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": 0.5,
+    "image_std": 0.5,
 }
 _BEIT = {**_VIT, "resample": 3, "crop_size": 224}
 _DEIT = {**_BEIT, "do_center_crop": True, "size": {"height": 256, "width": 256}}
@@ -56,7 +62,7 @@ _PROCESSOR_OF = {
     "vit": "ViTImageProcessor",
     "vit_msn": "ViTImageProcessor",
 }
-# The processors for which `size`, if it is one number, is the shorter side.
+# The processors whose `default_to_square` is false: one number is the shorter side.
 _SHORTER_SIDE = ("Bit", "CLIP", "ConvNext", "Siglip")
 # Where the families' configs are: files in the order of preference, and keys in them.
 _SOURCES = {
@@ -93,6 +99,7 @@ def preprocessing_arguments(checkpoint: Checkpoint) -> dict[str, Any] | None:
         return None
     try:
         policy = readers[checkpoint.family](config, checkpoint.file.config)
+        size = policy.pop("image_size", None)
         ImagePreprocessing(1, **policy)  # raises for values of the wrong kind
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as e:
         _LOG.warning(
@@ -101,7 +108,33 @@ def preprocessing_arguments(checkpoint: Checkpoint) -> dict[str, Any] | None:
             *(checkpoint.file.path, name, type(e).__name__, e),
         )
         return None
+    _warn_of_differences(checkpoint, name, policy, size)
     return policy
+
+
+def _warn_of_differences(
+    checkpoint: Checkpoint,
+    name: str,
+    policy: dict[str, Any],
+    size: tuple[int, int] | None,
+) -> None:
+    """Warn of images that come out otherwise than in the config's own project."""
+    model_size = config_image_size(checkpoint)
+    reasons = []
+    if size and model_size and size != model_size:
+        reasons.append(
+            f"is for images of {size[0]}x{size[1]} pixels, and the model for "
+            f"{model_size[0]}x{model_size[1]}, which keep the same share of an image; "
+            f"image_size={size} gives those of the config"
+        )
+    if checkpoint.family == "keras_hub" and policy["resize"] == "small":
+        reasons.append(
+            "crops before it resizes, and `ImagePreprocessing` after: pixels differ"
+        )
+    if checkpoint.family.startswith("timm") and policy["interpolation"] == "nearest":
+        reasons.append('resizes by interpolation="nearest": single rows differ')
+    for reason in reasons:
+        _LOG.warning("%s: %s %s", checkpoint.file.path, name, reason)
 
 
 def _config_beside(checkpoint: Checkpoint) -> tuple[str, Any]:
@@ -125,7 +158,14 @@ def _from_timm(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
         "crop_fraction": config["crop_pct"],
         "resize": _known(config, "crop_mode", _CROP_MODES),
         "convention": "timm",
+        "image_size": _timm_size(config),
     }
+
+
+def _timm_size(config: dict[str, Any]) -> tuple[int, int] | None:
+    """(H, W) of `input_size`, which is (channels, H, W)."""
+    size = config.get("input_size")
+    return (int(size[1]), int(size[2])) if size else None
 
 
 def _known(config: dict[str, Any], key: str, names: dict[Any, str]) -> str:
@@ -143,7 +183,12 @@ def _from_hugging_face(config: dict[str, Any], model: dict[str, Any]) -> dict[st
     kind = _processor_class(config, model)
     config = _PROCESSORS[kind] | config
     _check(config, "do_resize", config["do_resize"])
-    _check(config, "do_pad", not config["do_pad"])
+    for key in ("do_pad", "do_flip_channel_order", "use_square_size"):
+        _check(config, key, not config.get(key))
+    used = ("rescale_factor",) if config["do_rescale"] else ()
+    used += ("image_mean", "image_std") if config["do_normalize"] else ()
+    for key in used:
+        _check(config, key, config[key] is not None)
     scale = config["rescale_factor"] if config["do_rescale"] else 1
     normalized = config["do_normalize"]
     return {
@@ -165,14 +210,18 @@ def _processor_class(config: dict[str, Any], model: dict[str, Any]) -> str:
         or model.get("image_processor_type")
         or _PROCESSOR_OF.get(model.get("model_type", ""), "")
     ).removesuffix("Fast")
+    kind = kind.removesuffix("Pil")
+    if not kind:
+        _check({"model_type": model.get("model_type")}, "model_type", False)
     _check({"image_processor_type": kind}, "image_processor_type", kind in _PROCESSORS)
     return kind
 
 
 def _resize_and_crop(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    """`resize` and `crop_fraction` of a complete config of Hugging Face."""
+    """`resize`, `crop_fraction` and size of a complete config of Hugging Face."""
     size = config["size"]
-    if isinstance(size, int) and kind in _SHORTER_SIDE:
+    square = config.get("default_to_square", kind not in _SHORTER_SIDE)
+    if isinstance(size, int) and not square:
         size = {"shortest_edge": size}
     resize = "small" if isinstance(size, dict) and "shortest_edge" in size else "plain"
     whole = _height_and_width(size)
@@ -189,7 +238,11 @@ def _resize_and_crop(config: dict[str, Any], kind: str) -> dict[str, Any]:
     elif resize == "small":
         # The other side would be as long as the image's ratio makes it.
         _check(config, "do_center_crop", config["do_center_crop"])
-    return {"resize": resize, "crop_fraction": _fraction(crop, whole)}
+    return {
+        "resize": resize,
+        "crop_fraction": _fraction(crop, whole),
+        "image_size": crop,
+    }
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:
@@ -206,6 +259,8 @@ def _height_and_width(size: Any) -> tuple[int, int]:
 
 def _fraction(crop: tuple[int, int], whole: tuple[int, int]) -> float:
     """The `crop_fraction` for a crop of a resized image."""
+    if crop[0] > whole[0] or crop[1] > whole[1]:
+        raise ValueError(f"crop_size={crop} of smaller images, size={whole}: it pads")
     fraction = min(1.0, *(part / side for part, side in zip(crop, whole, strict=True)))
     if ImagePreprocessing(crop, crop_fraction=fraction).whole_size != whole:
         raise ValueError(

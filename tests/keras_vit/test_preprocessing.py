@@ -41,7 +41,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("interpolation", FILTERS)
-@pytest.mark.parametrize("size", [(40, 97), (97, 40), (11, 13), (113, 149)])
+@pytest.mark.parametrize("size", [(40, 97), (97, 40), (11, 13), (113, 149), (30, 64)])
 def test_antialiased_resizing_equals_pillow(interpolation, size):
     """Also where bicubic interpolation overshoots, and in either order of its axes."""
     image = np.random.default_rng(1).integers(0, 256, (59, 83, 3)).astype("uint8")

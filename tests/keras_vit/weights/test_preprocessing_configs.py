@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import types
 import warnings
 
 import foreign_files
@@ -13,6 +14,7 @@ from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import ImagePreprocessing
+from keras_vit.weights.preprocessing_configs import timm_preprocessing
 
 pytest.importorskip("safetensors")
 from_preset = keras_vit.VisionTransformer.from_preset
@@ -42,6 +44,7 @@ OPTIONS = {
     "crop_fraction": (1.0, 0.875, 0.5),
     "resize": ("plain", "small"),
 }
+CROP = {"do_center_crop": True, "crop_size": 14}
 SQUARE = {"image_size": (14, 14), "gelu": "exact"}
 FAMILIES = ("timm", "hugging_face")
 
@@ -174,6 +177,37 @@ def test_statistics_that_differ_from_the_weights_are_reported(
         ({"size": {"height": 14, "width": 14}, "resample": 3}, {"resize": "plain"}),
         ({"image_mean": MEAN, "image_std": STD}, IN_BYTES),
         ({"resample": 0}, {"interpolation": "nearest"}),
+        (
+            {"size": 16, "default_to_square": False, **CROP},
+            {"crop_fraction": 0.875, "resize": "small"},
+        ),
+        (
+            {"image_processor_type": "CLIPImageProcessor", "size": 16, "crop_size": 14},
+            {"crop_fraction": 0.875, "resize": "small"},
+        ),
+        (
+            {
+                "image_processor_type": None,
+                "feature_extractor_type": "DeiTFeatureExtractor",
+                "size": 16,
+                "crop_size": 14,
+            },
+            {"crop_fraction": 0.875, "resize": "plain", "interpolation": "bicubic"},
+        ),
+        (
+            {
+                "image_processor_type": "ConvNextImageProcessorFast",
+                "size": {"shortest_edge": 14},
+            },
+            {"crop_fraction": 0.875, "resize": "small"},
+        ),
+        (
+            {
+                "image_processor_type": "ConvNextImageProcessorPil",
+                "size": {"shortest_edge": 384},
+            },
+            {"crop_fraction": 1.0, "resize": "plain"},
+        ),
     ],
 )
 def test_hugging_faces_processors_are_read(config, expected, tiny_vit, tmp_path):
@@ -237,8 +271,13 @@ def test_a_policy_that_we_do_not_compute_is_left_out(
         ),
         (
             {"size": 14, "do_center_crop": True, "crop_size": 16},
-            r"size=\(14, 14\) with crop_size=\(16, 16\)",
+            r"crop_size=\(16, 16\) of smaller images, size=\(14, 14\): it pads",
         ),
+        ({"do_flip_channel_order": True}, "do_flip_channel_order=True"),
+        ({"use_square_size": True}, "use_square_size=True"),
+        ({"image_mean": None}, "image_mean=None"),
+        ({"rescale_factor": None}, "rescale_factor=None"),
+        ({"image_processor_type": None}, "model_type=None"),
         ({"rescale_factor": 0}, "ZeroDivisionError"),
         (
             {"image_processor_type": "SamImageProcessor"},
@@ -280,6 +319,52 @@ def test_the_processor_inside_of_processor_config_is_read(tiny_vit, tmp_path):
     for name, document in documents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     assert from_preset(path).preprocessing.mean == pytest.approx(IN_BYTES["mean"])
+
+
+def test_a_config_for_another_size_than_the_models_is_warned_of(
+    tiny_vit, tmp_path, caplog
+):
+    """transformers and timm take the config's size, and then refuse such images."""
+    said = "is for images of {0}x{0} pixels, and the model for 14x14"
+    path = foreign_files.hugging_face(
+        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
+    )
+    config = {"image_processor_type": "ViTImageProcessor", "size": 16}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**config, **CROP}))
+    from_preset(path)
+    assert caplog.text == ""
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    from_preset(path)
+    assert f"preprocessor_config.json {said.format(16)}" in caplog.text
+    path = foreign_files.timm(
+        tiny_vit(**SQUARE),
+        tmp_path,
+        model_args={"num_heads": 5, "img_size": 14},
+        pretrained_cfg={**TIMM_DEIT, "input_size": [3, 21, 21]},
+    )
+    from_preset(path)
+    assert f"config.json {said.format(21)}" in caplog.text
+
+
+def test_other_pixels_than_a_projects_are_warned_of(tiny_vit, tmp_path, caplog):
+    nearest = {**TIMM_DEIT, "interpolation": "nearest"}
+    from_preset(timm_folder(tiny_vit(**SQUARE), tmp_path, **nearest))
+    assert 'config.json resizes by interpolation="nearest"' in caplog.text
+    folder = tmp_path / "keras_hub"
+    folder.mkdir()
+    folder = foreign_files.keras_hub(tiny_vit(image_size=(14, 14)), folder)
+    config = {"scale": 1 / 127.5, "offset": -1, "crop_to_aspect_ratio": True}
+    (folder / "image_converter.json").write_text(json.dumps({"config": config}))
+    from_preset(folder)
+    assert "image_converter.json crops before it resizes" in caplog.text
+
+
+@pytest.mark.parametrize("whole", range(14, 60))
+def test_timm_gets_the_whole_size_from_what_is_written(whole):
+    """It corrects no floating-point error: 14 / (14 / 25) is less than 25."""
+    layer = ImagePreprocessing(14, crop_fraction=14 / whole)
+    model = types.SimpleNamespace(preprocessing=layer, channels=3)
+    assert int(14 / timm_preprocessing(model)["crop_pct"]) == whole
 
 
 def test_timms_defaults_hold_for_what_a_config_leaves_out(tiny_vit, tmp_path):
