@@ -67,6 +67,12 @@ def weights(folder, name):
     return load_model(folder / f"{name}.keras").get_weights()
 
 
+def contents(run):
+    """The bytes of each file, but for the lock, which says who holds it."""
+    files = [path for path in run.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in files if path.name != ".lock"}
+
+
 def test_an_extended_run_ends_like_one_that_was_never_short(run, tmp_path, capsys):
     fit(LONG, tmp_path / "long")
     capsys.readouterr()
@@ -80,6 +86,16 @@ def test_an_extended_run_ends_like_one_that_was_never_short(run, tmp_path, capsy
     report = json.loads((run / "report.json").read_text())
     assert report["recipe"]["epochs"] == 4
     assert load_recipe(run / "recipe.yaml") == LONG
+
+
+def test_a_refused_extension_leaves_the_finished_run_as_it_is(run, monkeypatch):
+    before = contents(run)
+    monkeypatch.setattr(
+        "training.engine.recorder.contents_fingerprint", lambda *_: "other"
+    )
+    with pytest.raises(RunError, match="contents of some .* have changed"):
+        resume(run, 4)
+    assert contents(run) == before
 
 
 def test_the_schedule_of_an_extended_run_is_that_of_the_new_length(tmp_path, capsys):

@@ -99,22 +99,38 @@ def prepare_folder(
     overwrite: bool,
     extend: bool = False,
 ) -> None:
-    """Prepare a folder for a run, and write the recipe into it.
+    """Prepare a folder for a new run, and write the recipe into it.
 
-    An extended run loses its report, which the longer one writes anew; its best model
-    and its checkpoints stay. The caller holds the folder's lock.
+    A run that continues is only checked: its checkpoint, which is read later, may not
+    fit. `begin_extension` then changes what a longer run changes. The caller holds the
+    folder's lock.
 
     Args and errors: Those of `check_folder`; the folder is created where it does not
     exist.
     """
     folder = epath.Path(folder)
-    _checked_recipe(folder, recipe, resume, overwrite, extend)
+    if _checked_recipe(folder, recipe, resume, overwrite, extend) is not None:
+        return
     with _run_errors(folder):
         if overwrite and (folder / RECIPE).exists():
             _delete_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        storage.write_text(folder / RECIPE, recipe.to_yaml())
+
+
+def begin_extension(folder: epath.PathLike, recipe: Recipe) -> None:
+    """Delete a run's report, and write the recipe with more epochs.
+
+    The best model and the checkpoints stay. The caller holds the folder's lock, and has
+    restored the newest checkpoint.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+    folder = epath.Path(folder)
+    with _run_errors(folder):
         # First: a kill before the recipe is written leaves an unfinished run.
         (folder / REPORT).unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
         storage.write_text(folder / RECIPE, recipe.to_yaml())
 
 
