@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import keras
@@ -91,6 +92,45 @@ def test_files_folders_patterns_and_lists_are_found(photos, stdin):
     for argument in ("nothing/*.png", "photos/c.png"):
         with pytest.raises(DataError, match="there is no such image"):
             find_images(["photos", argument])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xef\xbb\xbfphotos/a.png\r\n", b" \n\nphotos/a.png  \n \n", b"photos/a.png"],
+    ids=["byte order mark", "blanks", "no end of line"],
+)
+def test_a_list_may_have_blanks_and_a_byte_order_mark(photos, stdin, data):
+    stdin(data)
+    assert find_images(["-"]) == [photos / "a.png"]
+
+
+def test_a_dash_in_a_list_is_no_list(photos, stdin):
+    stdin(b"photos/a.png\n-\n")
+    with pytest.raises(DataError, match="^-: there is no such image file"):
+        find_images(["-"])
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\n"])
+def test_nothing_on_standard_input_is_an_error_of_its_own(stdin, data):
+    stdin(data)
+    with pytest.raises(DataError, match="^-: standard input must be .* nothing$"):
+        find_images(["-"])
+
+
+def test_a_closed_standard_input_is_an_error(stdin, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match="^-: standard input is closed$"):
+        find_images(["-"])
+
+
+def test_images_of_a_folder_are_those_that_training_takes(photos):
+    (photos / "a.png").rename(photos / "scan")
+    os.mkfifo(photos / "pipe.png")
+    assert find_images(["photos"]) == [
+        photos / "b.jpg",
+        photos / "more" / "a.tif",
+        photos / "scan",
+    ]
 
 
 def test_neither_an_image_nor_a_list_on_standard_input_is_an_error(stdin):
