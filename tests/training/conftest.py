@@ -1,5 +1,8 @@
 """A bucket without a network, and a root for folders, on a disk and in a bucket."""
 
+import resource
+import signal
+
 import fake_bucket
 import pytest
 from etils import epath
@@ -19,6 +22,16 @@ def quiet():
 def bucket(monkeypatch):
     """A `Gfile` that serves `gs://bucket` and can be disturbed."""
     return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture
+def full_disk():
+    """A function that limits the size of the files that this process may write."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.fixture(params=["disk", "bucket"])
