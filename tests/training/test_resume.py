@@ -202,11 +202,17 @@ def test_an_edited_recipe_is_refused_with_the_changed_value(run):
         resume(run)
 
 
-def test_a_run_without_its_checkpoints_does_not_begin_anew_in_silence(run, capsys):
+@pytest.mark.usefixtures("no_images")
+def test_a_run_without_its_checkpoints_is_refused_before_its_images_are_read(run):
     (run / "report.json").unlink()
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunError, match="has no checkpoint any more, after 2 epochs"):
         resume(run)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(run, capsys):
+    (run / "report.json").unlink()
+    shutil.rmtree(run / "checkpoints")
     (run / "history.csv").unlink()
     resume(run)
     assert "there is no checkpoint yet: begins at step 0" in capsys.readouterr().out
