@@ -1,5 +1,6 @@
 """A bucket without a network, and a root for folders, on a disk and in a bucket."""
 
+import contextlib
 import resource
 import signal
 
@@ -26,12 +27,20 @@ def bucket(monkeypatch):
 
 @pytest.fixture
 def full_disk():
-    """A function that limits the size of the files that this process may write."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    """A context in which this process can write files of so many bytes only."""
+
+    @contextlib.contextmanager
+    def limit(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return limit
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -15,7 +15,13 @@ from keras_vit import ImageClassifier, ImagePreprocessing
 from training.cli import main
 from training.errors import DataError, RecipeError
 from training.predict import predict
-from training.prediction_files import find_images, picture_names, standard_input
+from training.prediction_files import (
+    Prediction,
+    find_images,
+    picture_names,
+    standard_input,
+    write_table,
+)
 
 NAMES = ("ant", "bee", "crab")
 
@@ -204,6 +210,12 @@ def test_a_table_has_the_predictions(saved, model, suffix):
         rows = [(row["class"], float(row["probability"])) for row in read]
     assert [name for name, _ in rows] == [NAMES[i] for i in best]
     np.testing.assert_allclose([p for _, p in rows], expected[best], rtol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_a_name_that_is_not_utf_8_is_escaped_in_a_table(photos, suffix):
+    write_table(Path(f"t{suffix}"), [Prediction(Path("w\udcff.png"), [("ant", 1.0)])])
+    assert "w\\udcff.png" in Path(f"t{suffix}").read_text()
 
 
 def test_another_table_is_refused_before_the_model_is_opened(photos):

@@ -176,8 +176,8 @@ def test_the_lock_says_who_holds_it_and_since_when(tmp_path):
 
 
 def test_a_full_disk_at_the_lock_names_the_folder(tmp_path, full_disk):
-    full_disk(0)
     with (
+        full_disk(0),
         pytest.raises(RunError, match="run: cannot be written: File too large"),
         run_folder.locked(tmp_path / "run"),
     ):
