@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from .engine.launch import end_with_launcher
 from .engine.sigterm import Terminated, terminated_at_once
@@ -33,25 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     try:
-        from .cli import main as run
-    except ModuleNotFoundError as error:
-        return _fail(f'needs {error.name}: pip install "keras-vit-serving[train]"')
-    end_with_launcher()
-    try:
         with terminated_at_once():
-            return _status_of(run, arguments)
+            return _status_of(arguments)
     finally:
         # Input pipelines that an error has left: one that is in the middle of a Python
         # function when the interpreter ends never lets it.
         gc.collect()
 
 
-def _status_of(
-    run: Callable[[Sequence[str] | None], None], arguments: Sequence[str] | None
-) -> int:
+def _status_of(arguments: Sequence[str] | None) -> int:
     """Run a command and print its error; the exit status."""
     try:
-        run(arguments)
+        _run(arguments)
     except TrainingError as error:
         return _fail(str(error), error.exit_status)
     except BrokenPipeError:
@@ -66,17 +59,39 @@ def _status_of(
         print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
     except Exception as error:
-        from .data.read_errors import reason_of
-        from .device_limits import is_out_of_memory
-
-        if os.strerror(errno.ENOSPC) in str(error):  # TensorFlow's, of a full disk
-            return _fail(reason_of(error) + CONTINUES)
-        if not is_out_of_memory(error):
-            traceback.print_exc()
-            return 1
-        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return _fail(TOO_LARGE.format(cause[:300].rstrip(".")))
+        message = _explanation(error)
+        if message is not None:
+            return _fail(message)
+        traceback.print_exc()
+        return 1
     return 0
+
+
+def _run(arguments: Sequence[str] | None) -> None:
+    """Import the commands, which takes a second, and run one."""
+    try:
+        from .cli import main as run
+    except ModuleNotFoundError as error:
+        raise TrainingError(
+            f'needs {error.name}: pip install "keras-vit-serving[train]"'
+        ) from None
+    end_with_launcher()
+    run(arguments)
+
+
+def _explanation(error: Exception) -> str | None:
+    """What an error of TensorFlow means, if it is a full disk or memory."""
+    if "tensorflow" not in sys.modules:  # its import would take longer than the command
+        return None
+    from .data.read_errors import reason_of
+    from .device_limits import is_out_of_memory
+
+    if os.strerror(errno.ENOSPC) in str(error):
+        return reason_of(error) + CONTINUES
+    if not is_out_of_memory(error):
+        return None
+    cause = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return TOO_LARGE.format(cause[:300].rstrip("."))
 
 
 def _fail(message: str, status: int = 1) -> int:

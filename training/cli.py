@@ -353,10 +353,10 @@ def _add_probe(parser: ArgumentParser) -> None:
 
 
 def _check_probe(options: Namespace) -> None:
+    early_checks.check_output("--out", options.out)
+    early_checks.check_any_model(options.model)
     data = early_checks.data_of_run(options.model, vars(options.data), "--data.source")
     early_checks.check_source(data.source, data.on_bad_image)
-    if options.model.endswith(".keras"):
-        early_checks.check_model(options.model)
 
 
 def _run_probe(options: Namespace) -> None:
@@ -403,6 +403,7 @@ def _add_predict(parser: ArgumentParser) -> None:
 def _check_predict(options: Namespace) -> None:
     if options.out is not None:
         check_table(Path(options.out))
+    early_checks.check_output("--out", options.out)
     find_images(options.images)
     early_checks.check_model(options.model)
 
@@ -607,7 +608,8 @@ def _add_data_speed(parser: ArgumentParser) -> None:
     )
 
 
-def _check_recipe(options: Namespace) -> None:
+def _check_data_speed(options: Namespace) -> None:
+    early_checks.check_output("--json", options.json)
     early_checks.check_recipe(recipe_of(options))
 
 
@@ -739,7 +741,7 @@ COMMANDS = {
         "measure a recipe's input pipeline",
         _add_data_speed,
         _run_data_speed,
-        _check_recipe,
+        _check_data_speed,
     ),
     "tpu-check": Command(
         "check, without a TPU, that a recipe runs on one",

@@ -4,6 +4,8 @@ The functions raise the errors that the command would raise later. What is in a 
 which is read with TensorFlow, is left to it.
 """
 
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,22 @@ from .engine import run_folder
 from .errors import RecipeError, RunError
 from .recipe import DataConfig, Recipe, load_recipe
 
-WEIGHTS = (".keras", ".npz", ".safetensors", ".h5")
+# A name of published weights; all others without a colon are paths.
+PUBLISHED = re.compile(r"[\w@-]+")
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Check the files that a recipe names.
 
     Raises:
-        RecipeError: There is no file of `model.weights`.
+        RecipeError: `model.weights` is a path without a file or folder.
         DataError: See `check_source`.
     """
-    weights = recipe.model.weights or ""
-    is_file = weights.endswith(WEIGHTS) and not storage.is_remote(weights)
-    if is_file and not Path(weights).expanduser().is_file():
-        raise RecipeError(f"`model.weights`: {weights}: there is no such file")
+    weights = recipe.model.weights
+    if weights and not PUBLISHED.fullmatch(weights) and _is_missing(weights):
+        raise RecipeError(
+            f"`model.weights`: {weights}: there is no such file or folder"
+        )
     check_source(recipe.data.source, recipe.data.on_bad_image)
 
 
@@ -44,6 +48,29 @@ def check_source(
         open_class_folders(path, on_bad_image)
 
 
+def _is_missing(name: str) -> bool:
+    """Whether a name is a path, rather than VARIANT:NAME or a URL, of nothing."""
+    return ":" not in name and not Path(name).expanduser().exists()
+
+
+def check_any_model(name: str) -> None:
+    """Check what is not published: see `read_any_model`.
+
+    Raises:
+        RunError: There is no such file or folder, or a run without a model.
+    """
+    if _is_missing(name):
+        raise RunError(f"{name}: there is no such file or folder")
+    if name.endswith(".keras") or Path(name, run_folder.RECIPE).is_file():
+        check_model(name)
+
+
+def check_output(flag: str, file: str | None) -> None:
+    """Raise RecipeError where the folder of a file to write does not exist."""
+    if file is not None and not (parent := Path(file).parent).is_dir():
+        raise RecipeError(f"{flag}: there is no folder {parent}")
+
+
 def check_model(run_or_file: str) -> None:
     """Check that there is a model file, or a run with one.
 
@@ -56,9 +83,10 @@ def check_model(run_or_file: str) -> None:
 def check_new_run(recipe: Recipe, folder: str, resume: bool, overwrite: bool) -> None:
     """Check a run's recipe and folder; see `run_folder.check_folder`.
 
-    Of several workers only the chief checks the folder, once it knows that it is.
+    With several workers the chief alone checks the folder, later, in `fit`.
     """
-    alone = recipe.strategy in ("auto", "one_device", "mirrored")
+    alone = recipe.strategy in ("one_device", "mirrored")
+    alone |= recipe.strategy == "auto" and "TF_CONFIG" not in os.environ
     if alone and not storage.is_remote(folder):
         run_folder.check_folder(folder, recipe, resume, overwrite)
     check_recipe(recipe)

@@ -151,6 +151,8 @@ def fit(
         )
         recorder.restore()
         check_same_step(strategy, trainer.progress.first_step)
+        if chief and extend:
+            run_folder.begin_extension(folder, recipe)
         if trainer.progress.first_step < length.steps:
             learned = splits
             if recipe.data.cache_features:

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from . import storage
-from .data.class_folders import SIGNATURE, SUFFIXES, list_files
+from .data.class_folders import SIGNATURE, image_files, is_special
 from .errors import DataError, RecipeError
 
 TABLES = (".csv", ".json")
@@ -35,7 +35,13 @@ class Prediction(NamedTuple):
 
 @functools.cache
 def standard_input() -> bytes:
-    """All of standard input, which can be read only once."""
+    """All of standard input, which can be read only once.
+
+    Raises:
+        DataError: It is closed.
+    """
+    if sys.stdin is None:
+        raise DataError("-: standard input is closed")
     return sys.stdin.buffer.read()
 
 
@@ -43,9 +49,9 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
     """Find image files.
 
     Args:
-        arguments: Files, folders (their images, by suffix, in sub-folders too, without
-            hidden files), patterns such as `photos/*.jpg`, and `-` for standard input:
-            either one image, or a list of these, one in a line.
+        arguments: Files, folders (their images, in sub-folders too, without hidden
+            files), patterns such as `photos/*.jpg`, and `-` for standard input: either
+            one image, or a list of these, one in a line.
 
     Returns:
         The files of each argument, sorted; `STDIN` for an image on standard input.
@@ -55,12 +61,7 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
     """
     files: list[Path] = []
     for argument in arguments:
-        found = _of_standard_input() if argument == "-" else _matching(argument)
-        if not found:
-            raise DataError(
-                f"{argument}: there is no such image file, folder or pattern"
-            )
-        files += found
+        files += _of_standard_input() if argument == "-" else _matching(argument)
     return files
 
 
@@ -68,28 +69,40 @@ def _of_standard_input() -> list[Path]:
     """`STDIN`, or the files in a list.
 
     Raises:
-        DataError: It is neither an image nor text, or a line of it has no images.
+        DataError: It is neither an image nor a list, or a line of it has no images.
     """
     data = standard_input()
     if SIGNATURE.match(data):
         return [STDIN]
     try:
-        return find_images(line for line in data.decode().splitlines() if line)
+        lines = [line.rstrip() for line in data.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise DataError(
-            "-: standard input must be an image, or a list of files, one in a line. "
-            f"Received: {len(data):,} bytes that are neither"
-        ) from None
+        _refuse_standard_input(f"{len(data):,} bytes that are neither")
+    if not any(lines):
+        _refuse_standard_input("nothing")
+    return [file for line in lines if line for file in _matching(line)]
+
+
+def _refuse_standard_input(received: str) -> NoReturn:
+    raise DataError(
+        "-: standard input must be an image, or a list of files, one in a line. "
+        f"Received: {received}"
+    ) from None
 
 
 def _matching(pattern: str) -> list[Path]:
+    """The image files of a name or pattern; raise DataError where there are none."""
     path = Path(pattern)
     if path.is_dir():
-        return [file for file in list_files(path) if file.suffix.lower() in SUFFIXES]
-    if path.is_file():
-        return [path]
-    found = map(Path, glob.glob(pattern, recursive=True))
-    return sorted(path for path in found if path.is_file())
+        found = [file for file in image_files(path) if not is_special(file)]
+    elif path.is_file():
+        found = [path]
+    else:
+        names = map(Path, glob.glob(pattern, recursive=True))
+        found = sorted(path for path in names if path.is_file())
+    if not found:
+        raise DataError(f"{pattern}: there is no such image file, folder or pattern")
+    return found
 
 
 def picture_names(files: Sequence[Path]) -> list[Path]:

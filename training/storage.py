@@ -105,9 +105,12 @@ def local_copy(path: epath.PathLike) -> Iterator[Path]:
 
 
 def write_text(path: epath.PathLike, text: str) -> None:
-    """Write a text file; see `atomic_write`."""
+    """Write a text file; see `atomic_write`.
+
+    Bytes of file names that are not UTF-8 are escaped, as in JSON: \\udcff.
+    """
     with atomic_write(path) as local:
-        local.write_text(text, encoding="utf-8")
+        local.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def remove(path: epath.PathLike) -> None:

@@ -1,5 +1,9 @@
 """A bucket without a network, and a root for folders, on a disk and in a bucket."""
 
+import contextlib
+import resource
+import signal
+
 import fake_bucket
 import pytest
 from etils import epath
@@ -19,6 +23,24 @@ def quiet():
 def bucket(monkeypatch):
     """A `Gfile` that serves `gs://bucket` and can be disturbed."""
     return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture
+def full_disk():
+    """A context in which this process can write files of so many bytes only."""
+
+    @contextlib.contextmanager
+    def limit(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return limit
 
 
 @pytest.fixture(params=["disk", "bucket"])

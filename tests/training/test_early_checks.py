@@ -8,7 +8,7 @@ import pytest
 import training.cli
 from training.cli import parse
 from training.early_checks import check_source
-from training.errors import DataError
+from training.errors import DataError, RunError
 from training.recipes import named_recipe
 from training.studies.study_files import load_study
 
@@ -23,6 +23,7 @@ MISTAKES = {
     "fit --recipe folder_small --data.source folder:photo": "mean folder:photos?",
     "fit --recipe folder_small --data.source folder:photos": "class folders",
     "fit --recipe digits --model.weights run/bets.keras": "bets.keras: there is no",
+    "fit --recipe digits --model.weights run/best": "run/best: there is no such",
     "fit --recipe digits --output_dir other": "exists and is not a run",
     "resume runs/digits": "runs/digits: is not the folder of a run",
     "evaluate model.keras": "model.keras: there is no such file",
@@ -32,7 +33,14 @@ MISTAKES = {
     "predict cat.png --model lone.keras": "cat.png: there is no such image",
     "predict photos --model runs/none": "runs/none: there is no such file",
     "predict photos --model lone.keras --out a.xlsx": "must end in .csv or .json",
+    "predict photos --model tiny.yaml": "tiny.yaml: must be a .keras file, or a run's",
+    "predict photos --model lone.keras --out no/a.csv": "--out: there is no folder no",
     "probe lone.keras": "--data.source is needed",
+    "probe runs/none": "runs/none: there is no such file or folder",
+    "probe runs/none --data.source digits": "runs/none: there is no such file or",
+    "probe runs/done": "runs/done/best.keras: there is no such file",
+    "probe B/16:augreg_in21k --data.source digits --out no/a.json": "no folder no",
+    "data-speed --recipe digits --json no/a.json": "--json: there is no folder no",
     "probe B/16:augreg_in21k --data.source folder:photo": "mean folder:photos?",
     "push other hf://owner/name": "is not the folder of a finished run",
     "compare digits folder_small --data.source folder:photo": "Did you mean",
@@ -48,11 +56,9 @@ MISTAKES = {
     "inspect model.keras --out looks": "model.keras: there is no such file",
     "export model.keras --to models/m": "model.keras: no such file",
 }
-ANY_SOURCE = {
-    "launch",
-    "recipes",
-    "tpu-check",
-}  # no files to check, or their workers do
+# Without files to check: workers check their own, and a recipe is lowered for a TPU
+# without its images.
+UNCHECKED = {"launch", "recipes", "tpu-check"}
 
 
 @pytest.fixture
@@ -63,6 +69,7 @@ def inside(tmp_path, monkeypatch):
         "photos/1.png",
         "other/notes.txt",
         "lone.keras",
+        "tiny.yaml",
         done,
         "runs/done/report.json",
     ):
@@ -84,7 +91,7 @@ def test_a_cheap_error_needs_neither_keras_nor_tensorflow(inside, command):
 
 def test_every_command_of_training_has_a_check():
     checked = {name for name, c in training.cli.COMMANDS.items() if c.check is not None}
-    assert checked == set(training.cli.COMMANDS) - ANY_SOURCE
+    assert checked == set(training.cli.COMMANDS) - UNCHECKED
     assert checked <= {command.split()[0] for command in MISTAKES}
 
 
@@ -128,7 +135,11 @@ def test_studies_are_listed_without_keras_and_tensorflow(inside):
     assert b"positions" in result.stdout
 
 
-def test_workers_leave_the_runs_folder_to_the_chief(inside):
+def test_workers_leave_the_runs_folder_to_the_chief(inside, monkeypatch):
     words = ["--recipe", "digits", "--output_dir", "other"]
     check = training.cli.COMMANDS["fit"].check
     check(parse("fit", [*words, "--strategy", "multi_worker"]))
+    with pytest.raises(RunError, match="is not a run"):
+        check(parse("fit", words))
+    monkeypatch.setenv("TF_CONFIG", "{}")  # with which `auto` is multi_worker
+    check(parse("fit", words))

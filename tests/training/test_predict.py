@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import keras
@@ -14,7 +15,13 @@ from keras_vit import ImageClassifier, ImagePreprocessing
 from training.cli import main
 from training.errors import DataError, RecipeError
 from training.predict import predict
-from training.prediction_files import find_images, picture_names, standard_input
+from training.prediction_files import (
+    Prediction,
+    find_images,
+    picture_names,
+    standard_input,
+    write_table,
+)
 
 NAMES = ("ant", "bee", "crab")
 
@@ -93,6 +100,45 @@ def test_files_folders_patterns_and_lists_are_found(photos, stdin):
             find_images(["photos", argument])
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"\xef\xbb\xbfphotos/a.png\r\n", b" \n\nphotos/a.png  \n \n", b"photos/a.png"],
+    ids=["byte order mark", "blanks", "no end of line"],
+)
+def test_a_list_may_have_blanks_and_a_byte_order_mark(photos, stdin, data):
+    stdin(data)
+    assert find_images(["-"]) == [photos / "a.png"]
+
+
+def test_a_dash_in_a_list_is_no_list(photos, stdin):
+    stdin(b"photos/a.png\n-\n")
+    with pytest.raises(DataError, match="^-: there is no such image file"):
+        find_images(["-"])
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\n"])
+def test_nothing_on_standard_input_is_an_error_of_its_own(stdin, data):
+    stdin(data)
+    with pytest.raises(DataError, match="^-: standard input must be .* nothing$"):
+        find_images(["-"])
+
+
+def test_a_closed_standard_input_is_an_error(stdin, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match="^-: standard input is closed$"):
+        find_images(["-"])
+
+
+def test_images_of_a_folder_are_those_that_training_takes(photos):
+    (photos / "a.png").rename(photos / "scan")
+    os.mkfifo(photos / "pipe.png")
+    assert find_images(["photos"]) == [
+        photos / "b.jpg",
+        photos / "more" / "a.tif",
+        photos / "scan",
+    ]
+
+
 def test_neither_an_image_nor_a_list_on_standard_input_is_an_error(stdin):
     stdin(b"%PDF-1.4\xff\x00")
     with pytest.raises(DataError, match="must be an image, or a list.*10 bytes"):
@@ -164,6 +210,12 @@ def test_a_table_has_the_predictions(saved, model, suffix):
         rows = [(row["class"], float(row["probability"])) for row in read]
     assert [name for name, _ in rows] == [NAMES[i] for i in best]
     np.testing.assert_allclose([p for _, p in rows], expected[best], rtol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_a_name_that_is_not_utf_8_is_escaped_in_a_table(photos, suffix):
+    write_table(Path(f"t{suffix}"), [Prediction(Path("w\udcff.png"), [("ant", 1.0)])])
+    assert "w\\udcff.png" in Path(f"t{suffix}").read_text()
 
 
 def test_another_table_is_refused_before_the_model_is_opened(photos):

@@ -67,6 +67,12 @@ def weights(folder, name):
     return load_model(folder / f"{name}.keras").get_weights()
 
 
+def contents(run):
+    """The bytes of each file, but for the lock, which says who holds it."""
+    files = [path for path in run.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in files if path.name != ".lock"}
+
+
 def test_an_extended_run_ends_like_one_that_was_never_short(run, tmp_path, capsys):
     fit(LONG, tmp_path / "long")
     capsys.readouterr()
@@ -80,6 +86,16 @@ def test_an_extended_run_ends_like_one_that_was_never_short(run, tmp_path, capsy
     report = json.loads((run / "report.json").read_text())
     assert report["recipe"]["epochs"] == 4
     assert load_recipe(run / "recipe.yaml") == LONG
+
+
+def test_a_refused_extension_leaves_the_finished_run_as_it_is(run, monkeypatch):
+    before = contents(run)
+    monkeypatch.setattr(
+        "training.engine.recorder.contents_fingerprint", lambda *_: "other"
+    )
+    with pytest.raises(RunError, match="contents of some .* have changed"):
+        resume(run, 4)
+    assert contents(run) == before
 
 
 def test_the_schedule_of_an_extended_run_is_that_of_the_new_length(tmp_path, capsys):
@@ -186,11 +202,17 @@ def test_an_edited_recipe_is_refused_with_the_changed_value(run):
         resume(run)
 
 
-def test_a_run_without_its_checkpoints_does_not_begin_anew_in_silence(run, capsys):
+@pytest.mark.usefixtures("no_images")
+def test_a_run_without_its_checkpoints_is_refused_before_its_images_are_read(run):
     (run / "report.json").unlink()
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunError, match="has no checkpoint any more, after 2 epochs"):
         resume(run)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(run, capsys):
+    (run / "report.json").unlink()
+    shutil.rmtree(run / "checkpoints")
     (run / "history.csv").unlink()
     resume(run)
     assert "there is no checkpoint yet: begins at step 0" in capsys.readouterr().out

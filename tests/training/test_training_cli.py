@@ -114,9 +114,10 @@ def test_predict_classifies_files_and_folders(capsys):
 
 
 def test_an_invalid_model_file_is_an_error(folder):
-    for name, text in (("a.keras", "text"), ("a.txt", "text")):
-        (folder / name).write_text(text)
-        with pytest.raises(RunError, match="is not a Keras model") as error:
+    reasons = {"a.keras": "is not a Keras model", "a.txt": "must be a .keras file, or"}
+    for name, reason in reasons.items():
+        (folder / name).write_text("text")
+        with pytest.raises(RunError, match=f"{name}: {reason}") as error:
             main(["predict", "images", "--model", name])
         assert "\n" not in str(error.value)
 

@@ -39,6 +39,8 @@ PARTS = {
     **{"validation": "validation", "valid": "validation", "val": "validation"},
     **{"test": "test", "testing": "test"},
 }
+# By Python's own list alone: a machine's, /etc/mime.types, has other names.
+TYPES = mimetypes.MimeTypes(filenames=())
 FILLERS = ("set", "data", "dataset", "split", "image", "images")
 
 
@@ -88,6 +90,7 @@ def open_class_folders(root: PathLike, on_bad_image: str = "error") -> ClassFold
         for problem in no_images(part, [f.name for f in folders[part]], of_part)
     ]
     found = [f for of_part in images.values() for of_class in of_part for f in of_class]
+    problems += _names_not_utf8(found)
     if problems and on_bad_image == "error":
         problems += unreadable(scan(found, _decode_with_pillow), len(found))
     raise_problems(root, problems)
@@ -121,11 +124,13 @@ def _find_parts(root: Path) -> dict[str, Path]:
     """
     folders = subfolders(root)
     named = {folder: part for folder in folders if (part := _part(folder.name))}
+    if not named:
+        return {"train": root}
     parents = [folder for folder in named if subfolders(folder)]
     others = [
         f for f in folders if f not in named and any(map(is_image, list_files(f)))
     ]
-    if not named or (others and not parents):
+    if others and not parents:
         return {"train": root}
     if not parents or (others and not _share_classes(parents)):
         _refuse_ambiguous(root, parents or list(named), others)
@@ -172,7 +177,7 @@ def _refuse_ambiguous(
 
 
 def _check_class_folders(parent: Path, folders: Sequence[Path]) -> None:
-    """Raise DataError where there are less than two classes."""
+    """Raise DataError where there are fewer than two classes."""
     if len(folders) < 2:
         raise DataError(
             f"folder:{parent}: must contain at least 2 class folders with images, such "
@@ -235,7 +240,7 @@ def _images_outside(
     """Images beside the class folders, and beside the folders of parts."""
     known = {*parts.values(), *(f for of_part in folders.values() for f in of_part)}
     beside = [path for parent in {root, *parts.values()} for path in _entries(parent)]
-    unused = [path for path in beside if path not in known]
+    unused = [path for path in beside if path not in known and not _leads_up(path)]
     files = [
         f for path in unused for f in (list_files(path) if path.is_dir() else [path])
     ]
@@ -249,6 +254,22 @@ def no_images(
     pairs = zip(names, images, strict=True)
     empty = [name for name, of_class in pairs if not of_class]
     return [f"no images in class folder {listed(empty)} ({part})"] if empty else []
+
+
+def _names_not_utf8(files: Iterable[Path]) -> list[str]:
+    """The problem of names that TensorFlow, which reads the files, cannot represent."""
+    names = (name for f in files if not _is_utf8(str(f)) for name in f.parts)
+    bad = {repr(name) for name in names if not _is_utf8(name)}
+    return [f"names must be UTF-8: {listed(bad)}"] if bad else []
+
+
+def _is_utf8(name: str) -> bool:
+    """Whether a name of the file system, which may have any bytes, is text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def unreadable(reasons: dict[Path, str], images: int) -> list[str]:
@@ -281,6 +302,8 @@ def scan(files: Sequence[Path], decode: Callable[[LocalPath], Any]) -> dict[Path
     def reason(path: Path) -> str | None:
         try:
             with storage.local_copy(path) as local:
+                if is_special(local):
+                    return f"{path}: must be a regular file"
                 decode(local)
         except ValueError as error:
             return f"{path}: {str(error).partition(': ')[2]}"
@@ -301,8 +324,16 @@ def _decode_with_pillow(path: LocalPath) -> None:
 
 
 def subfolders(parent: Path) -> list[Path]:
-    """The folders in a folder, sorted, without system files."""
+    """The folders in a folder, sorted, without system files and links upwards."""
     return [path for path, _, is_folder in _entries_and_kinds(parent) if is_folder]
+
+
+def _leads_up(path: Path) -> bool:
+    """Whether a link leads to its own folder or one above, which would be a loop."""
+    if not os.path.islink(path):
+        return False
+    parent, target = os.path.realpath(path.parent), os.path.realpath(path)
+    return os.path.commonpath([parent, target]) == target
 
 
 def list_files(folder: Path) -> list[Path]:
@@ -318,7 +349,7 @@ def list_files(folder: Path) -> list[Path]:
         entries.sort(key=lambda entry: entry[1])  # links last
         for path, is_link, is_folder in entries:
             real = os.path.realpath(path) if is_link else f"{real_parent}/{path.name}"
-            if real in seen or f"{real_parent}/".startswith(f"{real}/"):
+            if real in seen:
                 continue
             seen.add(real)
             if is_folder:
@@ -333,7 +364,8 @@ def list_files(folder: Path) -> list[Path]:
 def _entries_and_kinds(folder: Path) -> list[tuple[Path, bool, bool]]:
     """The entries of a folder, whether each is a link, and whether it is a folder.
 
-    On a disk the operating system says all at once, in a third of the time.
+    Links to a folder above are left out. On a disk the operating system says all at
+    once, in a third of the time.
     """
     if storage.is_remote(folder):
         return [(path, False, path.is_dir()) for path in _entries(folder)]
@@ -344,6 +376,7 @@ def _entries_and_kinds(folder: Path) -> list[tuple[Path, bool, bool]]:
         (folder / entry.name, link, os.path.isdir(entry) if link else entry.is_dir())
         for entry in entries
         for link in [entry.is_symlink()]
+        if not (link and _leads_up(folder / entry.name))
     ]
 
 
@@ -361,14 +394,22 @@ def is_image(path: Path) -> bool:
     """Whether a file's name or else the beginning of its contents is an image's."""
     if path.suffix.lower() in SUFFIXES:
         return True
-    kind, _ = mimetypes.guess_type(path.name)
+    kind, _ = TYPES.guess_type(path.name)
     if kind is not None and kind.startswith("image/"):
         return True
+    if is_special(path):
+        return False
     try:
         with storage.os_errors(path), path.open("rb") as file:
             return SIGNATURE.match(file.read(16)) is not None
     except OSError:
         return False
+
+
+def is_special(path: LocalPath) -> bool:
+    """Whether it is a pipe, socket or device, whose contents may never come or end."""
+    # Not by methods of epath, which take everything but folders for files.
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def is_system_file(name: str) -> bool:

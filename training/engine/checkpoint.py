@@ -89,7 +89,8 @@ def fingerprint(recipe: Recipe) -> str:
 def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
     """Write a checkpoint, and after that delete old and incomplete ones.
 
-    On a full disk all but the newest one are deleted before it is written. Where a
+    On a full disk what a kill left is deleted before it is written and, where that is
+    not enough, all checkpoints but the newest. Where a
     checkpoint cannot be written even so (an unreachable bucket) or must not be kept
     (non-finite arrays), a warning is printed: the training continues, and the last good
     checkpoint stays.
@@ -144,7 +145,7 @@ def restore(
         state: This run's arrays, whose names, shapes and types it must have.
 
     Returns:
-        The checkpoint, or None where there never was a complete one.
+        The checkpoint, or None where there is no marker of one.
 
     Raises:
         RunError: It belongs to another recipe, to another number of workers or
@@ -201,16 +202,29 @@ def _marker(folder: epath.Path, step: int) -> epath.Path:
 
 
 def _make_room_and_write(folder: epath.Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; on a full disk, at the cost of all older ones but one."""
+    """Write a checkpoint; on a full disk, delete others and retry."""
     try:
         _write(folder, checkpoint)
     except OSError as error:
-        older = [step for step in _committed(folder) if step < checkpoint.step]
-        if error.errno not in FULL_DISK or len(older) < 2:
+        full = error.errno in FULL_DISK
+        if not full or not _make_room(folder, checkpoint.step, error):
             raise
+        _make_room_and_write(folder, checkpoint)  # each time there are fewer files
+
+
+def _make_room(folder: epath.Path, step: int, error: OSError) -> bool:
+    """Delete what a kill left or, without that, all but the newest older checkpoint.
+
+    Returns:
+        Whether anything was deleted.
+    """
+    before = _names(folder)
+    older = [other for other in _committed(folder) if other < step]
+    _prune(folder, step, keep=len(older))
+    if len(_names(folder)) == len(before) and len(older) > 1:
         _warn(f"{error}: only the newest checkpoint is kept")
-        _prune(folder, older[-1], keep=1)
-        _write(folder, checkpoint)
+        _prune(folder, step, keep=1)
+    return len(_names(folder)) < len(before)
 
 
 def _write(folder: epath.Path, checkpoint: Checkpoint) -> None:

@@ -59,6 +59,7 @@ class Recorder(keras.callbacks.Callback):
         self.owner = _owner(trainer, model, recipe, data)
         self.chief = is_chief(trainer.distribute_strategy)
         self.history: list[dict[str, float]] = []
+        self.saved_step: int | None = None  # of the newest checkpoint
         self.epoch_began = 0.0
         self.seconds_before = 0.0  # of this epoch, before the run was stopped
 
@@ -71,7 +72,7 @@ class Recorder(keras.callbacks.Callback):
         """Load the newest complete checkpoint, if there is one.
 
         Raises:
-            RunError: It does not fit, or there was one and is none any more.
+            RunError: It does not fit, or all are damaged.
         """
         expected = {
             name: np.broadcast_to(np.zeros((), v.dtype), v.shape)
@@ -79,8 +80,8 @@ class Recorder(keras.callbacks.Callback):
         }
         stored = checkpoint.restore(self.checkpoints, self.owner, expected)
         if stored is None:
-            run_folder.check_at_beginning(self.folder)
             return
+        self.saved_step = stored.step
         self.trainer.set_state(stored.arrays)
         self.progress.first_step = stored.step
         self.history = stored.history
@@ -104,20 +105,28 @@ class Recorder(keras.callbacks.Callback):
             self.save()
 
     def stop(self) -> NoReturn:
-        """Raise Preempted; the step's checkpoint has been written."""
-        raise Preempted(
-            f"stopped by SIGTERM after step {self.progress.step}; `keras-vit resume "
-            f"{self.folder}` continues"
-        )
+        """Raise Preempted, with the checkpoint that a resumed run begins at."""
+        step, command = self.progress.step, f"`keras-vit resume {self.folder}`"
+        if self.saved_step == step:
+            continues = f"{command} continues"
+        elif self.saved_step is None:
+            continues = f"there is no checkpoint, so {command} begins anew"
+        else:
+            continues = (
+                f"{command} continues from the newest checkpoint, of step "
+                f"{self.saved_step}"
+            )
+        raise Preempted(f"stopped by SIGTERM after step {step}; {continues}")
 
     def save(self) -> None:
-        """Write a checkpoint of the current step."""
+        """Write a checkpoint of the current step, if that is possible."""
         arrays = self.trainer.state_arrays()
         seconds = 0.0 if self.progress.at_epoch_end else self._seconds()
         step = self.progress.step
         state = Checkpoint(step, arrays, self.owner, self.history, seconds)
-        if self.chief:
-            checkpoint.save(self.checkpoints, state, self.keep)
+        # Workers other than the chief do not know whether it was written.
+        if not self.chief or checkpoint.save(self.checkpoints, state, self.keep):
+            self.saved_step = step
 
     def _seconds(self) -> float:
         """Duration of the current epoch so far."""

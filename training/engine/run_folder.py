@@ -27,8 +27,9 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from etils import epath
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 RECIPE = "recipe.yaml"
 REPORT = "report.json"
 LOCK = ".lock"
+MODELS = (".keras", ".h5", ".hdf5")  # suffixes of the files of models
 
 
 def check_folder(
@@ -67,8 +69,8 @@ def check_folder(
         The recipe in the folder, where a run continues.
 
     Raises:
-        RunError: The folder contains files that would be lost, or another recipe; or
-            another process trains there.
+        RunError: The folder contains files that would be lost, or another recipe; the
+            run's checkpoints are gone; or another process trains there.
     """
     folder = epath.Path(folder)
     if (folder / LOCK).exists():
@@ -99,22 +101,38 @@ def prepare_folder(
     overwrite: bool,
     extend: bool = False,
 ) -> None:
-    """Prepare a folder for a run, and write the recipe into it.
+    """Prepare a folder for a new run, and write the recipe into it.
 
-    An extended run loses its report, which the longer one writes anew; its best model
-    and its checkpoints stay. The caller holds the folder's lock.
+    A run that continues is only checked: its checkpoint, which is read later, may not
+    fit. `begin_extension` then changes what a longer run changes. The caller holds the
+    folder's lock.
 
     Args and errors: Those of `check_folder`; the folder is created where it does not
     exist.
     """
     folder = epath.Path(folder)
-    _checked_recipe(folder, recipe, resume, overwrite, extend)
+    if _checked_recipe(folder, recipe, resume, overwrite, extend) is not None:
+        return
     with _run_errors(folder):
         if overwrite and (folder / RECIPE).exists():
             _delete_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        storage.write_text(folder / RECIPE, recipe.to_yaml())
+
+
+def begin_extension(folder: epath.PathLike, recipe: Recipe) -> None:
+    """Delete a run's report, and write the recipe with more epochs.
+
+    The best model and the checkpoints stay. The caller holds the folder's lock, and has
+    restored the newest checkpoint.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+    folder = epath.Path(folder)
+    with _run_errors(folder):
         # First: a kill before the recipe is written leaves an unfinished run.
         (folder / REPORT).unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
         storage.write_text(folder / RECIPE, recipe.to_yaml())
 
 
@@ -138,37 +156,38 @@ def locked(folder: epath.PathLike) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with _run_errors(epath.Path(folder)):
             Path(folder).mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(Path(folder, LOCK).open("a+", encoding="utf-8"))
-        _lock(file, folder)
+            # Without a buffer, which on a full disk would fail again as it is closed.
+            file = stack.enter_context(Path(folder, LOCK).open("a+b", buffering=0))
+            _lock(file, folder)
         yield
 
 
-def _lock(file: TextIO, folder: epath.PathLike) -> None:
+def _lock(file: FileIO, folder: epath.PathLike) -> None:
     """Lock an open file until it is closed, and write into it who has done so."""
     file.seek(0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise RunError(
-            f"{folder}: {file.read() or 'another process'} trains there; wait until it "
-            "ends, or stop it"
+            f"{folder}: {file.read().decode() or 'another process'} trains there; wait "
+            "until it ends, or stop it"
         ) from None
     except OSError as error:  # such as ENOLCK of a network file system
         print(f"warning: {folder} cannot be locked: {error.strerror}", file=sys.stderr)
         return
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}, since {began},")
-    file.flush()
+    holder = f"process {os.getpid()} on {socket.gethostname()}, since {began},"
+    file.write(holder.encode())
 
 
-def check_at_beginning(folder: epath.PathLike) -> None:
+def _refuse_lost_checkpoints(folder: epath.Path) -> None:
     """Raise RunError where a run without a checkpoint has finished epochs.
 
     A kill leaves one at most, as there is a checkpoint after each.
     """
     try:
-        with storage.local_copy(epath.Path(folder) / "history.csv") as local:
+        with storage.local_copy(folder / "history.csv") as local:
             epochs = len(local.read_text(encoding="utf-8").splitlines()) - 1
     except FileNotFoundError:
         return
@@ -256,7 +275,7 @@ def _delete_run(folder: epath.Path) -> None:
 
 
 def _is_empty(folder: epath.Path) -> bool:
-    """Whether a folder is empty but for what a run leaves that was killed early."""
+    """Whether a folder is empty, apart from what a run killed at its start leaves."""
     return folder.is_dir() and all(
         path.name == LOCK or path.name.startswith(storage.UNFINISHED)
         for path in folder.iterdir()
@@ -277,8 +296,12 @@ def _check_old_run(
             f"{folder}: contains {state}; {goes_on} it, --overwrite deletes it, --name "
             "or --output_dir writes elsewhere"
         )
-    if finished and checkpoint.newest_committed(folder / "checkpoints") is None:
-        raise RunError(f"{folder}: has no checkpoint that a longer run could begin at")
+    if checkpoint.newest_committed(folder / "checkpoints") is None:
+        if finished:
+            raise RunError(
+                f"{folder}: has no checkpoint that a longer run could begin at"
+            )
+        _refuse_lost_checkpoints(folder)
     old = read_recipe(folder)
     same_length = dataclasses.replace(recipe, epochs=old.epochs) if extend else recipe
     if changes := changed_values(old, same_length):
@@ -354,9 +377,11 @@ def read_model(path: Path) -> keras.Model:
 
 
 def check_model_file(path: Path) -> None:
-    """Raise RunError where there is no such file."""
+    """Raise RunError where there is no such file, or it is none that Keras reads."""
     if not path.is_file():
         raise RunError(f"{path}: there is no such file")
+    if path.suffix not in MODELS:
+        raise RunError(f"{path}: must be a .keras file, or a run's folder")
 
 
 def model_file(run_or_file: Path) -> Path:

@@ -1,5 +1,7 @@
 """Class folders: what names and structure say, and all that is wrong at once."""
 
+import mimetypes
+import os
 import shutil
 import unicodedata
 from pathlib import Path
@@ -7,7 +9,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from training.data.class_folders import image_files, open_class_folders
+from training.data.class_folders import (
+    image_files,
+    is_image,
+    list_files,
+    open_class_folders,
+    scan,
+)
 from training.errors import DataError
 
 
@@ -78,6 +86,12 @@ def test_a_class_with_folders_may_also_be_a_part(make):
     assert "or classes like car/ beside them" in str(error.value)
 
 
+def test_parts_without_a_common_class_may_be_classes(make):
+    root = make("train/a/1.png", "test/b/1.png", "car/1.png")
+    with pytest.raises(DataError, match="test/, train/ may be parts.*like car/ beside"):
+        open_class_folders(root)
+
+
 def test_images_directly_in_folders_of_parts_are_ambiguous(make):
     with pytest.raises(DataError, match="test/, train/ may be parts.*or classes"):
         open_class_folders(make("train/1.png", "test/2.png"))
@@ -100,6 +114,23 @@ def test_parts_must_be_above_classes(make):
     root = make(*(f"{c}/{part}/1.png" for c in "ab" for part in ("train", "test")))
     with pytest.raises(DataError, match="a must be in the folders of the parts"):
         open_class_folders(root)
+
+
+def test_a_class_may_have_one_folder_with_the_name_of_a_part(make):
+    found = open_class_folders(make("ant/train/1.png", "ant/2.png", "bee/1.png"))
+    assert [len(each) for each in found.images["train"]] == [2, 1]
+
+
+def test_a_folder_without_parts_is_listed_once(make, monkeypatch):
+    root, listed = make("ant/1.png", "bee/1.png"), []
+
+    def note(folder):
+        listed.append(folder.name)
+        return list_files(folder)
+
+    monkeypatch.setattr("training.data.class_folders.list_files", note)
+    open_class_folders(root)
+    assert sorted(listed) == ["ant", "bee"]
 
 
 def test_the_home_folder_is_expanded(make, monkeypatch):
@@ -139,6 +170,23 @@ def test_an_image_behind_a_loop_of_links_counts_once(make):
     ]
 
 
+def test_an_image_has_its_own_name_and_not_that_of_a_link(make):
+    root = make("ant/1.png", "bee/1.png")
+    (root / "ant" / "0.png").symlink_to("1.png")
+    found = open_class_folders(root)
+    assert [file.name for file in found.images["train"][0]] == ["1.png"]
+
+
+@pytest.mark.parametrize("place", ["", "train/"])
+def test_a_link_upwards_is_no_class(make, place):
+    root = make(f"{place}ant/1.png", f"{place}bee/1.png")
+    (root / place / "up").symlink_to(root, target_is_directory=True)
+    (root / place / "above").symlink_to(root.parent, target_is_directory=True)
+    found = open_class_folders(root)
+    assert found.class_names == ("ant", "bee")
+    assert found.passed_over == []
+
+
 def test_linked_images_and_classes_count(make, tmp_path):
     root = make("ant/1.png", "bee/1.png")
     shutil.move(root / "ant", tmp_path / "elsewhere")
@@ -160,6 +208,50 @@ def test_files_that_are_no_images_are_passed_over(make):
     assert names == [["picture"], ["1.png", "photo.heic"]]
     passed_over = [root / "2.png", root / "ant/notes.txt", root / "bee/labels"]
     assert found.passed_over == passed_over
+
+
+def test_pipes_are_not_opened(make):
+    """Reading one waits for a process that writes; here its bytes are an image's."""
+    root = make("ant/1.png", "bee/1.png")
+    pipes = [root / "ant" / "pipe", root / "pipe"]
+    opened = []
+    for pipe in pipes:
+        os.mkfifo(pipe)
+        opened.append(os.open(pipe, os.O_RDWR))
+        os.write(opened[-1], (root / "ant" / "1.png").read_bytes())
+    try:
+        found = open_class_folders(root)
+        assert found.passed_over == [root / "ant" / "pipe"]
+        assert scan(pipes, Image.open) == {
+            pipe: f"{pipe}: must be a regular file" for pipe in pipes
+        }
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def test_a_name_means_the_same_on_every_machine(monkeypatch, tmp_path):
+    """A machine's own list of types, such as /etc/mime.types, is not read."""
+    (tmp_path / "a.notes").write_text("")
+    mimetypes.init()
+    monkeypatch.setitem(mimetypes.types_map, ".notes", "image/x-notes")
+    assert mimetypes.guess_type("a.notes")[0] == "image/x-notes"
+    assert not is_image(tmp_path / "a.notes")
+    assert is_image(tmp_path / "a.heic")
+
+
+@pytest.mark.parametrize("name", ["ant/w\udcff.png", "z\udcff/1.png"])
+def test_names_that_are_not_utf_8_are_named_with_all_other_problems(make, name):
+    root = make("ant/1.png", "bee/1.png", "cow/1.png")
+    (root / name).parent.mkdir(exist_ok=True)
+    shutil.copy(root / "ant/1.png", root / name)
+    (root / "cow/1.png").unlink()
+    bad = next(repr(part) for part in Path(name).parts if "\udcff" in part)
+    with pytest.raises(DataError) as error:
+        open_class_folders(root)
+    assert "2 problems: " in str(error.value)
+    assert f"names must be UTF-8: {bad}" in str(error.value)
+    assert "no images in class folder cow" in str(error.value)
 
 
 def test_all_problems_are_in_one_line(make):

@@ -5,8 +5,6 @@ import errno
 import hashlib
 import json
 import os
-import resource
-import signal
 
 import ml_dtypes
 import numpy as np
@@ -217,26 +215,14 @@ def test_non_finite_arrays_are_never_saved(tmp_path, capsys, place, value):
     assert f"no checkpoint of step 2: {place} is not finite" in capsys.readouterr().err
 
 
-@pytest.fixture
-def full_disk():
-    """Limit the size of files that this process may write."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
 @pytest.mark.parametrize("size", [0, 100, 5000])
 def test_a_full_disk_is_a_warning_and_keeps_the_last_checkpoint(
     tmp_path, capsys, full_disk, size
 ):
     save(tmp_path, make(1))
     arrays = {**state(2), "model_0": np.ones((100, 100), "float32")}
-    full_disk(size)
-    saved = save(tmp_path, make(2, arrays=arrays), keep=1)
-    full_disk(resource.RLIM_INFINITY)
-    assert saved is False
+    with full_disk(size):
+        assert save(tmp_path, make(2, arrays=arrays), keep=1) is False
     assert names(tmp_path) == files_of(1)
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 1
@@ -433,18 +419,48 @@ def test_the_number_of_workers_is_read_alone(folder):
     assert checkpoint.stored_workers(folder) == 2
 
 
-def test_a_full_disk_gets_room_from_older_checkpoints(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    """A function that makes the disk full with so many .npz files."""
+    original = np.savez
+
+    def set_room(count):
+        def savez(path, **arrays):
+            others = set(tmp_path.glob("*.npz")) - {path}
+            if len(others) >= count:
+                path.write_bytes(b"half")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            original(path, **arrays)
+
+        monkeypatch.setattr(np, "savez", savez)
+
+    return set_room
+
+
+@pytest.mark.parametrize("complete", [(1,), (1, 2)])
+def test_a_full_disk_gets_room_from_what_a_kill_left(tmp_path, room, capsys, complete):
+    for step in complete:
+        save(tmp_path, make(step))
+    (tmp_path / "tmp-00000007.npz").write_text("half")
+    (tmp_path / "00000005.npz").write_text("without its marker")
+    room(len(complete) + 1)
+    assert save(tmp_path, make(4))
+    assert names(tmp_path) == files_of(*complete, 4)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_full_disk_with_one_checkpoint_is_not_tried_for_ever(tmp_path, room, capsys):
+    save(tmp_path, make(1))
+    room(1)
+    assert not save(tmp_path, make(2))
+    assert names(tmp_path) == files_of(1)
+    assert "no checkpoint of step 2, the training" in capsys.readouterr().err
+
+
+def test_a_full_disk_gets_room_from_older_checkpoints(tmp_path, room, capsys):
     for step in (1, 2, 3):
         save(tmp_path, make(step))
-
-    def savez(path, **arrays):
-        if len(list(tmp_path.glob("0*.npz"))) > 1:
-            path.write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(path, **arrays)
-
-    original = np.savez
-    monkeypatch.setattr(np, "savez", savez)
+    room(2)
     assert save(tmp_path, make(4))
     assert names(tmp_path) == files_of(3, 4)
     [line] = capsys.readouterr().err.splitlines()

@@ -170,6 +170,17 @@ def test_the_lock_says_who_holds_it_and_since_when(tmp_path):
         with pytest.raises(RunError, match=holder), run_folder.locked(folder):
             pass
     with run_folder.locked(folder):
+        with pytest.raises(RunError) as error, run_folder.locked(folder):
+            pass
+        assert str(error.value).count("process") == 1
+
+
+def test_a_full_disk_at_the_lock_names_the_folder(tmp_path, full_disk):
+    with (
+        full_disk(0),
+        pytest.raises(RunError, match="run: cannot be written: File too large"),
+        run_folder.locked(tmp_path / "run"),
+    ):
         pass
 
 
@@ -181,12 +192,12 @@ def test_nothing_is_locked_in_a_bucket(bucket):
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_a_run_with_two_epochs_and_no_checkpoint_does_not_begin_anew(folder, rows):
-    run_folder.check_at_beginning(folder)
-    folder.mkdir(parents=True)
+    run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
     history = [{"epoch": number + 1, "loss": 0.5} for number in range(rows)]
     run_folder.write_history(folder / "history.csv", history)
     if rows < 2:
-        run_folder.check_at_beginning(folder)
+        assert run_folder.check_folder(folder, RECIPE, True, False) == RECIPE
         return
     with pytest.raises(RunError, match="no checkpoint any more, after 2 epochs"):
-        run_folder.check_at_beginning(folder)
+        run_folder.check_folder(folder, RECIPE, resume=True, overwrite=False)
+    run_folder.check_folder(folder, RECIPE, resume=True, overwrite=True)

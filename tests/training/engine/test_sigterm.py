@@ -95,6 +95,33 @@ def test_nothing_is_handled_outside_the_main_thread():
     assert noted == [False]
 
 
+def test_sigterm_before_the_command_is_imported_is_a_preemption():
+    result = run(
+        "import sys\n"
+        "from training.__main__ import main\n"
+        "class Sender:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'training.cli': send(signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Sender())\n"
+        "print(main(['recipes']))\n"
+    )
+    assert result.stdout == "75\n"
+    assert result.stderr.startswith("error: stopped by SIGTERM")
+
+
+def test_an_unexpected_error_before_tensorflow_is_imported_does_not_import_it():
+    result = run(
+        "import sys, training.cli\n"
+        "from training.__main__ import main\n"
+        "def fail(arguments): raise AttributeError('a mistake of ours')\n"
+        "training.cli.main = fail\n"
+        "print(main(['recipes']), 'tensorflow' in sys.modules)\n"
+    )
+    assert result.stdout == "1 False\n"
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("AttributeError: a mistake of ours\n")
+
+
 def send(*_, **__):
     os.kill(os.getpid(), signal.SIGTERM)
 
