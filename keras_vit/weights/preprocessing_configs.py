@@ -185,10 +185,12 @@ def _from_hugging_face(config: dict[str, Any], model: dict[str, Any]) -> dict[st
     _check(config, "do_resize", config["do_resize"])
     for key in ("do_pad", "do_flip_channel_order", "use_square_size"):
         _check(config, key, not config.get(key))
-    used = ("rescale_factor",) if config["do_rescale"] else ()
-    used += ("image_mean", "image_std") if config["do_normalize"] else ()
-    for key in used:
-        _check(config, key, config[key] is not None)
+    for key, used in (
+        ("rescale_factor", config["do_rescale"]),
+        ("image_mean", config["do_normalize"]),
+        ("image_std", config["do_normalize"]),
+    ):
+        _check(config, key, not used or config[key] is not None)
     scale = config["rescale_factor"] if config["do_rescale"] else 1
     normalized = config["do_normalize"]
     return {

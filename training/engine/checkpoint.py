@@ -90,10 +90,9 @@ def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
     """Write a checkpoint, and after that delete old and incomplete ones.
 
     On a full disk what a kill left is deleted before it is written and, where that is
-    not enough, all checkpoints but the newest. Where a
-    checkpoint cannot be written even so (an unreachable bucket) or must not be kept
-    (non-finite arrays), a warning is printed: the training continues, and the last good
-    checkpoint stays.
+    not enough, all checkpoints but the newest. Where a checkpoint cannot be written
+    even so (an unreachable bucket) or must not be kept (non-finite arrays), a warning
+    is printed: the training continues, and the last good checkpoint stays.
 
     Args:
         folder: The checkpoints' folder; created where it does not exist.
