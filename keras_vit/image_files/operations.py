@@ -32,10 +32,10 @@ def integer(
     count: int,
     big_endian: tf.Tensor | bool = False,
 ) -> tf.Tensor:
-    """`count` bytes from `start` as an unsigned integer: int64."""
-    part = tf.cast(file[start : start + count], tf.int64)
-    part = tf.where(big_endian, tf.reverse(part, [0]), part)
-    return tf.reduce_sum(part * [256**power for power in range(count)])
+    """`count` bytes [..., n] from `start` as unsigned integers: int64 [...]."""
+    part = tf.cast(file[..., start : start + count], tf.int64)
+    part = tf.where(big_endian, tf.reverse(part, [-1]), part)
+    return tf.reduce_sum(part * [256**power for power in range(count)], -1)
 
 
 def position(
