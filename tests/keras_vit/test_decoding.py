@@ -1,6 +1,7 @@
 """Image files to pixels, compared with Pillow."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -273,9 +274,44 @@ def test_the_first_page_of_a_tiff_of_sixteen_bits_is_read(tmp_path):
     np.testing.assert_array_equal(read[..., 0], values // 257)
 
 
-def test_a_tiff_that_cannot_be_read_is_named(tmp_path):
-    Image.new("F", (4, 4)).save(tmp_path / "float.tif")
-    (tmp_path / "bad.tif").write_bytes(b"II*\0" + bytes(9))
-    for name in ("float.tif", "bad.tif"):
-        with pytest.raises(ValueError, match=f"{name}: not a readable image: a TIFF"):
-            decoding.load_image(tmp_path / name)
+def test_bigtiff_is_read(photograph, tmp_path):
+    Image.fromarray(photograph).save(tmp_path / "a.tif", big_tiff=True)
+    assert (tmp_path / "a.tif").read_bytes()[:4] == b"II+\0"
+    np.testing.assert_array_equal(decoding.load_image(tmp_path / "a.tif"), photograph)
+
+
+def tiff(mode, tag=None, kind=3, value=None):
+    """A TIFF file, one of whose tags has this type, and this value."""
+    data = bytearray(encode(Image.new(mode, (8, 6)), "TIFF"))
+    [directory] = struct.unpack_from("<I", data, 4)
+    entry = data.find(struct.pack("<H", tag or 0x100), directory + 2)
+    if tag is not None:
+        struct.pack_into("<H", data, entry + 2, kind)
+    if value is not None:
+        struct.pack_into("<II", data, entry + 4, 1, value)
+    return bytes(data)
+
+
+END = len(tiff("RGB"))
+BITS = "must have 16 or up to 8 unsigned bits for each channel. Received: "
+UNCONVERTED = "a TIFF file that cannot be converted: "
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, about damaged tags
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"II*\0" + bytes(9), UNCONVERTED + "its tags are damaged$"),
+        (tiff("RGB", 273, kind=2), UNCONVERTED + "'str' object"),
+        (tiff("RGB", 273, kind=12), UNCONVERTED + "'float' object"),
+        (tiff("RGB", 273, 16, END) + b"\xff" * 8, UNCONVERTED + ".* too large"),
+        (tiff("L", 256, 4, 2**31 - 1), UNCONVERTED + "Image size .* exceeds limit"),
+        (tiff("I"), BITS + "32 .Pillow's mode I"),
+        (tiff("F"), BITS + "32 .Pillow's mode F"),
+        (tiff("L", 258, value=12), BITS + "12 .Pillow's mode I;16"),
+    ],
+)
+def test_a_tiff_that_cannot_be_read_is_named(tmp_path, data, message):
+    (tmp_path / "a.tif").write_bytes(data)
+    with pytest.raises(ValueError, match=f"a.tif: not a readable image: .*{message}"):
+        decoding.load_image(tmp_path / "a.tif")
