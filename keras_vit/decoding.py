@@ -8,6 +8,7 @@ import functools
 import io
 import os
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Pillow's modes that PNG has, too. The others (CMYK, YCbCr, LAB, ...) become RGB.
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
 _BITS_PER_SAMPLE = 258  # tag of TIFF
+# A graph that many threads trace at once is traced many times, with warnings.
+_TRACING = threading.Lock()
 
 
 def decode_image(image_bytes, channels: int = 3):
@@ -50,8 +53,8 @@ def decode_image(image_bytes, channels: int = 3):
 
     Raises:
         ValueError: `channels` is neither 1 nor 3.
-        tf.errors.InvalidArgumentError: Not an image, a damaged one, or a BMP file with
-            compression.
+        tf.errors.InvalidArgumentError: Not an image, a damaged one, one of more than
+            178,956,970 pixels (Pillow's limit), or a BMP file with compression.
     """
     from keras_vit.image_files import formats
 
@@ -202,7 +205,8 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        decode = _graph(channels)
+        with _TRACING:
+            decode = _graph(channels)
         return decode(tf.constant(tiff_to_png(image_bytes))).numpy()
     except ValueError as error:
         raise ValueError(f"{path}: not a readable image: {error}") from None
@@ -219,7 +223,7 @@ def _graph(channels: int):
         functools.partial(decode_image, channels=channels),
         input_signature=[tf.TensorSpec([], tf.string)],
         autograph=False,
-    )
+    ).get_concrete_function()
 
 
 def _reason(error) -> str:

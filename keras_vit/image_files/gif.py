@@ -176,5 +176,4 @@ def _single_frame(data, frame, palette):
 def _on_canvas(image, frame, color):
     after = frame.canvas - frame.corner - frame.size
     border = tf.concat([tf.stack([frame.corner, after], 1), [[0, 0]]], 0)
-    inside = tf.pad(tf.ones_like(image[..., :1], tf.bool), border)
-    return tf.where(inside, tf.pad(image, border), color)
+    return tf.pad(image - color, border) + color  # uint8 wraps around

@@ -7,6 +7,9 @@ import tensorflow as tf
 # Zeros behind a file's bytes: what a truncated header is read as.
 PADDING = 128
 
+# Pixels that are decoded at most: Pillow's limit, half a GB. More would end a process
+# for its memory, and a GIF of 400 bytes can announce twelve GB.
+LARGEST_IMAGE = 178_956_970
 
 # A decorator for what few files need. The operations of a branch that is not taken cost
 # as much as small ones that are: of all formats together half a millisecond per image.
