@@ -225,6 +225,13 @@ def test_an_unreadable_file_is_named(tmp_path, content):
         decoding.load_image(path)
 
 
+@pytest.mark.parametrize("data", [b"RIFF\x24\0\0\0WAVEfmt " + bytes(60), b"RIFF"])
+def test_other_riff_files_are_no_images(tmp_path, data):
+    (tmp_path / "a.webp").write_bytes(data)
+    with pytest.raises(ValueError, match="a.webp: not .* Unknown image file format"):
+        decoding.load_image(tmp_path / "a.webp")
+
+
 def test_a_truncated_jpeg_is_named(tmp_path, photograph):
     path = tmp_path / "half.jpg"
     data = encode(Image.fromarray(photograph), "JPEG")
