@@ -8,6 +8,7 @@ import functools
 import io
 import os
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +28,16 @@ __all__ = [
 ]
 
 CHANNELS = (1, 3)
+# TIFF and BigTIFF of either byte order.
+TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Pillow's modes that PNG has, too. The others (CMYK, YCbCr, LAB, ...) become RGB.
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 FAR = 2**12  # pixels before a crop that need not be computed
 MAX_RESIZED = 2**25  # pixels of an image that is resized whole and then cropped
 _KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's names
+# A graph that many threads trace at once is traced many times, with warnings.
+_TRACING = threading.Lock()
 
 
 def decode_image(image_bytes, channels: int = 3):
@@ -51,8 +56,8 @@ def decode_image(image_bytes, channels: int = 3):
 
     Raises:
         ValueError: `channels` is neither 1 nor 3.
-        tf.errors.InvalidArgumentError: Not an image, a damaged one, or a BMP file with
-            compression.
+        tf.errors.InvalidArgumentError: Not an image, a damaged one, one of more than
+            178,956,970 pixels (Pillow's limit), or a BMP file with compression.
     """
     from keras_vit.image_files import formats
 
@@ -236,7 +241,7 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     """Read one image file.
 
     Args:
-        path: The file: of a format of `decode_image`, or TIFF.
+        path: The file: of a format of `decode_image`, or TIFF (with Pillow).
         channels: 3 or 1.
 
     Returns:
@@ -253,7 +258,8 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        decode = _graph(channels)
+        with _TRACING:
+            decode = _graph(channels)
         return decode(tf.constant(tiff_to_png(image_bytes))).numpy()
     except ValueError as error:
         raise ValueError(f"{path}: not a readable image: {error}") from None
@@ -270,7 +276,7 @@ def _graph(channels: int):
         functools.partial(decode_image, channels=channels),
         input_signature=[tf.TensorSpec([], tf.string)],
         autograph=False,
-    )
+    ).get_concrete_function()
 
 
 def _reason(error) -> str:
@@ -291,27 +297,41 @@ def tiff_to_png(image_bytes: bytes) -> bytes:
         formats stay as they are.
 
     Raises:
-        ValueError: A damaged TIFF file, or one of neither 16 nor up to 8 bits for each
-            channel.
+        ValueError: A damaged TIFF file, one of more than 178,956,970 pixels, or one of
+            neither 16 nor up to 8 bits for each channel.
     """
-    if image_bytes[:4] not in (b"II*\0", b"MM\0*"):
+    if image_bytes[:4] not in TIFF_SIGNATURES:
         return image_bytes
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise ValueError("TIFF files need Pillow: pip install Pillow") from None
-    png = io.BytesIO()
     try:
         with Image.open(io.BytesIO(image_bytes)) as image:
-            bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))[0]
-            if bits not in (1, 2, 4, 8, 16) or image.mode in ("I", "F"):
-                raise ValueError(
-                    "a TIFF file must have 16 or up to 8 unsigned bits for each "
-                    f"channel. Received: {bits} (Pillow's mode {image.mode})"
-                )
-            upright = ImageOps.exif_transpose(image)
-            kept = image.mode in _PNG_MODES
-            (upright if kept else upright.convert("RGB")).save(png, "png")
-    except (OSError, Image.DecompressionBombError) as error:
-        raise ValueError(f"a TIFF file that cannot be converted: {error}") from None
-    return png.getvalue()
+            problem = _problem_of_tiff(image)
+            png = b"" if problem else _png(image)
+    except UnidentifiedImageError:
+        problem = "a TIFF file that cannot be converted: its tags are damaged"
+    except Exception as error:  # each of Pillow's decoders has its own
+        problem = f"a TIFF file that cannot be converted: {error}"
+    if problem:
+        raise ValueError(problem)
+    return png
+
+
+def _problem_of_tiff(image) -> str:
+    """Why a TIFF file of Pillow is not read; empty where it is."""
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))[0]
+    if bits in (1, 2, 4, 8, 16) and image.mode not in ("I", "F"):
+        return ""
+    return (
+        "a TIFF file must have 16 or up to 8 unsigned bits for each channel. "
+        f"Received: {bits} (Pillow's mode {image.mode})"
+    )
+
+
+def _png(image) -> bytes:
+    """Encode an image of Pillow, which turns TIFF files upright as it loads them."""
+    file = io.BytesIO()
+    (image if image.mode in _PNG_MODES else image.convert("RGB")).save(file, "png")
+    return file.getvalue()

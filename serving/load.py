@@ -32,6 +32,7 @@ from rich.table import Table
 from .atomic_write import write_atomically
 from .client.async_client import AsyncClient
 from .client.errors import ServingError, Unavailable
+from .client.image_encoding import upright
 from .client.protocol import Call
 from .client.responses import TensorInfo
 from .client_commands.arguments import connect, make_parser, one_line, server_errors
@@ -373,14 +374,12 @@ def _image_input(path: str, info: TensorInfo) -> bytes | np.ndarray:
             "--signature must take image bytes, or pixels of one size. "
             f"Received: {info.dtype} {info.shape}"
         )
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     height, width, channels = sizes
+    mode = "L" if channels == 1 else "RGB"
     with Image.open(path) as image:
-        upright = ImageOps.exif_transpose(image)
-        resized = upright.convert("L" if channels == 1 else "RGB").resize(
-            (width, height)
-        )
+        resized = upright(image).convert(mode).resize((width, height))
     pixels = np.asarray(resized).reshape(height, width, channels)
     if info.dtype == "uint8":
         return pixels

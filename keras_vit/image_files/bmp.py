@@ -53,13 +53,13 @@ def decode_bmp(data: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies(_checks(header)):
         header = _Header(*map(tf.identity, header))
     size, bits = header.size, header.bits
-    colors = tf.where(header.colors > 0, header.colors, 2 ** tf.minimum(bits, 8))
+    counted = tf.where(header.colors > 0, header.colors, 2 ** tf.minimum(bits, 8))
+    colors = counted * tf.cast(bits <= 8, tf.int64)
     color_bytes = 4 - tf.cast(size == 12, tf.int64)
-    colors = tf.where(bits <= 8, colors, header.colors)
-    palette_start = 14 + size + 12 * tf.cast(_has_masks_behind(header), tf.int64)
+    palette_start = 14 + size + 12 * tf.cast(_masks_follow(header), tf.int64)
     palette_end = palette_start + colors * color_bytes
     start = integer(file, 10, 4)
-    # Files that count no palette into the offset exist; Pillow reads them so.
+    # Some files have the offset point at the palette; Pillow skips it.
     no_palette = (start == 0) | ((start == 14 + size) & (bits <= 8))
     start = tf.where(no_palette, palette_end, start)
 
@@ -135,7 +135,7 @@ def _checks(header):
             ["A BMP file must have 1 to 32 bits per pixel. Received:", header.bits],
         ),
         tf.debugging.Assert(
-            header.colors <= 65536,
+            (header.colors <= 65536) | (header.bits > 8),  # direct ones need no palette
             ["A BMP file must have 65536 colors at most. Received:", header.colors],
         ),
         tf.debugging.Assert(
@@ -145,7 +145,7 @@ def _checks(header):
     ]
 
 
-def _has_masks_behind(header):
+def _masks_follow(header):
     return (header.compression == _MASKED) & (header.size == 40)
 
 
@@ -159,8 +159,13 @@ def _indices(pixels, bits, columns):
 
 
 def _palette_colors(indices, palette, color_bytes):
-    """RGB of indices into a palette of BGR or BGRX; black beyond its end."""
-    colors = tf.reverse(tf.reshape(palette, [-1, color_bytes])[:256, :3], [1])
+    """RGB of indices into a palette of BGR or BGRX; black beyond its end.
+
+    Pillow reads a palette of grays that is shorter than the indices as if it went on.
+    """
+    whole = tf.size(palette, tf.int64) // color_bytes * color_bytes
+    palette = tf.reshape(palette[:whole], [-1, color_bytes])
+    colors = tf.reverse(palette[:256, :3], [1])
     colors = tf.pad(colors, [[0, 256 - tf.shape(colors)[0]], [0, 0]])
     return tf.gather(colors, indices)
 
@@ -196,7 +201,9 @@ def _colors_of_16_bits(pixels, masks):
 def _colors_of_bytes(pixels, pixel_bytes, masks):
     """RGB [h, w, 3] of 24 or 32 bits, where each color is one whole byte."""
     whole_bytes = tf.constant([0xFF << shift for shift in (0, 8, 16, 24)], tf.int64)
-    found = masks[:, tf.newaxis] == whole_bytes
+    found = (masks[:, tf.newaxis] == whole_bytes) & (
+        tf.range(4, dtype=tf.int64) < pixel_bytes
+    )
     check = tf.debugging.Assert(
         tf.reduce_all(tf.reduce_any(found, 1)),
         ["BMP files whose colors are not whole bytes are not read. Masks:", masks],

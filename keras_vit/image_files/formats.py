@@ -1,5 +1,6 @@
 """The formats of image files that are read: JPEG, PNG, GIF, BMP, WebP."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.image_files.bmp import bmp_pixels, decode_bmp
 from keras_vit.image_files.gif import decode_gif, gif_pixels
-from keras_vit.image_files.operations import header_bytes, integer
+from keras_vit.image_files.operations import LARGEST_IMAGE, header_bytes, integer
 from keras_vit.image_files.orientation import (
     jpeg_orientation,
     png_orientation,
@@ -47,10 +48,7 @@ def by_format(
     Raises:
         tf.errors.InvalidArgumentError: The file is of another format.
     """
-    kinds = {
-        name: tf.strings.substr(data, 0, len(signature)) == signature
-        for name, signature in _SIGNATURES.items()
-    }
+    kinds = {name: _has_signature(data, name) for name in _SIGNATURES}
     kinds["webp"] &= tf.reduce_all(header_bytes(data)[8:12] == list(b"WEBP"))
     known = tf.debugging.Assert(tf.reduce_any(list(kinds.values())), [UNKNOWN, *detail])
     with tf.control_dependencies([known]):
@@ -58,10 +56,20 @@ def by_format(
     return tf.switch_case(kind, [branches[name] for name in kinds])
 
 
+def _has_signature(data, name):
+    signature = _SIGNATURES[name]
+    return tf.strings.substr(data, 0, len(signature)) == signature
+
+
 @tf.autograph.experimental.do_not_convert
 def decode(data: tf.Tensor) -> tf.Tensor:
-    """Decode an image file: uint8 [h, w, 3], upright."""
-    return upright(*_decode_stored(data))
+    """Decode an image file: uint8 [h, w, 3], upright.
+
+    Raises:
+        tf.errors.InvalidArgumentError: Another kind of file, a damaged one, or one of
+            more than `LARGEST_IMAGE` pixels.
+    """
+    return upright(*_decode_stored(_tensor(data)))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -77,15 +85,20 @@ def decode_part(
 
     Returns:
         uint8 [height, width, 3], upright.
+
+    Raises:
+        tf.errors.InvalidArgumentError: As `decode`.
     """
+    data = _tensor(data)
 
     def stored_part(shape, orientation):
         shape = upright_shape(shape, orientation)
         return stored_window(choose_window(shape), shape, orientation)
 
     def of_jpeg():
-        orientation = jpeg_orientation(data)
-        window = stored_part(tf.image.extract_jpeg_shape(data), orientation)
+        shape = tf.image.extract_jpeg_shape(data)
+        orientation = jpeg_orientation(_limited(data, _pixels(shape)))
+        window = stored_part(shape, orientation)
         image = tf.image.decode_and_crop_jpeg(data, window, channels=3, dct_method=_DCT)
         return image, orientation
 
@@ -94,27 +107,38 @@ def decode_part(
         top, left, height, width = tf.unstack(stored_part(tf.shape(image), orientation))
         return tf.slice(image, [top, left, 0], [height, width, 3]), orientation
 
-    return upright(*tf.cond(tf.io.is_jpeg(data), of_jpeg, of_another))
+    return upright(*tf.cond(_has_signature(data, "jpeg"), of_jpeg, of_another))
 
 
 def _decode_stored(data):
     """The image as it is stored, uint8 [h, w, 3], and its orientation."""
-    return by_format(
-        data,
-        jpeg=lambda: (
-            tf.io.decode_jpeg(data, channels=3, dct_method=_DCT),
-            jpeg_orientation(data),
-        ),
-        png=lambda: (tf.io.decode_png(data, channels=3), png_orientation(data)),
-        gif=lambda: (decode_gif(data), 1),
-        bmp=lambda: (decode_bmp(data), 1),
-        webp=lambda: (decode_webp(data), webp_orientation(data)),
-    )
+
+    def decoder(name):
+        decode, orientation = _DECODERS[name]
+
+        def decode_limited():
+            limited = _limited(data, _PIXELS[name](data))
+            return decode(limited), orientation(limited)
+
+        return decode_limited
+
+    return by_format(data, **{name: decoder(name) for name in _DECODERS})
+
+
+def _limited(data, pixels):
+    """The file, unless it has too many pixels."""
+    text = f"An image must have at most {LARGEST_IMAGE} pixels. Received:"
+    check = tf.debugging.Assert(pixels <= LARGEST_IMAGE, [text, pixels])
+    with tf.control_dependencies([check]):
+        return tf.identity(data)
 
 
 @tf.autograph.experimental.do_not_convert
 def count_pixels(data: tf.Tensor, *detail: str | tf.Tensor) -> tf.Tensor:
     """Count the pixels that decoding an image allocates, from its header.
+
+    The headers of PNG, BMP and WebP files are not checked: of a truncated one, 0 or any
+    number is returned, which may be negative.
 
     Args:
         data: Scalar string tensor: the file's contents.
@@ -126,17 +150,45 @@ def count_pixels(data: tf.Tensor, *detail: str | tf.Tensor) -> tf.Tensor:
     Raises:
         tf.errors.InvalidArgumentError: Another kind of file, or a damaged JPEG or GIF.
     """
-    return by_format(
-        data,
-        *detail,
-        jpeg=lambda: tf.reduce_prod(tf.image.extract_jpeg_shape(data, tf.int64)[:2]),
-        png=lambda: _png_pixels(header_bytes(data)),
-        gif=lambda: gif_pixels(data),
-        bmp=lambda: bmp_pixels(data),
-        webp=lambda: webp_pixels(data),
-    )
+    data = _tensor(data)
+    counts = {name: functools.partial(of, data) for name, of in _PIXELS.items()}
+    return by_format(data, *detail, **counts)
 
 
-def _png_pixels(header):
+def _tensor(data):
+    """A tensor, where bytes would have each function traced again for each file."""
+    return tf.convert_to_tensor(data, tf.string)
+
+
+def _pixels(shape):
+    return tf.reduce_prod(tf.cast(shape[:2], tf.int64))
+
+
+def _png_pixels(data):
+    header = header_bytes(data)
     width = integer(header, 16, 4, big_endian=True)
     return width * integer(header, 20, 4, big_endian=True)
+
+
+def _upright_as_stored(data):
+    return tf.constant(1)
+
+
+_PIXELS = {
+    "jpeg": lambda data: _pixels(tf.image.extract_jpeg_shape(data)),
+    "png": _png_pixels,
+    "gif": gif_pixels,
+    "bmp": bmp_pixels,
+    "webp": webp_pixels,
+}
+# For each format, functions of the file: the image as it is stored, its orientation.
+_DECODERS = {
+    "jpeg": (
+        functools.partial(tf.io.decode_jpeg, channels=3, dct_method=_DCT),
+        jpeg_orientation,
+    ),
+    "png": (functools.partial(tf.io.decode_png, channels=3), png_orientation),
+    "gif": (decode_gif, _upright_as_stored),
+    "bmp": (decode_bmp, _upright_as_stored),
+    "webp": (decode_webp, webp_orientation),
+}

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit.image_files.operations import file_bytes, position, rarely_called
 
-# Bound of a loop over blocks: more than any image needs, few for a hostile file.
+# Bound of the loops: enough for 5 MB in blocks of less than 255 bytes.
 _STEPS = 20_000
 _GRAY = bytes(level for level in range(256) for _ in range(3))
 _PALETTE_BYTES = 3 * 256
@@ -33,9 +33,11 @@ def gif_pixels(data: tf.Tensor) -> tf.Tensor:
 
 @rarely_called
 def decode_gif(data: tf.Tensor) -> tf.Tensor:
-    """Decode the first frame, on a canvas of its transparent color: uint8 [h, w, 3].
+    """Decode the first frame: uint8 [h, w, 3].
 
-    Where no color is transparent, the canvas has the first color of the palette.
+    It lies on a canvas filled with its transparent color, or the palette's first color
+    without one. Pillow takes a table of the grays 0, 1, 2, ... for none, where it is
+    the frame's own, and goes on with them behind the table's end.
     """
     frame = _first_frame(data)
     palette = _palette(data, frame)
@@ -134,10 +136,8 @@ def _color_bytes(flags):
 
 def _palette(data, frame):
     """The 256 colors of a frame as bytes, black beyond its table; gray without one."""
-    own, shared = (
-        _color_bytes(frame.file[frame.start + 9]),
-        _color_bytes(frame.file[10]),
-    )
+    own = _color_bytes(frame.file[frame.start + 9])
+    shared = _color_bytes(frame.file[10])
     start = tf.where(own > 0, frame.start + 10, 13)
     table = tf.strings.substr(data, start, tf.where(own > 0, own, shared))
     table = tf.strings.join([table, bytes(_PALETTE_BYTES)])
@@ -176,5 +176,4 @@ def _single_frame(data, frame, palette):
 def _on_canvas(image, frame, color):
     after = frame.canvas - frame.corner - frame.size
     border = tf.concat([tf.stack([frame.corner, after], 1), [[0, 0]]], 0)
-    inside = tf.pad(tf.ones_like(image[..., :1], tf.bool), border)
-    return tf.where(inside, tf.pad(image, border), color)
+    return tf.pad(image - color, border) + color  # uint8 wraps around

@@ -7,6 +7,9 @@ import tensorflow as tf
 # Zeros behind a file's bytes: what a truncated header is read as.
 PADDING = 128
 
+# Pixels that are decoded at most: Pillow's limit, half a GB. More would end a process
+# for its memory, and a GIF of 400 bytes can announce twelve GB.
+LARGEST_IMAGE = 178_956_970
 
 # A decorator for what few files need. The operations of a branch that is not taken cost
 # as much as small ones that are: of all formats together half a millisecond per image.
@@ -32,10 +35,10 @@ def integer(
     count: int,
     big_endian: tf.Tensor | bool = False,
 ) -> tf.Tensor:
-    """`count` bytes from `start` as an unsigned integer: int64."""
-    part = tf.cast(file[start : start + count], tf.int64)
-    part = tf.where(big_endian, tf.reverse(part, [0]), part)
-    return tf.reduce_sum(part * [256**power for power in range(count)])
+    """`count` bytes [..., n] from `start` as unsigned integers: int64 [...]."""
+    part = tf.cast(file[..., start : start + count], tf.int64)
+    part = tf.where(big_endian, tf.reverse(part, [-1]), part)
+    return tf.reduce_sum(part * [256**power for power in range(count)], -1)
 
 
 def position(

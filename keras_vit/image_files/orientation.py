@@ -1,38 +1,60 @@
 """Orientation of photographs: EXIF's tag 0x0112, as cameras and phones write it.
 
-Files without EXIF, or with a damaged tag, are upright. XMP, and EXIF as text in old PNG
-files, are not read.
+Files without EXIF, or with damaged EXIF, count as upright; Pillow raises an error for
+some of the latter. XMP, and EXIF as text in old PNG files, are not read.
 
 Offsets are those of Exif 2.32 (JPEG's APP1), the PNG specification (eXIf) and RFC 9649
 (WebP's EXIF chunk).
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from keras_vit.image_files.operations import file_bytes, position, rarely_called
+from keras_vit.image_files.operations import (
+    file_bytes,
+    header_bytes,
+    integer,
+    position,
+    rarely_called,
+)
 
-# In front of the TIFF header that holds the tags, in each format.
-_JPEG, _PNG, _WEBP = b"Exif\0\0", b"eXIf", b"EXIF"
-_TIFF = (b"II*\0", b"MM\0*")
-_TAG, _SHORT = 0x0112, 3
-# Of a JPEG; cameras write the tags first.
-_SEARCHED_BYTES = 2**16
+_TIFF = (b"II*\0", b"MM\0*", b"II\0*", b"MM*\0")  # some writers swap the last two bytes
+_TAG, _SHORT, _LONG = 0x0112, 3, 4
+_JPEG_NAME = b"Exif\0\0"
+# JPEG's markers without a length: 0x01, restarts, start and end of the image.
+_BARE_MARKERS = (0x00, 0x01, *range(0xD0, 0xDA))
+_FILL, _APP1, _SCAN = 0xFF, 0xE1, 0xDA
+_WEBP_START, _WEBP_FLAGS, _EXIF_FLAG = 12, 20, 0x08
+# Bound of the walk: enough for the 8 KB chunks of PNG files of 80 MB, and less than a
+# second for a hostile file.
+_STEPS = 10_000
+
+
+class _Part(NamedTuple):
+    """A segment of a JPEG, or a chunk of a PNG or WebP file; int64 and bool."""
+
+    size: tf.Tensor  # to the next part
+    start: int  # of the payload, from the beginning of the part
+    length: tf.Tensor  # of the payload
+    is_exif: tf.Tensor
+    is_last: tf.Tensor  # whether no part behind this one counts
 
 
 def jpeg_orientation(data: tf.Tensor) -> tf.Tensor:
     """EXIF's orientation of a JPEG file, 1 (upright) to 8: int32 scalar."""
-    return _orientation(tf.strings.substr(data, 0, _SEARCHED_BYTES), _JPEG)
+    return _orientation(data, r"Exif\x00\x00", _jpeg_exif)
 
 
 def png_orientation(data: tf.Tensor) -> tf.Tensor:
     """EXIF's orientation of a PNG file: int32 scalar."""
-    return _orientation(data, _PNG)
+    return _orientation(data, "eXIf", _png_exif)
 
 
 def webp_orientation(data: tf.Tensor) -> tf.Tensor:
     """EXIF's orientation of a WebP file: int32 scalar."""
-    # A length follows, and with some writers JPEG's prefix.
-    return _orientation(data, _WEBP, rb"^\C{4}(?:Exif\x00\x00)?")
+    return _orientation(data, "EXIF", _webp_exif)
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
@@ -87,23 +109,112 @@ def _parts(orientation):
     return orientation >= 5, tf.stack([one_of(3, 4, 7, 8), one_of(2, 3, 6, 7)])
 
 
-def _orientation(data, name, prefix=None):
-    """The orientation in the TIFF header behind a name, and a prefix; 1 without one.
+def _orientation(data, name, read_exif):
+    """The orientation in a file's EXIF; 1 without.
 
-    Searched instead of walking from segment to segment: a loop in a graph takes longer
-    than decoding a small image, and other bytes do not look like a TIFF header.
+    A walk from part to part takes longer than decoding a small image, so a search for
+    the name decides whether to walk at all. Found is not enough: the name may belong
+    to a thumbnail, to text, or to another image behind this one. (`regex_replace`
+    searches in half of the time of `strings.split`.)
     """
-    parts = tf.strings.split([data], name).values[1:]
-    if prefix is not None:
-        parts = tf.strings.regex_replace(parts, prefix, "", replace_global=False)
-    magic = tf.strings.substr(parts, 0, 4)
-    parts = tf.boolean_mask(parts, (magic == _TIFF[0]) | (magic == _TIFF[1]))
-    return tf.cond(tf.size(parts) > 0, lambda: _tag(parts[0]), lambda: 1)
+    shortened = tf.strings.regex_replace(data, name, "", replace_global=False)
+    found = tf.strings.length(shortened) < tf.strings.length(data)
+    return tf.cond(found, lambda: _tag(read_exif(data)), lambda: 1)
+
+
+@rarely_called
+def _jpeg_exif(data):
+    return _exif(data, 2, _jpeg_segment)
+
+
+@rarely_called
+def _png_exif(data):
+    return _exif(data, 8, _png_chunk)
+
+
+@rarely_called
+def _webp_exif(data):
+    """The EXIF chunk, which counts where the header announces one."""
+    header = header_bytes(data)
+    is_extended = tf.reduce_all(header[12:16] == list(b"VP8X"))
+    flag = tf.bitwise.bitwise_and(header[_WEBP_FLAGS], _EXIF_FLAG)
+    end = tf.where(is_extended & (flag > 0), 8 + integer(header, 4, 4), 0)
+    start = tf.constant(0, tf.int64)
+    return _exif(tf.strings.substr(data, start, end), _WEBP_START, _webp_chunk)
+
+
+def _jpeg_segment(header):
+    marker = header[1]
+    length = integer(header, 2, 2, big_endian=True)
+    is_bare = tf.reduce_any(marker == tf.constant(_BARE_MARKERS, tf.uint8))
+    is_marker = (header[0] == _FILL) & (marker != _FILL)
+    named = tf.reduce_all(header[4:10] == list(_JPEG_NAME))
+    # An empty one is passed over, as Pillow joins all.
+    is_exif = is_marker & (marker == _APP1) & named & (length > 8)
+    size = tf.where(is_bare, tf.constant(2, tf.int64), 2 + length)
+    return _Part(
+        size=tf.where(is_marker, size, 1),  # other bytes are passed over
+        start=10,
+        length=length - 8,
+        is_exif=is_exif,
+        is_last=is_exif | (is_marker & (marker == _SCAN)),
+    )
+
+
+def _png_chunk(header):
+    length = integer(header, 0, 4, big_endian=True)
+    return _Part(
+        size=length + 12,
+        start=8,
+        length=length,
+        is_exif=tf.reduce_all(header[4:8] == list(b"eXIf")),  # the last one counts
+        is_last=tf.reduce_all(header[4:8] == list(b"IEND")),
+    )
+
+
+def _webp_chunk(header):
+    length = integer(header, 4, 4)
+    is_exif = tf.reduce_all(header[:4] == list(b"EXIF"))
+    size = 8 + length + length % 2
+    return _Part(size, start=8, length=length, is_exif=is_exif, is_last=is_exif)
+
+
+def _exif(data: tf.Tensor, start: int, read_part: Callable[[tf.Tensor], _Part]):
+    """Walk over the parts of a file to its EXIF: scalar string, empty without.
+
+    Args:
+        data: The file's contents.
+        start: Where its first part begins.
+        read_part: From the first bytes of a part, uint8 [16].
+    """
+    end = tf.cast(tf.strings.length(data), tf.int64)
+
+    def step(at, start, length):
+        first = tf.strings.substr(data, at, 16)
+        part = read_part(tf.io.decode_raw(first, tf.uint8, fixed_length=16))
+        return (
+            tf.where(part.is_last, end, at + part.size),
+            tf.where(part.is_exif, at + part.start, start),
+            tf.where(part.is_exif, part.length, length),
+        )
+
+    nothing = tf.constant(0, tf.int64)
+    _, start, length = tf.while_loop(
+        lambda at, *_: at < end,
+        step,
+        (tf.constant(start, tf.int64), nothing, nothing),
+        maximum_iterations=_STEPS,
+        parallel_iterations=1,
+    )
+    return tf.strings.substr(data, tf.minimum(start, end), length)
 
 
 @rarely_called
 def _tag(exif):
     """The tag in the first directory of a TIFF header: int32, 1 where it is absent."""
+    # Some writers store JPEG's prefix in other formats, too, and once more in JPEG.
+    exif = tf.strings.regex_replace(exif, r"^(?:Exif\x00\x00){1,2}", "")
+    is_tiff = tf.reduce_any(tf.strings.substr(exif, 0, 4) == tf.constant(_TIFF))
     file = file_bytes(exif)
     big = file[0] == ord("M")
     start = position(file, 4, 4, big_endian=big)
@@ -111,11 +222,19 @@ def _tag(exif):
     count = position(file, start, 2, big_endian=big)
     count = tf.minimum(count, (tf.size(file) - start - 2) // 12)
     entries = tf.reshape(file[start + 2 : start + 2 + 12 * count], [count, 12])
-
-    def column(at):  # of 16 bits each
-        low, high = (tf.cast(entries[:, at + i], tf.int32) for i in (0, 1))
-        return tf.where(big, low * 256 + high, high * 256 + low)
-
-    values = column(8)
-    valid = (column(0) == _TAG) & (column(2) == _SHORT) & (values >= 1) & (values <= 8)
+    values = _orientations(entries, big)
+    valid = is_tiff & (values >= 1) & (values <= 8)
     return tf.concat([tf.boolean_mask(values, valid), [1]], 0)[0]
+
+
+def _orientations(entries, big):
+    """The value of each entry [n, 12] that is the tag, of others 0: int32 [n]."""
+
+    def field(start, count):
+        return integer(entries, start, count, big_endian=big)
+
+    kind = field(2, 2)
+    is_tag = (field(0, 2) == _TAG) & (field(4, 4) > 0)
+    short = tf.where(is_tag & (kind == _SHORT), field(8, 2), 0)
+    value = tf.where(is_tag & (kind == _LONG), field(8, 4), short)
+    return tf.cast(tf.minimum(value, 9), tf.int32)

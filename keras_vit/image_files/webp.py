@@ -34,10 +34,10 @@ def decode_webp(data: tf.Tensor) -> tf.Tensor:
         file = tf.strings.join([head, byte, tail])
         return tf.io.decode_image(file, channels=4, expand_animations=False)
 
-    def image():
+    def still():
         return tf.io.decode_image(data, channels=0, expand_animations=False)
 
-    image = tf.cond(_is_animated(data), first_frame, image)
+    image = tf.cond(_is_animated(data), first_frame, still)
     return tf.ensure_shape(image, [None, None, None])[..., :3]
 
 

@@ -125,11 +125,26 @@ def _png(image: "PILImage") -> bytes:
             "A PIL image must have 8 or 16 bits per channel. "
             f"Received: mode {image.mode!r}"
         )
-    from PIL import ImageOps
-
-    image = ImageOps.exif_transpose(image)  # as the server does with a file
+    image = upright(image)
     if image.mode not in _PNG_MODES:
         image = image.convert("RGB")
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return buffer.getvalue()
+
+
+def upright(image: "PILImage") -> "PILImage":
+    """Turn an image as its EXIF states, and leave one with damaged EXIF as it is.
+
+    The server does the same with a file.
+
+    Raises:
+        OSError: The image's file is damaged.
+    """
+    from PIL import ImageOps
+
+    image.load()
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # Pillow's readers of tags raise what they meet
+        return image

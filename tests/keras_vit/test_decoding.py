@@ -1,6 +1,9 @@
 """Image files to pixels, compared with Pillow."""
 
 import io
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from keras_vit import ImagePreprocessing, decoding
+from keras_vit.image_files import bmp, formats
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +253,13 @@ def test_an_unreadable_file_is_named(tmp_path, content):
         decoding.load_image(path)
 
 
+@pytest.mark.parametrize("data", [b"RIFF\x24\0\0\0WAVEfmt " + bytes(60), b"RIFF"])
+def test_other_riff_files_are_no_images(tmp_path, data):
+    (tmp_path / "a.webp").write_bytes(data)
+    with pytest.raises(ValueError, match="a.webp: not .* Unknown image file format"):
+        decoding.load_image(tmp_path / "a.webp")
+
+
 def test_a_truncated_jpeg_is_named(tmp_path, photograph):
     path = tmp_path / "half.jpg"
     data = encode(Image.fromarray(photograph), "JPEG")
@@ -301,9 +312,114 @@ def test_the_first_page_of_a_tiff_of_sixteen_bits_is_read(tmp_path):
     np.testing.assert_array_equal(read[..., 0], values // 257)
 
 
-def test_a_tiff_that_cannot_be_read_is_named(tmp_path):
-    Image.new("F", (4, 4)).save(tmp_path / "float.tif")
-    (tmp_path / "bad.tif").write_bytes(b"II*\0" + bytes(9))
-    for name in ("float.tif", "bad.tif"):
-        with pytest.raises(ValueError, match=f"{name}: not a readable image: a TIFF"):
-            decoding.load_image(tmp_path / name)
+def test_bigtiff_is_read(photograph, tmp_path):
+    Image.fromarray(photograph).save(tmp_path / "a.tif", big_tiff=True)
+    assert (tmp_path / "a.tif").read_bytes()[:4] == b"II+\0"
+    np.testing.assert_array_equal(decoding.load_image(tmp_path / "a.tif"), photograph)
+
+
+def tiff(mode, tag=None, kind=3, value=None):
+    """A TIFF file, one of whose tags has this type, and this value."""
+    data = bytearray(encode(Image.new(mode, (8, 6)), "TIFF"))
+    [directory] = struct.unpack_from("<I", data, 4)
+    entry = data.find(struct.pack("<H", tag or 0x100), directory + 2)
+    if tag is not None:
+        struct.pack_into("<H", data, entry + 2, kind)
+    if value is not None:
+        struct.pack_into("<II", data, entry + 4, 1, value)
+    return bytes(data)
+
+
+END = len(tiff("RGB"))
+BITS = "must have 16 or up to 8 unsigned bits for each channel. Received: "
+UNCONVERTED = "a TIFF file that cannot be converted: "
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, about damaged tags
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"II*\0" + bytes(9), UNCONVERTED + "its tags are damaged$"),
+        (tiff("RGB", 273, kind=2), UNCONVERTED + "'str' object"),
+        (tiff("RGB", 273, kind=12), UNCONVERTED + "'float' object"),
+        (tiff("RGB", 273, 16, END) + b"\xff" * 8, UNCONVERTED + ".* too large"),
+        (tiff("L", 256, 4, 2**31 - 1), UNCONVERTED + "Image size .* exceeds limit"),
+        (tiff("I"), BITS + "32 .Pillow's mode I"),
+        (tiff("F"), BITS + "32 .Pillow's mode F"),
+        (tiff("L", 258, value=12), BITS + "12 .Pillow's mode I;16"),
+    ],
+)
+def test_a_tiff_that_cannot_be_read_is_named(tmp_path, data, message):
+    (tmp_path / "a.tif").write_bytes(data)
+    with pytest.raises(ValueError, match=f"a.tif: not a readable image: .*{message}"):
+        decoding.load_image(tmp_path / "a.tif")
+
+
+def announcing(format_, place, sizes):
+    """A small file whose header announces these sizes, packed, at a place."""
+    data = bytearray(
+        encode(Image.new("P" if format_ == "GIF" else "RGB", (8, 6)), format_)
+    )
+    place = data.index(b"\xff\xc0") + 5 if format_ == "JPEG" else place
+    data[place : place + len(sizes)] = sizes
+    return bytes(data)
+
+
+HUGE = {
+    "JPEG": announcing("JPEG", 0, struct.pack(">HH", 65_000, 65_000)),
+    "PNG": announcing("PNG", 16, struct.pack(">II", 65_000, 65_000)),
+    "GIF": announcing("GIF", 6, struct.pack("<HH", 65_000, 65_000)),
+    "BMP": announcing("BMP", 18, struct.pack("<ii", 65_000, 65_000)),
+    "BMP of the largest integers": announcing("BMP", 18, b"\xff\xff\xff\xff\0\0\0\x80"),
+    "WEBP": b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0\xff\xff\0\xff\xff\0",
+}
+
+
+@pytest.mark.parametrize("data", HUGE.values(), ids=HUGE)
+def test_an_image_of_too_many_pixels_is_refused_in_words(tmp_path, data):
+    """A GIF of 400 bytes would fill the memory with its canvas."""
+    limit = r"An image must have at most 178956970 pixels. Received: \d{10,}$"
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(ValueError, match=f"a: not a readable image: {limit}"):
+        decoding.load_image(tmp_path / "a")
+    files = tf.data.Dataset.from_tensors(data)
+    parts = files.map(lambda d: decoding.decode_and_crop(d, lambda _: [0, 0, 1, 1]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 178956970 pix"):
+        list(parts)
+
+
+def test_threads_trace_one_graph(monkeypatch, tmp_path):
+    """Each further one takes seconds, and makes TensorFlow warn of retracing."""
+    Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
+    traced, barrier = [], threading.Barrier(6)
+
+    def decode_image(data, channels):
+        traced.append(channels)
+        return tf.io.decode_png(data, channels)
+
+    def load(path):
+        barrier.wait()
+        return decoding.load_image(path)
+
+    monkeypatch.setattr(decoding, "decode_image", decode_image)
+    decoding._graph.cache_clear()
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            images = list(pool.map(load, [tmp_path / "a.png"] * 6))
+    finally:
+        decoding._graph.cache_clear()
+    assert [image.shape for image in images] == [(6, 8, 3)] * 6
+    assert traced == [3]
+
+
+def test_files_as_python_bytes_are_not_traced_each(photograph):
+    traced, photograph = [], photograph.copy()
+    for pixel in range(3):
+        photograph[0, 0] = pixel
+        data = encode(Image.fromarray(photograph), "BMP")
+        np.testing.assert_array_equal(decoding.decode_image(data), photograph)
+        assert formats.count_pixels(data) == 80 * 130
+        decoding.decode_and_crop(data, lambda _: [0, 0, 1, 1])
+        functions = (bmp.decode_bmp, bmp.bmp_pixels)
+        traced.append([f.experimental_get_tracing_count() for f in functions])
+    assert traced[0] == traced[2]

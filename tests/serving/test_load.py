@@ -244,6 +244,24 @@ def test_pixels_are_sent_to_signatures_that_take_them(fake, files, name, value):
     np.testing.assert_allclose(pixels[..., 0], value, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("tags", "rows"),
+    [
+        (b"II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0" + bytes(4), [255, 0]),
+        (b"garbage!", [128, 128]),
+    ],
+)
+def test_pixels_are_upright_where_exif_is_sound(fake, tmp_path, tags, rows):
+    """Turned to the right, the left half of the image is its upper half."""
+    image = Image.new("L", (14, 10))
+    image.paste(255, (0, 0, 7, 10))
+    image.save(tmp_path / "a.png", exif=tags)
+    run("--signature serve_images --clients 1", [str(tmp_path / "a.png")])
+    pixels = np.array(sent_inputs(fake)[0])[0]
+    received = [pixels[row].mean() for row in (0, -1)]
+    np.testing.assert_allclose(received, rows, atol=1)
+
+
 def test_no_successful_answer_is_a_failure(fake, files, capsys):
     fake.answers = [CLASSIFIED] * 3 + [Failure("INTERNAL", "broken")]
     assert run("--clients 2", files) == 1

@@ -30,7 +30,7 @@ SYSTEM_FILES = (
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 # How the contents of such files begin, whatever their names are.
 SIGNATURE = re.compile(
-    rb"\xff\xd8\xff|\x89PNG|GIF8|BM.{4}\0{4}|RIFF.{4}WEBP|II\*\0|MM\0\*", re.DOTALL
+    rb"\xff\xd8\xff|\x89PNG|GIF8|BM.{4}\0{4}|RIFF.{4}WEBP|II[*+]\0|MM\0[*+]", re.DOTALL
 )
 # The parts of a data set by the names of their folders, which may be in any case, with
 # numbers and with one of `FILLERS`: Train, test_set, val2017.

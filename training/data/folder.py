@@ -22,8 +22,6 @@ from .class_folders import (
 )
 from .labeled_images import Source, Split, encoded_split, python_bytes
 
-TIFF = (".tif", ".tiff")
-
 
 def open_folder(
     root: PathLike, channels: int = 3, on_bad_image: str = "error"
@@ -100,10 +98,9 @@ def _read_split(
 ) -> Split:
     names = [str(path) for path in files]
     paths = tf.constant(names, tf.string)
-    tiff = any(name.lower().endswith(TIFF) for name in names)
     return encoded_split(
         origin,
-        lambda index: _contents(paths[index], tiff),
+        lambda index: _contents(paths[index]),
         labels,
         classes,
         names,
@@ -111,7 +108,12 @@ def _read_split(
     )
 
 
-def _contents(path: tf.Tensor, tiff: bool) -> tf.Tensor:
-    """A file's contents; of a TIFF file, where there are any, as PNG."""
+def _contents(path: tf.Tensor) -> tf.Tensor:
+    """A file's contents; of a TIFF file, whatever its name, as PNG."""
     contents = tf.io.read_file(path)
-    return python_bytes(decoding.tiff_to_png, contents) if tiff else contents
+    start = tf.strings.substr(contents, 0, 4)
+    return tf.cond(
+        tf.reduce_any(start == tf.constant(decoding.TIFF_SIGNATURES)),
+        lambda: python_bytes(decoding.tiff_to_png, contents),
+        lambda: contents,
+    )

@@ -23,7 +23,14 @@ NODES = re.compile(
 )
 HEADINGS = re.compile(
     r"Graph execution error:|Detected at node .*|<stack traces .*|\d+ root error.*|"
+    r'File ".*", line \d+, in .*|'
 )
+# Failed assertions, whose words and values follow in lines or in brackets.
+IN_EAGER_MODE = re.compile(
+    r"Expected '.*?' to be true\. Summarized data: (.*)", re.DOTALL
+)
+VALUE_IN_EAGER_MODE = re.compile(r"^(?:b['\"])?(.*?)['\"]?$", re.MULTILINE)
+IN_A_GRAPH = re.compile(r"assertion failed: \[(.*)\]")
 
 
 @contextlib.contextmanager
@@ -91,7 +98,13 @@ def _unreadable(split: Split) -> list[str]:
 
 
 def reason_of(error: Exception) -> str:
-    """The line of TensorFlow's message that says what failed."""
+    """What failed, by TensorFlow's message."""
     lines = (NODES.sub("", line).strip() for line in str(error).splitlines())
-    reasons = (line for line in lines if not HEADINGS.fullmatch(line))
-    return next(reasons, type(error).__name__)
+    reasons = [line for line in lines if not HEADINGS.fullmatch(line)]
+    if not reasons:
+        return type(error).__name__
+    if asserted := IN_EAGER_MODE.fullmatch("\n".join(reasons)):
+        return " ".join(VALUE_IN_EAGER_MODE.findall(asserted[1]))
+    if asserted := IN_A_GRAPH.fullmatch(reasons[0]):
+        return asserted[1].replace("] [", " ")
+    return reasons[0]

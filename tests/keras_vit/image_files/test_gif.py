@@ -14,8 +14,8 @@ from keras_vit.image_files.formats import count_pixels
 PIXELS = np.random.default_rng(0).integers(0, 40, (11, 17), "uint8")
 
 
-def gif(**options):
-    image = Image.fromarray(PIXELS, "P")
+def gif(pixels=PIXELS, **options):
+    image = Image.fromarray(pixels, "P")
     image.putpalette(np.random.default_rng(1).integers(0, 256, 120, "uint8").tobytes())
     file = io.BytesIO()
     image.save(file, "GIF", **options)
@@ -41,18 +41,38 @@ def commented(data, *blocks):
     return data[:start] + b"!\xfe" + comment + b"\0" + data[start:]
 
 
+def with_own_colors(data, size):
+    """With a color table of the frame."""
+    table = np.random.default_rng(2).integers(0, 256, 3 * size, "uint8").tobytes()
+    flags = bytes([0x80 | (size.bit_length() - 2)])
+    return data[: FRAME + 9] + flags + table + data[FRAME + 10 :]
+
+
+def controlled(data, *transparent):
+    """With graphic control blocks of a transparent color, or of None."""
+    blocks = [b"!\xf9\4" + bytes([i is not None, 0, 0, i or 0, 0]) for i in transparent]
+    return data[:FRAME] + b"".join(blocks) + data[FRAME:]
+
+
 FRAME = gif().index(b",\0\0\0\0\x11\0\x0b\0")
+LARGE = np.random.default_rng(3).integers(0, 40, (17, 19), "uint8")
+INTERLACED = gif(LARGE, interlace=1)
 FRAMES = {"save_all": True, "append_images": [Image.new("P", (17, 11), 3)]}
 FILES = {
     "plain": gif(),
-    "interlaced": gif(interlace=1),
-    "not interlaced": gif(interlace=0),
+    "interlaced": INTERLACED,
+    "not interlaced": gif(LARGE, interlace=0),
     "transparent": gif(transparency=7),
     "animated": gif(**FRAMES),
     "animated and transparent": gif(transparency=7, **FRAMES),
     "on a canvas": on_canvas(gif(), 30, 23, 5, 9),
     "transparent on a canvas": on_canvas(gif(transparency=7), 30, 23, 5, 9),
     "beyond its canvas": on_canvas(gif(), 9, 8, 2, 1),
+    "two transparent colors": on_canvas(controlled(gif(), 7, 9), 30, 23, 5, 9),
+    "no transparent color after all": on_canvas(controlled(gif(), 7, None), 30, 23),
+    "colors of the frame": with_own_colors(gif(), 64),
+    "few colors of the frame": with_own_colors(gif(), 8),
+    "colors of the frame alone": without_palette(with_own_colors(gif(), 128)),
     "without colors": without_palette(gif()),
     "commented": commented(gif(transparency=7), b"," * 255, b";", b"!\xf9\x04\x01,,"),
     "an empty comment": commented(gif()),
@@ -67,6 +87,12 @@ def test_a_gif_is_read_as_pillow_reads_it(data):
     decoded = decoding.decode_image(tf.constant(data))
     np.testing.assert_array_equal(decoded, expected)
     assert count_pixels(tf.constant(data)) == expected.shape[0] * expected.shape[1]
+
+
+def test_the_interlaced_file_is_interlaced():
+    """Pillow interlaces nothing of fewer than 16 rows or columns."""
+    start = INTERLACED.index(b",\0\0\0\0\x13\0\x11\0")
+    assert INTERLACED[start + 9] & 0x40
 
 
 @pytest.mark.parametrize("length", [6, 12, 13, FRAME, FRAME + 1, FRAME + 9])

@@ -64,6 +64,32 @@ def test_a_pil_image_of_a_photograph_is_sent_upright(pixels):
     assert 0x0112 not in sent.getexif()
 
 
+DAMAGED = {
+    "no header": b"garbage!",
+    "half a header": b"II*\0",
+    "tags beyond the end": b"II*\0\xff\xff\xff\x7f",
+    "half a tag": b"II*\0\x08\0\0\0\5\0\x12\1",
+}
+
+
+@pytest.mark.parametrize("tags", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("format_", ["PNG", "WEBP"])
+def test_a_pil_image_with_damaged_exif_is_sent_as_it_is(pixels, format_, tags):
+    file = io.BytesIO()
+    image = PIL.Image.fromarray(pixels)
+    image.save(file, format_, lossless=True, exif=b"Exif\0\0" + tags)
+    sent = decoded(encode_image(PIL.Image.open(file)))
+    np.testing.assert_array_equal(sent, pixels)
+
+
+def test_a_damaged_pil_image_is_not_sent(pixels):
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).resize((99, 99)).save(file, "JPEG")
+    half = io.BytesIO(file.getvalue()[:700])
+    with pytest.raises(OSError, match="truncated"):
+        encode_image(PIL.Image.open(half))
+
+
 def test_pil_images_keep_sixteen_bits():
     pixels = np.arange(35, dtype="uint16").reshape(7, 5) * 1871
     sent = PIL.Image.open(io.BytesIO(encode_image(PIL.Image.fromarray(pixels))))

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ from training.recipe import AugmentationConfig
 NAMES = [f"photo {number}.png" for number in range(8)]
 BAD = 5
 PNG = tf.io.encode_png(np.zeros((22, 14, 3), "uint8")).numpy()
+# 5 x 2 pixels of 24 bits; the last byte of each row is padding.
+BMP = b"BM" + struct.pack("<8xI IiiHHIIiiII", 54, 40, 5, 2, 1, 24, *[0] * 6) + bytes(32)
 
 
 def truncated(index):
@@ -49,7 +52,20 @@ def failing_python(index):
     return tf.ensure_shape(tf.numpy_function(contents, [index], tf.string), [])
 
 
+def not_an_image(index):
+    files = [PNG] * BAD + [b"no image"] + [PNG] * (7 - BAD)
+    return tf.constant(files)[index]
+
+
+def truncated_bitmap(index):
+    files = [PNG] * BAD + [BMP[:-4]] + [PNG] * (7 - BAD)
+    return tf.constant(files)[index]
+
+
 READERS = {
+    not_an_image: "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP",
+    truncated_bitmap: "A truncated BMP file. Bytes that its header announces, and "
+    "received: 85 82",
     truncated: "Invalid PNG data, size 60",
     deleted: "/deleted; No such file or directory",
     failing_python: "a TIFF file that cannot be converted",
@@ -98,7 +114,7 @@ def test_an_image_that_cannot_be_read_is_named_with_the_reason(
     with pytest.raises(DataError) as error:
         CONSUMERS[consumer](split_of(encoded), model, tmp_path)
     assert f"{NAMES[BAD]}: {READERS[encoded]}" in str(error.value)
-    assert not re.search(r"[{}\n]|\[\[|Op:", str(error.value))
+    assert not re.search(r"[{}\n]|\[\[|Op:|b'|assert", str(error.value))
 
 
 def test_the_reason_is_enough_where_all_images_can_be_read_again():

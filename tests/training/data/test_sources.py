@@ -231,8 +231,9 @@ def test_system_files_are_neither_images_nor_classes(folder):
     assert len(find_images([str(folder)])) == 36
 
 
-def test_tiff_files_are_read_beside_others(folder, photograph):
-    path = folder / "bee" / "zzz.TIF"
+@pytest.mark.parametrize("name", ["zzz.TIF", "zzz.jpg"])
+def test_tiff_files_are_read_beside_others(folder, photograph, name):
+    path = folder / "bee" / name
     photograph.save(path, "tiff")
     split = open_folder(folder).train
     for name, expected in ((str(path), photograph), (split.names[0], None)):
