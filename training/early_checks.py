@@ -14,7 +14,7 @@ from . import storage
 from .data.class_folders import open_class_folders
 from .engine import run_folder
 from .errors import RecipeError, RunError
-from .recipe import DataConfig, Recipe, load_recipe
+from .recipe import DataConfig, Recipe, load_recipe, require
 
 # A name of published weights; all others without a colon are paths.
 PUBLISHED = re.compile(r"[\w@-]+")
@@ -67,8 +67,8 @@ def check_any_model(name: str) -> None:
 
 def check_output(flag: str, file: str | None) -> None:
     """Raise RecipeError where the folder of a file to write does not exist."""
-    if file is not None and not (parent := Path(file).parent).is_dir():
-        raise RecipeError(f"{flag}: there is no folder {parent}")
+    ok = file is None or Path(file).parent.is_dir()
+    require(ok, flag, "in an existing folder", file)
 
 
 def check_model(run_or_file: str) -> None:

@@ -146,7 +146,7 @@ def test_features_are_cached_in_the_folder(run, tmp_path, capsys):
 
 def test_a_folder_for_the_json_must_exist(run, tmp_path):
     out = tmp_path / "no" / "out.json"
-    with pytest.raises(RecipeError, match="`out` must be in an existing folder"):
+    with pytest.raises(RecipeError, match="`--out` must be in an existing folder"):
         main(["probe", str(run), "--out", str(out)])
 
 
