@@ -27,7 +27,7 @@ def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
 
     @functools.wraps(getattr(keras.Model, name))
     def method(self, x=None, *args, **kwargs):
-        if "_use_cached_eval_dataset" not in kwargs:  # of validation, which `fit` did
+        if "_use_cached_eval_dataset" not in kwargs:  # `fit` has checked these
             x = self._checked(x, always)
         validation = kwargs.get("validation_data")
         if isinstance(validation, (tuple, list)):
@@ -226,7 +226,7 @@ class ImageModel(keras.Model):
 def _layers(
     parent: Any, path: str = ""
 ) -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
-    """Paths of the layers with weights, these, and what they are in, which is first."""
+    """Yield path, layer and parent of each layer with weights, parents first."""
     for child in parent._flatten_layers(include_self=False, recursive=False):
         if child.weights:
             yield f"{path}{child.name}", child, parent
