@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ..http_limits import is_host_name
 from .status_errors import UsageError
 
 # A thread is blocked while its request runs.
@@ -22,6 +23,9 @@ _REQUESTS = max(32, 4 * (os.cpu_count() or 1))
 @dataclasses.dataclass(frozen=True)
 class ServerOptions:
     """The flags of the local server, with TensorFlow Serving's defaults.
+
+    `allowed_host` is our own: names under which clients reach this server, besides
+    localhost.
 
     Four defaults differ: `rest_api_num_threads` and `grpc_max_threads` are at least 32,
     as on eight cores, so that the graph can batch requests on small machines, too;
@@ -64,6 +68,7 @@ class ServerOptions:
     monitoring_config_file: str = ""
     enable_grpc_healthcheck_service: bool = False
     enable_serialization_as_tensor_content: bool = False
+    allowed_host: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse invalid values and combinations."""
@@ -72,6 +77,8 @@ class ServerOptions:
         for name in ("rest_api_num_threads", "grpc_max_threads"):
             _need(self, name, getattr(self, name) > 0, "1 or more")
         _need(self, "rest_api_timeout_in_ms", self.rest_api_timeout_in_ms > 0, "> 0")
+        hosts = all(map(is_host_name, self.allowed_host))
+        _need(self, "allowed_host", hosts, "a host name without a port")
         for argument in filter(None, self.grpc_channel_arguments.split(",")):
             wanted = "name=value, separated by commas"
             _need(self, "grpc_channel_arguments", argument.find("=") > 0, wanted)
@@ -151,6 +158,7 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
     values = vars(given)
     for name in NOT_HONORED.keys() & values.keys():
         _accept(name, values.pop(name))
+    values["allowed_host"] = tuple(values.get("allowed_host", ()))
     return ServerOptions(**values)
 
 
@@ -197,7 +205,9 @@ def _add_flag(
     group: argparse._ArgumentGroup, name: str, default: Any, text: str
 ) -> None:
     kind = int if default is None else type(default)
-    if kind is bool:
+    if kind is tuple:
+        group.add_argument(f"--{name}", action="append", metavar="STR", help=text)
+    elif kind is bool:
         group.add_argument(
             f"--{name}", nargs="?", const=True, type=_truth, metavar="BOOL", help=text
         )

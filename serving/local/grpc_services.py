@@ -70,7 +70,8 @@ class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def MultiInference(self, request: Any, context: Any) -> Any:  # noqa: D102
         def run() -> Any:
-            return self._service.multi_inference(request, _remaining(context))
+            with self._service.unless_stopped():
+                return self._service.multi_inference(request, _remaining(context))
 
         return _answer(context, run)
 
@@ -129,7 +130,8 @@ def grpc_server(service: InferenceService, executor: Executor) -> grpc.Server:
 def _options(arguments: str) -> list[tuple[str, int | str]]:
     """`--grpc_channel_arguments`, `name=value,...`, after our own."""
     options: list[tuple[str, int | str]] = [
-        ("grpc.max_receive_message_length", -1),
+        # Numbers of one byte take eight in memory, and as many again as an array.
+        ("grpc.max_receive_message_length", 2**28),
         ("grpc.max_send_message_length", -1),
         # Two servers on one port would share the calls, unnoticed.
         ("grpc.so_reuseport", 0),

@@ -240,9 +240,8 @@ class InferenceService:
         """Count the request that the block answers, and its latency."""
         begin = time.perf_counter_ns()
         try:
-            if self._stopped:
-                raise ServingError("the server is stopping", "UNAVAILABLE")
-            yield
+            with self.unless_stopped():
+                yield
         except ServingError as error:
             self.metrics.request_count.add(1, model, error.code)
             raise
@@ -250,6 +249,20 @@ class InferenceService:
         self.metrics.request_latency.add(
             microseconds_since(begin), model, api, entrypoint
         )
+
+    @contextlib.contextmanager
+    def unless_stopped(self) -> Iterator[None]:
+        """Make every error UNAVAILABLE once the server is stopped."""
+        stopping = ServingError("the server is stopping", "UNAVAILABLE")
+        if self._stopped:
+            raise stopping
+        try:
+            yield
+        except Exception as error:
+            # A session that is closed fails in many ways, none of them the request's.
+            if self._stopped:
+                raise stopping from error
+            raise
 
 
 def _spec_of(request: Any) -> ModelSpec:

@@ -1,11 +1,13 @@
 """JSON documents of the REST interface: read requests, quote values, write answers.
 
 Stricter than TensorFlow Serving's parser: a body must be UTF-8 without a key that
-comes twice or anything after the document.
+comes twice, half of a surrogate pair or anything after the document.
 """
 
+import itertools
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,15 @@ from .status_errors import InvalidArgument
 TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 # Characters of a value that an error message quotes.
 _QUOTE_LIMIT = 256
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse(body: bytes) -> dict[str, Any]:
     """Parse the body of a request.
 
     Raises:
-        InvalidArgument: not JSON, not an object, or nested too deeply.
+        InvalidArgument: not JSON, not an object, nested too deeply, or with a string
+            that is not Unicode.
     """
     if not body.strip():
         raise InvalidArgument("JSON Parse error: The document is empty")
@@ -29,6 +33,8 @@ def parse(body: bytes) -> dict[str, Any]:
         document = json.loads(
             body.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=_finite
         )
+        if _SURROGATE.search(body):
+            json.dumps(document, ensure_ascii=False).encode()
     except ValueError as error:  # also from decoding, and for very long integers
         raise InvalidArgument(f"JSON Parse error: {error}") from error
     except RecursionError as error:
@@ -41,9 +47,12 @@ def parse(body: bytes) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {json.dumps(twice)} comes more than once")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                text = json.dumps(key)[:_QUOTE_LIMIT]
+                raise ValueError(f"the key {text} comes more than once")
+            seen.add(key)
     return document
 
 
@@ -61,7 +70,9 @@ def format_error(value: Any, text: str) -> InvalidArgument:
 
 def quote(value: Any) -> str:
     """The beginning of a value, for error messages."""
-    return json.dumps(value, ensure_ascii=False)[:_QUOTE_LIMIT]
+    # Piece by piece: a value may be the whole body.
+    pieces = json.JSONEncoder(ensure_ascii=False).iterencode(value)
+    return "".join(itertools.islice(pieces, _QUOTE_LIMIT))[:_QUOTE_LIMIT]
 
 
 def type_name(value: Any) -> str:

@@ -127,7 +127,7 @@ def _like_first(row: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
 def _stack(alias: str, rows: list[np.ndarray]) -> np.ndarray:
     try:
         return np.stack(rows)
-    except ValueError as error:  # more dimensions than NumPy has
+    except (ValueError, IndexError) as error:  # more dimensions than NumPy has
         raise parsing_error(alias) from error
 
 

@@ -9,12 +9,15 @@ import bisect
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 # Microseconds; 33 bounds from 10 to about 20 minutes.
 _LATENCY = [10 * 1.8**step for step in range(33)]
 _RUN_TIME = [1000 * 2.0**step for step in range(20)]
 _EXAMPLES = [2.0**step for step in range(15)]
+# Combinations of label values in a metric. A request may name any model: what comes
+# beyond them is counted under empty values.
+_COMBINATIONS = 1000
 
 
 def microseconds_since(begin: int) -> int:
@@ -41,6 +44,7 @@ class Counter:
     def add(self, amount: int, *values: str) -> None:
         """Add to the counter of these label values."""
         with self._lock:
+            values = _bounded(values, self._values)
             self._values[values] = self._values.get(values, 0) + amount
 
     def lines(self, page_name: str) -> list[str]:
@@ -77,6 +81,7 @@ class Histogram:
         # As in TensorFlow, a value that equals a bound is above it.
         bucket = bisect.bisect_right(self._bounds, value)
         with self._lock:
+            values = _bounded(values, self._counts)
             if values not in self._counts:
                 self._counts[values] = [0] * (len(self._bounds) + 1)
                 self._sums[values] = 0
@@ -151,6 +156,14 @@ class Metrics:
             lines.append(f"# TYPE {page_name} {metric.kind}")
             lines.extend(metric.lines(page_name))
         return "".join(f"{line}\n" for line in lines)
+
+
+def _bounded(
+    values: tuple[str, ...], present: Collection[tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The label values, or empty ones where there are many already."""
+    has_room = values in present or len(present) < _COMBINATIONS
+    return values if has_room else ("",) * len(values)
 
 
 def _pairs(names: Sequence[str], values: Sequence[str]) -> str:

@@ -1,15 +1,19 @@
 """REST interface: TensorFlow Serving's routes under /v1/, and the page."""
 
 import asyncio
+import contextlib
 import json
 import logging
+import threading
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 from google.protobuf import json_format
-from starlette.requests import ClientDisconnect, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis import (
@@ -19,7 +23,8 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from ..page import MODELS_PATH, html, models_document
+from ..http_limits import Bodies
+from ..page import MODELS_PATH, html_response, models_document
 from .inference_service import InferenceService, ModelSpec
 from .json_document import TOO_DEEP, dump, format_error, parse
 from .json_examples import examples_from_json, result_to_json
@@ -32,7 +37,10 @@ logger = logging.getLogger(__name__)
 
 _INFLATED_LIMIT = 100_000_000
 BODY_LIMIT = 64 * 2**20
-_TOO_LARGE = f"The body is larger than {BODY_LIMIT} bytes; send large inputs over gRPC"
+BODIES_LIMIT = 512 * 2**20
+# JSON takes up to 25 times its bytes in memory while it is read, lists of empty lists
+# the most. Python reads one document at a time anyway.
+_LARGE = 2**20
 # Seconds after the deadline in which TensorFlow's own answer is waited for.
 _PATIENCE = 1.0
 
@@ -62,40 +70,39 @@ class RestApp:
         self._executor = executor
         self._metrics_path = metrics_path
         self._timeout = service.options.rest_api_timeout_in_ms / 1000
+        self._bodies = Bodies(BODY_LIMIT, BODIES_LIMIT, self._timeout)
+        self._reading_large = threading.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request = Request(scope, receive)
         try:
-            body = await _body(request)
-        except ClientDisconnect:
-            return
-        response = await self._respond(request, body)
+            async with self._bodies.read(request) as body:
+                response = await self._respond(request, body)
+        except HTTPException as error:
+            response = _json({"error": error.detail}, error.status_code)
+            response.headers.update(error.headers or {})
+        if self._service.options.rest_api_enable_cors_support:
+            response.headers.update(_CORS)
         await response(scope, receive, send)
 
-    async def _respond(self, request: Request, body: bytes | None) -> Response:
-        path = request.scope["raw_path"].decode()
-        query = request.scope["query_string"].decode()
+    async def _respond(self, request: Request, body: bytes) -> Response:
+        path = request.scope["raw_path"].decode(errors="replace")
+        query = request.scope["query_string"].decode(errors="replace")
         if path == self._metrics_path:
             return self._metrics(query)
         if path == "/" and request.method == "GET":
-            return Response(html(), media_type="text/html")
+            return html_response()
         if path == MODELS_PATH:
             url = str(request.base_url).rstrip("/")
             return _json(models_document(url, self._service.models.labels()), 200)
         if not path.lower().startswith("/v1/"):
             return _not_found()
-        if body is None:
-            response = _json({"error": _TOO_LARGE}, 413)
-        elif request.method == "OPTIONS":
-            response = _options(request)
-        else:
-            # TensorFlow Serving takes a query for a part of the path.
-            path = f"{path}?{query}" if query else path
-            response = await self._answer(request, path, body)
-        if self._service.options.rest_api_enable_cors_support:
-            response.headers.update(_CORS)
-        return response
+        if request.method == "OPTIONS":
+            return _options(request)
+        # TensorFlow Serving takes a query for a part of the path.
+        path = f"{path}?{query}" if query else path
+        return await self._answer(request, path, body)
 
     def _metrics(self, query: str) -> Response:
         if query:
@@ -137,8 +144,6 @@ class RestApp:
             return dump(operation(asked.spec, _inflated(body) if packed else body))
         except RecursionError as error:
             raise InvalidArgument(TOO_DEEP) from error
-        except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise InvalidArgument("a string in the request is not Unicode") from error
 
     def _status(self, spec: ModelSpec, body: bytes) -> Any:
         request = get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
@@ -162,57 +167,57 @@ class RestApp:
         }
 
     def _predict(self, spec: ModelSpec, body: bytes) -> Any:
-        document = parse(body)
-        signature_name = _signature_name(document)
-        spec.signature_name = signature_name or DEFAULT_SIGNATURE
-        row = False
+        with contextlib.ExitStack() as reading:
+            reading.enter_context(self._turn(body))
+            document = parse(body)
+            signature_name = _signature_name(document)
+            spec.signature_name = signature_name or DEFAULT_SIGNATURE
+            row = False
 
-        def read(model: LoadedModel) -> dict[str, np.ndarray]:
-            nonlocal row
-            if spec.signature_name not in model.signatures:
-                raise InvalidArgument(
-                    f'Serving signature name: "{spec.signature_name}" not found in '
-                    "signature def"
-                )
-            infos = model.signatures[spec.signature_name].inputs
-            row, inputs = inputs_from_json(document, signature_name, infos)
-            return inputs
+            def read(model: LoadedModel) -> dict[str, np.ndarray]:
+                nonlocal row
+                if spec.signature_name not in model.signatures:
+                    raise InvalidArgument(
+                        f'Serving signature name: "{spec.signature_name}" not found in '
+                        "signature def"
+                    )
+                infos = model.signatures[spec.signature_name].inputs
+                row, inputs = inputs_from_json(document, signature_name, infos)
+                document.clear()
+                reading.close()
+                return inputs
 
-        _, outputs = self._service.predict_arrays(spec, read, self._timeout)
+            _, outputs = self._service.predict_arrays(spec, read, self._timeout)
         return outputs_to_json(outputs, row)
+
+    @contextlib.contextmanager
+    def _turn(self, body: bytes) -> Iterator[None]:
+        """Wait until no other large document is being read, for the block."""
+        if len(body) <= _LARGE:
+            yield
+            return
+        if not self._reading_large.acquire(timeout=self._timeout):
+            raise ServingError("Timed out before it was read", "DEADLINE_EXCEEDED")
+        try:
+            yield
+        finally:
+            self._reading_large.release()
 
     def _classify(self, spec: ModelSpec, body: bytes) -> Any:
         request = classification_pb2.ClassificationRequest(model_spec=spec)
-        _fill_examples(request, body)
+        self._fill_examples(request, body)
         return result_to_json(self._service.classify(request, self._timeout).result)
 
     def _regress(self, spec: ModelSpec, body: bytes) -> Any:
         request = regression_pb2.RegressionRequest(model_spec=spec)
-        _fill_examples(request, body)
+        self._fill_examples(request, body)
         return result_to_json(self._service.regress(request, self._timeout).result)
 
-
-async def _body(request: Request) -> bytes | None:
-    """The body; None if it is too large, of which no more than the limit is kept.
-
-    Raises:
-        ClientDisconnect: the client does not wait for an answer.
-    """
-    if int(request.headers.get("content-length", "0")) > BODY_LIMIT:
-        return None
-    pieces, size = [], 0
-    async for piece in request.stream():
-        pieces.append(piece)
-        size += len(piece)
-        if size > BODY_LIMIT:
-            return None
-    return b"".join(pieces)
-
-
-def _fill_examples(request: Any, body: bytes) -> None:
-    document = parse(body)
-    request.model_spec.signature_name = _signature_name(document)
-    request.input.CopyFrom(examples_from_json(document))
+    def _fill_examples(self, request: Any, body: bytes) -> None:
+        with self._turn(body):
+            document = parse(body)
+            request.model_spec.signature_name = _signature_name(document)
+            request.input.CopyFrom(examples_from_json(document))
 
 
 def _signature_name(document: dict[str, Any]) -> str:

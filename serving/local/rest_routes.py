@@ -60,9 +60,10 @@ def route(method: str, path: str) -> Route:
 def _spec(match: re.Match[str]) -> ModelSpec:
     spec = ModelSpec(name=unquote(match["name"] or ""))
     if match["version"]:
-        if len(match["version"].lstrip("0")) > 19 or int(match["version"]) >= 2**63:
+        digits = match["version"].lstrip("0") or "0"
+        if len(digits) > 19 or int(digits) >= 2**63:
             raise VersionOverflow
-        spec.version.value = int(match["version"])
+        spec.version.value = int(digits)
     elif match["label"]:
         spec.version_label = unquote(match["label"])
     return spec

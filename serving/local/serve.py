@@ -1,6 +1,7 @@
 """`keras-vit serve`: the local server as a command."""
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -12,6 +13,9 @@ from importlib import metadata
 from ..commandline import without_keras
 from .flags import ServerOptions, parse_flags
 from .status_errors import ServingError, UsageError
+
+# Seconds after the first signal in which the server ends by itself; it is then ended.
+_STOP_LIMIT = 20
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,6 +79,13 @@ async def _serve(options: ServerOptions) -> None:
 
     stop = Stop()
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        if not stop.asked.is_set():
+            # A thread that hangs is shown; Python could not end it.
+            faulthandler.dump_traceback_later(_STOP_LIMIT, exit=True)
+        stop.ask()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.ask)
+        loop.add_signal_handler(number, end)
     await serve(config, options, ready, stop)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
+from ..http_limits import OwnSite
 from . import config as configuration
 from .config import ModelServerConfig
 from .flags import ServerOptions
@@ -164,9 +165,14 @@ def _rest_server(
 ) -> uvicorn.Server:
     from .rest_api import RestApp
 
+    options = service.options
     return uvicorn.Server(
         uvicorn.Config(
-            RestApp(service, threads, metrics_path),
+            OwnSite(
+                RestApp(service, threads, metrics_path),
+                options.allowed_host,
+                any_origin=options.rest_api_enable_cors_support,
+            ),
             http="httptools",
             ws="none",
             lifespan="off",

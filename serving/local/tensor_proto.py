@@ -39,8 +39,11 @@ _WRITTEN_AS = {
     types_pb2.DT_COMPLEX128: np.float64,
 }
 
-# Values of a tensor that sends fewer of them, where the last one is repeated.
-_REPEATED_LIMIT = 2**24
+# Bytes that a request may take in memory beyond those that were sent: a message of 23
+# bytes must not ask for gigabytes.
+_ANNOUNCED_LIMIT = 2**26
+# What a string takes besides its characters, in TensorFlow and in Python.
+_STRING_BYTES = 64
 
 
 def type_of(array: np.ndarray) -> int:
@@ -65,7 +68,16 @@ def parsing_error(alias: str) -> InvalidArgument:
 
 
 def arrays_from_protos(inputs: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
-    """The inputs of a PredictRequest by alias; errors as `array_from_proto`."""
+    """The inputs of a PredictRequest by alias.
+
+    Raises:
+        InvalidArgument: as `array_from_proto`, whose limit holds for all of them.
+    """
+    if len(inputs) > 1:
+        announced = 0
+        for alias, proto in inputs.items():
+            announced += _announced_bytes(alias, proto)
+            _check_announced(alias, announced)
     return {alias: array_from_proto(alias, proto) for alias, proto in inputs.items()}
 
 
@@ -77,20 +89,40 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
 
     Raises:
         InvalidArgument: no type, a negative size, content of another length, more
-            dimensions than NumPy has, or more than 2^24 repeated values.
+            dimensions than NumPy has, more than 64 MiB of repeated values, or more
+            than 2^20 strings.
     """
-    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
-    sent = len(getattr(proto, _FIELDS.get(proto.dtype, "float_val")))
-    # A message of a few bytes must not ask for gigabytes.
-    repeated = size > max(sent, _REPEATED_LIMIT) and not proto.tensor_content
-    if proto.dtype not in _FIELDS or repeated:
-        raise parsing_error(alias)
+    _check_announced(alias, _announced_bytes(alias, proto))
     try:
         tensor = tf.io.parse_tensor(proto.SerializeToString(), proto.dtype)
         array = tensor.numpy()
     except (tf.errors.OpError, ValueError) as error:
         raise parsing_error(alias) from error
     return np.asarray(array, object if isinstance(array, bytes) else None)
+
+
+def _check_announced(alias: str, announced: int) -> None:
+    if announced > _ANNOUNCED_LIMIT:
+        raise parsing_error(alias)
+
+
+def _announced_bytes(alias: str, proto: TensorProto) -> int:
+    """The bytes that a tensor takes in memory beyond those that were sent."""
+    if proto.dtype not in _FIELDS:
+        raise parsing_error(alias)
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sent = getattr(proto, _FIELDS[proto.dtype])
+    missing = max(0, size - len(sent))
+    if proto.dtype == types_pb2.DT_STRING:
+        last = len(sent[-1]) if sent else 0
+        return max(size, len(sent)) * _STRING_BYTES + missing * last
+    # TensorFlow compares the length of the content itself before it makes the tensor.
+    return 0 if proto.tensor_content or not missing else size * _item_bytes(proto.dtype)
+
+
+@functools.cache
+def _item_bytes(data_type: int) -> int:
+    return np.dtype(numpy_type(data_type)).itemsize
 
 
 def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:

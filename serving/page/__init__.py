@@ -10,12 +10,28 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from starlette.responses import Response
+
 MODELS_PATH = "/page/models.json"
 
 
+# The page asks its own server alone, and no other site may show it in a frame.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def html_response() -> Response:
+    """The answer that holds the page."""
+    return Response(_html(), media_type="text/html", headers=_HEADERS)
+
+
 @functools.cache
-def html() -> bytes:
-    """The page, UTF-8."""
+def _html() -> bytes:
     return resources.files(__package__).joinpath("index.html").read_bytes()
 
 

@@ -64,13 +64,15 @@ enable_serialization_as_tensor_content false bool
 TYPES = {"int32": int, "int64": int, "bool": bool, "string": str, "float": float}
 # Ours differ: REST is on, as in the image; while the server starts nothing is retried.
 OWN_DEFAULTS = {"rest_api_port": 8501, "max_num_load_retries": None}
+OWN_FLAGS = {"allowed_host": ()}
 
 
 def test_every_flag_of_tensorflow_serving_is_known_with_its_default_and_type():
     ours = {field.name: field.default for field in dataclasses.fields(ServerOptions)}
     ours |= {name: flag.default for name, flag in NOT_HONORED.items()}
+    assert OWN_FLAGS.items() <= ours.items()
     lines = [line.split() for line in TENSORFLOW_SERVING.strip().splitlines()]
-    assert sorted(ours) == sorted(name for name, _, _ in lines)
+    assert sorted(ours) == sorted([*OWN_FLAGS, *(name for name, _, _ in lines)])
     for name, default, kind in lines:
         if name in OWN_DEFAULTS:
             assert ours[name] == OWN_DEFAULTS[name]

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -274,3 +276,58 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
     _, error = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in error
+
+
+def test_requests_in_flight_and_in_the_queue_are_503_after_a_second_sigterm(
+    publish, serve_command, tmp_path
+):
+    place = ("--model_name=m", f"--model_base_path={publish(1)}")
+    process = serve_command(*place, "--rest_api_num_threads=1")
+    rest = process.stdout.readline().partition("REST http://")[2].partition("/")[0]
+    url = SimpleNamespace(rest_url=f"http://{rest}")
+    begun = tmp_path / "begun"
+    inputs = {"begun": str(begun), "go": str(tmp_path / "go")}
+    body = json.dumps({"signature_name": "wait", "inputs": inputs})
+    with ThreadPoolExecutor(4) as threads:
+        ask = (url, "POST", "/v1/models/m:predict", body)
+        answers = [threads.submit(request, *ask) for _ in range(4)]
+        wait_for(begun.exists)
+        time.sleep(0.5)  # so that the others are in the queue
+        process.terminate()
+        wait_for(lambda: refuses(*rest.split(":")), 5)
+        process.terminate()
+        assert [answer.result()[0] for answer in answers] == [503] * 4
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error
+
+
+def test_a_stop_that_hangs_is_ended(publish, tmp_path):
+    script = (
+        "import sys, time\n"
+        "from serving.local import rest_api, serve\n"
+        "def hang(*_):\n"
+        "    print('hanging', flush=True)\n"
+        "    while True: time.sleep(1)\n"
+        "rest_api.RestApp._predict = hang\n"
+        "serve._STOP_LIMIT = 1\n"
+        "sys.exit(serve.main(sys.argv[1:]))\n"
+    )
+    flags = ("--port=0", "--rest_api_port=0", "--model_name=m")
+    place = f"--model_base_path={publish(1)}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *flags, place],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    rest = process.stdout.readline().partition("REST http://")[2].partition("/")[0]
+    host, _, port = rest.partition(":")
+    with socket.create_connection((host, int(port))) as link:
+        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: {rest}\r\n"
+        link.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        assert "hanging\n" in process.stdout
+        process.terminate()
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "in hang" in error

@@ -14,11 +14,10 @@ from google.protobuf import text_format
 from PIL import Image
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from serving.client_commands.arguments import make_parser
 from serving.export import signatures
 from serving.export.options import ExportOptions
 from serving.local import LocalServer
-from serving.page.proxy import page_app
+from serving.page.proxy import page_app, page_parser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -327,7 +326,7 @@ def behind(server):
 
     def start(*flags):
         arguments = ["--rest", server.rest_url, "--model", "vit", *flags]
-        app = page_app(make_parser("page", "").parse_args(arguments))
+        app = page_app(page_parser().parse_args(arguments))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

@@ -7,9 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.__main__ import main
-from serving.client_commands.arguments import make_parser
 from serving.page import proxy
-from serving.page.proxy import page_app
+from serving.page.proxy import page_app, page_parser
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,8 @@ def test_a_page_is_announced_where_the_model_is_served(capsys, monkeypatch):
 def test_a_server_that_does_not_answer_is_named():
     rest = "http://127.0.0.1:9"  # no server listens there
     arguments = ["--rest", rest, "--model", "m", "--timeout", "5"]
-    with TestClient(page_app(make_parser("page", "").parse_args(arguments))) as client:
+    app = page_app(page_parser().parse_args(arguments))
+    with TestClient(app, "http://127.0.0.1:8080") as client:
         assert b"<!doctype html>" in client.get("/").content
         answer = client.get("/v1/models/m")
     assert answer.status_code == 502
