@@ -45,6 +45,7 @@ def convert(arguments: argparse.Namespace) -> None:
         raise ValueError(f"OUT must not be IN. Received: {arguments.target!r}")
     model = _read(arguments)
     if family == "keras":
+        target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             model.save(temporary)
         written = [target]
