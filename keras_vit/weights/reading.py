@@ -287,16 +287,22 @@ def _integer(text: str) -> int:
 
 
 def hdf5_arrays(
-    path: pathlib.Path, stack: contextlib.ExitStack
+    path: pathlib.Path, stack: contextlib.ExitStack, content: Any = None
 ) -> dict[str, StoredArray]:
-    """Arrays of an HDF5 file by their full path; the stack closes it."""
+    """Arrays of an HDF5 file by their full path; the stack closes it.
+
+    Args:
+        path: The file.
+        stack: What closes it.
+        content: The HDF5 file as a binary file, where `path` is an archive around it.
+    """
     arrays = {}
 
     def visit(name, item):  # a result other than None would end the visit
         if isinstance(item, h5py.Dataset):
             arrays[name] = _hdf5_dataset(path, item)
 
-    file = stack.enter_context(h5py.File(path, "r"))
+    file = stack.enter_context(h5py.File(content or path, "r"))
     # Keras follows links by name, also those to other files of the machine.
     if (link := file.visititems_links(_named_link)) is not None:
         refuse(path, f"in which {link!r} is a link to another place")
@@ -425,10 +431,14 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
         if not arrays:
             refuse(path, "which holds no arrays")
         _check_index(path, indexed, shard_of)
-        announced = sum(array.announced for array in arrays.values())
-        if announced > max(SMALL, EXPANSION * held):
-            refuse(path, f"whose {held:,} bytes announce arrays of {announced:,}")
+        check_announced(path, held, sum(each.announced for each in arrays.values()))
         return ArrayFile(path, kind, arrays, metadata, stack.pop_all())
+
+
+def check_announced(path: pathlib.Path, held: int, announced: int) -> None:
+    """Raise WeightsFileError where bytes announce more than a compression explains."""
+    if announced > max(SMALL, EXPANSION * held):
+        refuse(path, f"whose {held:,} bytes announce arrays of {announced:,}")
 
 
 def _files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:

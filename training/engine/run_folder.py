@@ -374,11 +374,11 @@ def load_model(
 def read_model(path: Path) -> keras.Model:
     """Load any Keras model file; raise RunError where it is missing or invalid."""
     check_model_file(path)
-    import keras
+    from keras_vit.weights.keras_files import load_keras_file
 
     try:
         with activity(f"opening {path}"):
-            return keras.models.load_model(path, compile=False)
+            return load_keras_file(path)
     except (ValueError, TypeError, OSError, KeyError) as error:
         raise RunError(
             f"{path}: is not a Keras model: {' '.join(str(error).split())}"
