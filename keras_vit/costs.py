@@ -161,8 +161,12 @@ def least_parameters(arguments: Mapping[str, Any]) -> int:
     Every position of the patches counts as if it were learned.
 
     Args:
-        arguments: Of a `VisionTransformer` or a `ResNet`. `image_size` may be missing.
+        arguments: Of a `VisionTransformer` or a `ResNet`, whose `image_size` may be
+            missing; or of an `ImageClassifier`, with the backbone's serialized config.
     """
+    if "backbone" in arguments:  # which is looked at on its own
+        width = arguments["backbone"]["config"].get("width", 1)
+        return width * arguments["classes"]
     blocks, channels = arguments.get("blocks"), arguments["channels"]
     if blocks is not None:
         factor, classes = arguments["width_factor"], arguments["classes"]

@@ -21,7 +21,7 @@ from keras_vit.weights.reading import (
     refusing,
 )
 
-OURS = {"VisionTransformer", "ResNet"}
+OURS = {"VisionTransformer", "ResNet", "ImageClassifier"}
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 
 

@@ -35,12 +35,12 @@ def rewrite(path, member, change):
             archive.writestr(name, content)
 
 
-def announce(path, **changes):
-    """Change arguments of each `VisionTransformer` and `ResNet` in a `.keras` file."""
+def announce(path, kind=("VisionTransformer", "ResNet"), **changes):
+    """Change arguments of each model of these classes in a `.keras` file."""
 
     def changed(pairs):
         found = dict(pairs)
-        if found.get("class_name") in ("VisionTransformer", "ResNet"):
+        if found.get("class_name") in kind:
             found["config"].update(changes)
         return found
 
@@ -116,12 +116,19 @@ def test_a_resnet_that_is_larger_than_its_weights_is_refused(name, value, tmp_pa
         load_keras_file(path)
 
 
-def test_the_backbone_of_a_classifier_is_compared_too(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("VisionTransformer", {"width": 10**7}),
+        ("ImageClassifier", {"classes": 10**13}),
+    ],
+)
+def test_both_parts_of_a_classifier_are_compared(kind, changes, tmp_path):
     path = tmp_path / "classifier.keras"
-    backbone = build_vit(classes=None, pooling=None)
+    backbone = build_vit(classes=None)
     keras_vit.ImageClassifier(backbone=backbone, classes=3).save(path)
     load_keras_file(path)
-    announce(path, width=10**7)
+    announce(path, (kind,), **changes)
     with pytest.raises(WeightsFileError, match=HOLDS):
         load_keras_file(path)
 
