@@ -73,7 +73,7 @@ class StoredArray:
     def __post_init__(self) -> None:
         # The type, because True is an integer to Python.
         counts = all(type(length) is int and length >= 0 for length in self.shape)
-        if not counts or len(self.shape) > AXES or self.announced >= 2**63:
+        if not counts or len(self.shape) > AXES:
             raise ValueError(f"no array has the shape {self.shape!r:.200}")
         if self.dtype.names or self.dtype.subdtype:
             raise ValueError(f"no weights are of the type {self.dtype}")

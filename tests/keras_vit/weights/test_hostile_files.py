@@ -191,7 +191,10 @@ HEADERS = {
     "true as a shape": info(shape=True),
     "a float in a shape": info(shape=[3.0]),
     "text in a shape": info(shape=["3"]),
-    "an object as a shape": info(shape={"3": 1}),
+    "an object as a shape": (
+        b'{"a":{"dtype":"F32","shape":{},"data_offsets":[0,4]},'
+        b'"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}'
+    ),
     "minus zero": info().replace(b"[0,", b"[-0,").replace(b"[0, ", b"[-0, "),
     "negative lengths": info(shape=[-3, -1]),
     "false as an offset": info(data_offsets=[False, 12]),
@@ -237,6 +240,15 @@ def test_these_are_the_headers_that_the_safetensors_library_refuses(name):
     else:
         with pytest.raises(library.SafetensorError):
             library.deserialize(data)
+
+
+@pytest.mark.parametrize("text", [b'{"x":1,"x":1}', b'{"x":NaN}', b'{"x":[-Infinity]}'])
+def test_a_config_that_is_not_strict_json_is_refused(text, tmp_path):
+    with (
+        open_arrays(with_config(tmp_path, text)) as file,
+        pytest.raises(WeightsFileError, match=r"config\.json"),
+    ):
+        _ = file.config
 
 
 def test_too_many_axes_are_refused(tmp_path):
