@@ -1,7 +1,8 @@
 """Cost of a model in closed form: parameters, FLOPs, memory."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from keras_vit.specs import (
     ViTSpec,
@@ -152,6 +153,38 @@ def resnet_costs(
     x = sums.add_resnet(image, blocks, width, preactivation=True)
     sums.add_classifier(x.channels, classes)
     return sums.costs(image, 0, bytes_per_value)
+
+
+def least_parameters(arguments: Mapping[str, Any]) -> int:
+    """A lower bound of a model's parameters that shows what would not fit into memory.
+
+    Every position of the patches counts as if it were learned.
+
+    Args:
+        arguments: Of a `VisionTransformer` or a `ResNet`, whose `image_size` may be
+            missing; or of an `ImageClassifier`, with the backbone's serialized config.
+    """
+    if "backbone" in arguments:  # which is looked at on its own
+        width = arguments["backbone"]["config"].get("width", 1)
+        return width * arguments["classes"]
+    blocks, channels = arguments.get("blocks"), arguments["channels"]
+    if blocks is not None:
+        factor, classes = arguments["width_factor"], arguments["classes"]
+        return resnet_costs(blocks, factor, 32, channels, classes).parameters
+    width, patch_size = arguments["width"], arguments["patch_size"]
+    stem = arguments.get("resnet_blocks")
+    parameters = arguments["depth"] * width * (4 * width + 2 * arguments["mlp_dim"])
+    if stem is not None:
+        factor = arguments.get("resnet_width_factor", 1)
+        parameters += resnet_costs(stem, factor, 32, channels, None).parameters
+        channels = 1  # of the stem's map: more
+    rows = patch_size**2 * channels + arguments.get("register_tokens", 0)
+    rows += (arguments["classes"] or 0) + (arguments["representation_size"] or 0)
+    if "image_size" in arguments:
+        side = patch_side(patch_size, stem)
+        height, columns = image_size_pair(arguments["image_size"])
+        rows += (height // side) * (columns // side)
+    return parameters + width * rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,18 +1,47 @@
-"""Files that are replaced atomically."""
+"""Files that are replaced atomically, and survive a power failure."""
 
 import contextlib
 import os
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Iterator
+
+# Prefix of the folder in which a file is written; a process that is killed leaves it.
+UNFINISHED = ".unfinished-"
 
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Atomic write: a path beside this one that replaces it at the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")  # Keras needs the suffix
+    """Yield a path to write, which replaces this one when the block succeeds.
+
+    It has the same name, in a new folder beside the file that others cannot enter or
+    foresee: in a folder that many may write, nobody can plant a link there. What is
+    replaced is a link itself, never its target. The permissions are those of the old
+    file; without one the umask's.
+
+    Args:
+        path: The file, in an existing folder.
+
+    Raises:
+        OSError: It cannot be written; the old file stays.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix=UNFINISHED, dir=path.parent, ignore_cleanup_errors=True
+    ) as folder:
+        written = pathlib.Path(folder, path.name)
+        yield written
+        if path.is_file() and not path.is_symlink():
+            shutil.copymode(path, written)
+        _flush(written)
+        os.replace(written, path)
+    _flush(path.parent)
+
+
+def _flush(path: pathlib.Path) -> None:
+    """Flush a file, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield temporary
-        temporary.replace(path)
+        os.fsync(descriptor)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(descriptor)

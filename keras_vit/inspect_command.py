@@ -83,6 +83,7 @@ def read_images(files: Sequence[pathlib.Path], model) -> np.ndarray[Any, Any]:
 
 def _write(folder: pathlib.Path, found: Inspection) -> list[pathlib.Path]:
     """Write figures and arrays; each file replaces an old one atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, drawn in found.figures.items():
         paths.append(folder / f"{name}.png")

@@ -6,7 +6,6 @@ import os
 import pathlib
 from typing import Any
 
-import keras
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +20,7 @@ from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
+from keras_vit.weights.keras_files import load_keras_file
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 from keras_vit.weights.presets import check_exists, fetch, list_weights
 from keras_vit.weights.reading import refusing
@@ -45,6 +45,7 @@ def convert(arguments: argparse.Namespace) -> None:
         raise ValueError(f"OUT must not be IN. Received: {arguments.target!r}")
     model = _read(arguments)
     if family == "keras":
+        target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             model.save(temporary)
         written = [target]
@@ -82,7 +83,7 @@ def _read(arguments: argparse.Namespace):
 def _load_keras(path: pathlib.Path) -> ImageModel:
     """Load the model of a `.keras` file."""
     with refusing(path):
-        model = keras.models.load_model(path, compile=False)
+        model = load_keras_file(path)
     if not isinstance(model, ImageModel):
         raise ValueError(
             "the file must hold a VisionTransformer, ResNet or ImageClassifier of "

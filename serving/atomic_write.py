@@ -1,15 +1,16 @@
 """Files that are replaced atomically, and survive a power failure."""
 
-import contextlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a file under a temporary name, then rename it.
+    """Write a file in a new folder beside it, then rename it.
 
-    Readers see the old content or the new one, never a part.
+    Readers see the old content or the new one, never a part. Others cannot foresee or
+    enter the folder, so that nobody can plant a link in the file's place.
 
     Args:
         path: The file; the permissions of an existing one are kept.
@@ -18,16 +19,14 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     Raises:
         OSError: It cannot be written; the old file stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with tempfile.TemporaryDirectory(".part", f".{path.name}.", path.parent) as folder:
+        temporary = Path(folder, path.name)
         temporary.write_bytes(content)
-        with contextlib.suppress(FileNotFoundError):
+        if path.is_file() and not path.is_symlink():
             shutil.copymode(path, temporary)
         fsync(temporary)
         temporary.replace(path)
-        fsync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    fsync(path.parent)
 
 
 def fsync(path: Path) -> None:

@@ -3,14 +3,15 @@
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from etils import epath
 
-# Prefix of a file that is being written; one that a killed run leaves is overwritten.
-UNFINISHED = "tmp-"
+# Prefix of the folder in which a file is written; see `remove_unfinished`.
+UNFINISHED = ".unfinished-"
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -23,9 +24,10 @@ def atomic_write(path: epath.PathLike) -> Iterator[Path]:
     """Yield a local file to write, which replaces `path` when the block succeeds.
 
     On a disk the replacement is atomic, once the new file's bytes have reached the
-    disk: at any moment there is the old file or the new one. In a bucket it is not:
-    the file is copied there, and a kill may leave it incomplete. Callers that need
-    atomicity write a marker after it, as `checkpoint` does.
+    disk: at any moment there is the old file or the new one. A kill leaves a folder,
+    which `remove_unfinished` deletes. In a bucket it is not atomic: the file is copied
+    there, and a kill may leave it incomplete. Callers that need atomicity write a
+    marker after it, as `checkpoint` does.
 
     Args:
         path: The file, in an existing folder.
@@ -37,8 +39,10 @@ def atomic_write(path: epath.PathLike) -> Iterator[Path]:
         OSError: It cannot be written; nothing of the new file is left. The error has
             a path.
     """
+    from keras_vit.files import replacing  # here, as it brings Keras
+
     try:
-        with _uploading(path) if is_remote(path) else _replacing(Path(path)) as local:
+        with _uploading(path) if is_remote(path) else replacing(Path(path)) as local:
             yield local
     except OSError as error:
         if error.filename is not None:
@@ -47,29 +51,6 @@ def atomic_write(path: epath.PathLike) -> Iterator[Path]:
         reason = error.strerror or _line(error)
         number = error.errno or errno.EIO
         raise OSError(number, reason, os.fspath(path)) from None
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    unfinished = path.with_name(UNFINISHED + path.name)
-    try:
-        yield unfinished
-        _flush(unfinished)
-        os.replace(unfinished, path)
-        _flush(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _flush(path: Path) -> None:
-    """Flush a file, or a folder's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -117,6 +98,17 @@ def remove(path: epath.PathLike) -> None:
     """Delete a file if it exists and can be deleted."""
     with contextlib.suppress(OSError), os_errors(path):
         epath.Path(path).unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: epath.PathLike) -> None:
+    """Delete what killed writes left in a folder, in which nobody else may be writing.
+
+    They leave nothing in a bucket.
+    """
+    if is_remote(folder):
+        return
+    for left in Path(folder).glob(f"{UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from keras_vit.weights.checkpoint import (
     open_checkpoint,
 )
 from keras_vit.weights.config import differences, model_arguments
+from keras_vit.weights.keras_files import load_keras_file
 from keras_vit.weights.loading import load_open_checkpoint
 from keras_vit.weights.preprocessing_configs import (
     MINUS_ONE_TO_ONE,
@@ -118,7 +119,7 @@ def build_open_checkpoint(
 
 def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
     """Load a model from a `.keras` file and replace some of its arguments."""
-    model = keras.saving.load_model(path, compile=False)
+    model = load_keras_file(path)
     if not isinstance(model, model_class):
         raise CheckpointError(
             f"The .keras file must hold a {model_class.__name__}. Received: "

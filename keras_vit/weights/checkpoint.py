@@ -166,6 +166,9 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+MOST_BLOCKS = 1000  # that one array may hold, so that it takes no memory for each
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """One of our weights as stored in a file.
@@ -302,6 +305,8 @@ def _entries(rows, bare, name, array, stacked) -> dict[str, Entry]:
     """Entries for our weights in one of the file's arrays."""
     if stacked and "/encoderblock/" in bare:
         found: dict[str, Entry] = {}
+        if array.shape and array.shape[0] > MOST_BLOCKS:
+            return found
         for block in range(array.shape[0] if array.shape else 0):
             one = bare.replace("/encoderblock/", f"/encoderblock_{block}/")
             for path, entry in _entries(rows, one, name, array, False).items():

@@ -1,14 +1,16 @@
 """Model arguments of a checkpoint, from its arrays and the config.json beside them."""
 
 import math
+import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from keras_vit.costs import least_parameters
 from keras_vit.specs import SPECS, image_size_pair, patch_side
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
 from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST
-from keras_vit.weights.reading import WeightsFileError
+from keras_vit.weights.reading import StoredArray, WeightsFileError
 
 _GELUS = {
     "gelu": "exact",
@@ -260,13 +262,47 @@ def model_arguments(
             config names something unsupported.
     """
     try:
-        return _arguments(checkpoint, grid)
+        arguments = _arguments(checkpoint, grid)
     except (AttributeError, LookupError, TypeError) as error:
         raise WeightsFileError(
             f"The .json files beside the weights must be of a {checkpoint.family} "
             f"model. Received: those beside {str(checkpoint.file.path)!r}, which are "
             f"malformed ({type(error).__name__}: {error})"
         ) from error
+    entries = checkpoint.entries
+    check_held(checkpoint.file.path, arguments, len(entries), checkpoint.file.arrays)
+    return arguments
+
+
+def check_held(
+    path: pathlib.Path,
+    arguments: Mapping[str, Any],
+    entries: int,
+    arrays: Mapping[str, StoredArray],
+) -> None:
+    """Raise WeightsFileError where a model needs far more weights than a file holds.
+
+    Args:
+        path: The file.
+        arguments: Of the `VisionTransformer` or `ResNet` that it describes.
+        entries: Number of weights of a model in the file.
+        arrays: All that it holds.
+    """
+    units = (*arguments.get("blocks", ()), *(arguments.get("resnet_blocks") or ()))
+    layers = arguments.get("depth", 0) + sum(units)
+    held = sum(math.prod(array.shape) for array in arrays.values())
+    if layers > entries or least_parameters(arguments) > 4 * held + 2**22:
+        raise WeightsFileError(
+            "A file must hold the weights of the model that it describes. Received: "
+            f"{str(path)!r} with {held:,} numbers in {entries:,} weights, for a model "
+            f"with {', '.join(f'{k}={arguments[k]}' for k in _SIZES if k in arguments)}"
+        )
+
+
+_SIZES = (
+    *("width", "depth", "mlp_dim", "classes", "patch_size", "image_size"),
+    *("resnet_blocks", "blocks", "width_factor"),
+)
 
 
 def differences(
@@ -354,7 +390,13 @@ class _Shapes(dict):
 def _count(shapes, pattern: str) -> int:
     """Largest number in the pattern's group over all paths; -1 for none."""
     matches = (re.fullmatch(pattern, path) for path in shapes)
-    return max((int(match[1]) for match in matches if match), default=-1)
+    largest = max((int(match[1]) for match in matches if match), default=-1)
+    if largest > len(shapes):
+        raise WeightsFileError(
+            "A checkpoint must have the weights of all blocks. Received: "
+            f"{str(shapes.path)!r} with number {largest} and {len(shapes)} weights"
+        )
+    return largest
 
 
 def _mlp(shapes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import http.client
 import importlib.resources
+import math
 import os
 import pathlib
 import re
@@ -241,11 +242,15 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
         if total is not None:
             _check_size(row, total)  # a web page must not replace the .part
         progress = keras.utils.Progbar(total)
-        with part.open("ab" if have else "wb") as file:
-            while block := response.read(BLOCK):
+        # No size is announced where there is no length: stop beyond the published one.
+        most = math.inf if row is None else 1.1 * row.bytes + BLOCK
+        with open(part, "ab" if have else "wb", opener=_open_no_link) as file:
+            while have <= most and (block := response.read(BLOCK)):
                 file.write(block)
                 have += len(block)
                 progress.update(have)
+            file.flush()
+            os.fsync(file.fileno())
     if total is not None and have < total:
         raise ConnectionError(f"The connection ended after {have} of {total} bytes")
     try:
@@ -255,6 +260,11 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
         part.unlink()  # resuming from it would fail again
         raise
     part.replace(path)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open the .part, whose name others can foresee, but not the target of a link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _request(url: str, part: pathlib.Path):

@@ -1,6 +1,7 @@
 """Files of arrays: .npz, .safetensors (whole or in shards), HDF5, and folders.
 
-Arrays are found without being read.
+Arrays are found without being read. Files may be hostile: none runs code, and what one
+announces is compared with the bytes that it holds before memory is taken for it.
 """
 
 import contextlib
@@ -15,7 +16,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from operator import index
 from typing import Any, NoReturn
 
 import h5py
@@ -31,6 +31,15 @@ SAFETENSORS_DTYPES = {
     "BF16": BFLOAT16,
     "BOOL": np.dtype(bool),
 }
+# Bytes of JSON that are parsed; in Python's objects it may be 30 times as large. The
+# largest known ones list the 21,843 classes of ImageNet-21k in 2 MB.
+LARGEST_JSON = 2**23
+# A compressed file may hold this many times its bytes; weights shrink by a tenth. A
+# small one may hold `SMALL` bytes, as an array of zeros shrinks to nothing.
+EXPANSION = 16
+SMALL = 2**26
+AXES = 32  # of an array, as in NumPy 1
+NPY_HEADER = 10_000  # bytes of the header of an array in an .npz, as in NumPy
 # Of the header before a member of a ZIP: the lengths of its name and extra field.
 ZIP_LENGTHS = struct.Struct("<26xHH")
 # Of the record at the end of a ZIP: the number of members; 0xFFFF if it is larger.
@@ -51,12 +60,29 @@ class StoredArray:
         read: Gives the array. It may be a read-only, unaligned view of the file.
         verify: Raises `WeightsFileError` where the file's checksum says that the bytes
             are damaged. Of the formats only .npz has checksums.
+
+    Raises:
+        ValueError: No array can have this shape, or its values are not plain ones.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     read: Callable[[], np.ndarray]
     verify: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        # The type, because True is an integer to Python.
+        counts = all(type(length) is int and length >= 0 for length in self.shape)
+        if not counts or len(self.shape) > AXES:
+            raise ValueError(f"no array has the shape {self.shape!r:.200}")
+        if self.dtype.names or self.dtype.subdtype:
+            raise ValueError(f"no weights are of the type {self.dtype}")
+
+    @property
+    def announced(self) -> int:
+        """Bytes by shape and dtype, where an empty axis counts as one."""
+        lengths = (max(length, 1) for length in self.shape)
+        return math.prod(lengths) * max(self.dtype.itemsize, 1)
 
 
 def refuse(path: pathlib.Path, problem: str) -> NoReturn:
@@ -75,7 +101,7 @@ def refusing(path: pathlib.Path) -> Iterator[None]:
     except (WeightsFileError, MemoryError):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"[:500]  # names may be long
         raise WeightsFileError(
             "`path` must be a whole file of weights. "
             f"Received: {str(path)!r}, which is truncated or corrupt ({reason})"
@@ -134,13 +160,15 @@ def npz_arrays(
 
 def _comment_metadata(comment: bytes) -> dict[str, str]:
     try:
-        metadata = json.loads(comment)
-    except ValueError:
+        return parse_json(comment)
+    except (TypeError, ValueError):
         return {}
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def _npz_member(path, archive, member, data) -> StoredArray:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # Others may announce a dictionary of 4 GB.
+        raise ValueError(f"{member.filename} is compressed in an unknown way")
     shape, fortran, dtype, header = _npy_header(archive, member)
     if dtype.hasobject:
         refuse(path, f"with an array of Python objects, {member.filename!r}")
@@ -172,6 +200,10 @@ def _npy_header(archive, member) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """(shape, Fortran order, dtype, bytes of the header) of a member."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
+        # NumPy reads it all, up to 4 GB, before it compares.
+        length = int.from_bytes(stream.peek(4)[:4], "little")
+        if version == (2, 0) and length > NPY_HEADER:
+            raise ValueError(f"{member.filename} has a header of {length:,} bytes")
         read = {
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
@@ -183,44 +215,103 @@ def safetensors_arrays(
     path: pathlib.Path,
 ) -> tuple[dict[str, StoredArray], dict[str, str]]:
     """Arrays and metadata of a .safetensors file."""
-    # Without the safetensors library, which copies every array that it reads. Its
-    # checks are here: the arrays are contiguous and fill the file.
+    # Without the safetensors library, which copies every array that it reads. All that
+    # it refuses is refused here: the arrays are contiguous and fill the file.
     data = _map(path)
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
         raise ValueError("the header extends past the end of the file")
-    header = json.loads(data[8:end])
-    metadata = dict(header.pop("__metadata__", {}))
+    with memoryview(data)[8:end] as text:
+        header = parse_json(text)
+    metadata = header.pop("__metadata__", {})
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise TypeError("__metadata__ must hold strings")
     arrays, origin = {}, end
     for name in sorted(header, key=lambda name: header[name]["data_offsets"]):
-        begin, stop = (origin + index(o) for o in header[name]["data_offsets"])
-        shape = tuple(map(index, header[name]["shape"]))
-        dtype = SAFETENSORS_DTYPES.get(header[name]["dtype"])
+        entry = header[name]
+        if entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise KeyError(f"{name} has the entries {sorted(entry)}")
+        dtype = SAFETENSORS_DTYPES.get(entry["dtype"])
         if dtype is None:
-            refuse(path, f"in which {name!r} is {header[name]['dtype']!r}")
-        size = math.prod(shape) * dtype.itemsize
-        if min(shape, default=0) < 0 or begin != end or stop - begin != size:
-            raise ValueError(f"{name} of {shape} has wrong data offsets")
+            refuse(path, f"in which {name!r} is {entry['dtype']!r}")
+        begin, stop = entry["data_offsets"]
+        if not (type(begin) is type(stop) is int and type(entry["shape"]) is list):
+            raise TypeError(f"{name} has the entries {entry!r:.200}")
+        shape, begin, stop = tuple(entry["shape"]), origin + begin, origin + stop
         read = functools.partial(_view, shape, dtype, "C", data, begin)
         arrays[name] = StoredArray(shape, dtype, read)
+        if begin != end or stop - begin != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{name} of {shape} has wrong data offsets")
         end = stop
     if end != len(data):
         raise ValueError(f"{len(data)} bytes instead of {end}")
     return arrays, metadata
 
 
+def parse_json(text: bytes | memoryview) -> dict[str, Any]:
+    """Parse a JSON object strictly, as RFC 8259 recommends.
+
+    Raises:
+        ValueError: It is too large or malformed, repeats a key, or has a number that
+            JSON lacks or a character that UTF-8 lacks.
+        TypeError: It is not an object.
+    """
+    if len(text) > LARGEST_JSON:
+        raise ValueError(f"more JSON than the {LARGEST_JSON:,} bytes that are parsed")
+    value = json.loads(
+        decoded := str(text, "utf-8"),
+        object_pairs_hook=_unique,
+        parse_int=_integer,
+        parse_constant=_integer,  # NaN and Infinity, which are none
+    )
+    if not isinstance(value, dict):
+        raise TypeError("not a JSON object")
+    if "\\u" in decoded:
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name!r:.100} appears twice in a JSON object")
+        found[name] = value
+    return found
+
+
+def _integer(text: str) -> int:
+    if text == "-0":
+        raise ValueError("-0 is not an integer")
+    return int(text)
+
+
 def hdf5_arrays(
-    path: pathlib.Path, stack: contextlib.ExitStack
+    path: pathlib.Path, stack: contextlib.ExitStack, content: Any = None
 ) -> dict[str, StoredArray]:
-    """Arrays of an HDF5 file by their full path; the stack closes it."""
+    """Arrays of an HDF5 file by their full path; the stack closes it.
+
+    Args:
+        path: The file.
+        stack: What closes it.
+        content: The HDF5 file as a binary file, where `path` is an archive around it.
+    """
     arrays = {}
 
     def visit(name, item):  # a result other than None would end the visit
         if isinstance(item, h5py.Dataset):
             arrays[name] = _hdf5_dataset(path, item)
 
-    stack.enter_context(h5py.File(path, "r")).visititems(visit)
+    file = stack.enter_context(h5py.File(content or path, "r"))
+    # Keras follows links by name, also those to other files of the machine.
+    if (link := file.visititems_links(_named_link)) is not None:
+        refuse(path, f"in which {link!r} is a link to another place")
+    file.visititems(visit)
     return arrays
+
+
+def _named_link(name: str, link: Any) -> str | None:
+    return None if isinstance(link, h5py.HardLink) else name
 
 
 def _hdf5_dataset(path, dataset) -> StoredArray:
@@ -228,8 +319,14 @@ def _hdf5_dataset(path, dataset) -> StoredArray:
         refuse(path, f"which takes {dataset.name!r} from another file")
     if dataset.dtype.hasobject:
         refuse(path, f"with an array of Python objects, {dataset.name!r}")
-    stored = dataset.id.get_storage_size()
-    if dataset.chunks is None and stored != dataset.nbytes:
+    if dataset.id.get_create_plist().get_nfilters():
+        # HDF5 takes memory for whatever they produce, before it compares the size.
+        refuse(path, f"in which {dataset.name!r} is compressed or filtered")
+    stored, chunk = dataset.id.get_storage_size(), dataset.chunks or dataset.shape
+    lengths = zip(dataset.shape, chunk, strict=True)
+    chunks = math.prod(-(-length // max(side, 1)) for length, side in lengths)
+    wanted = chunks * math.prod(chunk) * dataset.dtype.itemsize
+    if stored != wanted or stored > path.stat().st_size:
         raise ValueError(f"{dataset.name} has {stored} bytes")
     dtype = _known(dataset.dtype)
 
@@ -312,7 +409,9 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
     path = pathlib.Path(path).expanduser()
     arrays: dict[str, StoredArray] = {}
     metadata: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     files, indexed = _files_of(path)
+    held = sum(file.stat().st_size for file in files)
     with contextlib.ExitStack() as stack:
         for file in files:
             with refusing(file):
@@ -327,20 +426,27 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
                 metadata.update(more)
             if twice := arrays.keys() & found.keys():
                 refuse(file, f"which repeats {', '.join(sorted(twice))}")
+            shard_of.update(dict.fromkeys(found, file.name))
             arrays.update(found)
         if not arrays:
             refuse(path, "which holds no arrays")
-        if lacking := indexed - arrays.keys():
-            refuse(path, f"whose shards lack {', '.join(sorted(lacking))}")
+        _check_index(path, indexed, shard_of)
+        check_announced(path, held, sum(each.announced for each in arrays.values()))
         return ArrayFile(path, kind, arrays, metadata, stack.pop_all())
 
 
-def _files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], set[str]]:
-    """Files to open, and the arrays that an index lists in them."""
+def check_announced(path: pathlib.Path, held: int, announced: int) -> None:
+    """Raise WeightsFileError where bytes announce more than a compression explains."""
+    if announced > max(SMALL, EXPANSION * held):
+        refuse(path, f"whose {held:,} bytes announce arrays of {announced:,}")
+
+
+def _files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:
+    """Files to open, and by arrays the files that an index says they are in."""
     files = _files_in(path) if path.is_dir() else [path]
     if not files[0].is_file():
         refuse(path, "which does not exist")
-    return _shards(files[0]) if files[0].suffix == ".json" else (files, set())
+    return _shards(files[0]) if files[0].suffix == ".json" else (files, {})
 
 
 def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -354,25 +460,36 @@ def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
     refuse(folder, f"a folder without any of {wanted}")
 
 
-def _shards(index: pathlib.Path) -> tuple[list[pathlib.Path], set[str]]:
+def _shards(index: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:
     shards = _read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         refuse(index, "a .json without the `weight_map` of a sharded .safetensors")
-    # Plain names only: an untrusted index must not open files of other folders.
-    names = sorted({pathlib.PurePath(str(shard)).name for shard in shards.values()})
+    names = sorted(set(map(str, shards.values())))
     files = [index.parent / name for name in names]
-    for file in files:
+    for name, file in zip(names, files, strict=True):
+        # An untrusted index must not open files of other folders.
+        if name != file.name:
+            refuse(index, f"whose shard {name!r} is not the name of a file beside it")
         if not file.is_file():
-            refuse(index, f"whose shard {file.name!r} is missing")
-    return files, set(shards)
+            refuse(index, f"whose shard {name!r} is missing")
+    return files, shards
+
+
+def _check_index(
+    index: pathlib.Path, listed: dict[str, str], found: dict[str, str]
+) -> None:
+    """Compare what an index says is in each shard with what is in it."""
+    if not listed:
+        return
+    if lacking := listed.keys() - found.keys():
+        refuse(index, f"whose shards lack {', '.join(sorted(lacking))}")
+    if wrong := [name for name in found if listed.get(name) != found[name]]:
+        refuse(index, f"which does not say where {', '.join(sorted(wrong))} is")
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    with refusing(path):
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise TypeError("not a JSON object")
-        return value
+    with refusing(path), path.open("rb") as file:
+        return parse_json(file.read(LARGEST_JSON + 1))  # one more is refused
 
 
 def _kind(path: pathlib.Path) -> str:

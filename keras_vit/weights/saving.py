@@ -281,6 +281,7 @@ def save_checkpoint(
     arrays = _their_arrays(model, family, places)
     metadata = config.grid_metadata(model.grid) if _POSITIONS in places else {}
     if family == "google":
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             _write_npz(temporary, arrays, metadata)
         return [path]

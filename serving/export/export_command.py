@@ -328,6 +328,7 @@ def load(
         name_classes,
         reading_raw_pixels,
     )
+    from keras_vit.weights.keras_files import load_keras_file
 
     if keras.backend.backend() != "tensorflow":
         raise CommandError(
@@ -335,7 +336,7 @@ def load(
             f"there. Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     try:
-        model = keras.models.load_model(path, compile=False)
+        model = load_keras_file(path)
     except Exception as error:  # Keras raises many kinds for a damaged file.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CommandError(f"{path}: not a readable .keras file: {reason}") from None

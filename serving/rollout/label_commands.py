@@ -238,7 +238,7 @@ def _manifest_columns(folders: Iterable[pathlib.Path]) -> dict[str, list[str]]:
     """Columns from the manifests, which versions of other tools do not have."""
     manifests = [manifest.read_if_valid(folder) for folder in folders]
     unknown = (UNKNOWN,) * len(MANIFEST_COLUMNS)
-    rows = [_manifest_row(found) if found else unknown for found in manifests]
+    rows = [unknown if found is None else _manifest_row(found) for found in manifests]
     return {name: [row[i] for row in rows] for i, name in enumerate(MANIFEST_COLUMNS)}
 
 
@@ -249,6 +249,13 @@ def _file_format(found: manifest.Manifest) -> str:
 
 
 def _manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
+    try:
+        return _known_manifest_row(found)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return (UNKNOWN,) * len(MANIFEST_COLUMNS)  # written by hand, or another version
+
+
+def _known_manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
     size = sum(file["bytes"] for file in found["files"].values())
     agreement = found["agreement"]
     options = found.get("options", {"precision": _file_format(found)})

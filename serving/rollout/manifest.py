@@ -34,10 +34,10 @@ def read_if_valid(folder: pathlib.Path) -> Manifest | None:
     """Read the manifest of a version; None without a readable one."""
     try:
         manifest = json.loads((folder / PATH).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     valid = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-    return manifest if valid else None
+    return manifest if valid and isinstance(manifest.get("files"), dict) else None
 
 
 def damage(folder: pathlib.Path) -> list[str]:

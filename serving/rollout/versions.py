@@ -79,7 +79,9 @@ def one_writer(folder: pathlib.Path) -> Iterator[None]:
     Raises:
         OSError: The folder cannot be written.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    # A link that others have put there must not create a file elsewhere.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    descriptor = os.open(folder / LOCK, flags, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

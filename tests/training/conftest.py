@@ -8,7 +8,7 @@ import fake_bucket
 import pytest
 from etils import epath
 
-from training import activity
+from training import activity, storage
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -23,6 +23,18 @@ def quiet():
 def bucket(monkeypatch):
     """A `Gfile` that serves `gs://bucket` and can be disturbed."""
     return fake_bucket.install(monkeypatch)
+
+
+@pytest.fixture
+def leave_unfinished():
+    """A function that leaves beside a file what a kill during its writing does."""
+
+    def leave(path):
+        folder = path.with_name(f"{storage.UNFINISHED}k7_x2")
+        folder.mkdir(parents=True)
+        (folder / path.name).write_text("half")
+
+    return leave
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_the_bytes_are_flushed_before_the_rename(tmp_path, monkeypatch):
         os, "replace", lambda *names: (calls.append("replace"), replace(*names))
     )
     storage.write_text(tmp_path / "note.txt", "text")
-    assert calls == ["tmp-note.txt", "replace", tmp_path.name]
+    assert calls == ["note.txt", "replace", tmp_path.name]
 
 
 def write_to_a_full_disk(path):

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from keras_vit import ImagePreprocessing
 
+from .. import storage
 from ..model import make_preprocessing
 from ..recipe import Recipe
 from . import augment
@@ -73,7 +74,7 @@ def data_speed(recipe: Recipe, seconds: float, file: Path | None = None) -> list
         text = json.dumps(
             {"bottleneck": bottleneck(stages).name, "stages": rows}, indent=1
         )
-        file.write_text(text, "utf-8")
+        storage.write_text(file, text)
     return stages
 
 

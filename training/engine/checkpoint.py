@@ -337,9 +337,7 @@ def _prune(folder: epath.Path, newest: int, keep: int) -> None:
     for step in _steps(folder):
         if step not in kept:
             _remove(folder, step)
-    for name in _names(folder):
-        if name.startswith(storage.UNFINISHED):
-            storage.remove(folder / name)
+    storage.remove_unfinished(folder)
 
 
 def _remove(folder: epath.Path, step: int) -> None:

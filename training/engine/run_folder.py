@@ -103,15 +103,17 @@ def prepare_folder(
 ) -> None:
     """Prepare a folder for a new run, and write the recipe into it.
 
-    A run that continues is only checked: its checkpoint, which is read later, may not
-    fit. `begin_extension` then changes what a longer run changes. The caller holds the
-    folder's lock.
+    A run that continues is only checked, and what a kill left half-written deleted: its
+    checkpoint, which is read later, may not fit. `begin_extension` then changes what a
+    longer run changes. The caller holds the folder's lock.
 
     Args and errors: Those of `check_folder`; the folder is created where it does not
     exist.
     """
     folder = epath.Path(folder)
-    if _checked_recipe(folder, recipe, resume, overwrite, extend) is not None:
+    old = _checked_recipe(folder, recipe, resume, overwrite, extend)
+    storage.remove_unfinished(folder)
+    if old is not None:
         return
     with _run_errors(folder):
         if overwrite and (folder / RECIPE).exists():
@@ -157,9 +159,16 @@ def locked(folder: epath.PathLike) -> Iterator[None]:
         with _run_errors(epath.Path(folder)):
             Path(folder).mkdir(parents=True, exist_ok=True)
             # Without a buffer, which on a full disk would fail again as it is closed.
-            file = stack.enter_context(Path(folder, LOCK).open("a+b", buffering=0))
+            file = stack.enter_context(
+                open(Path(folder, LOCK), "a+b", buffering=0, opener=_open_no_link)
+            )
             _lock(file, folder)
         yield
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not the target of a link that others have put in its place."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _lock(file: FileIO, folder: epath.PathLike) -> None:
@@ -365,11 +374,11 @@ def load_model(
 def read_model(path: Path) -> keras.Model:
     """Load any Keras model file; raise RunError where it is missing or invalid."""
     check_model_file(path)
-    import keras
+    from keras_vit.weights.keras_files import load_keras_file
 
     try:
         with activity(f"opening {path}"):
-            return keras.models.load_model(path, compile=False)
+            return load_keras_file(path)
     except (ValueError, TypeError, OSError, KeyError) as error:
         raise RunError(
             f"{path}: is not a Keras model: {' '.join(str(error).split())}"

@@ -2,7 +2,8 @@
 
 A folder has NAME.npy, float32 [n, D], for each model and split. NAME is a hash of the
 model's weights and configuration and of the images. While it is computed, complete
-chunks of it are in tmp-NAME/; an interrupted computation continues after the last one.
+chunks of it are in .unfinished-NAME/; an interrupted computation continues after the
+last one.
 """
 
 import hashlib
@@ -128,11 +129,12 @@ def _write(path: Path, rows: np.ndarray[Any, Any]) -> None:
 
 def _join(folder: Path, path: Path, shape: tuple[int, int]) -> None:
     """Write the chunks of a folder as one file."""
-    with storage.atomic_write(path) as local:
+    with storage.atomic_write(folder / path.name) as local:
         whole = np.lib.format.open_memmap(local, "w+", "float32", shape)
         for number, first in enumerate(range(0, len(whole), CHUNK)):
             whole[first : first + CHUNK] = np.load(_chunk_file(folder, number))
         whole.flush()
+    os.replace(folder / path.name, path)
 
 
 def _with_progress(

@@ -194,6 +194,7 @@ def cut_events(run: epath.Path, last: int) -> None:
 
     TensorBoard's data server would ignore them, but not a reader in Python.
     """
+    storage.remove_unfinished(run)
     for path in run.glob("*tfevents*"):
         records = list(_records(path))
         kept = [r for r in records if tf.compat.v1.Event.FromString(r).step <= last]

@@ -14,6 +14,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from .. import storage
 from ..data.splits import load_splits
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
@@ -190,7 +191,8 @@ def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> Non
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
         axis.legend()
-    figure.savefig(path, dpi=120)
+    with storage.atomic_write(path) as local:
+        figure.savefig(local, dpi=120)
     plt.close(figure)
 
 

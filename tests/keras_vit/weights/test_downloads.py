@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import http.server
+import pathlib
 import re
 import sys
 import threading
@@ -140,6 +141,30 @@ def test_a_complete_part_file_is_renamed_by_the_next_attempt(server):
         file.write(CONTENT)
     server.cut = None
     assert fetch(server.url).read_bytes() == CONTENT
+
+
+def test_a_link_in_the_place_of_the_part_file_is_not_followed(server, tmp_path):
+    server.cut = 1_100_000
+    with pytest.raises(WeightsFileError) as error:
+        fetch(server.url)
+    part = pathlib.Path(re.search(r"put it at (\S+)", str(error.value))[1] + ".part")
+    part.unlink()
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    part.symlink_to(precious)
+    with pytest.raises(WeightsFileError, match="symbolic link"):
+        fetch(server.url)
+    assert precious.read_text() == "mine"
+
+
+def test_an_endless_answer_is_not_written_to_the_disk(server, published, monkeypatch):
+    """Without a length; the file is three times as large as published, and stays."""
+    server.tells_length = False
+    monkeypatch.setattr("keras_vit.weights.presets.BLOCK", 2**16)
+    with pytest.raises(WeightsFileError, match=r"Received: (\d+) bytes") as error:
+        fetch(published("1.00 MiB"))
+    received = int(re.search(r"Received: (\d+)", str(error.value))[1])
+    assert received < 1.3 * 2**20 < len(CONTENT)
 
 
 def test_a_file_of_the_published_size_is_taken(published):

@@ -91,11 +91,44 @@ def test_a_folder_that_is_not_a_run_is_not_touched(folder):
     assert names(folder) == ["thesis.tex"]
 
 
-def test_a_run_killed_while_writing_its_recipe_can_start_again(folder):
-    folder.mkdir(parents=True)
-    (folder / "tmp-recipe.yaml").write_text("name: r")
-    run_folder.prepare_folder(folder, RECIPE, resume=True, overwrite=False)
-    assert (folder / "recipe.yaml").read_text() == RECIPE.to_yaml()
+def test_a_run_killed_while_writing_its_recipe_can_start_again(
+    tmp_path, leave_unfinished
+):
+    leave_unfinished(tmp_path / "recipe.yaml")
+    run_folder.prepare_folder(tmp_path, RECIPE, resume=True, overwrite=False)
+    assert names(tmp_path) == ["recipe.yaml"]
+    assert (tmp_path / "recipe.yaml").read_text() == RECIPE.to_yaml()
+
+
+def test_a_run_that_continues_deletes_what_a_kill_left(tmp_path, leave_unfinished):
+    run_folder.prepare_folder(tmp_path, RECIPE, resume=False, overwrite=False)
+    leave_unfinished(tmp_path / "best.keras")
+    run_folder.prepare_folder(tmp_path, RECIPE, resume=True, overwrite=False)
+    assert names(tmp_path) == ["recipe.yaml"]
+
+
+def test_what_a_kill_left_stays_in_a_folder_that_is_not_a_run(
+    tmp_path, leave_unfinished
+):
+    (tmp_path / "thesis.tex").write_text("")
+    leave_unfinished(tmp_path / "best.keras")
+    with pytest.raises(RunError, match="is not a run"):
+        run_folder.prepare_folder(tmp_path, RECIPE, resume=True, overwrite=True)
+    assert len(names(tmp_path)) == 2
+
+
+def test_a_link_instead_of_the_lock_is_not_followed(tmp_path):
+    """In a folder that others may write, it would empty any file of ours."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(precious)
+    with (
+        pytest.raises(RunError, match="run: cannot be written: .*symbolic link"),
+        run_folder.locked(tmp_path / "run"),
+    ):
+        pass
+    assert precious.read_text() == "mine"
 
 
 def test_a_file_instead_of_the_folder_is_a_one_line_error(tmp_path):

@@ -1,0 +1,84 @@
+"""Models in Keras's own files: `.keras`, and the older HDF5."""
+
+import contextlib
+import io
+import pathlib
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import h5py
+import keras
+
+from keras_vit.weights.config import check_held
+from keras_vit.weights.reading import (
+    LARGEST_JSON,
+    StoredArray,
+    check_announced,
+    hdf5_arrays,
+    parse_json,
+    refuse,
+    refusing,
+)
+
+OURS = {"VisionTransformer", "ResNet", "ImageClassifier"}
+CONFIG, WEIGHTS = "config.json", "model.weights.h5"
+
+
+def load_keras_file(path: pathlib.Path) -> keras.Model:
+    """Load a model without its optimizer.
+
+    Keras refuses files that would run code. Before it reads the file, what the config
+    says of our models is compared with the weights beside it: Keras would take the
+    memory first. Other layers, as of the backbone of an `ImageClassifier`, are not.
+
+    Args:
+        path: A `.keras` file, or one of HDF5 that holds a whole model.
+
+    Raises:
+        WeightsFileError: The file is damaged, announces more than it holds, or takes
+            something from another file.
+        ValueError, TypeError, OSError, KeyError: Keras cannot read it.
+    """
+    with refusing(path), contextlib.ExitStack() as stack:
+        read = _read_archive if zipfile.is_zipfile(path) else _read_hdf5
+        config, arrays = read(path, stack)
+        for arguments in _arguments_of_ours(config):
+            check_held(path, arguments, len(arrays), arrays)
+    return keras.models.load_model(path, compile=False)
+
+
+def _read_archive(
+    path: pathlib.Path, stack: contextlib.ExitStack
+) -> tuple[dict[str, Any], dict[str, StoredArray]]:
+    archive = stack.enter_context(zipfile.ZipFile(path))
+    members = archive.infolist()
+    check_announced(path, path.stat().st_size, sum(each.file_size for each in members))
+    if not {CONFIG, WEIGHTS} <= set(archive.namelist()):
+        refuse(path, f"a ZIP archive without {CONFIG} and {WEIGHTS}")
+    with archive.open(CONFIG) as file:
+        config = parse_json(file.read(LARGEST_JSON + 1))
+    return config, hdf5_arrays(path, stack, io.BytesIO(archive.read(WEIGHTS)))
+
+
+def _read_hdf5(
+    path: pathlib.Path, stack: contextlib.ExitStack
+) -> tuple[dict[str, Any], dict[str, StoredArray]]:
+    arrays = hdf5_arrays(path, stack)
+    with h5py.File(path, "r") as file:
+        config = file.attrs.get("model_config", "{}")
+    return parse_json(config.encode() if isinstance(config, str) else config), arrays
+
+
+def _arguments_of_ours(config: Any) -> Iterator[Mapping[str, Any]]:
+    """Arguments of each model in a config whose class is one of ours."""
+    left = [config]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left.extend(value.values())
+            names = (value.get("class_name"), value.get("registered_name"))
+            if any(str(name).rpartition(">")[2] in OURS for name in names):
+                yield value["config"]
+        elif isinstance(value, list):
+            left.extend(value)
