@@ -3,12 +3,14 @@
 Each attack runs in a process of its own, with a limit of memory and of CPU time.
 """
 
+import json
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from served_versions import wait_for
 from server_requests import request
 
 from serving.local import LocalServer, rest_api
@@ -105,6 +107,45 @@ def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch):
         answers = [threads.submit(request, *ask) for _ in range(3)]
         assert {answer.result()[0] for answer in answers} == {400}
     assert most == [1, 1, 1]
+
+
+def test_a_large_document_is_read_while_another_one_runs(publish, tmp_path):
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    padding = " " * 2**20
+    waiting = {"inputs": {"begun": str(begun), "go": str(go)}}
+    with (
+        LocalServer({"m": publish(1)}, rest_port=0, grpc_port=0) as server,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        ask = (server, "POST", "/v1/models/m:predict")
+        body = json.dumps({"signature_name": "wait", **waiting}) + padding
+        first = threads.submit(request, *ask, body)
+        wait_for(begun.exists)
+        answer = request(*ask, '{"instances": [1.0]}' + padding)
+        go.touch()
+        assert first.result()[0] == 200
+    assert answer[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "headers", "status"),
+    [
+        ({}, {"Host": "evil.example"}, 403),
+        ({"allowed_host": ("models",)}, {"Host": "models:8501"}, 200),
+        ({}, {"Origin": "http://evil.example"}, 403),
+        (
+            {"rest_api_enable_cors_support": True},
+            {"Origin": "http://evil.example"},
+            200,
+        ),
+    ],
+)
+def test_requests_for_other_sites_are_refused(base_path, flags, headers, status):
+    models = {"m": base_path}
+    with LocalServer(models, rest_port=0, grpc_port=0, **flags) as server:
+        body = '{"instances": [1.0]}'
+        answer = request(server, "POST", "/v1/models/m:predict", body, headers)
+    assert answer[0] == status
 
 
 def test_a_document_that_gets_no_turn_is_refused(service):
