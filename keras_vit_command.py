@@ -45,6 +45,7 @@ COMMANDS = {
         "versions": "list a model's versions and labels",
         "promote": "move a label's version to `stable`",
         "rollback": "return to the previous version",
+        "copy": "copy versions, complete or not at all",
         "prune": "remove old versions",
         "serve": "start the local server",
         "page": "show a model on a server in a browser",
