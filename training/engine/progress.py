@@ -18,6 +18,8 @@ class Progress:
         first_step: The step of the checkpoint from which the run resumes. The trainer
             skips the steps of the first epoch up to it.
         stop_requested: Whether this process was asked to stop.
+        unsaved: Whether the end of the process would lose a step, or leave other
+            workers waiting. Not while a run's first step is compiled.
         stopping: Whether all workers have agreed to stop after the current step.
     """
 
@@ -26,6 +28,7 @@ class Progress:
     steps_per_epoch: int | None = None
     first_step: int = 0
     stop_requested: bool = False
+    unsaved: bool = True
     stopping: bool = False
 
     @property

@@ -96,6 +96,7 @@ class Recorder(keras.callbacks.Callback):
         progress = self.progress
         if progress.skipping:
             return
+        progress.unsaved = True
         if progress.at_epoch_end:
             return  # validation and the epoch's row of the history come first
         if progress.stopping:

@@ -8,12 +8,13 @@ import threading
 
 import keras
 import pytest
+import tensorflow as tf
 from tiny_recipe import TINY_RECIPE
 from without_pictures import leave_out_pictures
 
 from training.__main__ import main
 from training.engine.progress import Progress
-from training.engine.sigterm import stopped_after_the_step
+from training.engine.sigterm import STOPPED, stopped_after_the_step
 
 
 def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
@@ -80,6 +81,70 @@ def test_sigterm_during_a_long_call_waits_for_its_end():
         "    print('slept', progress.stop_requested)\n"
     )
     assert result.stdout == "slept True\n"
+
+
+# A call of minutes in which Python runs no handler, as that of a compiler.
+CALL = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', {})\n"
+
+
+def test_the_process_ends_during_a_long_call_where_nothing_is_unsaved():
+    result = run(
+        "import threading\n"
+        "progress.unsaved = False\n"
+        "with stopped_after_the_step(progress):\n"
+        "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(2_000_000_000)}"
+    )
+    assert result.returncode == 75
+    assert result.stderr == f"error: {STOPPED}\n"
+
+
+def test_a_command_ends_during_a_long_call_outside_of_the_steps():
+    result = run(
+        "import threading, training.cli\n"
+        "from training.__main__ import main\n"
+        "def call(arguments):\n"
+        "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(2_000_000_000)}"
+        "training.cli.main = call\n"
+        "main(['recipes'])\n"
+    )
+    assert result.returncode == 75
+    assert result.stderr == f"error: {STOPPED}\n"
+
+
+def test_a_long_step_is_finished_where_something_is_unsaved():
+    result = run(
+        "import threading\n"
+        "from training.engine import sigterm\n"
+        "sigterm.PATIENCE = 0\n"
+        "with stopped_after_the_step(progress):\n"
+        "    threading.Timer(0.01, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(1_000_000)}"
+        "    print('done', progress.stop_requested)\n"
+    )
+    assert (result.stdout, result.returncode) == ("done True\n", 0)
+
+
+def test_a_second_sigterm_ends_a_long_step():
+    result = run(
+        "import threading\n"
+        "with stopped_after_the_step(progress):\n"
+        "    for seconds in (0.2, 0.4):\n"
+        "        threading.Timer(seconds, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(2_000_000_000)}"
+    )
+    assert result.returncode == 128 + signal.SIGTERM
+
+
+def test_nothing_is_left_of_a_handler():
+    """Neither its thread nor its pipe."""
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with stopped_after_the_step(Progress()):
+        pass
+    [thread.join() for thread in threading.enumerate() if thread.name == "sigterm"]
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_nothing_is_handled_outside_the_main_thread():
@@ -169,3 +234,49 @@ def test_sigterm_in_the_last_validation_is_a_preemption(tmp_path, monkeypatch, c
     assert main([*command, "--data.validation", "0.1"]) == 75
     assert "stopped by SIGTERM after step" in capsys.readouterr().err
     assert main(["resume", folder]) == 0
+
+
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_train_batch_begin"])
+def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(
+    tmp_path, monkeypatch, capsys, moment
+):
+    """Compiling it takes minutes, and there is nothing to save."""
+    leave_out_pictures(monkeypatch.setattr)
+    sender = keras.callbacks.Callback()
+    setattr(sender, moment, send)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TINY_RECIPE.to_yaml())
+    folder = str(tmp_path / "run")
+    command = ["fit", "--config", str(recipe), "--steps", "2", "--output_dir", folder]
+    with monkeypatch.context() as patch:
+        patch.setattr("training.fit._board", lambda *_: sender)
+        patch.setattr("training.engine.recorder.Recorder.save", pytest.fail)
+        assert main(command) == 75
+    assert f"error: {STOPPED}" in capsys.readouterr().err
+    assert main(["resume", folder]) == 0
+
+
+@pytest.mark.slow
+def test_a_stopped_command_ends_with_all_that_it_has_written(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
+    command = f"fit --config {tmp_path}/recipe.yaml --output_dir {tmp_path}/run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_vit_command", *command.split(), "--epochs=9999"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    next(line for line in process.stdout if line.lstrip().startswith("3/"))
+    process.terminate()
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 75
+    assert "error: stopped by SIGTERM after step" in error
+    rows = (tmp_path / "run" / "history.csv").read_text().splitlines()[1:]
+    events = tf.data.TFRecordDataset(
+        [str(path) for path in (tmp_path / "run/tensorboard/train").glob("*events*")]
+    )
+    steps = {
+        tf.compat.v1.Event.FromString(event).step
+        for event in events.as_numpy_iterator()
+    }
+    assert set(range(1, len(rows) + 1)) <= steps
