@@ -1,5 +1,6 @@
 """SIGTERM in the steps of a run, and before and after them."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -218,22 +219,59 @@ def test_sigterm_outside_of_the_steps_is_a_preemption(
     assert main([*command, "--resume"]) == 0
 
 
-def test_sigterm_in_the_last_validation_is_a_preemption(tmp_path, monkeypatch, capsys):
-    """The steps are done, and no other one comes that would notice it."""
-    leave_out_pictures(monkeypatch.setattr)
+class Sender(keras.callbacks.Callback):
+    """Sends SIGTERM at a call that is counted from 1, and notes later evaluation."""
 
-    class Sender(keras.callbacks.Callback):
-        def on_test_end(self, logs=None):
+    def __init__(self, moment, number):
+        super().__init__()
+        self.left = number
+        self.evaluated = []
+        setattr(self, moment, self.count)
+
+    def count(self, batch=None, logs=None):
+        self.left -= 1
+        if self.left == 0:
             send()
 
-    monkeypatch.setattr("training.fit._board", lambda *_: Sender())
+    def on_test_batch_end(self, batch, logs=None):
+        self.evaluated.append(self.left)
+
+
+def last_row(folder):
+    """The last row of the history, without durations."""
+    with (folder / "history.csv").open() as file:
+        *_, row = csv.DictReader(file)
+    return {name: text for name, text in row.items() if "second" not in name}
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "evaluated"),
+    [
+        ("on_train_batch_end", 11, []),
+        ("on_test_batch_begin", 1, [0]),
+        ("on_test_end", 1, [1]),
+    ],
+)
+def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(
+    tmp_path, monkeypatch, capsys, moment, number, evaluated
+):
+    """Also that of the last epoch, after which no step comes that would notice it."""
+    leave_out_pictures(monkeypatch.setattr)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(TINY_RECIPE.to_yaml())
-    folder = str(tmp_path / "run")
-    command = ["fit", "--config", str(recipe), "--epochs", "1", "--output_dir", folder]
-    assert main([*command, "--data.validation", "0.1"]) == 75
-    assert "stopped by SIGTERM after step" in capsys.readouterr().err
-    assert main(["resume", folder]) == 0
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    command = ["fit", "--config", str(recipe), "--epochs", "1", "--batch_size", "110"]
+    command += ["--data.validation", "0.1", "--output_dir"]
+    sender = Sender(moment, number)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.fit._board", lambda *_: sender)
+        assert main([*command, str(folder)]) == 75
+    assert sender.evaluated == evaluated
+    assert "stopped by SIGTERM after step 11; `keras" in capsys.readouterr().err
+    assert not (folder / "history.csv").exists()
+    assert main(["resume", str(folder)]) == 0
+    assert main([*command, str(whole)]) == 0
+    assert last_row(folder) == last_row(whole)
 
 
 @pytest.mark.parametrize("moment", ["on_train_begin", "on_train_batch_begin"])
