@@ -30,6 +30,9 @@ COMMANDS = {
     "rollback": Command(
         ".rollout.label_commands", "rollback", "return to the previous version"
     ),
+    "copy": Command(
+        ".rollout.copy_command", "main", "copy versions, complete or not at all"
+    ),
     "prune": Command(".rollout.label_commands", "prune", "remove old versions"),
     "serve": Command(".local", "main", "start the local server"),
     "page": Command(".page.proxy", "main", "show a model on a server in a browser"),

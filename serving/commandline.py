@@ -85,6 +85,19 @@ def positive_number(text: str) -> float:
     return value
 
 
+def version_number(text: str) -> int:
+    """The type of an argument: the number of a version."""
+    try:
+        version = int(text)
+    except ValueError:
+        version = 0
+    if not 1 <= version < 2**63:
+        raise argparse.ArgumentTypeError(
+            f"must be a number from 1 to 2**63 - 1. Received: {text}"
+        )
+    return version
+
+
 def complain(command: str, message: str | Exception) -> None:
     """Print one line on standard error.
 

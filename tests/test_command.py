@@ -65,6 +65,17 @@ except SystemExit:
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 assert IsMklEnabled()
 """
+END = """
+import atexit, sys
+from keras_vit_command import end_process
+class Held:
+    def __del__(self):
+        print("freed")
+held = Held()
+atexit.register(print, "at exit")
+print("printed")
+end_process(int(sys.argv[1]))
+"""
 # What a slow machine is doing: training.activity.
 REPORT = re.compile(
     "(starting|checking|building|opening|compiling|decoding|validation|evaluating|"
@@ -138,6 +149,17 @@ def test_a_reader_may_close_the_pipe(command):
     process.stdout.close()
     assert process.stderr.read() == ""
     process.wait()
+
+
+@pytest.mark.parametrize(
+    ("status", "freed"), [(75, ""), (130, ""), (0, "freed\n"), (1, "freed\n")]
+)
+def test_a_stopped_command_ends_without_freeing_its_memory(status, freed):
+    process = subprocess.run(
+        [sys.executable, "-c", END, str(status)], capture_output=True, text=True
+    )
+    assert process.returncode == status
+    assert process.stdout == f"printed\nat exit\n{freed}"
 
 
 @pytest.mark.parametrize("level", [None, "0"])

@@ -1,17 +1,15 @@
 """`keras-vit fit` and others: run a command, report its errors in one line."""
 
 import errno
-import gc
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 from .engine.launch import end_with_launcher
-from .engine.sigterm import Terminated, terminated_at_once
-from .errors import Preempted, TrainingError
+from .engine.sigterm import STOPPED, Terminated, terminated_at_once
+from .errors import CONTINUES, Preempted, TrainingError
 
-CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
 # Of a step of training there is a better message, with what would fit.
 TOO_LARGE = (
     "out of memory while a model was made or evaluated ({}): a smaller "
@@ -32,13 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    try:
-        with terminated_at_once():
-            return _status_of(arguments)
-    finally:
-        # Input pipelines that an error has left: one that is in the middle of a Python
-        # function when the interpreter ends never lets it.
-        gc.collect()
+    with terminated_at_once():
+        return _status_of(arguments)
 
 
 def _status_of(arguments: Sequence[str] | None) -> int:
@@ -54,7 +47,7 @@ def _status_of(arguments: Sequence[str] | None) -> int:
     except OSError as error:  # a full disk, a folder without permission
         return _fail(str(error) + CONTINUES)
     except Terminated:
-        return _fail(f"stopped by SIGTERM{CONTINUES}", Preempted.exit_status)
+        return _fail(STOPPED, Preempted.exit_status)
     except KeyboardInterrupt:
         print(f"stopped{CONTINUES}", file=sys.stderr)
         return 130
@@ -100,4 +93,6 @@ def _fail(message: str, status: int = 1) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from keras_vit_command import end_process
+
+    end_process(main())

@@ -12,6 +12,9 @@ TrainingError       exit status 1
 import difflib
 from collections.abc import Iterable
 
+# At the end of a message.
+CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
+
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """A question about the most similar known name, or an empty text.

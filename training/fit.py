@@ -153,7 +153,7 @@ def fit(
         check_same_step(strategy, trainer.progress.first_step)
         if chief and extend:
             run_folder.begin_extension(folder, recipe)
-        if trainer.progress.first_step < length.steps:
+        if len(recorder.history) < length.steps // length.interval:
             learned = splits
             if recipe.data.cache_features:
                 learned = with_features(splits, model, strategy)
@@ -295,6 +295,8 @@ def _train(
     trainer, progress = recorder.trainer, recorder.trainer.progress
     first_step = progress.first_step
     stop_on_divergence = StopOnDivergence(recorder.checkpoints, progress)
+    progress.alone = worker_count(trainer.distribute_strategy) == 1
+    progress.unsaved = not progress.alone
     stages = Stages()
     lines: list[keras.callbacks.Callback] = []
     if is_chief(trainer.distribute_strategy):
@@ -307,11 +309,12 @@ def _train(
         memory_errors(recipe, trainer),
         read_errors(splits.train, splits.validation),
         stages.current,
+        recorder.saving_before_evaluation(),
     ):
         trainer.fit(
             training_data(trainer, recipe, splits.train, first_step, length.steps),
             epochs=length.steps // length.interval,
-            initial_epoch=first_step // length.interval,
+            initial_epoch=len(recorder.history),
             steps_per_epoch=length.interval,
             callbacks=[stop_on_divergence, *callbacks, *lines, recorder],
             verbose=0,

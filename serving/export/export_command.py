@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ..commandline import CommandError, Parser, UsageError, usage_errors
+from ..commandline import (
+    CommandError,
+    Parser,
+    UsageError,
+    usage_errors,
+    version_number,
+)
 from ..rollout import label_moves
 from ..rollout.served_model import (
     ServedModel,
@@ -190,7 +196,10 @@ def _parser() -> argparse.ArgumentParser:
         help="the model's folder, which holds one sub-folder for each version",
     )
     parser.add_argument(
-        "--version", type=_version, metavar="N", help="its number; default: the next"
+        "--version",
+        type=version_number,
+        metavar="N",
+        help="its number; default: the next",
     )
     parser.add_argument(
         "--format",
@@ -274,18 +283,6 @@ def _descriptions() -> dict[str, str]:
     text = text.partition("Raises:")[0]
     entries = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\w|\Z)", text, re.M | re.S)
     return {name: " ".join(about.split()) for name, about in entries}
-
-
-def _version(text: str) -> int:
-    try:
-        version = int(text)
-    except ValueError:
-        version = 0
-    if not 1 <= version < 2**63:
-        raise argparse.ArgumentTypeError(
-            f"must be a number from 1 to 2**63 - 1. Received: {text}"
-        )
-    return version
 
 
 def model_file(path: pathlib.Path) -> pathlib.Path:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..commandline import CommandError
 from ..rollout import manifest
-from ..rollout.versions import staged_version, version_folders
+from ..rollout.versions import check_base_path, staged_version, version_folders
 from . import formats, quantization, warmup_records
 from .numeric_agreement import allowed
 from .options import ExportOptions
@@ -71,7 +71,8 @@ def publish(
             lacks the required speed-up. Nothing is published then.
     """
     options = options or ExportOptions()
-    _check_folder(base_path, export_format)
+    check_base_path(base_path)
+    _check_format(base_path, export_format)
     if int8_images is not None:
         quantization.check_format(export_format)
     if export_format != formats.SAVED_MODEL:
@@ -141,22 +142,10 @@ def tolerance_of(model: Any, options: ExportOptions) -> float:
     return max(TOLERANCE[options.precision], TOLERANCE[model.compute_dtype])
 
 
-def _check_folder(base_path: pathlib.Path, export_format: str) -> None:
-    """Check that a folder holds nothing but versions of this format."""
-    if base_path.exists() and not base_path.is_dir():
-        raise CommandError(f"{base_path}: cannot be written: it is a file")
-    folders = version_folders(base_path)
-    visible = base_path.glob("[!.]*") if base_path.is_dir() else ()
-    others = sorted(
-        {path.name for path in visible} - {p.name for p in folders.values()}
-    )
-    if others:
-        raise CommandError(
-            f"{base_path}: must hold versions only. Received: {', '.join(others[:5])}. "
-            "Give the model a folder of its own"
-        )
+def _check_format(base_path: pathlib.Path, export_format: str) -> None:
+    """Check that all versions of a folder are of this format."""
     mark = formats.MARKS[export_format]
-    for folder in folders.values():
+    for folder in version_folders(base_path).values():
         if not (folder / mark).is_file():
             raise CommandError(
                 f"{folder}: has no {mark}; all versions of a folder must be of one "

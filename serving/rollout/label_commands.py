@@ -27,7 +27,7 @@ WAIT = "to wait until it follows"
 
 def show(argv: list[str]) -> int:
     """Run `keras-vit versions`; 1 if `--verify` finds damage."""
-    parser = _parser("list", "List the versions of a model's folder.")
+    parser = _parser("versions", "List the versions of a model's folder.")
     add_arguments(parser)
     add_rest(parser, "to show the states of the versions")
     parser.add_argument(
@@ -236,9 +236,7 @@ def _states(arguments: argparse.Namespace, numbers: Iterable[int]) -> list[str]:
 
 def _manifest_columns(folders: Iterable[pathlib.Path]) -> dict[str, list[str]]:
     """Columns from the manifests, which versions of other tools do not have."""
-    manifests = [manifest.read_if_valid(folder) for folder in folders]
-    unknown = (UNKNOWN,) * len(MANIFEST_COLUMNS)
-    rows = [unknown if found is None else _manifest_row(found) for found in manifests]
+    rows = [_manifest_row(manifest.read_if_valid(folder) or {}) for folder in folders]
     return {name: [row[i] for row in rows] for i, name in enumerate(MANIFEST_COLUMNS)}
 
 
@@ -250,19 +248,14 @@ def _file_format(found: manifest.Manifest) -> str:
 
 def _manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
     try:
-        return _known_manifest_row(found)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return (UNKNOWN,) * len(MANIFEST_COLUMNS)  # written by hand, or another version
-
-
-def _known_manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
-    size = sum(file["bytes"] for file in found["files"].values())
-    agreement = found["agreement"]
-    options = found.get("options", {"precision": _file_format(found)})
-    return (
-        found["created"][:16].replace("T", " "),
-        options["precision"],
-        f"{size / 1e6:.1f}",
-        f"{agreement['max_difference']:.0e}",
-        f"{agreement['top1']:.1%}",
-    )
+        agreement = found["agreement"]
+        options = found.get("options", {"precision": _file_format(found)})
+        return (
+            found["created"][:16].replace("T", " "),
+            f"{options['precision']}",
+            f"{manifest.size(found) / 1e6:.1f}",
+            f"{agreement['max_difference']:.0e}",
+            f"{agreement['top1']:.1%}",
+        )
+    except (AttributeError, LookupError, TypeError, ValueError):  # of another tool
+        return (UNKNOWN,) * len(MANIFEST_COLUMNS)

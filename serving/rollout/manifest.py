@@ -32,28 +32,49 @@ def write(folder: pathlib.Path, facts: Manifest) -> Manifest:
 
 def read_if_valid(folder: pathlib.Path) -> Manifest | None:
     """Read the manifest of a version; None without a readable one."""
+    path = folder / PATH
     try:
-        manifest = json.loads((folder / PATH).read_text(encoding="utf-8"))
+        if not path.is_file():  # a pipe would never end
+            return None
+        manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    valid = isinstance(manifest, dict) and manifest.get("format") == FORMAT
-    return manifest if valid and isinstance(manifest.get("files"), dict) else None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        return None
+    files = manifest.get("files")
+    entries = list(files.values()) if isinstance(files, dict) else [None]
+    known = all(
+        isinstance(entry, dict)
+        and type(entry.get("bytes")) is int
+        and type(entry.get("sha256")) is str
+        for entry in entries
+    )
+    return manifest if known else None
 
 
 def damage(folder: pathlib.Path) -> list[str]:
-    """Compare the files of a version with the checksums in its manifest.
-
-    Args:
-        folder: The version.
-
-    Returns:
-        A line for each file that is missing, changed or new.
-    """
+    """Compare the files of a version with the checksums in its manifest."""
     manifest = read_if_valid(folder)
     if manifest is None:
         return [f"{PATH}: missing or not readable"]
+    return differences(folder, manifest)
+
+
+def differences(folder: pathlib.Path, manifest: Manifest) -> list[str]:
+    """Compare the files of a version with the checksums in a manifest.
+
+    Args:
+        folder: The version.
+        manifest: What `read_if_valid` returned.
+
+    Returns:
+        A line for each file that is missing, changed or new, and for each link, pipe or
+        device: none of them is a part of a version.
+    """
     before, now = manifest["files"], _digests(folder)
+    others = (path for path in folder.rglob("*") if not _is_file_or_folder(path))
     return [
+        *(f"{path.relative_to(folder)}: not a file or folder" for path in others),
         *(f"{name}: missing" for name in before if name not in now),
         *(f"{name}: new" for name in now if name not in before),
         *(
@@ -62,6 +83,11 @@ def damage(folder: pathlib.Path) -> list[str]:
             if now.get(name, digest) != digest
         ),
     ]
+
+
+def size(manifest: Manifest) -> int:
+    """The bytes of all files of a version, the manifest itself not counted."""
+    return sum(file["bytes"] for file in manifest["files"].values())
 
 
 def sha256_of(path: pathlib.Path) -> str:
@@ -117,11 +143,15 @@ def _tensors(infos: Any) -> dict[str, Any]:
     }
 
 
+def _is_file_or_folder(path: pathlib.Path) -> bool:
+    return not path.is_symlink() and (path.is_file() or path.is_dir())
+
+
 def _digests(folder: pathlib.Path) -> dict[str, Any]:
     paths = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and not path.is_symlink()
     }
     return {
         name: {"bytes": paths[name].stat().st_size, "sha256": sha256_of(paths[name])}

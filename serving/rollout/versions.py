@@ -40,7 +40,7 @@ def version_folders(base_path: pathlib.Path) -> dict[int, pathlib.Path]:
     if not base_path.is_dir():
         return {}
     found = {
-        int(path.name): path for path in base_path.iterdir() if _is_number(path.name)
+        int(path.name): path for path in base_path.iterdir() if is_number(path.name)
     }
     return dict(sorted(found.items()))
 
@@ -50,7 +50,28 @@ def versions(base_path: pathlib.Path) -> list[int]:
     return list(version_folders(base_path))
 
 
-def _is_number(name: str) -> bool:
+def check_base_path(base_path: pathlib.Path) -> None:
+    """Check that a folder can be a model's: it holds versions only, or is missing.
+
+    Raises:
+        CommandError: It is a file, or holds something else.
+    """
+    if base_path.exists() and not base_path.is_dir():
+        raise CommandError(f"{base_path}: cannot be written: it is a file")
+    folders = version_folders(base_path)
+    visible = base_path.glob("[!.]*") if base_path.is_dir() else ()
+    others = sorted(
+        {path.name for path in visible} - {p.name for p in folders.values()}
+    )
+    if others:
+        raise CommandError(
+            f"{base_path}: must hold versions only. Received: {', '.join(others[:5])}. "
+            "Give the model a folder of its own"
+        )
+
+
+def is_number(name: str) -> bool:
+    """Whether a folder of this name is a version."""
     return name.isascii() and name.isdigit() and int(name) <= LARGEST
 
 
@@ -104,7 +125,8 @@ def staged_version(
     process is killed. An exception in the block removes the folder.
 
     Args:
-        base_path: The model's folder; created if missing.
+        base_path: The model's folder; created if missing. Every user can read what is
+            created, whatever the umask, as servers run as another one.
         version: Its number; default: one more than the largest ever used.
 
     Yields:
@@ -114,7 +136,9 @@ def staged_version(
         CommandError: The number is or was in use.
         OSError: The folder cannot be created, written or renamed.
     """
-    base_path.mkdir(parents=True, exist_ok=True)
+    if not base_path.is_dir():
+        base_path.mkdir(parents=True, exist_ok=True)
+        _make_readable(base_path)
     with one_writer(base_path):
         _delete(base_path.glob(f"{STAGING}*"))
         number = _free_number(base_path, version)
@@ -123,13 +147,21 @@ def staged_version(
         try:
             yield staging, number
             for folder, _, files in os.walk(staging, topdown=False):
-                for name in files:
-                    fsync(pathlib.Path(folder, name))
-                fsync(pathlib.Path(folder))
+                for name in (*files, ""):
+                    path = pathlib.Path(folder, name)
+                    _make_readable(path)
+                    fsync(path)
             staging.rename(base_path / str(number))
             fsync(base_path)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _make_readable(path: pathlib.Path) -> None:
+    mode = path.stat().st_mode
+    readable = mode | (0o555 if path.is_dir() else 0o444)
+    if readable != mode:  # some network mounts have no modes to change
+        path.chmod(readable)
 
 
 def _free_number(base_path: pathlib.Path, version: int | None) -> int:
@@ -148,7 +180,7 @@ def _free_number(base_path: pathlib.Path, version: int | None) -> int:
 
 def _removed(base_path: pathlib.Path) -> dict[int, pathlib.Path]:
     found = {path.name.removeprefix(REMOVED): path for path in base_path.glob(".*")}
-    return {int(name): path for name, path in found.items() if _is_number(name)}
+    return {int(name): path for name, path in found.items() if is_number(name)}
 
 
 def withdraw(base_path: pathlib.Path, version: int) -> pathlib.Path:

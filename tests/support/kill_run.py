@@ -5,8 +5,9 @@
 
 `writing` is a SIGKILL while a checkpoint is written, with half of a file on the disk or
 between two changes of its folder; `training` a SIGKILL in a training step; `preempted`
-a SIGTERM in one. TensorFlow is imported once: each run is a fork of this process, which
-therefore calls no TensorFlow function itself.
+a SIGTERM in one; `evaluating` a SIGTERM in an epoch's evaluation. TensorFlow is
+imported once: each run is a fork of this process, which therefore calls no TensorFlow
+function itself.
 """
 
 import argparse
@@ -56,7 +57,7 @@ from training.recipe import (
 
 # strategy: workers, replicas in each
 WORLDS = {"one_device": (1, 1), "mirrored": (1, 2), "multi_worker": (2, 1)}
-KINDS = ("writing", "training", "preempted")
+KINDS = ("writing", "training", "preempted", "evaluating")
 # Seconds in which the other workers must end after the first one has.
 PATIENCE = 60
 
@@ -107,7 +108,8 @@ class Kill:
         kind: One of `KINDS`.
         worker: The one that is killed.
         change: Before which change of the checkpoints' folder, counted from 1.
-        step: In which step from its start on, where `change` is 0.
+        step: In which step from its start on, where `change` is 0; of `evaluating`, in
+            which evaluation.
         seconds: After the start of the step.
     """
 
@@ -120,7 +122,8 @@ class Kill:
     @property
     def signal(self) -> int:
         """SIGTERM for a preemption, else SIGKILL."""
-        return signal.SIGTERM if self.kind == "preempted" else signal.SIGKILL
+        preempted = self.kind in ("preempted", "evaluating")
+        return signal.SIGTERM if preempted else signal.SIGKILL
 
 
 def draw_kill(rng: random.Random, kind: str, workers: int) -> Kill:
@@ -128,6 +131,8 @@ def draw_kill(rng: random.Random, kind: str, workers: int) -> Kill:
     if kind == "writing":
         # The first change is the one with half of a file written.
         return Kill(kind, change=rng.choice([1, rng.randint(2, 20)]))
+    if kind == "evaluating":
+        return Kill(kind, rng.randrange(workers), step=2)
     worker, step = rng.randrange(workers), rng.randint(1, 12)
     return Kill(kind, worker, step=step, seconds=rng.uniform(0, 0.1))
 
@@ -200,7 +205,9 @@ def die_as_planned(kill: Kill) -> None:
 def die_while_training(kill: Kill) -> None:
     """Start a timer when the step begins, so that the work goes on until it rings."""
     left = kill.step
-    begin = keras.callbacks.CallbackList.on_train_batch_begin
+    of_training = kill.kind != "evaluating"
+    event = "on_train_batch_begin" if of_training else "on_test_batch_begin"
+    begin = getattr(keras.callbacks.CallbackList, event)
 
     def counted(self, batch, logs=None):
         nonlocal left
@@ -211,7 +218,7 @@ def die_while_training(kill: Kill) -> None:
             timer.start()
         begin(self, batch, logs)
 
-    keras.callbacks.CallbackList.on_train_batch_begin = counted
+    setattr(keras.callbacks.CallbackList, event, counted)
 
 
 def die_while_writing(change: int) -> None:

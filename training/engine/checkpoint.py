@@ -68,6 +68,7 @@ class Checkpoint:
         owner: The run.
         history: One row for each finished epoch.
         seconds: Duration so far of the unfinished epoch.
+        logs: The training figures of an epoch that is not evaluated yet.
     """
 
     step: int
@@ -75,6 +76,7 @@ class Checkpoint:
     owner: Owner
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
+    logs: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class IncompleteError(Exception):
@@ -108,7 +110,7 @@ def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
         _warn(f"no checkpoint of step {step}: {bad[0]} is not finite")
         return False
     try:
-        if not _is_complete(folder, step):
+        if not _is_written(folder, checkpoint):
             _make_room_and_write(folder, checkpoint)
     except OSError as error:
         _warn(f"no checkpoint of step {step}, the training continues: {error}")
@@ -239,6 +241,7 @@ def _write(folder: epath.Path, checkpoint: Checkpoint) -> None:
             "step": checkpoint.step,
             "bytes": local.stat().st_size,
             "sha256": _digest(local),
+            "evaluated": not checkpoint.logs,
         }
     try:
         storage.write_text(_marker(folder, checkpoint.step), json.dumps(marker))
@@ -298,10 +301,12 @@ def _read_marker(folder: epath.Path, step: int) -> dict[str, Any]:
     return marker
 
 
-def _is_complete(folder: epath.Path, step: int) -> bool:
+def _is_written(folder: epath.Path, checkpoint: Checkpoint) -> bool:
+    """Whether the checkpoint is there; after an evaluation one from before is not."""
     try:
-        with _verified_file(folder, step):
-            return True
+        with _verified_file(folder, checkpoint.step):
+            marker = _read_marker(folder, checkpoint.step)
+            return marker.get("evaluated", True) == (not checkpoint.logs)
     except IncompleteError:
         return False
 

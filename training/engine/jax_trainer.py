@@ -165,7 +165,7 @@ class JaxTrainer(Trainer):
             steps = self.progress.advance(self.steps_per_execution)
             if self.progress.skipping:
                 with self._metric_scope(state[3]):
-                    return self.get_metrics_result(), state
+                    return self.progress.logs or self.get_metrics_result(), state
             logs, state = execute(state, itertools.islice(iterator, steps))
             requested = gather(self.distribute_strategy, self.progress.stop_requested)
             self.progress.stopping = any(requested)

@@ -1,6 +1,10 @@
 """The progress of a run: its step, where it resumed, and whether it must stop."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+class EvaluationStopped(Exception):
+    """The evaluation at an epoch's end was left out, as the run must stop."""
 
 
 @dataclass
@@ -18,7 +22,12 @@ class Progress:
         first_step: The step of the checkpoint from which the run resumes. The trainer
             skips the steps of the first epoch up to it.
         stop_requested: Whether this process was asked to stop.
+        alone: Whether there are no other workers, with which a stop has to be agreed.
+        unsaved: Whether the end of the process would lose a step, or leave other
+            workers waiting. Not while a run's first step is compiled.
         stopping: Whether all workers have agreed to stop after the current step.
+        logs: The training figures of an epoch whose steps are done, until its
+            evaluation is.
     """
 
     epoch: int = 0
@@ -26,7 +35,10 @@ class Progress:
     steps_per_epoch: int | None = None
     first_step: int = 0
     stop_requested: bool = False
+    alone: bool = False
+    unsaved: bool = True
     stopping: bool = False
+    logs: dict[str, float] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -37,6 +49,11 @@ class Progress:
     def skipping(self) -> bool:
         """Whether the steps counted so far were done before the run resumed."""
         return self.step <= self.first_step
+
+    @property
+    def skips_evaluation(self) -> bool:
+        """Whether the run must stop before, or during, the epoch's evaluation."""
+        return self.stopping or (self.alone and self.stop_requested)
 
     @property
     def at_epoch_end(self) -> bool:

@@ -1,7 +1,9 @@
 """The recorder: writes checkpoints, history and the best model while a run trains."""
 
+import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 import keras
@@ -17,6 +19,7 @@ from .checkpoint import Checkpoint, Owner
 from .data_fingerprint import contents_fingerprint, names_fingerprint
 from .early_termination import divergence
 from .lora import merged
+from .progress import EvaluationStopped
 from .schedule import learning_rate
 from .strategy import is_chief, worker_count
 from .trainer import Trainer
@@ -86,6 +89,7 @@ class Recorder(keras.callbacks.Callback):
         self.progress.first_step = stored.step
         self.history = stored.history
         self.seconds_before = stored.seconds
+        self.progress.logs = stored.logs
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock."""
@@ -96,7 +100,9 @@ class Recorder(keras.callbacks.Callback):
         progress = self.progress
         if progress.skipping:
             return
+        progress.unsaved = True
         if progress.at_epoch_end:
+            progress.logs = {name: float(value) for name, value in logs.items()}
             return  # validation and the epoch's row of the history come first
         if progress.stopping:
             self.save()
@@ -121,12 +127,24 @@ class Recorder(keras.callbacks.Callback):
     def save(self) -> None:
         """Write a checkpoint of the current step, if that is possible."""
         arrays = self.trainer.state_arrays()
-        seconds = 0.0 if self.progress.at_epoch_end else self._seconds()
-        step = self.progress.step
-        state = Checkpoint(step, arrays, self.owner, self.history, seconds)
+        step, logs = self.progress.step, self.progress.logs
+        seconds = self._seconds() if logs or not self.progress.at_epoch_end else 0.0
+        state = Checkpoint(step, arrays, self.owner, self.history, seconds, logs)
         # Workers other than the chief do not know whether it was written.
         if not self.chief or checkpoint.save(self.checkpoints, state, self.keep):
             self.saved_step = step
+
+    @contextlib.contextmanager
+    def saving_before_evaluation(self) -> Iterator[None]:
+        """Save a checkpoint where the run stops between a step and its evaluation.
+
+        A resumed run begins with that evaluation.
+        """
+        try:
+            yield
+        except EvaluationStopped:
+            self.save()
+            self.stop()
 
     def _seconds(self) -> float:
         """Duration of the current epoch so far."""
@@ -135,6 +153,7 @@ class Recorder(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Write the best model, the history and, last, a checkpoint."""
         seconds, self.seconds_before = self._seconds(), 0.0
+        self.progress.logs = {}
         figures = {name: float(value) for name, value in logs.items()}
         rate = learning_rate(self.trainer.optimizer, self.progress.step - 1)
         self.history.append(

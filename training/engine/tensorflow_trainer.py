@@ -187,7 +187,7 @@ class TensorFlowTrainer(Trainer):
         def train_function(iterator):
             steps = self.progress.advance(self.steps_per_execution)
             if self.progress.skipping:
-                return self.get_metrics_result()
+                return self.progress.logs or self.get_metrics_result()
             stop = tf.constant(float(self.progress.stop_requested))
             if isinstance(iterator, ITERATORS):
                 logs, stop = execute(iterator, tf.constant(steps), stop)

@@ -16,7 +16,7 @@ from keras import ops
 
 from .losses import dense_labels, make_loss
 from .optimizer import average_pairs, check_optimizer
-from .progress import Progress
+from .progress import EvaluationStopped, Progress
 from .rebatch import batch_dataset
 
 
@@ -131,13 +131,21 @@ class Trainer(keras.Model):
         return super().fit(x, validation_data=validation_data, shuffle=False, **kwargs)
 
     def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
-        """Keras's `evaluate` of the averaged weights; each image counts once."""
+        """Keras's `evaluate` of the averaged weights; each image counts once.
+
+        Raises:
+            EvaluationStopped: `progress` says that the run must stop.
+        """
         self._test_steps_left = kwargs.get("steps")
         if not kwargs.get("_use_cached_eval_dataset"):
             data = (x, y, kwargs.pop("sample_weight", None))
             x, y = self._test_batches(data, batch_size), None
-        with self.averaged_weights():
-            return super().evaluate(x, y, **kwargs)
+        if not self.progress.skips_evaluation:
+            with self.averaged_weights():
+                results = super().evaluate(x, y, **kwargs)
+        if self.progress.skips_evaluation:
+            raise EvaluationStopped
+        return results
 
     def _training_batches(self, data, batch_size, shuffle: bool):
         return batch_dataset(data, batch_size, self._parts, shuffle)
@@ -176,6 +184,7 @@ class Trainer(keras.Model):
 
     def _next_test_steps(self) -> int:
         """Number of batches to evaluate next; the dataset may repeat without end."""
+        self.stop_evaluating = self.progress.skips_evaluation
         steps = self.steps_per_execution
         if self._test_steps_left is not None:
             steps = min(steps, self._test_steps_left)

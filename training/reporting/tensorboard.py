@@ -9,6 +9,7 @@ instead of steps.
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,8 @@ class RunBoard(keras.callbacks.Callback):
         self.profile = profile
         self.first_step = first_step
         self.writers: dict[str, tf.summary.SummaryWriter] = {}
+        # Of a run that is stopped, before the process ends.
+        weakref.finalize(self, _close, self.writers)
         self.profiling = False
         self.began = self.next_write = 0.0
 
@@ -136,8 +139,7 @@ class RunBoard(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         """Close the files."""
         self._stop_profile()
-        for writer in self.writers.values():
-            writer.close()
+        _close(self.writers)
 
     def _completed(self, logs: dict[str, float]) -> dict[str, float]:
         """The logs with learning rate and utilization."""
@@ -173,6 +175,11 @@ class RunBoard(keras.callbacks.Callback):
         if self.profiling:
             _profiler().stop()
             self.profiling = False
+
+
+def _close(writers: dict[str, tf.summary.SummaryWriter]) -> None:
+    for writer in writers.values():
+        writer.close()
 
 
 class _JaxProfiler:

@@ -56,6 +56,8 @@ class Throughput(keras.callbacks.Callback):
         seconds, images = now - self.clock, (step - self.step) * self.images_per_step
         self.clock = now
         if step <= self.first_step:
+            # Of an epoch that only its evaluation lacks.
+            self.images_per_second = logs.get("images_per_second", math.nan)
             return
         if self.step == self.first_step:
             self.images_per_second = images / seconds

@@ -12,7 +12,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "kill_run.py"
 # test_checkpoint.py enumerates the states of the disk that a kill can leave; here each
 # strategy resumes from its own.
 KILLS = {
-    "one_device": ["writing"],
+    "one_device": ["writing", "evaluating"],
     "mirrored": ["preempted"],
     "multi_worker": ["training"],
 }

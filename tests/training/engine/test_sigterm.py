@@ -1,5 +1,6 @@
 """SIGTERM in the steps of a run, and before and after them."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -8,12 +9,13 @@ import threading
 
 import keras
 import pytest
+import tensorflow as tf
 from tiny_recipe import TINY_RECIPE
 from without_pictures import leave_out_pictures
 
 from training.__main__ import main
 from training.engine.progress import Progress
-from training.engine.sigterm import stopped_after_the_step
+from training.engine.sigterm import STOPPED, stopped_after_the_step
 
 
 def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
@@ -80,6 +82,70 @@ def test_sigterm_during_a_long_call_waits_for_its_end():
         "    print('slept', progress.stop_requested)\n"
     )
     assert result.stdout == "slept True\n"
+
+
+# A call of minutes in which Python runs no handler, as that of a compiler.
+CALL = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', {})\n"
+
+
+def test_the_process_ends_during_a_long_call_where_nothing_is_unsaved():
+    result = run(
+        "import threading\n"
+        "progress.unsaved = False\n"
+        "with stopped_after_the_step(progress):\n"
+        "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(2_000_000_000)}"
+    )
+    assert result.returncode == 75
+    assert result.stderr == f"error: {STOPPED}\n"
+
+
+def test_a_command_ends_during_a_long_call_outside_of_the_steps():
+    result = run(
+        "import threading, training.cli\n"
+        "from training.__main__ import main\n"
+        "def call(arguments):\n"
+        "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(2_000_000_000)}"
+        "training.cli.main = call\n"
+        "main(['recipes'])\n"
+    )
+    assert result.returncode == 75
+    assert result.stderr == f"error: {STOPPED}\n"
+
+
+def test_a_long_step_is_finished_where_something_is_unsaved():
+    result = run(
+        "import threading\n"
+        "from training.engine import sigterm\n"
+        "sigterm.PATIENCE = 0\n"
+        "with stopped_after_the_step(progress):\n"
+        "    threading.Timer(0.01, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(1_000_000)}"
+        "    print('done', progress.stop_requested)\n"
+    )
+    assert (result.stdout, result.returncode) == ("done True\n", 0)
+
+
+def test_a_second_sigterm_ends_a_long_step():
+    result = run(
+        "import threading\n"
+        "with stopped_after_the_step(progress):\n"
+        "    for seconds in (0.2, 0.4):\n"
+        "        threading.Timer(seconds, send, [signal.SIGTERM]).start()\n"
+        f"    {CALL.format(2_000_000_000)}"
+    )
+    assert result.returncode == 128 + signal.SIGTERM
+
+
+def test_nothing_is_left_of_a_handler():
+    """Neither its thread nor its pipe."""
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with stopped_after_the_step(Progress()):
+        pass
+    [thread.join() for thread in threading.enumerate() if thread.name == "sigterm"]
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_nothing_is_handled_outside_the_main_thread():
@@ -153,19 +219,102 @@ def test_sigterm_outside_of_the_steps_is_a_preemption(
     assert main([*command, "--resume"]) == 0
 
 
-def test_sigterm_in_the_last_validation_is_a_preemption(tmp_path, monkeypatch, capsys):
-    """The steps are done, and no other one comes that would notice it."""
-    leave_out_pictures(monkeypatch.setattr)
+class Sender(keras.callbacks.Callback):
+    """Sends SIGTERM at a call that is counted from 1, and notes later evaluation."""
 
-    class Sender(keras.callbacks.Callback):
-        def on_test_end(self, logs=None):
+    def __init__(self, moment, number):
+        super().__init__()
+        self.left = number
+        self.evaluated = []
+        setattr(self, moment, self.count)
+
+    def count(self, batch=None, logs=None):
+        self.left -= 1
+        if self.left == 0:
             send()
 
-    monkeypatch.setattr("training.fit._board", lambda *_: Sender())
+    def on_test_batch_end(self, batch, logs=None):
+        self.evaluated.append(self.left)
+
+
+def last_row(folder):
+    """The last row of the history, without durations."""
+    with (folder / "history.csv").open() as file:
+        *_, row = csv.DictReader(file)
+    return {name: text for name, text in row.items() if "second" not in name}
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "evaluated"),
+    [
+        ("on_train_batch_end", 11, []),
+        ("on_test_batch_begin", 1, [0]),
+        ("on_test_end", 1, [1]),
+    ],
+)
+def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(
+    tmp_path, monkeypatch, capsys, moment, number, evaluated
+):
+    """Also that of the last epoch, after which no step comes that would notice it."""
+    leave_out_pictures(monkeypatch.setattr)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TINY_RECIPE.to_yaml())
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    command = ["fit", "--config", str(recipe), "--epochs", "1", "--batch_size", "110"]
+    command += ["--data.validation", "0.1", "--output_dir"]
+    sender = Sender(moment, number)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.fit._board", lambda *_: sender)
+        assert main([*command, str(folder)]) == 75
+    assert sender.evaluated == evaluated
+    assert "stopped by SIGTERM after step 11; `keras" in capsys.readouterr().err
+    assert not (folder / "history.csv").exists()
+    assert main(["resume", str(folder)]) == 0
+    assert main([*command, str(whole)]) == 0
+    assert last_row(folder) == last_row(whole)
+
+
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_train_batch_begin"])
+def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(
+    tmp_path, monkeypatch, capsys, moment
+):
+    """Compiling it takes minutes, and there is nothing to save."""
+    leave_out_pictures(monkeypatch.setattr)
+    sender = keras.callbacks.Callback()
+    setattr(sender, moment, send)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(TINY_RECIPE.to_yaml())
     folder = str(tmp_path / "run")
-    command = ["fit", "--config", str(recipe), "--epochs", "1", "--output_dir", folder]
-    assert main([*command, "--data.validation", "0.1"]) == 75
-    assert "stopped by SIGTERM after step" in capsys.readouterr().err
+    command = ["fit", "--config", str(recipe), "--steps", "2", "--output_dir", folder]
+    with monkeypatch.context() as patch:
+        patch.setattr("training.fit._board", lambda *_: sender)
+        patch.setattr("training.engine.recorder.Recorder.save", pytest.fail)
+        assert main(command) == 75
+    assert f"error: {STOPPED}" in capsys.readouterr().err
     assert main(["resume", folder]) == 0
+
+
+@pytest.mark.slow
+def test_a_stopped_command_ends_with_all_that_it_has_written(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
+    command = f"fit --config {tmp_path}/recipe.yaml --output_dir {tmp_path}/run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_vit_command", *command.split(), "--epochs=9999"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    next(line for line in process.stdout if line.lstrip().startswith("3/"))
+    process.terminate()
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 75
+    assert "error: stopped by SIGTERM after step" in error
+    rows = (tmp_path / "run" / "history.csv").read_text().splitlines()[1:]
+    events = tf.data.TFRecordDataset(
+        [str(path) for path in (tmp_path / "run/tensorboard/train").glob("*events*")]
+    )
+    steps = {
+        tf.compat.v1.Event.FromString(event).step
+        for event in events.as_numpy_iterator()
+    }
+    assert set(range(1, len(rows) + 1)) <= steps
