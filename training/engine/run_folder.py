@@ -377,8 +377,8 @@ def read_model(path: Path) -> keras.Model:
     from keras_vit.weights.keras_files import load_keras_file
 
     try:
-        with activity(f"opening {path}"):
-            return load_keras_file(path)
+        with activity(f"opening {path}"), storage.local_copy(path) as local:
+            return load_keras_file(local)
     except (ValueError, TypeError, OSError, KeyError) as error:
         raise RunError(
             f"{path}: is not a Keras model: {' '.join(str(error).split())}"
