@@ -106,7 +106,7 @@ def decoded(folder, pixels):
 
 @pytest.mark.slow
 def test_hostile_files_take_no_more_than_the_largest_plain_one(tmp_path):
-    """Without the limits 400 MiB more, and 40 times the time."""
+    """Without the limits 700 MiB more, and more than twice the time."""
     progressive = encoded("JPEG", *SIDES, progressive=True)
     plain = {f: encoded(f, *SIDES) for f in FORMATS} | {"progressive": progressive}
     small = encoded("PNG", 8, 8)
@@ -130,7 +130,7 @@ def test_hostile_files_take_no_more_than_the_largest_plain_one(tmp_path):
     slowest = max(seconds for _, seconds, *_ in usual)
     for name, seconds, memory, _ in others:
         assert memory < peak + 2 * MEGABYTES, name
-        assert seconds < 5 * slowest + 1, name
+        assert seconds < slowest, name
 
 
 @pytest.mark.slow
