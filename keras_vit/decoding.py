@@ -9,6 +9,7 @@ import io
 import os
 import re
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ _KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's name
 _TRACING = threading.Lock()
 
 
-def decode_image(image_bytes, channels: int = 3):
+def decode_image(image_bytes, channels: int = 3, detail: Sequence[Any] = ()):
     """Decode a JPEG, PNG, GIF, BMP or WebP file, the right way up.
 
     The pixels are those of Pillow: an animation gives its first frame, transparency is
@@ -50,6 +51,8 @@ def decode_image(image_bytes, channels: int = 3):
     Args:
         image_bytes: Scalar string tensor: the file's contents.
         channels: 3 for RGB, 1 for gray (luma of ITU-R BT.601).
+        detail: Texts and tensors that follow the message where the file is refused
+            before it is decoded, such as its index.
 
     Returns:
         uint8 tensor [h, w, channels].
@@ -57,14 +60,15 @@ def decode_image(image_bytes, channels: int = 3):
     Raises:
         ValueError: `channels` is neither 1 nor 3.
         tf.errors.InvalidArgumentError: Not an image, a damaged one, one of more than
-            178,956,970 pixels (Pillow's limit), or a BMP file with compression.
+            178,956,970 pixels (Pillow's limit), 64 scans (JPEG) or 16 compressed texts
+            (PNG), or a BMP file with compression.
     """
     from keras_vit.image_files import formats
 
     if channels not in CHANNELS:
         raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
     # Always through RGB: each decoder has its own idea of gray, and GIF and BMP none.
-    return _with_channels(formats.decode(image_bytes), channels)
+    return _with_channels(formats.decode(image_bytes, *detail), channels)
 
 
 def decode_and_crop(image_bytes, choose_window, channels: int = 3):
@@ -223,18 +227,24 @@ def _filtered(images, size, method: str, corner, crop):
     return pixels[:, kept[0] :, kept[1] :]
 
 
-def decode_and_resize(image_bytes, preprocessing: "ImagePreprocessing", channels=3):
+def decode_and_resize(
+    image_bytes,
+    preprocessing: "ImagePreprocessing",
+    channels: int = 3,
+    detail: Sequence[Any] = (),
+):
     """Decode an image file and resize it to the model's input.
 
     Args:
         image_bytes: Scalar string tensor: the file's contents.
         preprocessing: The layer that holds size, interpolation and crop.
         channels: 3 or 1.
+        detail: As of `decode_image`.
 
     Returns:
         uint8 tensor [H, W, channels].
     """
-    return resize_image(decode_image(image_bytes, channels), preprocessing)
+    return resize_image(decode_image(image_bytes, channels, detail), preprocessing)
 
 
 def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[Any, Any]:

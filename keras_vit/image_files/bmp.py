@@ -75,11 +75,9 @@ def decode_bmp(data: tf.Tensor) -> tf.Tensor:
         pixels = tf.reshape(file[start:end], [rows, row_bytes])
     image = tf.cond(
         bits <= 8,
-        lambda: _palette_colors(
-            _indices(pixels, bits, columns),
-            file[palette_start:palette_end],
-            color_bytes,
-        ),
+        lambda: _indexed_colors(
+            pixels, bits, _palette(file[palette_start:palette_end], color_bytes)
+        )[:, :columns],
         lambda: _direct_colors(pixels, header, file),
     )
     # The last row comes first, unless the height is negative.
@@ -149,25 +147,27 @@ def _masks_follow(header):
     return (header.compression == _MASKED) & (header.size == 40)
 
 
-def _indices(pixels, bits, columns):
-    """Indices of 1, 4 or 8 bits, the most significant first: int32 [h, w]."""
-    bits = tf.cast(bits, tf.int32)
-    shifts = tf.range(8 - bits, -1, -bits)
-    values = tf.cast(pixels, tf.int32)[..., tf.newaxis]
-    values = tf.bitwise.right_shift(values, shifts) % 2**bits
-    return tf.reshape(values, [tf.shape(pixels)[0], -1])[:, :columns]
-
-
-def _palette_colors(indices, palette, color_bytes):
-    """RGB of indices into a palette of BGR or BGRX; black beyond its end.
+def _palette(colors, color_bytes):
+    """RGB of a palette of BGR or BGRX, black beyond its end: uint8 [256, 3].
 
     Pillow reads a palette of grays that is shorter than the indices as if it went on.
     """
-    whole = tf.size(palette, tf.int64) // color_bytes * color_bytes
-    palette = tf.reshape(palette[:whole], [-1, color_bytes])
-    colors = tf.reverse(palette[:256, :3], [1])
-    colors = tf.pad(colors, [[0, 256 - tf.shape(colors)[0]], [0, 0]])
-    return tf.gather(colors, indices)
+    whole = tf.size(colors, tf.int64) // color_bytes * color_bytes
+    palette = tf.reshape(colors[:whole], [-1, color_bytes])[:256, :3]
+    return tf.pad(tf.reverse(palette, [1]), [[0, 256 - tf.shape(palette)[0]], [0, 0]])
+
+
+def _indexed_colors(pixels, bits, palette):
+    """RGB [h, w, 3] of 1, 4 or 8 bits, the most significant first.
+
+    Through a table of the colors in each byte: indices of pixels would take four times
+    as much memory as a file of 8 bits, and 32 times as one of 1 bit.
+    """
+    bits = tf.cast(bits, tf.int32)
+    shifts = tf.range(8 - bits, -1, -bits)
+    indices = tf.bitwise.right_shift(tf.range(256)[:, tf.newaxis], shifts) % 2**bits
+    colors = tf.gather(tf.gather(palette, indices), tf.cast(pixels, tf.int32))
+    return tf.reshape(colors, [tf.shape(pixels)[0], -1, 3])
 
 
 def _direct_colors(pixels, header, file):

@@ -6,8 +6,9 @@ import tensorflow as tf
 
 from keras_vit.image_files.operations import file_bytes, position, rarely_called
 
-# Bound of the loops: enough for 5 MB in blocks of less than 255 bytes.
-_STEPS = 20_000
+# Bound of the loops, a tenth of a second: enough for 300 MB in blocks of one length, or
+# for 400 kB of XMP, whose bytes are read as the lengths of blocks.
+_STEPS = 5_000
 _GRAY = bytes(level for level in range(256) for _ in range(3))
 _PALETTE_BYTES = 3 * 256
 _GRAPHIC_CONTROL = 0xF9
@@ -116,16 +117,17 @@ def _row_and_column(file, start):
 
 
 def _past_blocks(file, at):
-    """Skip up to 256 blocks of 255 bytes, and the block after them.
+    """Skip up to 256 blocks as long as the first one, and the block after them.
 
     Returns:
         The position, and whether more blocks of data follow.
     """
-    lengths = file[at : at + 2**16 : 256]
-    shorter = tf.concat([lengths[:-1] != 255, [True]], 0)
-    last = tf.argmax(shorter, output_type=tf.int32)
+    size = 1 + tf.cast(file[at], tf.int32)
+    lengths = tf.ensure_shape(file[at : at + 256 * size : size], [None])
+    others = (lengths[:-1] != file[at]) | (size == 1)
+    last = tf.argmax(tf.concat([others, [True]], 0), output_type=tf.int32)
     length = tf.cast(lengths[last], tf.int32)
-    return at + 256 * last + 1 + length, length > 0
+    return at + size * last + 1 + length, length > 0
 
 
 def _color_bytes(flags):

@@ -162,7 +162,12 @@ class ServingGraph:
         def image(row):
             data, index = row
             data = checked_pixels(data, index, name, options.max_image_pixels)
-            return decode_and_resize(data, self.preprocessing, self.model.channels)
+            return decode_and_resize(
+                data,
+                self.preprocessing,
+                self.model.channels,
+                (f"Image of `{name}` at index", index),
+            )
 
         return tf.map_fn(
             image,

@@ -77,6 +77,7 @@ FILES = {
     "commented": commented(gif(transparency=7), b"," * 255, b";", b"!\xf9\x04\x01,,"),
     "an empty comment": commented(gif()),
     "a long comment": commented(gif(), *[b"," * 255] * 1000),
+    "a comment of short blocks": commented(gif(transparency=7), *[b",,"] * 9000, b","),
     "no end": gif()[:-1],
 }
 
@@ -105,15 +106,15 @@ def test_a_gif_without_a_frame_is_refused_in_words(length):
 
 
 @pytest.mark.parametrize(
-    "blocks", [b"!\xfe\x01a\0" * 10_000, b"!\xfe" + b"\x01a" * 20_000 + b"\0"]
+    "blocks", [b"!\xfe\x01a\0" * 2501, b"!\xfe" + b"\x01a\2ab" * 5000 + b"\0"]
 )
 def test_a_gif_of_too_many_blocks_is_refused(blocks):
     data = gif()[:FRAME] + blocks + gif()[FRAME:]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 20000 blocks"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 5000 blocks"):
         tf.function(count_pixels)(tf.constant(data))
 
 
 def test_a_frame_of_too_many_blocks_is_refused():
-    data = gif()[: FRAME + 11] + b"\x01a" * 20_000 + b"\0;"
-    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 20000 blocks"):
+    data = gif()[: FRAME + 11] + b"\x01a\2ab" * 5000 + b"\0;"
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than 5000 blocks"):
         tf.function(decoding.decode_image)(tf.constant(data))

@@ -9,6 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
+from hostile_images import scans_of_one_color, texts
 from PIL import Image
 from saved_models import SavedModel, examples, pictures, png_files, strings
 
@@ -149,6 +150,22 @@ def encoded_blank(height, width, kind="png", **kwargs):
 )
 def test_a_file_that_is_not_an_image_is_refused(served, name, bad, text):
     assert text in file_refusal(served, name, [bad])
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (scans_of_one_color(encoded("jpeg", 22, 14), 65), "at most 64 scans"),
+        (texts(encoded("png", 22, 14), 17, size=9), "at most 16 chunks of text"),
+        (b"no image", "One of JPEG, PNG, GIF, BMP, WebP required"),
+    ],
+)
+def test_what_is_refused_undecoded_is_named_with_its_index(served, bad, text):
+    [png] = png_files(pictures(3, 1))
+    for name in OF_FILES:
+        message = file_refusal(served, name, [png, bad])
+        assert text in message
+        assert "t index] [1]" in message
 
 
 def test_a_header_with_a_side_of_0_is_refused_before_decoding(served):
