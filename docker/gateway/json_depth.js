@@ -23,16 +23,19 @@ async function isTooDeep(bytes) {
     let at = 0, depth = 0, inString = false, quote = -1, backslash = -1;
     while (at < end) {
         for (let step = 0; step < STEPS && at < end; step += 1) {
-            if (inString) {  // an image is a string of megabytes, which is leapt over
-                quote = quote < at ? find(bytes, QUOTE, at) : quote;
-                backslash = backslash < at ? find(bytes, BACKSLASH, at) : backslash;
-                inString = backslash < quote;
-                at = inString ? backslash + 2 : quote + 1;
-                continue;
-            }
             const byte = bytes[at];
             at += 1;
-            if (byte === QUOTE) {
+            if (inString) {
+                if (byte === BACKSLASH) {
+                    at += 1;
+                } else if (byte === QUOTE) {
+                    inString = false;
+                } else if (step % 64 === 0) {  // long: an image has megabytes, leap
+                    quote = quote < at ? find(bytes, QUOTE, at) : quote;
+                    backslash = backslash < at ? find(bytes, BACKSLASH, at) : backslash;
+                    at = Math.min(quote, backslash);
+                }
+            } else if (byte === QUOTE) {
                 inString = true;
             } else if (byte < OPEN_LIST) {  // digits and commas: almost everything
                 continue;
