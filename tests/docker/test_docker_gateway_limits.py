@@ -27,9 +27,25 @@ def status_of(gateway, name="alice"):
         return client.get("/v1/models/vit").status_code
 
 
+def begun(gateway, headers, *where):
+    """A connection whose request has passed every limit, and whose body is awaited."""
+    connection = gateway.post(headers + b"Expect: 100-continue\r\n", *where)
+    assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+    return connection
+
+
+def is_open(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+
+
 def test_requests_per_client_are_limited(gateway, opened):
-    waiting = [opened(gateway.post(b"Content-Length: 10\r\n")) for _ in range(32)]
-    wait_for(lambda: status_of(gateway) == 429, seconds=5)
+    small = b"Content-Length: 10\r\n"
+    waiting = [opened(begun(gateway, small)) for _ in range(32)]
+    assert status_of(gateway) == 429
     assert status_of(gateway, "bob") == 200
     for connection in waiting:
         connection.close()
@@ -40,15 +56,14 @@ def test_requests_per_client_are_limited(gateway, opened):
     "headers", [b"Content-Length: 1000000\r\n", b"Transfer-Encoding: chunked\r\n"]
 )
 def test_large_bodies_are_limited_per_client_and_in_all(gateway, opened, headers):
-    for name in ("alice", "bob"):
+    for name, refused in (("alice", "alice"), ("bob", "carol")):
         for _ in range(10):
-            opened(gateway.post(headers, name))
-    for name in ("alice", "carol"):
-        status, fields, _ = answer(opened(gateway.post(headers, name)))
+            opened(begun(gateway, headers, name))
+        status, fields, _ = answer(opened(gateway.post(headers, refused)))
         assert (status, fields["Retry-After"]) == (429, "1")
-    with opened(gateway.post(b"Content-Length: 2\r\n", "carol")) as small:
-        small.sendall(b"{}")
-        assert answer(small)[0] == 400
+    small = opened(begun(gateway, b"Content-Length: 2\r\n", "carol"))
+    small.sendall(b"{}")
+    assert b" 400 " in small.recv(100)
 
 
 def test_small_bodies_are_limited_in_all(gateway, opened):
@@ -56,7 +71,7 @@ def test_small_bodies_are_limited_in_all(gateway, opened):
     *names, other = gateway.tokens
     for number, name in enumerate(names):
         for _ in range(32):
-            opened(gateway.post(small, name, source=f"127.0.0.{2 + number}"))
+            opened(begun(gateway, small, name, f"127.0.0.{2 + number}"))
     assert answer(opened(gateway.post(small, other)))[0] == 429
     assert status_of(gateway, other) == 200
 
@@ -99,12 +114,11 @@ def test_connections_per_address_are_limited_before_they_send_anything(gateway, 
     silent = [opened(gateway.connect("127.0.0.2")) for _ in range(128)]
     with gateway.connect("127.0.0.2") as refused:
         assert refused.recv(1) == b""
+    assert is_open(silent[0])  # so that was not for having been silent
     with gateway.connect_tls("127.0.0.3") as other:
         other.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert answer(other)[0] == 401
     assert status_of(gateway) == 200
-    for connection in silent:
-        connection.close()
 
 
 def test_connections_of_all_addresses_are_limited_and_leave_the_health_check_alone(
@@ -112,12 +126,14 @@ def test_connections_of_all_addresses_are_limited_and_leave_the_health_check_alo
 ):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    half = []
     for address in range(10, 18):
-        for _ in range(128):
-            half = opened(gateway.connect(f"127.0.0.{address}"))
-            half.sendall(b"\x16\x03\x01")  # of a TLS handshake
+        half += [opened(gateway.connect(f"127.0.0.{address}")) for _ in range(128)]
+        for connection in half[-128:]:
+            connection.sendall(b"\x16\x03\x01")  # of a TLS handshake
     with gateway.connect("127.0.0.18") as refused:
         assert refused.recv(1) == b""
+    assert is_open(half[-128])
     assert gateway.is_healthy()
 
 
