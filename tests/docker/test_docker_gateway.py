@@ -246,6 +246,12 @@ def test_a_path_passes_only_as_the_server_would_read_it(gateway, path):
     assert (status, fields["Content-Type"]) == (404, "application/json")
 
 
+def test_only_inference_may_have_a_body(gateway):
+    with gateway.http() as client:
+        answer = client.request("GET", "/v1/models/vit", content=bytes(2000))
+    assert (answer.status_code, "24 MiB" in answer.json()["error"]) == (413, True)
+
+
 def test_only_a_body_and_its_type_reach_the_server(gateway_server, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
