@@ -67,7 +67,8 @@ notebooks: $(VENV)/.test
 # docker/: install the tools that CONTRIBUTING.md names; tests without theirs are skipped.
 docker-check: $(VENV)/.test
 	$(BIN)/python -m pytest -rs tests/docker/test_docker.py tests/docker/test_docker_running.py \
-		tests/docker/test_docker_gateway.py tests/docker/test_docker_monitoring.py tests/docker/test_kubernetes.py
+		tests/docker/test_docker_gateway.py tests/docker/test_docker_gateway_limits.py \
+		tests/docker/test_docker_monitoring.py tests/docker/test_kubernetes.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

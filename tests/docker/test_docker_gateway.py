@@ -1,138 +1,27 @@
-"""docker/gateway: nginx itself before the local server, over TLS."""
+"""docker/gateway: what passes it, before the local server and over TLS."""
 
 import base64
-import contextlib
-import http.client
 import json
-import os
 import re
-import ssl
-import subprocess
+import socket
 
 import grpc
 import httpx2
 import pytest
-from docker_files import (
-    DEPLOYMENT_PAGE,
-    DOCKER,
-    PHOTO,
-    compose,
-    compose_server,
-    exit_status,
-    free_port,
-    run_page_commands,
-    succeeds,
-    tool,
-    wait_for,
+from docker_files import PHOTO, free_port, run_page_commands, succeeds, wait_for
+from docker_gateway import Gateway, answer
+from tensorflow_serving.apis import (
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
 )
-from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
-from serving.client import (
-    GrpcClient,
-    MessageTooLarge,
-    RestClient,
-    Unauthenticated,
-    Unavailable,
-)
+from serving.client import MessageTooLarge, Unauthenticated, Unavailable
 
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-
-
-class Gateway:
-    """nginx with docker/gateway, on free ports, before the local server."""
-
-    def __init__(self, folder, server):
-        self.folder = folder
-        self.port, self.health_port = free_port(), free_port()
-        self.token = self._make_secrets()
-        self.certificate = folder / "docker" / "secrets" / "tls.crt"
-        self.log = folder / "log"
-        (folder / "tmp").mkdir()
-        config = (DOCKER / "gateway" / "nginx.conf").read_text()
-        for path, other in {
-            " /tmp/": f" {folder}/tmp/",
-            "/run/secrets/": f"{folder}/docker/secrets/",
-            "js_path /etc/nginx/": f"js_path {DOCKER}/gateway/",
-            "listen 127.0.0.1:8080": f"listen 127.0.0.1:{self.health_port}",
-            "listen 8443": f"listen 127.0.0.1:{self.port}",
-            "tfserving:8501": f"127.0.0.1:{server.rest_port}",
-            "tfserving:8500": f"127.0.0.1:{server.grpc_port}",
-        }.items():
-            assert path in config, path
-            config = config.replace(path, other)
-        self.config = folder / "nginx.conf"
-        self.config.write_text(config)
-
-    def _make_secrets(self):
-        """By the commands of docs/deployment.md."""
-        page = DEPLOYMENT_PAGE.read_text("utf-8")
-        [block] = re.findall(r"```sh\n(mkdir -p docker/secrets.*?)```", page, re.DOTALL)
-        output = succeeds("bash", "-ec", f"{block}\necho $TOKEN", cwd=self.folder)
-        return output.split()[-1]
-
-    def http(self, token=None):
-        """An HTTP client of the gateway, with its certificate and a token."""
-        return httpx2.Client(
-            base_url=f"https://localhost:{self.port}",
-            headers={"Authorization": f"Bearer {token or self.token}"},
-            verify=self.trust(),
-        )
-
-    def trust(self):
-        return ssl.create_default_context(cafile=self.certificate)
-
-    def clients(self, token=None, timeout=20):
-        """The project's own clients, with its certificate and a token."""
-        header = f"Bearer {token or self.token}"
-        rest = RestClient(
-            f"https://localhost:{self.port}",
-            "vit",
-            headers={"Authorization": header},
-            verify=self.trust(),
-            timeout=timeout,
-        )
-        credentials = grpc.ssl_channel_credentials(self.certificate.read_bytes())
-        metadata = {"authorization": header}
-        address = f"localhost:{self.port}"
-        return rest, GrpcClient(
-            address, "vit", metadata=metadata, credentials=credentials, timeout=timeout
-        )
-
-    @contextlib.contextmanager
-    def running(self):
-        """nginx under this configuration, once its health check is good."""
-        nginx = tool("nginx", "apt-get install nginx-light libnginx-mod-http-js")
-        # In the image everything runs as one user; started by root, workers would not.
-        user = " user root;" if os.geteuid() == 0 else ""
-        command = [nginx, "-c", str(self.config), "-g", f"daemon off;{user}"]
-        succeeds(*command, "-t")
-        check = compose()["services"]["gateway"]["healthcheck"]
-        with (
-            self.log.open("w") as log,
-            subprocess.Popen(command, stdout=log) as process,
-        ):
-            try:
-                wait_for(lambda: exit_status(check, self.health_port) == 0)
-                yield self
-            finally:
-                process.terminate()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, tiny_vit):
-    tool("nginx", "apt-get install nginx-light libnginx-mod-http-js")
-    with compose_server(tiny_vit, tmp_path_factory) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(server, tmp_path_factory):
-    for program in ("openssl", "curl"):
-        tool(program, f"apt-get install {program}")
-    with Gateway(tmp_path_factory.mktemp("gateway"), server).running() as gateway:
-        yield gateway
 
 
 def test_the_documented_requests_pass_the_gateway(gateway, tmp_path):
@@ -159,6 +48,30 @@ def test_an_unknown_token_is_refused(gateway, path, token):
             assert "token" in answer.json()["error"]
 
 
+def test_a_token_is_compared_with_case_and_its_scheme_without(gateway):
+    header = {"Authorization": f"bEARER {gateway.token}"}
+    with gateway.http(gateway.token.upper()) as client:
+        assert client.get("/v1/models/vit").status_code == 401
+        assert client.get("/v1/models/vit", headers=header).status_code == 200
+
+
+def test_a_digest_is_no_token(gateway):
+    tokens = gateway.folder / "docker" / "secrets" / "tokens"
+    digest, name = tokens.read_text().splitlines()[0].split()
+    assert (len(digest), name) == (64, "alice;")
+    with gateway.http(digest) as client:
+        assert client.get("/v1/models/vit").status_code == 401
+
+
+def test_a_token_is_asked_for_before_a_body_is_read(gateway):
+    with gateway.connect_tls() as connection:
+        connection.sendall(
+            b"POST /v1/models/vit:predict HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 20000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+
+
 def test_both_clients_report_a_wrong_token(gateway):
     for client in gateway.clients("wrong"):
         with pytest.raises(Unauthenticated):
@@ -166,9 +79,8 @@ def test_both_clients_report_a_wrong_token(gateway):
 
 
 def test_plain_http_is_refused(gateway):
-    assert (
-        httpx2.get(f"http://localhost:{gateway.port}/v1/models/vit").status_code == 400
-    )
+    answer = httpx2.get(f"http://localhost:{gateway.port}/v1/models/vit")
+    assert (answer.status_code, "TLS" in answer.json()["error"]) == (400, True)
 
 
 def test_a_large_request_is_413(gateway):
@@ -177,6 +89,42 @@ def test_a_large_request_is_413(gateway):
         assert client.post("/v1/models/vit:predict", content=body).status_code == 413
         chunks = (body[i : i + MIB] for i in range(0, len(body), MIB))
         assert client.post("/v1/models/vit:predict", content=chunks).status_code == 413
+
+
+def test_a_request_of_24_mib_passes_whichever_way_it_comes(gateway, tmp_path):
+    body = b'{"signature_name": "none", "instances": ["'
+    body += b"A" * (24 * MIB - len(body) - 3) + b'"]}'
+    url = "/v1/models/vit:predict"
+    chunks = (body[i : i + MIB] for i in range(0, len(body), MIB))
+    with gateway.http() as client:
+        for content in (body, chunks):
+            error = client.post(url, content=content).json()["error"]
+            assert error.startswith("Serving signature name:")
+    assert "Serving signature name:" in http2(gateway, tmp_path, body)
+
+
+def test_a_large_request_without_its_length_is_413_over_http2(gateway, tmp_path):
+    assert http2(gateway, tmp_path, bytes(25 * MIB)).endswith(" 413")
+
+
+def http2(gateway, tmp_path, body):
+    """What curl prints of a request without Content-Length, and the status."""
+    (tmp_path / "body").write_bytes(body)
+    return succeeds(
+        *("curl", "--silent", "--http2", "--cacert", gateway.certificate),
+        *("-H", f"Authorization: Bearer {gateway.token}", "-X", "POST"),
+        *("--write-out", " %{http_code}", "--upload-file", "-"),
+        f"https://localhost:{gateway.port}/v1/models/vit:predict",
+        stdin=(tmp_path / "body").open(),
+    )
+
+
+def test_a_request_in_tiny_chunks_is_413_once_its_frames_exceed_the_buffer(gateway):
+    with gateway.post(b"Transfer-Encoding: chunked\r\n") as connection:
+        connection.sendall(b"1\r\n[\r\n" * (5 * MIB) + b"0\r\n\r\n")
+        status, headers, body = answer(connection)
+    assert (status, headers["Content-Type"]) == (413, "application/json")
+    assert "24 MiB" in json.loads(body)["error"]
 
 
 def test_both_clients_report_a_request_that_is_too_large(gateway):
@@ -191,6 +139,11 @@ DEEP = {
     "unclosed": "[" * 100_000,
     "after an escaped quote": '{"signature_name": "\\"", "instances": ' + "[" * 65,
     "after a backslash": '{"signature_name": "\\\\", "instances": ' + "[" * 65,
+    "after many backslashes": '["' + "\\\\" * 100_000 + '",' + "[" * 64,
+    "after many escaped quotes": '["' + '\\"' * 100_000 + '",' + "[" * 64,
+    "across slices": "[" * 64 + "1," * 49_975 + "[],".join("[" * 9),
+    "after a byte order mark": "\ufeff" + "[" * 65,
+    "in UTF-16": "\0".join("[" * 65),
 }
 
 
@@ -242,6 +195,84 @@ def test_compressed_json_is_refused(gateway):
     assert answer.status_code == 415
 
 
+MALFORMED = {
+    "two lengths": (b"Content-Length: 2\r\nContent-Length: 3", 400),
+    "length and chunks": (b"Content-Length: 2\r\nTransfer-Encoding: chunked", 400),
+    "negative length": (b"Content-Length: -2", 400),
+    "signed length": (b"Content-Length: +2", 400),
+    "endless length": (b"Content-Length: " + b"9" * 20, 400),
+    "unknown transfer": (b"Transfer-Encoding: gzip, chunked", 501),
+    "two tokens": (b"Authorization: Bearer x", 400),
+    "two hosts": (b"Host: x", 400),
+    "long header": (b"X: " + b"x" * 9000, 400),
+    "long headers": (b"\r\n".join([b"X: " + b"x" * 4000] * 12), 400),
+    "NUL": (b"X: a\0b", 400),
+    "folded header": (b"X: a\r\n b", 400),
+    "compressed": (b"Content-Length: 2\r\nContent-Encoding: deflate", 415),
+    "compressed twice": (b"Content-Encoding: 0\r\nContent-Encoding: gzip", 415),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_request_is_refused_in_json(gateway, headers, status):
+    with gateway.post(headers + b"\r\n") as connection:
+        refused, fields, body = answer(connection)
+    assert (refused, fields["Content-Type"]) == (status, "application/json")
+    assert json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/../../monitoring/prometheus/metrics",
+        "/v1/models/..%2f..%2fmonitoring/prometheus/metrics",
+        "/monitoring/prometheus/metrics/../../../v1/models/vit",
+        "/monitoring/prometheus/metrics?/../v1/models/vit",
+        "//v1/models/vit",
+        "/v1/models/./vit",
+        "/v1/models/v%69t",
+        "/v1/models/vit?x",
+        "/V1/MODELS/vit",
+        "/malformed",
+    ],
+)
+def test_a_path_passes_only_as_the_server_would_read_it(gateway, path):
+    with gateway.connect_tls() as connection:
+        connection.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {gateway.token}\r\n\r\n".encode()
+        )
+        status, fields, _ = answer(connection)
+    assert (status, fields["Content-Type"]) == (404, "application/json")
+
+
+def test_only_inference_may_have_a_body(gateway):
+    with gateway.http() as client:
+        answer = client.request("GET", "/v1/models/vit", content=bytes(2000))
+    assert (answer.status_code, "24 MiB" in answer.json()["error"]) == (413, True)
+
+
+def test_only_a_body_and_its_type_reach_the_server(gateway_server, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        recorder = gateway_server._replace(rest_port=port)
+        with Gateway(tmp_path, recorder).running() as gateway:
+            headers = (
+                b"Content-Length: 2\r\nContent-Type: text/x\r\nX-Forwarded-For: 1\r\n"
+            )
+            with gateway.post(headers + b"Upgrade: h2c\r\n") as client:
+                client.sendall(b"{}")
+                with server.accept()[0] as connection:
+                    wait_for(
+                        lambda: connection.recv(4096, socket.MSG_PEEK)[-2:] == b"{}"
+                    )
+                    request = connection.recv(4096)
+    head, _, body = request.partition(b"\r\n\r\n")
+    names = {line.partition(b":")[0].lower() for line in head.splitlines()[1:]}
+    assert names == {b"host", b"content-type", b"content-length"}
+    assert body == b"{}"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -250,6 +281,9 @@ def test_compressed_json_is_refused(gateway):
         ("GET", "/", 404),
         ("DELETE", "/v1/models/vit", 405),
         ("POST", "/v1/models/vit", 405),
+        ("GET", "/v1/models/vit:predict", 405),
+        ("OPTIONS", "/v1/models/vit:predict", 405),
+        ("TRACE", "/v1/models/vit", 405),
         ("GET", "/v1/models/nope", 404),
         ("GET", "/v1/models/vit/metadata", 200),
     ],
@@ -259,34 +293,37 @@ def test_only_inference_requests_pass(gateway, method, path, status):
         assert client.request(method, path).status_code == status
 
 
-def test_the_gateway_refuses_configuration_reloads(gateway):
+@pytest.fixture
+def channel(gateway):
     trust = grpc.ssl_channel_credentials(gateway.certificate.read_bytes())
     token = grpc.access_token_call_credentials(gateway.token)
     credentials = grpc.composite_channel_credentials(trust, token)
     with grpc.secure_channel(f"localhost:{gateway.port}", credentials) as channel:
-        stub = model_service_pb2_grpc.ModelServiceStub(channel)
-        request = model_management_pb2.ReloadConfigRequest()
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.HandleReloadConfigRequest(request, timeout=20)
+        yield channel
+
+
+def test_the_gateway_refuses_configuration_reloads(channel):
+    stub = model_service_pb2_grpc.ModelServiceStub(channel)
+    request = model_management_pb2.ReloadConfigRequest()
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.HandleReloadConfigRequest(request, timeout=20)
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_connections_per_client_are_limited(gateway):
-    waiting = []
-    for _ in range(32):
-        connection = http.client.HTTPSConnection(
-            "localhost", gateway.port, context=gateway.trust(), timeout=20
-        )
-        connection.putrequest("POST", "/v1/models/vit:predict")
-        connection.putheader("Authorization", f"Bearer {gateway.token}")
-        connection.putheader("Content-Length", "10")
-        connection.endheaders(b"[")
-        waiting.append(connection)
+def test_compressed_messages_are_refused(channel):
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    request = predict_pb2.PredictRequest()
+    request.inputs["image_bytes"].string_val.append(bytes(30 * MIB))
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.Predict(request, timeout=20, compression=grpc.Compression.Gzip)
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "Compressed" in refused.value.details()
+
+
+def test_grpc_needs_http2(gateway):
     with gateway.http() as client:
-        wait_for(lambda: client.get("/v1/models/vit").status_code == 429, seconds=5)
-        for connection in waiting:
-            connection.close()
-        wait_for(lambda: client.get("/v1/models/vit").status_code == 200)
+        answer = client.post("/tensorflow.serving.PredictionService/Predict")
+    assert (answer.status_code, "HTTP/2" in answer.json()["error"]) == (400, True)
 
 
 def test_the_log_names_the_client_and_omits_its_token(gateway):
@@ -298,9 +335,9 @@ def test_the_log_names_the_client_and_omits_its_token(gateway):
     assert gateway.token not in log
 
 
-def test_a_stopped_server_is_unavailable(server, tmp_path):
+def test_a_stopped_server_is_unavailable(gateway_server, tmp_path):
     nothing = str(free_port())
-    gone = server._replace(rest_port=nothing, grpc_port=nothing)
+    gone = gateway_server._replace(rest_port=nothing, grpc_port=nothing)
     with Gateway(tmp_path, gone).running() as gateway:
         for client in gateway.clients(timeout=2):
             with pytest.raises(Unavailable):
