@@ -14,7 +14,10 @@ from docker_files import (
     DEPLOYMENT_PAGE,
     DOCKER,
     ROOT,
+    STRAY,
     compose,
+    files_of_the_checkout,
+    is_in_context,
     page_commands,
     server_command,
     succeeds,
@@ -24,6 +27,10 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from serving import batching_parameters
+from serving.export.batching import write_parameters
+from serving.export.options import ExportOptions
+from serving.local.batching_checks import Batching
 from serving.local.flags import NOT_HONORED, ServerOptions, parse_flags
 
 PROFILES = {
@@ -242,6 +249,22 @@ def test_every_way_to_start_the_server_is_checked():
     assert len(command_lines()["compose.yaml"]) == 2
 
 
+def test_the_pages_flags_for_server_batching_allow_what_export_does(tmp_path):
+    page = DEPLOYMENT_PAGE.read_text("utf-8")
+    [section] = re.findall(r"`--batching server` need.*?Server batching is", page, re.S)
+    [flags, threads] = re.findall(r"```text\n(.*?)```", section, re.S)
+    options = ExportOptions(batching="server")
+    write_parameters(tmp_path, options)
+    batching = Batching(parse_flags([*server_command(), *flags.split()]))
+    queue = batching.queue(str(tmp_path))
+    assert queue.max_batch_size == options.max_images
+    assert queue.max_execution_batch_size == options.max_batch_size
+    for name in ("max_images", "max_batch_size"):
+        assert f"`--{name}` ({getattr(options, name)})" in section
+    limits = text_format.Parse(threads, batching_parameters.new_message())
+    assert [field.name for field, _ in limits.ListFields()] == ["num_batch_threads"]
+
+
 def test_the_session_config_is_one_that_lets_no_thread_spin():
     path = DOCKER / "tfserving" / "session.config"
     wanted = config_pb2.ConfigProto()
@@ -335,47 +358,9 @@ def test_the_training_image_builds_from_the_files_of_the_wheel_alone():
     assert in_context == files_of_the_wheel() | beside
 
 
-# Left in a checkout by a kill, by Python, by an installation, or by a person.
-STRAY = {
-    "train": [
-        *("notes.txt", "training/photo.jpg", "serving/models/1/saved_model.pb"),
-        *("training/.staging-1/a.py", "keras_vit/.lock", "training/.env.py"),
-        "serving/__pycache__/a.py",
-        "serving/client/keras_vit_client.egg-info/PKG-INFO",
-    ],
-    "serve": [
-        *("models/.lock", "models/vit/.lock", "models/vit/.removed-3/saved_model.pb"),
-        *("models/vit/.staging-1/variables/variables.index", "docker/secrets/tls.key"),
-        *("docker/.env", "docker/tfserving/notes.txt"),
-    ],
-}
-
-
 @pytest.mark.parametrize("image", STRAY)
 def test_stray_files_are_not_in_an_images_context(image):
     assert [path for path in STRAY[image] if is_in_context(image, path)] == []
-
-
-def is_in_context(image, path):
-    """Whether Docker sends a file to the build of an image: the last pattern decides.
-
-    A pattern of a folder holds for what is in it.
-    """
-    ignore = (DOCKER / f"{image}.Dockerfile.dockerignore").read_text()
-    found = True
-    parents = [path, *map(str, pathlib.PurePath(path).parents)][:-1]
-    for line in re.findall(r"^[^#\s].*", ignore, re.MULTILINE):
-        pattern = re.escape(line.lstrip("!")).replace(r"\*\*/", "(.*/)?")
-        pattern = pattern.replace(r"\*", "[^/]*")
-        if any(re.fullmatch(pattern, parent) for parent in parents):
-            found = line.startswith("!")
-    return found
-
-
-def files_of_the_checkout():
-    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
-    listed = succeeds(*command, cwd=ROOT).splitlines()
-    return {path for path in listed if (ROOT / path).exists()}
 
 
 def files_of_the_wheel():
