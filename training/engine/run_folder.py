@@ -100,8 +100,8 @@ def _checked_recipe(
 def check_writable(folder: epath.PathLike) -> None:
     """Raise RunError where a folder on a disk cannot be created, or files in it.
 
-    Nothing stays of the file that is created to see it: the permissions alone say too
-    little, for root and of a file system that is read-only.
+    Nothing stays of the file that is created to see it. `os.access` would not know the
+    rules of a file server.
     """
     if storage.is_remote(folder):
         return
