@@ -16,14 +16,14 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs notebooks protos test test-all lint parity peers bench docker-check constraints clean
+.PHONY: demo docs notebooks protos test test-all lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
 
 # Every behavior once, within minutes.
 test: $(VENV)/.test
-	$(PYTEST) --dist worksteal -m "not slow and not parity"
+	$(PYTEST) --dist worksteal -m "not slow and not parity and not engine"
 
 # Everything: linters, and the long tests too (kills, replicas, launch, JAX, soak, the
 # other libraries). Of these, whole files run side by side, because setting up their
@@ -69,6 +69,11 @@ docker-check: $(VENV)/.test
 	$(BIN)/python -m pytest -rs tests/docker/test_docker.py tests/docker/test_docker_running.py \
 		tests/docker/test_docker_gateway.py tests/docker/test_docker_gateway_limits.py \
 		tests/docker/test_docker_monitoring.py tests/docker/test_kubernetes.py
+
+# Builds the images of docker/ and runs them on a container engine: with Docker, compose
+# and buildx, and 10 GB of disk. DOCKER_BUILD_FLAGS are of `docker build`.
+docker-test: $(VENV)/.test
+	$(BIN)/python -m pytest -v -rs -m engine tests/docker/test_engine.py
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \

@@ -26,7 +26,8 @@ ENV CUDA_CACHE_PATH=/var/cache/cuda \
     MODEL_NAME=vit \
     TF_ENABLE_ONEDNN_OPTS=1
 
-COPY docker/tfserving/models.config \
+# With their own modes, files from a machine with umask 077 could not be read.
+COPY --chmod=0555 docker/tfserving/models.config \
      docker/tfserving/monitoring.config \
      docker/tfserving/session.config \
      /config/
@@ -60,4 +61,4 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
 
 FROM server AS with-models
 ARG MODELS=models
-COPY --chown=0:0 ${MODELS} /models
+COPY --chown=0:0 --chmod=0555 ${MODELS} /models

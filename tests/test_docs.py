@@ -86,6 +86,18 @@ def own_commands():
             yield match[1], line
 
 
+def mentioned_commands():
+    """(command, text) of each `keras-vit COMMAND` or `COMMAND --flag` in a sentence."""
+    names = {name for commands in COMMANDS.values() for name in commands}
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+        for code in re.findall(r"`([^`]+)`", text):
+            code = " ".join(code.split())
+            match = re.match(r"(keras-vit )?([a-z][\w-]*)", code)
+            if match and (match[1] or (match[2] in names and " --" in code)):
+                yield match[2], code
+
+
 @pytest.fixture(scope="module")
 def help_text():
     """The `--help` of a command, from memory the second time."""
@@ -119,6 +131,14 @@ def test_flags_in_the_documentation_exist(command, line, help_text):
         assert re.search(rf"--{re.escape(flag)}\b", help_text(command)), (
             f"{line}: no flag --{flag}"
         )
+
+
+def test_commands_in_the_text_exist_with_their_flags(help_text):
+    mentions = dict.fromkeys(mentioned_commands())
+    assert len(mentions) > 30
+    for command, code in mentions:
+        assert any(command in names for names in COMMANDS.values()), code
+        test_flags_in_the_documentation_exist(command, code, help_text)
 
 
 def test_make_targets_in_the_documentation_exist():

@@ -504,6 +504,7 @@ def _compared_recipes(options: Namespace) -> list[Recipe]:
 
 def _check_compare(options: Namespace) -> None:
     """Not the images of finished runs, which are only read from their folders."""
+    run_folder.check_writable(options.output_dir)
     for recipe in _compared_recipes(options):
         if not run_folder.is_finished(Path(options.output_dir) / recipe.name):
             early_checks.check_recipe(recipe)
@@ -569,6 +570,7 @@ def _check_study(options: Namespace) -> None:
     if options.draw or options.dry_run:
         return
     folder = study_folder(study, options.output_dir)
+    run_folder.check_writable(folder)
     unfinished = [run for run in runs if not run_folder.is_finished(folder / run.name)]
     data = [run.row.recipe.data for run in unfinished]
     for source in dict.fromkeys((each.source, each.on_bad_image) for each in data):

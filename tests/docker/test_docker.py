@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import sys
+from configparser import ConfigParser
 
 import pytest
 import yaml
@@ -12,7 +14,10 @@ from docker_files import (
     DEPLOYMENT_PAGE,
     DOCKER,
     ROOT,
+    STRAY,
     compose,
+    files_of_the_checkout,
+    is_in_context,
     page_commands,
     server_command,
     succeeds,
@@ -22,6 +27,10 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from serving import batching_parameters
+from serving.export.batching import write_parameters
+from serving.export.options import ExportOptions
+from serving.local.batching_checks import Batching
 from serving.local.flags import NOT_HONORED, ServerOptions, parse_flags
 
 PROFILES = {
@@ -69,6 +78,16 @@ def test_compose_accepts_each_profile(profile, services):
         for name in listed.split()
         if profile in compose()["services"][name]["profiles"]
     }
+
+
+def test_the_project_is_not_named_after_its_folder():
+    assert compose()["name"] == "keras-vit"
+
+
+def test_the_gateway_may_finish_its_longest_request_before_it_is_killed():
+    nginx = (DOCKER / "gateway" / "nginx.conf").read_text()
+    longest = max(map(int, re.findall(r"_read_timeout (\d+)s", nginx)))
+    assert compose()["services"]["gateway"]["stop_grace_period"] == f"{longest}s"
 
 
 def test_each_service_has_one_profile():
@@ -230,6 +249,22 @@ def test_every_way_to_start_the_server_is_checked():
     assert len(command_lines()["compose.yaml"]) == 2
 
 
+def test_the_pages_flags_for_server_batching_allow_what_export_does(tmp_path):
+    page = DEPLOYMENT_PAGE.read_text("utf-8")
+    [section] = re.findall(r"`--batching server` need.*?Server batching is", page, re.S)
+    [flags, threads] = re.findall(r"```text\n(.*?)```", section, re.S)
+    options = ExportOptions(batching="server")
+    write_parameters(tmp_path, options)
+    batching = Batching(parse_flags([*server_command(), *flags.split()]))
+    queue = batching.queue(str(tmp_path))
+    assert queue.max_batch_size == options.max_images
+    assert queue.max_execution_batch_size == options.max_batch_size
+    for name in ("max_images", "max_batch_size"):
+        assert f"`--{name}` ({getattr(options, name)})" in section
+    limits = text_format.Parse(threads, batching_parameters.new_message())
+    assert [field.name for field, _ in limits.ListFields()] == ["num_batch_threads"]
+
+
 def test_the_session_config_is_one_that_lets_no_thread_spin():
     path = DOCKER / "tfserving" / "session.config"
     wanted = config_pb2.ConfigProto()
@@ -279,54 +314,87 @@ def test_dockerfiles_are_clean(dockerfile):
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_dockerfiles_need_no_frontend_from_a_registry(dockerfile):
+    assert "syntax=" not in dockerfile.read_text()
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 def test_images_run_as_an_ordinary_user_without_a_shell(dockerfile):
     assert instruction(dockerfile, "USER") == "10001:10001"
     [program, *_] = json.loads(instruction(dockerfile, "ENTRYPOINT"))
     assert program in ("/usr/bin/tensorflow_model_server", "keras-vit")
 
 
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
-def test_what_an_image_copies_is_in_its_context(dockerfile):
-    ignore = pathlib.Path(f"{dockerfile}.dockerignore").read_text().split()
-    allowed = [line[1:] for line in ignore if line.startswith("!")]
-    assert "*" in ignore
-    copied = set()
-    for keyword, rest in instructions(dockerfile):
-        if keyword == "COPY":
-            sources = [word for word in rest.split()[:-1] if not word.startswith("--")]
-            copied |= {source.replace("${MODELS}", "models") for source in sources}
-    for source in copied:
-        assert any(source == a or source.startswith(a + "/") for a in allowed), source
-        assert source == "models" or (ROOT / source).exists(), source
-    for path in allowed:
-        assert any(s == path or s.startswith(path + "/") for s in copied), path
+def test_what_the_serving_image_copies_is_in_its_context():
+    sources = {
+        source.replace("${MODELS}", "models/vit/1/saved_model.pb")
+        for keyword, rest in instructions(DOCKER / "serve.Dockerfile")
+        if keyword == "COPY"
+        for source in rest.split()[:-1]
+        if not source.startswith("--")
+    }
+    assert len(sources) == 4
+    for source in sources:
+        assert is_in_context("serve", source), source
 
 
-def test_the_training_image_installs_from_what_it_copied(tmp_path):
-    """Its layers in a folder: the requirements, then the code as a wheel."""
-    layers = [
-        (keyword, rest)
-        for keyword, rest in instructions(DOCKER / "train.Dockerfile")
-        if keyword in ("COPY", "RUN")
+def test_what_the_serving_image_copies_can_be_read_by_its_user():
+    copies = [
+        rest
+        for keyword, rest in instructions(DOCKER / "serve.Dockerfile")
+        if keyword == "COPY"
     ]
-    listing = next(i for i, (_, rest) in enumerate(layers) if "requirements" in rest)
-    copy(
-        [rest.split() for keyword, rest in layers[:listing] if keyword == "COPY"],
-        tmp_path,
+    assert all("--chmod=0555 " in rest for rest in copies)
+
+
+def test_the_training_image_builds_from_the_files_of_the_wheel_alone():
+    in_context = {
+        path for path in files_of_the_checkout() if is_in_context("train", path)
+    }
+    beside = {
+        *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
+        *("constraints.txt", "build-constraints.txt", "keras_vit_command.py"),
+    }
+    assert in_context == files_of_the_wheel() | beside
+
+
+@pytest.mark.parametrize("image", STRAY)
+def test_stray_files_are_not_in_an_images_context(image):
+    assert [path for path in STRAY[image] if is_in_context(image, path)] == []
+
+
+def files_of_the_wheel():
+    """What setup.cfg packs, as paths in the checkout."""
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    data = config["options.package_data"]
+    files = set()
+    for package in config["options"]["packages"].split():
+        folder = package.removeprefix("keras_vit.")
+        if folder.split(".")[0] not in ("training", "serving"):
+            folder = package
+        patterns = ["*.py", *data.get(package, "").replace(",", " ").split()]
+        for pattern in patterns:
+            files |= set((ROOT / folder.replace(".", "/")).glob(pattern))
+    return {str(path.relative_to(ROOT)) for path in files}
+
+
+def test_the_training_image_installs_from_its_context(tmp_path):
+    """Its layers in a folder: the requirements, then the code as a wheel."""
+    for path in files_of_the_checkout():
+        if is_in_context("train", path):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, tmp_path / path)
+    [listing] = re.findall(
+        r"""requirements="\$\((.*?\)")\)""",
+        " ".join(rest for _, rest in instructions(DOCKER / "train.Dockerfile")),
     )
-    environment = {"EXTRAS": "train,viz"}
-    succeeds(
-        "bash", "-c", layers[listing][1], cwd=tmp_path, env=os.environ | environment
-    )
-    listed = (tmp_path / "requirements.txt").read_text()
+    environment = os.environ | {"EXTRAS": "train,viz"}
+    listed = succeeds("bash", "-c", listing, cwd=tmp_path, env=environment)
     assert {"tensorflow", "jsonargparse", "matplotlib"} <= set(
         re.findall(r"^ ?(\w+)", listed, re.M)
     )
     assert "starlette" not in listed
-    copy(
-        [rest.split() for keyword, rest in layers[listing:] if keyword == "COPY"],
-        tmp_path,
-    )
     # -S: without the package as it is installed here, which would stand in for files.
     build = f"import sys; sys.path.append({str(SITE_PACKAGES)!r}); "
     build += "import setuptools.build_meta as b; print(b.build_wheel('.'))"
@@ -338,11 +406,3 @@ def test_the_training_image_installs_from_what_it_copied(tmp_path):
     arguments = json.loads(instruction(DOCKER / "train.Dockerfile", "CMD"))
     run += f"c.main({arguments})"
     assert "fit" in succeeds(sys.executable, "-c", run, cwd=tmp_path)
-
-
-def copy(layers, folder):
-    for *sources, target in layers:
-        for source in sources:
-            (folder / target).mkdir(parents=True, exist_ok=True)
-            whole = (ROOT / source).is_dir()
-            succeeds("cp", "-r", f"{ROOT / source}{'/.' * whole}", folder / target)

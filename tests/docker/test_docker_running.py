@@ -1,17 +1,13 @@
 """docker/: compose's very command on the local server, and Prometheus beside it."""
 
-import contextlib
 import json
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 
 import httpx2
 import pytest
 from docker_files import (
     DOCKER,
-    PHOTO,
     ROOT,
     compose,
     compose_server,
@@ -23,8 +19,7 @@ from docker_files import (
     tool,
     wait_for,
 )
-
-from serving.client import GrpcClient, RestClient
+from prometheus_queries import all_is_seen, ask, ask_both, dashboard_queries
 
 pytestmark = pytest.mark.slow
 
@@ -98,67 +93,27 @@ def prometheus(server, tmp_path_factory):
         try:
             url = f"http://127.0.0.1:{port}"
             wait_for(lambda: ask(url, 'up{job="tfserving"}') is not None)
-            wait_for(lambda: ask_server(server) and all_is_seen(url))
+            wait_for(
+                lambda: (
+                    ask_both(server.rest_port, server.grpc_port) and all_is_seen(url)
+                )
+            )
             yield url
         finally:
             process.terminate()
 
 
-def ask_server(server):
-    """Good requests and mistakes, over both interfaces."""
-    url = f"http://127.0.0.1:{server.rest_port}"
-    rest = RestClient(url, "vit")
-    client = GrpcClient(f"127.0.0.1:{server.grpc_port}", "vit")
-    mistake = httpx2.post(f"{url}/v1/models/vit:predict", content=b'{"instances": []}')
-    return rest.classify([PHOTO]) and client.classify([PHOTO]) and mistake.is_error
-
-
-def all_is_seen(url):
-    """Whether mistakes and answers of both interfaces grew between two scrapes."""
-    counts = (
-        ':tensorflow:serving:request_count{status="INVALID_ARGUMENT"}',
-        ':tensorflow:serving:request_latency_count{API="predict"}',
-        ':tensorflow:serving:request_latency_count{API="Predict"}',
-    )
-    return all(any(ask(url, f"increase({count}[1m])")) for count in counts)
-
-
-def ask(url, query):
-    """The values of a query; None while Prometheus does not answer."""
-    with contextlib.suppress(OSError):
-        address = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        answer = json.load(urllib.request.urlopen(address, timeout=10))
-        return [float(series["value"][1]) for series in answer["data"]["result"]]
-
-
 def test_every_query_of_the_dashboard_has_data(prometheus):
-    dashboard = json.loads(
-        (DOCKER / "grafana" / "dashboards" / "serving.json").read_text()
-    )
-    asked = 0
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            query = target["expr"].replace("$__rate_interval", "1m")
-            values = ask(prometheus, query.replace("$model", ".*"))
-            if NOT_MEASURED_HERE not in query:
-                asked += 1
-                assert values, target["expr"]
-                assert all(value >= 0 for value in values), (target["expr"], values)
-    assert asked >= 15
+    queries = [query for query in dashboard_queries() if NOT_MEASURED_HERE not in query]
+    assert len(queries) >= 15
+    for query in queries:
+        values = ask(prometheus, query)
+        assert values, query
+        assert all(value >= 0 for value in values), (query, values)
 
 
 def test_client_and_server_errors_are_counted_separately(prometheus):
-    dashboard = json.loads(
-        (DOCKER / "grafana" / "dashboards" / "serving.json").read_text()
-    )
-    [panel] = [panel for panel in dashboard["panels"] if panel["title"] == "Errors"]
-    server, client = (
-        ask(
-            prometheus,
-            t["expr"].replace("$__rate_interval", "1m").replace("$model", ".*"),
-        )
-        for t in panel["targets"]
-    )
+    server, client = (ask(prometheus, query) for query in dashboard_queries("Errors"))
     assert server == [0]
     assert 0 < client[0] < 1
 

@@ -21,6 +21,20 @@ DOCKER = ROOT / "docker"
 DEPLOYMENT_PAGE = ROOT / "docs" / "deployment.md"
 PHOTO = pathlib.Path(sklearn.datasets.__file__).parent / "images" / "china.jpg"
 VIRTUAL_ENVIRONMENT = pathlib.Path(sys.executable).parent
+# Left in a checkout by a kill, by Python, by an installation, or by a person.
+STRAY = {
+    "train": [
+        *("notes.txt", "training/photo.jpg", "serving/models/1/saved_model.pb"),
+        *("training/.staging-1/a.py", "keras_vit/.lock", "training/.env.py"),
+        "serving/__pycache__/a.py",
+        "serving/client/keras_vit_client.egg-info/PKG-INFO",
+    ],
+    "serve": [
+        *("models/.lock", "models/vit/.lock", "models/vit/.removed-3/saved_model.pb"),
+        *("models/vit/.staging-1/variables/variables.index", "docker/secrets/tls.key"),
+        *("docker/.env", "docker/tfserving/notes.txt"),
+    ],
+}
 
 
 class Server(NamedTuple):
@@ -40,6 +54,29 @@ def server_command() -> list[str]:
     """The server's command line in compose.yaml, with each variable's default."""
     command = compose()["services"]["tfserving-cpu"]["command"]
     return [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", argument) for argument in command]
+
+
+def is_in_context(image: str, path: str) -> bool:
+    """Whether Docker sends a file to the build of an image: the last pattern decides.
+
+    A pattern of a folder holds for what is in it.
+    """
+    ignore = (DOCKER / f"{image}.Dockerfile.dockerignore").read_text()
+    found = True
+    parents = [path, *map(str, pathlib.PurePath(path).parents)][:-1]
+    for line in re.findall(r"^[^#\s].*", ignore, re.MULTILINE):
+        pattern = re.escape(line.lstrip("!")).replace(r"\*\*/", "(.*/)?")
+        pattern = pattern.replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+        if any(re.fullmatch(pattern, parent) for parent in parents):
+            found = line.startswith("!")
+    return found
+
+
+def files_of_the_checkout() -> set[str]:
+    """The paths of all files that git does not ignore."""
+    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    listed = succeeds(*command, cwd=ROOT).splitlines()
+    return {path for path in listed if (ROOT / path).exists()}
 
 
 def tool(name: str, package: str) -> str:
@@ -66,6 +103,15 @@ def published(tiny_vit, tmp_path_factory) -> pathlib.Path:
     if not models.exists():
         publish(tiny_vit(), models / "vit")
     return models
+
+
+def make_secrets(folder: pathlib.Path, name: str) -> str:
+    """Runs the page's commands up to `docker` that begin so; returns their $TOKEN."""
+    page = DEPLOYMENT_PAGE.read_text("utf-8")
+    [block] = re.findall(
+        rf"```sh\n({re.escape(name)}.*?)(?:docker |```)", page, re.DOTALL
+    )
+    return succeeds("bash", "-ec", f"{block}\necho $TOKEN", cwd=folder).strip()
 
 
 def free_port() -> int:

@@ -26,6 +26,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -70,9 +71,11 @@ def check_folder(
 
     Raises:
         RunError: The folder contains files that would be lost, or another recipe; the
-            run's checkpoints are gone; or another process trains there.
+            run's checkpoints are gone; another process trains there; or the folder
+            cannot be written.
     """
     folder = epath.Path(folder)
+    check_writable(folder)
     if (folder / LOCK).exists():
         with locked(folder):
             pass
@@ -92,6 +95,20 @@ def _checked_recipe(
                 f"{folder}: exists and is not a run; choose another --output_dir"
             )
     return None
+
+
+def check_writable(folder: epath.PathLike) -> None:
+    """Raise RunError where a folder on a disk cannot be created, or files in it.
+
+    Nothing stays of the file that is created to see it. `os.access` would not know the
+    rules of a file server.
+    """
+    if storage.is_remote(folder):
+        return
+    path = Path(folder).absolute()
+    existing = next(p for p in (path, *path.parents) if os.path.exists(p))
+    with _run_errors(epath.Path(folder)), tempfile.TemporaryFile(dir=existing):
+        pass
 
 
 def prepare_folder(
@@ -242,7 +259,8 @@ def check_resumable(folder: epath.PathLike, epochs: int | None) -> Recipe:
         epochs: Number of epochs to extend the run to, or None.
 
     Raises:
-        RunError: There is no run in this folder, or it is finished and not extended.
+        RunError: There is no run in this folder, it is finished and not extended, or
+            the folder cannot be written.
         RecipeError: The recipe is not valid, or has more epochs.
     """
     recipe = read_recipe(folder)
@@ -253,6 +271,7 @@ def check_resumable(folder: epath.PathLike, epochs: int | None) -> Recipe:
             f"{folder}: the run is finished; --epochs with a number above "
             f"{recipe.epochs} extends it"
         )
+    check_writable(folder)
     return recipe
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from etils import epath
@@ -28,6 +29,37 @@ def test_a_new_folder_gets_the_recipe(folder):
     run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
     assert (folder / "recipe.yaml").read_text() == RECIPE.to_yaml()
     assert names(folder) == ["recipe.yaml"]
+
+
+@pytest.fixture
+def folder_of_another():
+    """A run's folder that this process, then not root's, may read but not write."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        folder = epath.Path(parent) / "runs"
+        run_folder.prepare_folder(folder, RECIPE, resume=False, overwrite=False)
+        user = os.geteuid()
+        os.chmod(parent, 0o755)
+        os.chmod(folder, 0o555)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o755)
+
+
+def test_a_folder_without_permission_is_refused_before_anything_is_read(
+    folder_of_another,
+):
+    for check in (
+        lambda: run_folder.check_folder(folder_of_another / "new", RECIPE, False, True),
+        lambda: run_folder.check_folder(folder_of_another, RECIPE, False, True),
+        lambda: run_folder.check_resumable(folder_of_another, None),
+    ):
+        with pytest.raises(RunError, match="cannot be written: Permission denied"):
+            check()
+    assert names(folder_of_another) == ["recipe.yaml"]
 
 
 def test_a_run_resumes_only_with_its_own_recipe(folder):
