@@ -14,7 +14,7 @@ from tensorflow_serving.apis import (
 
 from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
 from .status_errors import InvalidArgument, Unimplemented
-from .tensor_proto import type_of
+from .tensor_proto import ANNOUNCED_LIMIT, type_of
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
@@ -110,6 +110,12 @@ def _serialized(examples: input_pb2.Input) -> np.ndarray:
         context = listed.context.SerializeToString()
     if not listed.examples:
         raise InvalidArgument("Input is empty.")
+    repeated = len(context) * len(listed.examples)
+    if repeated > ANNOUNCED_LIMIT:
+        raise InvalidArgument(
+            f"The context must have at most {ANNOUNCED_LIMIT} bytes in all examples "
+            f"together. Received: {repeated}"
+        )
     return np.array(
         [context + example.SerializeToString() for example in listed.examples], object
     )

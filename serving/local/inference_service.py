@@ -23,7 +23,7 @@ from .batching_checks import Batching
 from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
 from .flags import ServerOptions
 from .metrics import Metrics, microseconds_since
-from .predict_request import predict
+from .predict_request import check_inputs, predict
 from .server_core import ServedModels
 from .session import DEFAULT_SIGNATURE, LoadedModel, session_config
 from .status_errors import InvalidArgument, ServingError
@@ -100,6 +100,7 @@ class InferenceService:
         spec = _spec_of(request)
 
         def read(model: LoadedModel) -> Mapping[str, np.ndarray]:
+            check_inputs(model, spec.signature_name, request.inputs)
             return arrays_from_protos(request.inputs)
 
         number, outputs = self.predict_arrays(

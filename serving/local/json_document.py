@@ -17,18 +17,26 @@ from .status_errors import InvalidArgument
 TOO_DEEP = "JSON Parse error: the document is nested too deeply."
 # Characters of a value that an error message quotes.
 _QUOTE_LIMIT = 256
+# Bytes that begin a list or an object. Python needs about 100 and 800 bytes for each;
+# 64 images of 224 x 224 pixels are 3.2 million lists.
+_MOST = {b"[": 2**23, b"{": 2**20}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse(body: bytes | bytearray) -> dict[str, Any]:
     """Parse the body of a request.
 
     Raises:
-        InvalidArgument: not JSON, not an object, nested too deeply, or with a string
-            that is not Unicode.
+        InvalidArgument: not JSON, not an object, nested too deeply, with too many lists
+            or objects, or with a string that is not Unicode.
     """
     if not body.strip():
         raise InvalidArgument("JSON Parse error: The document is empty")
+    for byte, most in _MOST.items():
+        if body.count(byte) > most:
+            raise InvalidArgument(
+                f"JSON Parse error: more than {most} times {byte.decode()}"
+            )
     try:
         document = json.loads(
             body.decode("utf-8-sig"), object_pairs_hook=_object, parse_float=_finite

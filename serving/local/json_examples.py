@@ -12,17 +12,21 @@ from .json_tensors import decode_base64, is_base64
 from .status_errors import InvalidArgument
 
 
-def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:
+def examples_from_json(document: Mapping[str, Any], listed: input_pb2.Input) -> None:
     """Read `examples` and, if there is one, their common `context`.
+
+    Args:
+        document: the request.
+        listed: where they are added.
 
     Raises:
         InvalidArgument: no examples, or a feature that an Example cannot represent.
     """
-    listed = input_pb2.Input()
     examples: Any = listed.example_list.examples
     if "context" in document:
         examples = listed.example_list_with_context.examples
-        listed.example_list_with_context.context.CopyFrom(_example(document["context"]))
+        context = listed.example_list_with_context.context
+        _read_example(document["context"], context)
     values = document.get("examples")
     if "examples" not in document:
         reason = "When method is classify, key 'examples' is expected and was not found"
@@ -31,21 +35,19 @@ def examples_from_json(document: Mapping[str, Any]) -> input_pb2.Input:
         raise format_error(document, "Expecting 'examples' value to be an list/array")
     if not values:
         raise format_error(document, "'examples' value is an empty array")
-    examples.extend(_example(value) for value in values)
-    return listed
+    for value in values:
+        _read_example(value, examples.add())
 
 
-def _example(value: Any) -> example_pb2.Example:
+def _read_example(value: Any, example: example_pb2.Example) -> None:
     if not isinstance(value, dict):
         raise InvalidArgument(
             f"Example must be JSON object but got JSON {type_name(value)}"
         )
-    example = example_pb2.Example()
     for name, content in value.items():
         feature = example.features.feature[name]
         for item in content if isinstance(content, list) else [content]:
             _add(feature, name, item)
-    return example
 
 
 def _add(feature: feature_pb2.Feature, name: str, item: Any) -> None:

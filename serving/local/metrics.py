@@ -18,6 +18,7 @@ _EXAMPLES = [2.0**step for step in range(15)]
 # Combinations of label values in a metric. A request may name any model: what comes
 # beyond them is counted under empty values.
 _COMBINATIONS = 1000
+_LABEL_LENGTH = 256
 
 
 def microseconds_since(begin: int) -> int:
@@ -161,7 +162,8 @@ class Metrics:
 def _bounded(
     values: tuple[str, ...], present: Collection[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """The label values, or empty ones where there are many already."""
+    """The label values, cut, or empty ones where there are many already."""
+    values = tuple(value[:_LABEL_LENGTH] for value in values)
     has_room = values in present or len(present) < _COMBINATIONS
     return values if has_room else ("",) * len(values)
 

@@ -1,6 +1,6 @@
 """Predict requests: check inputs and outputs against the signature, then run it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,16 +30,25 @@ def predict(
         InvalidArgument: inputs or outputs that are not the signature's.
         ServingError: what the run itself raises.
     """
+    signature = check_inputs(model, signature_name, inputs)
     key = signature_name or DEFAULT_SIGNATURE
-    if key not in model.signatures:
-        raise FailedPrecondition(f'Serving signature key "{key}" not found.')
-    signature = model.signatures[key]
-    _check_count(signature, inputs)
     feeds = _feeds(signature, inputs)
     return model.run(key, feeds, _fetches(signature, output_filter), timeout)
 
 
-def _check_count(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> None:
+def check_inputs(
+    model: LoadedModel, signature_name: str, inputs: Collection[str]
+) -> SignatureDef:
+    """The signature that a request names, which has as many inputs as the request.
+
+    Raises:
+        FailedPrecondition: no such signature.
+        InvalidArgument: more inputs, or fewer.
+    """
+    key = signature_name or DEFAULT_SIGNATURE
+    if key not in model.signatures:
+        raise FailedPrecondition(f'Serving signature key "{key}" not found.')
+    signature = model.signatures[key]
     sent, wanted = set(inputs), set(signature.inputs)
     too_few = len(sent) < len(wanted) and not signature.defaults
     if len(sent) > len(wanted) or too_few:
@@ -49,6 +58,7 @@ def _check_count(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
             f"Sent extra: {_set(sent - wanted)}. "
             f"Missing but required: {_set(wanted - sent)}."
         )
+    return signature
 
 
 def _feeds(

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
@@ -35,11 +34,10 @@ from .status_errors import InvalidArgument, ServingError
 
 logger = logging.getLogger(__name__)
 
-_INFLATED_LIMIT = 100_000_000
 BODY_LIMIT = 64 * 2**20
 BODIES_LIMIT = 512 * 2**20
-# JSON takes up to 25 times its bytes in memory while it is read, lists of empty lists
-# the most. Python reads one document at a time anyway.
+# Larger documents are read one at a time: JSON takes many times its bytes in memory,
+# and Python would not read two any faster.
 _LARGE = 2**20
 # Seconds after the deadline in which TensorFlow's own answer is waited for.
 _PATIENCE = 1.0
@@ -71,22 +69,28 @@ class RestApp:
         self._metrics_path = metrics_path
         self._timeout = service.options.rest_api_timeout_in_ms / 1000
         self._bodies = Bodies(BODY_LIMIT, BODIES_LIMIT, self._timeout)
-        self._reading_large = threading.Lock()
+        self._reading_large = asyncio.Lock()
+
+    def stop(self) -> None:
+        """Answer requests whose bodies have not arrived; any thread may call it."""
+        self._bodies.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request = Request(scope, receive)
         try:
-            async with self._bodies.read(request) as body:
+            async with self._bodies.read(request.stream(), request.headers) as body:
                 response = await self._respond(request, body)
         except HTTPException as error:
             response = _json({"error": error.detail}, error.status_code)
             response.headers.update(error.headers or {})
         if self._service.options.rest_api_enable_cors_support:
             response.headers.update(_CORS)
-        await response(scope, receive, send)
+        # The server stops, and the client does not read its answer.
+        with contextlib.suppress(asyncio.CancelledError):
+            await response(scope, receive, send)
 
-    async def _respond(self, request: Request, body: bytes) -> Response:
+    async def _respond(self, request: Request, body: bytearray) -> Response:
         path = request.scope["raw_path"].decode(errors="replace")
         query = request.scope["query_string"].decode(errors="replace")
         if path == self._metrics_path:
@@ -112,7 +116,7 @@ class RestApp:
         page = self._service.metrics.page()
         return Response(page, headers={"Content-Type": "text/plain"})
 
-    async def _answer(self, request: Request, path: str, body: bytes) -> Response:
+    async def _answer(self, request: Request, path: str, body: bytearray) -> Response:
         """The JSON answer, of errors too."""
         try:
             asked = route(request.method, path)
@@ -128,28 +132,58 @@ class RestApp:
             return _json({"error": f"Internal error: {error!r}"}, 500)
         return Response(answer, media_type="application/json")
 
-    async def _in_thread(self, asked: Route, body: bytes, packed: bool) -> bytes:
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._executor, self._run, asked, body, packed)
+    async def _in_thread(self, asked: Route, body: bytearray, packed: bool) -> bytes:
         try:
-            return await asyncio.wait_for(running, self._timeout + _PATIENCE)
+            async with asyncio.timeout(self._timeout + _PATIENCE):
+                end_turn = await self._turn(len(body), packed)
+                run = self._executor.submit(self._run, asked, body, packed, end_turn)
+                run.add_done_callback(lambda _: end_turn())
+                return await asyncio.wrap_future(run)
         except TimeoutError as error:
             raise ServingError(
                 "Timed out waiting for notification", "DEADLINE_EXCEEDED"
             ) from error
 
-    def _run(self, asked: Route, body: bytes, packed: bool) -> bytes:
+    async def _turn(self, size: int, packed: bool) -> Callable[[], None]:
+        """Wait until no other large document is being read.
+
+        Returns:
+            What ends the turn; any thread may call it, also twice.
+        """
+        if size <= _LARGE and not packed:
+            return lambda: None
+        await self._reading_large.acquire()
+        loop, turns = asyncio.get_running_loop(), [self._reading_large]
+
+        def end() -> None:
+            if turns:
+                turns.pop().release()
+
+        def end_soon() -> None:
+            with contextlib.suppress(RuntimeError):  # the server has stopped
+                loop.call_soon_threadsafe(end)
+
+        return end_soon
+
+    def _run(
+        self,
+        asked: Route,
+        body: bytearray,
+        packed: bool,
+        end_turn: Callable[[], None],
+    ) -> bytes:
         operation = getattr(self, f"_{asked.operation}")
         try:
-            return dump(operation(asked.spec, _inflated(body) if packed else body))
+            body = _inflated(body) if packed else body
+            return dump(operation(asked.spec, body, end_turn))
         except RecursionError as error:
             raise InvalidArgument(TOO_DEEP) from error
 
-    def _status(self, spec: ModelSpec, body: bytes) -> Any:
+    def _status(self, spec: ModelSpec, *_: Any) -> Any:
         request = get_model_status_pb2.GetModelStatusRequest(model_spec=spec)
         return _message(self._service.get_model_status(request))
 
-    def _metadata(self, spec: ModelSpec, body: bytes) -> Any:
+    def _metadata(self, spec: ModelSpec, *_: Any) -> Any:
         response = self._service.get_model_metadata(
             get_model_metadata_pb2.GetModelMetadataRequest(
                 model_spec=spec, metadata_field=["signature_def"]
@@ -166,58 +200,51 @@ class RestApp:
             "metadata": {"signature_def": _message(signatures)},
         }
 
-    def _predict(self, spec: ModelSpec, body: bytes) -> Any:
-        with contextlib.ExitStack() as reading:
-            reading.enter_context(self._turn(body))
-            document = parse(body)
-            signature_name = _signature_name(document)
-            spec.signature_name = signature_name or DEFAULT_SIGNATURE
-            row = False
+    def _predict(
+        self, spec: ModelSpec, body: bytearray, end_turn: Callable[[], None]
+    ) -> Any:
+        document = parse(body)
+        signature_name = _signature_name(document)
+        spec.signature_name = signature_name or DEFAULT_SIGNATURE
+        row = False
 
-            def read(model: LoadedModel) -> dict[str, np.ndarray]:
-                nonlocal row
-                if spec.signature_name not in model.signatures:
-                    raise InvalidArgument(
-                        f'Serving signature name: "{spec.signature_name}" not found in '
-                        "signature def"
-                    )
-                infos = model.signatures[spec.signature_name].inputs
-                row, inputs = inputs_from_json(document, signature_name, infos)
-                document.clear()
-                reading.close()
-                return inputs
+        def read(model: LoadedModel) -> dict[str, np.ndarray]:
+            nonlocal row
+            if spec.signature_name not in model.signatures:
+                raise InvalidArgument(
+                    f'Serving signature name: "{spec.signature_name}" not found in '
+                    "signature def"
+                )
+            infos = model.signatures[spec.signature_name].inputs
+            row, inputs = inputs_from_json(document, signature_name, infos)
+            document.clear()
+            end_turn()
+            return inputs
 
-            _, outputs = self._service.predict_arrays(spec, read, self._timeout)
+        _, outputs = self._service.predict_arrays(spec, read, self._timeout)
         return outputs_to_json(outputs, row)
 
-    @contextlib.contextmanager
-    def _turn(self, body: bytes) -> Iterator[None]:
-        """Wait until no other large document is being read, for the block."""
-        if len(body) <= _LARGE:
-            yield
-            return
-        if not self._reading_large.acquire(timeout=self._timeout):
-            raise ServingError("Timed out before it was read", "DEADLINE_EXCEEDED")
-        try:
-            yield
-        finally:
-            self._reading_large.release()
-
-    def _classify(self, spec: ModelSpec, body: bytes) -> Any:
+    def _classify(
+        self, spec: ModelSpec, body: bytearray, end_turn: Callable[[], None]
+    ) -> Any:
         request = classification_pb2.ClassificationRequest(model_spec=spec)
-        self._fill_examples(request, body)
+        _fill_examples(request, body)
+        end_turn()
         return result_to_json(self._service.classify(request, self._timeout).result)
 
-    def _regress(self, spec: ModelSpec, body: bytes) -> Any:
+    def _regress(
+        self, spec: ModelSpec, body: bytearray, end_turn: Callable[[], None]
+    ) -> Any:
         request = regression_pb2.RegressionRequest(model_spec=spec)
-        self._fill_examples(request, body)
+        _fill_examples(request, body)
+        end_turn()
         return result_to_json(self._service.regress(request, self._timeout).result)
 
-    def _fill_examples(self, request: Any, body: bytes) -> None:
-        with self._turn(body):
-            document = parse(body)
-            request.model_spec.signature_name = _signature_name(document)
-            request.input.CopyFrom(examples_from_json(document))
+
+def _fill_examples(request: Any, body: bytearray) -> None:
+    document = parse(body)
+    request.model_spec.signature_name = _signature_name(document)
+    examples_from_json(document, request.input)
 
 
 def _signature_name(document: dict[str, Any]) -> str:
@@ -230,14 +257,21 @@ def _signature_name(document: dict[str, Any]) -> str:
     return name
 
 
-def _inflated(body: bytes) -> bytes:
-    """The content of a gzip body; one that does not inflate counts as empty."""
+def _inflated(body: bytearray) -> bytearray:
+    """The content of a gzip body; one that does not inflate counts as empty.
+
+    Raises:
+        InvalidArgument: it would have more than `BODY_LIMIT` bytes.
+    """
     inflate = zlib.decompressobj(wbits=31)
     try:
-        data = inflate.decompress(body, _INFLATED_LIMIT)
+        data = bytearray(inflate.decompress(body, BODY_LIMIT))
     except zlib.error:
-        return b""
-    return data if inflate.eof and not inflate.unused_data else b""
+        return bytearray()
+    if inflate.unconsumed_tail:
+        raise InvalidArgument(f"The body inflates to more than {BODY_LIMIT} bytes")
+    whole = inflate.eof and not inflate.unused_data
+    return data if whole else bytearray()
 
 
 def _options(request: Request) -> Response:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     import grpc
 
     from .inference_service import InferenceService
+    from .rest_api import RestApp
 
 HOST = "127.0.0.1"
 # Seconds in which running requests may end after a stop; Docker kills after 10.
 _GRACE = 8.0
+# Seconds after them in which requests that have failed are answered.
+_PATIENCE = 1.0
 # Seconds after which an idle connection is closed: later than clients do it.
 _KEEP_ALIVE = 75
 
@@ -128,6 +131,8 @@ async def _listen(
     stop: Stop,
 ) -> None:
     """Answer on both ports until asked to stop, then let requests end."""
+    from .rest_api import RestApp
+
     options = service.options
     addresses = Addresses(
         f"http://{HOST}:{rest_socket.getsockname()[1]}",
@@ -137,7 +142,8 @@ async def _listen(
         ThreadPoolExecutor(options.rest_api_num_threads, "rest") as rest_threads,
         ThreadPoolExecutor(options.grpc_max_threads, "grpc") as grpc_threads,
     ):
-        rest = _rest_server(service, rest_threads, metrics_path)
+        app = RestApp(service, rest_threads, metrics_path)
+        rest = _rest_server(app, options)
         grpc_socket.close()
         grpc_server = _grpc_server(service, grpc_threads, addresses.grpc)
         grpc_server.start()
@@ -149,27 +155,25 @@ async def _listen(
         ready(addresses)
         await stop.asked.wait()
         rest.should_exit = True
-        grpc_stopped = grpc_server.stop(2 * _GRACE)
+        grpc_stopped = grpc_server.stop(_GRACE + _PATIENCE)
         grpc_task = asyncio.create_task(asyncio.to_thread(grpc_stopped.wait))
         hurrying = asyncio.create_task(stop.hurried.wait())
         answering = asyncio.gather(rest_task, grpc_task)
         waited: set[asyncio.Future[Any]] = {answering, hurrying}
         await asyncio.wait(waited, timeout=_GRACE, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
-        service.stop()  # running requests fail, so that their clients get an answer
+        # Running requests fail, so that their clients get an answer.
+        app.stop()
+        service.stop()
+        grpc_server.stop(_PATIENCE)
         await answering
 
 
-def _rest_server(
-    service: "InferenceService", threads: ThreadPoolExecutor, metrics_path: str | None
-) -> uvicorn.Server:
-    from .rest_api import RestApp
-
-    options = service.options
+def _rest_server(app: "RestApp", options: ServerOptions) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             OwnSite(
-                RestApp(service, threads, metrics_path),
+                app,
                 options.allowed_host,
                 any_origin=options.rest_api_enable_cors_support,
             ),
@@ -182,7 +186,7 @@ def _rest_server(
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=int(2 * _GRACE),
+            timeout_graceful_shutdown=int(_GRACE + _PATIENCE),
         )
     )
 

@@ -41,7 +41,8 @@ _WRITTEN_AS = {
 
 # Bytes that a request may take in memory beyond those that were sent: a message of 23
 # bytes must not ask for gigabytes.
-_ANNOUNCED_LIMIT = 2**26
+ANNOUNCED_LIMIT = 2**26
+_MOST_DIMENSIONS = 64  # as NumPy has
 # What a string takes besides its characters, in TensorFlow and in Python.
 _STRING_BYTES = 64
 
@@ -102,13 +103,14 @@ def array_from_proto(alias: str, proto: TensorProto) -> np.ndarray:
 
 
 def _check_announced(alias: str, announced: int) -> None:
-    if announced > _ANNOUNCED_LIMIT:
+    if announced > ANNOUNCED_LIMIT:
         raise parsing_error(alias)
 
 
 def _announced_bytes(alias: str, proto: TensorProto) -> int:
     """The bytes that a tensor takes in memory beyond those that were sent."""
-    if proto.dtype not in _FIELDS:
+    # Thousands of sizes take minutes to multiply.
+    if proto.dtype not in _FIELDS or len(proto.tensor_shape.dim) > _MOST_DIMENSIONS:
         raise parsing_error(alias)
     size = math.prod(dim.size for dim in proto.tensor_shape.dim)
     sent = getattr(proto, _FIELDS[proto.dtype])

@@ -3,6 +3,9 @@
 import argparse
 import re
 import ssl
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -14,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from ..client_commands.arguments import connect, make_parser, server_errors
 from ..commandline import UsageError, positive_integer
@@ -25,6 +29,8 @@ _LARGEST = 64 * 2**20  # bytes of a request, and of an answer
 _TOTAL = 4 * _LARGEST
 _SECONDS = 60.0  # as long as the page waits
 _CONNECTIONS = 100
+# Of an answer, which is labeled as JSON whatever the server says that it is.
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _MODEL = r"/v1/models/(?P<name>[^/:]+)(?:/(?P<kind>versions|labels)/(?P<which>[^/:]+))?"
 # What the page asks for, by method.
 _PATHS = {
@@ -53,6 +59,8 @@ def main(argv: list[str]) -> int:
         raise UsageError(
             f"--rest must look like http://127.0.0.1:8501. Received: {args.rest!r}"
         )
+    if "@" in urlsplit(args.rest).netloc:
+        raise UsageError("--rest must have no password: --header takes it")
     with server_errors(args), connect(args) as client:
         client.status()
     print(f"http://{HOST}:{args.port}/ shows {args.model!r} at {args.rest}", flush=True)
@@ -64,6 +72,7 @@ def main(argv: list[str]) -> int:
         limit_concurrency=_CONNECTIONS,
         proxy_headers=False,
         server_header=False,
+        http="h11",  # which limits the headers of a request
         ws="none",
     )
     return 0
@@ -104,11 +113,6 @@ def page_app(args: argparse.Namespace) -> Starlette:
     Args:
         args: Of `page_parser`.
     """
-    verify = not args.ca_file or ssl.create_default_context(cafile=args.ca_file)
-    headers = {"Accept-Encoding": "identity", **dict(args.header)}
-    server = httpx2.AsyncClient(headers=headers, verify=verify, timeout=args.timeout)
-    bodies = Bodies(_LARGEST, _TOTAL, _SECONDS)
-    base = args.rest.rstrip("/")
 
     async def page(request: Request) -> Response:
         return html_response()
@@ -116,41 +120,95 @@ def page_app(args: argparse.Namespace) -> Starlette:
     async def models(request: Request) -> Response:
         selected = f"versions/{args.version}" if args.version is not None else ""
         selected = f"labels/{quote(args.label, safe='')}" if args.label else selected
+        base = args.rest.rstrip("/")
         return JSONResponse(models_document(base, {args.model: None}, selected))
-
-    async def forward(request: Request) -> Response:
-        path = _path(request, args.model)
-        try:
-            async with (
-                bodies.read(request) as body,
-                server.stream(request.method, base + path, content=body) as answer,
-            ):
-                return await _answer(base, answer)
-        except httpx2.HTTPError as error:
-            return _no_answer(base, error)
 
     async def refused(request: Request, error: Any) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route(MODELS_PATH, models),
-            Route("/v1/{path:path}", forward, methods=list(_PATHS)),
+            Route("/v1/{path:path}", Forward(args), methods=list(_PATHS)),
         ],
         middleware=[Middleware(OwnSite, args.allowed_host)],
         exception_handlers={HTTPException: refused},
     )
+    app.router.redirect_slashes = False
+    return app
+
+
+class Forward:
+    """ASGI application that asks the server for what the page asks for.
+
+    Args:
+        args: Of `page_parser`.
+    """
+
+    def __init__(self, args: argparse.Namespace):
+        verify = not args.ca_file or ssl.create_default_context(cafile=args.ca_file)
+        headers = {"Accept-Encoding": "identity", **dict(args.header)}
+        self._server = httpx2.AsyncClient(
+            headers=headers, verify=verify, timeout=args.timeout
+        )
+        # Cookies of one user must not reach another one's requests.
+        self._server.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        self._base = args.rest.rstrip("/")
+        self._model = args.model
+        self._bodies = Bodies(_LARGEST, _TOTAL, _SECONDS)
+        self._answers = Bodies(_LARGEST, _TOTAL, _SECONDS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request.
+
+        Raises:
+            HTTPException: The page does not ask for this, or a limit is reached.
+        """
+        request = Request(scope, receive)
+        url = self._base + _path(request, self._model)
+        async with self._bodies.read(request.stream(), request.headers) as body:
+            status: list[int] = []
+            content = bytes(body) if request.method == "POST" else None
+            asked = self._ask(request.method, url, content, status)
+            try:
+                async with aclosing(asked), self._answers.read(asked, {}) as answer:
+                    response = Response(
+                        bytes(answer), status[0], _HEADERS, "application/json"
+                    )
+                    await response(scope, receive, send)
+            except httpx2.HTTPError as error:
+                raise self._no_answer(str(error) or type(error).__name__) from error
+            except HTTPException as error:
+                raise self._no_answer(error.detail) from error
+
+    async def _ask(
+        self, method: str, url: str, content: bytes | None, status: list[int]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the server's answer as it arrives; its status is added to the list."""
+        async with self._server.stream(method, url, content=content) as answer:
+            coding = answer.headers.get("content-encoding", "identity")
+            if coding != "identity" or not 200 <= answer.status_code < 600:
+                text = f"status {answer.status_code}, Content-Encoding {coding}"
+                raise HTTPException(502, text)
+            status.append(answer.status_code)
+            async for piece in answer.aiter_raw():
+                yield piece
+
+    def _no_answer(self, reason: str) -> HTTPException:
+        return HTTPException(502, f"no answer from {self._base}: {reason}")
 
 
 def _path(request: Request, model: str) -> str:
     """The path to ask the server for.
 
     Raises:
-        HTTPException: 404 unless it is one that the page asks for.
+        HTTPException: It is not one that the page asks for.
     """
+    if request.method not in _PATHS:
+        raise HTTPException(405, f"Not a method of the page: {request.method}")
     path = request.scope["raw_path"].decode("ascii", "replace")
-    match = _PATHS.get(request.method, _PATHS["GET"]).fullmatch(path)
+    match = _PATHS[request.method].fullmatch(path)
     if match and unquote(match["name"]) == model and not request.url.query:
         which = unquote(match["which"] or "")
         # Nothing that a gateway before the server could take for another path.
@@ -159,24 +217,3 @@ def _path(request: Request, model: str) -> str:
             quoted = "/".join(quote(part, safe="") for part in parts)
             return f"/v1/models/{quoted}{match['rest']}"
     raise HTTPException(404, f"The page does not ask for this: {request.method} {path}")
-
-
-async def _answer(base: str, answer: Any) -> Response:
-    """The server's answer, as JSON whatever it says that it is."""
-    body = bytearray()
-    async for piece in answer.aiter_bytes():
-        body += piece
-        if len(body) > _LARGEST:
-            text = f"the answer of {base} is larger than {_LARGEST} bytes"
-            return JSONResponse({"error": text}, 502)
-    return Response(
-        bytes(body),
-        answer.status_code,
-        {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"},
-        media_type="application/json",
-    )
-
-
-def _no_answer(base: str, error: Any) -> Response:
-    reason = str(error) or type(error).__name__
-    return JSONResponse({"error": f"no answer from {base}: {reason}"}, 502)

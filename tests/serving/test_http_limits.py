@@ -79,7 +79,7 @@ def test_texts_that_are_no_host_names(text):
 
 
 def request(*pieces, wait=0.0, length=None, disconnect=False):
-    """A request whose body arrives in pieces."""
+    """Body and headers of a request whose body arrives in pieces."""
     messages = [
         {"type": "http.request", "body": piece, "more_body": True} for piece in pieces
     ]
@@ -91,12 +91,14 @@ def request(*pieces, wait=0.0, length=None, disconnect=False):
         return next(queue)
 
     headers = [] if length is None else [(b"content-length", length)]
-    return Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    scope = {"type": "http", "method": "POST", "headers": headers}
+    received = Request(scope, receive)
+    return received.stream(), received.headers
 
 
 def refusal(bodies, received):
     async def read():
-        async with bodies.read(received):
+        async with bodies.read(*received):
             raise AssertionError("the body was accepted")
 
     with pytest.raises(HTTPException) as caught:
@@ -106,8 +108,8 @@ def refusal(bodies, received):
 
 def content(bodies, received):
     async def read():
-        async with bodies.read(received) as body:
-            return body
+        async with bodies.read(*received) as body:
+            return bytes(body)
 
     return asyncio.run(read())
 
@@ -126,6 +128,8 @@ def test_a_body_within_the_limits_is_read():
         (request(length=b"0" * 5000 + b"9" * 5000), 413, "larger than 4 bytes"),
         (request(b"a", wait=0.2), 408, "within 0.1 seconds"),
         (request(b"a", disconnect=True), 499, "has gone"),
+        (request(b"a", length=b"3"), 400, "announces 3 bytes, 1 came"),
+        (request(length=b"3"), 400, "announces 3 bytes, 0 came"),
     ],
 )
 def test_a_body_beyond_the_limits_is_refused(received, status, text):
@@ -140,7 +144,7 @@ def test_all_bodies_together_are_limited():
     bodies = Bodies(largest=4, total=6, seconds=5)
 
     async def read_both():
-        async with bodies.read(request(b"abcd")), bodies.read(request(b"abcd")):
+        async with bodies.read(*request(b"abcd")), bodies.read(*request(b"abcd")):
             raise AssertionError("both were accepted")
 
     with pytest.raises(HTTPException) as caught:
@@ -151,8 +155,39 @@ def test_all_bodies_together_are_limited():
 
 def test_a_timeout_of_the_handler_is_its_own():
     async def read():
-        async with Bodies(largest=4, total=4, seconds=5).read(request()):
+        async with Bodies(largest=4, total=4, seconds=5).read(*request()):
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
         asyncio.run(read())
+
+
+def test_a_body_that_is_on_its_way_when_the_server_stops_is_refused():
+    bodies = Bodies(largest=4, total=4, seconds=30)
+
+    async def read_and_stop():
+        asyncio.get_running_loop().call_later(0.05, bodies.stop)
+        async with bodies.read(*request(b"a", wait=20)):
+            raise AssertionError("the body was accepted")
+
+    with pytest.raises(HTTPException) as caught:
+        asyncio.run(read_and_stop())
+    assert caught.value.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        ("cross-site", "no-cors", 403),
+        ("same-site", "no-cors", 403),
+        ("cross-site", "navigate", 200),
+        ("same-origin", "cors", 200),
+        ("none", "navigate", 200),
+    ],
+)
+def test_what_other_sites_embed_is_refused_and_a_link_to_the_page_is_not(
+    site, mode, status
+):
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+    assert client().get("/", headers=headers).status_code == status
+    assert client(any_origin=True).get("/", headers=headers).status_code == 200

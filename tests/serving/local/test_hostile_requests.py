@@ -3,21 +3,23 @@
 Each attack runs in a process of its own, with a limit of memory and of CPU time.
 """
 
+import gzip
 import json
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 from served_versions import wait_for
-from server_requests import request
+from server_requests import predict_request, request
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from serving.local import LocalServer, rest_api
 from serving.local.flags import ServerOptions
 from serving.local.inference_service import InferenceService
 from serving.local.metrics import Counter, Histogram
-from serving.local.rest_api import RestApp
 from serving.local.status_errors import InvalidArgument, ServingError
 
 SCRIPT = """
@@ -26,9 +28,21 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 import tensorflow as tf
+from tensorflow_serving.apis.input_pb2 import Input
+from serving.local.classify_regress import _serialized
 from serving.local.json_document import parse
 from serving.local.status_errors import InvalidArgument
 from serving.local.tensor_proto import arrays_from_protos
+
+def bytes_list(size):
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(size)]))
+
+def serialized(context, count):
+    listed = Input()
+    listed.example_list_with_context.context.CopyFrom(context)
+    for _ in range(count):
+        listed.example_list_with_context.examples.add()
+    _serialized(listed)
 
 def tensor(kind, *shape, **values):
     dims = [TensorShapeProto.Dim(size=size) for size in shape]
@@ -61,6 +75,11 @@ ATTACKS = {
     'tensor("DOUBLE", 2**23) for i in range(100)})',
     "a size beyond 64 bits": 'arrays_from_protos({"x": tensor("FLOAT", 2**62, 8, '
     "float_val=[1.0])})",
+    "many sizes": 'arrays_from_protos({"x": tensor("FLOAT", *[2**62] * 200000)})',
+    "many examples of a long context": "serialized(tf.train.Example(features="
+    'tf.train.Features(feature={"a": bytes_list(10**6)})), 10**5)',
+    "many objects": 'parse(b\'{"a":[\' + b"{}," * 2**22 + b"0]}")',
+    "many lists": 'parse(b\'{"a":[\' + b"[]," * 2**24 + b"0]}")',
     "a negative size": 'arrays_from_protos({"x": tensor("STRING", -(10**9), -1)})',
     "a key twice": 'parse(b"{" + b",".join(b\'"%d":0\' % i for i in range(10**6)) '
     "+ b',\"999999\":0}')",
@@ -85,7 +104,8 @@ def service(base_path):
     return InferenceService(ServerOptions())
 
 
-def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch):
+@pytest.mark.parametrize("verb", ["predict", "classify"])
+def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch, verb):
     reading, most, both = [], [], threading.Barrier(2)
 
     def parse(body):
@@ -98,15 +118,69 @@ def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch):
         raise InvalidArgument("read")
 
     monkeypatch.setattr(rest_api, "parse", parse)
-    body = b" " * (2**20 + 1)
+    large = b" " * (2**20 + 1)
     with (
         LocalServer({"m": base_path}, rest_port=0, grpc_port=0) as server,
         ThreadPoolExecutor(3) as threads,
     ):
-        ask = (server, "POST", "/v1/models/m:predict", body)
-        answers = [threads.submit(request, *ask) for _ in range(3)]
+        ask = (server, "POST", f"/v1/models/m:{verb}")
+        packed = (gzip.compress(large), {"Content-Encoding": "gzip"})
+        answers = [threads.submit(request, *ask, *packed)]
+        answers += [threads.submit(request, *ask, large) for _ in range(2)]
         assert {answer.result()[0] for answer in answers} == {400}
     assert most == [1, 1, 1]
+
+
+def test_a_document_that_waits_holds_no_thread_and_not_forever(base_path, monkeypatch):
+    began, go = threading.Event(), threading.Event()
+
+    def parse(body):
+        began.set()
+        go.wait(60)
+        raise InvalidArgument("read")
+
+    monkeypatch.setattr(rest_api, "parse", parse)
+    body = b" " * (2**20 + 1)
+    flags = {"rest_api_num_threads": 2, "rest_api_timeout_in_ms": 2000}
+    with (
+        LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags) as server,
+        ThreadPoolExecutor(5) as threads,
+    ):
+        ask = (server, "POST", "/v1/models/m:predict", body)
+        answers = [threads.submit(request, *ask) for _ in range(5)]
+        began.wait(60)
+        assert request(server, "GET", "/v1/models/m")[0] == 200
+        assert {answer.result()[0] for answer in answers} == {504}
+        go.set()
+        wait_for(lambda: request(*ask)[0] == 400)
+
+
+def test_a_body_that_inflates_too_far_is_refused(base_path):
+    packed = gzip.compress(bytes(rest_api.BODY_LIMIT + 1))
+    with LocalServer({"m": base_path}, rest_port=0, grpc_port=0) as server:
+        answer = request(
+            server,
+            "POST",
+            "/v1/models/m:predict",
+            packed,
+            {"Content-Encoding": "gzip"},
+        )
+    assert answer[0] == 400
+    assert "inflates to more than" in answer[1]["error"]
+
+
+def test_inputs_that_the_signature_lacks_are_not_read(base_path):
+    message = predict_request("m", x=[1.0])
+    for number in range(1000):
+        message.inputs[f"more {number}"].dtype = 99  # could not be read
+    with (
+        LocalServer({"m": base_path}, rest_port=0, grpc_port=0) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+    ):
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Predict(message, timeout=60)
+    assert "input size does not match signature: 1001!=1" in caught.value.details()
 
 
 def test_a_large_document_is_read_while_another_one_runs(publish, tmp_path):
@@ -148,28 +222,24 @@ def test_requests_for_other_sites_are_refused(base_path, flags, headers, status)
     assert answer[0] == status
 
 
-def test_a_document_that_gets_no_turn_is_refused(service):
-    service.options = ServerOptions(rest_api_timeout_in_ms=50)
-    app = RestApp(service, None)
-    body = b" " * (2**20 + 1)
-    with app._turn(body), app._turn(b"small"), pytest.raises(ServingError) as caught:
-        app._turn(body).__enter__()
-    assert caught.value.code == "DEADLINE_EXCEEDED"
-    with app._turn(body):
-        pass
-
-
 @pytest.mark.parametrize("kind", [Counter, lambda *a: Histogram(*a[:1], [1.0], *a[1:])])
 def test_names_that_clients_make_up_do_not_fill_the_metrics(kind):
     metric = kind("/requests", "model_name", "status")
     for number in range(2000):
         metric.add(1, f"made up {number}", "NOT_FOUND")
     metric.add(1, "made up 7", "NOT_FOUND")
+    metric.add(1, "x" * 10**6, "NOT_FOUND")
     lines = metric.lines("requests")
     counted = [line for line in lines if "_bucket" not in line and "_sum" not in line]
     assert len(counted) == 1001
-    assert next(c for c in counted if 'model_name=""' in c).endswith(" 1000")
+    assert next(c for c in counted if 'model_name=""' in c).endswith(" 1001")
     assert next(c for c in counted if '"made up 7"' in c).endswith(" 2")
+
+
+def test_long_names_are_cut_in_the_metrics():
+    metric = Counter("/requests", "model_name")
+    metric.add(1, "x" * 10**6)
+    assert len(metric.lines("requests")[0]) < 400
 
 
 @pytest.mark.parametrize(

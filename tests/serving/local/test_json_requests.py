@@ -5,6 +5,7 @@ import pytest
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
+from tensorflow_serving.apis.input_pb2 import Input
 from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
 from serving.local.json_document import dump, parse, quote
@@ -278,12 +279,18 @@ def test_row_format_needs_a_common_batch_dimension(outputs, text):
     assert str(caught.value) == text
 
 
+def read_examples(document):
+    listed = Input()
+    examples_from_json(document, listed)
+    return listed
+
+
 def test_examples_with_every_kind_of_feature():
     document = {
         "context": {"k": 1},
         "examples": [{"f": 1.5, "i": [1, True], "s": ["a", {"b64": "/w=="}], "e": []}],
     }
-    listed = examples_from_json(document).example_list_with_context
+    listed = read_examples(document).example_list_with_context
     features = listed.examples[0].features.feature
     assert listed.context.features.feature["k"].int64_list.value == [1]
     assert features["f"].float_list.value == [1.5]
@@ -309,5 +316,5 @@ def test_examples_with_every_kind_of_feature():
 )
 def test_examples_that_are_refused(document, text):
     with pytest.raises(InvalidArgument) as caught:
-        examples_from_json(document)
+        read_examples(document)
     assert text in str(caught.value)

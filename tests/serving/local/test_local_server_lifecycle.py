@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 import tensorflow as tf
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest
 from served_versions import (
     ANSWERS,
     config,
@@ -331,3 +333,30 @@ def test_a_stop_that_hangs_is_ended(publish, tmp_path):
         _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "in hang" in error
+
+
+def test_a_body_on_its_way_and_a_watcher_do_not_hold_up_a_stop(publish, serve_command):
+    process = serve_command(
+        "--model_name=m",
+        f"--model_base_path={publish(1)}",
+        "--enable_grpc_healthcheck_service=true",
+    )
+    line = process.stdout.readline()
+    rest = line.partition("REST http://")[2].partition("/")[0]
+    host, _, port = rest.partition(":")
+    with (
+        grpc.insecure_channel(line.rpartition("gRPC ")[2].strip()) as channel,
+        socket.create_connection((host, int(port)), 30) as link,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(HealthCheckRequest())
+        next(watch)
+        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: {rest}\r\n"
+        link.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+        time.sleep(0.5)
+        process.terminate()
+        wait_for(lambda: refuses(host, port), 5)
+        process.terminate()  # at once
+        assert link.recv(65536).startswith(b"HTTP/1.1 503 ")
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error

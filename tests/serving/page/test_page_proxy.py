@@ -1,15 +1,18 @@
 """`keras-vit page` before hostile websites, requests and servers."""
 
+import asyncio
 import contextlib
+import socket
 import threading
 import time
 
 import pytest
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.testclient import TestClient
 
+from serving.__main__ import main
 from serving.page import proxy
 from serving.page.proxy import page_app, page_parser
 
@@ -137,7 +140,7 @@ def test_other_paths_are_not_forwarded(page, upstream, method, path):
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
 def test_other_methods_are_not_forwarded(page, upstream, method):
     assert page.request(method, "/v1/models/m").status_code == 405
     assert upstream.requests == []
@@ -187,9 +190,85 @@ def test_large_requests_and_answers_are_refused(running, upstream, monkeypatch):
         assert answer.status_code == 413
         assert upstream.requests == []
         upstream.answer = lambda: Response(b"x" * 1001)
-        answer = page.get("/v1/models/m")
-        assert answer.status_code == 502
-        assert "larger than 1000 bytes" in answer.json()["error"]
+        assert_is_no_answer(page, "larger than 1000 bytes")
+
+
+def assert_is_no_answer(page, reason):
+    answer = page.get("/v1/models/m")
+    assert answer.status_code == 502
+    assert reason in answer.json()["error"]
+
+
+def test_all_requests_and_all_answers_together_are_limited(running, monkeypatch):
+    monkeypatch.setattr(proxy, "_TOTAL", 10)
+    with open_page(running, "m") as page:
+        answer = page.post("/v1/models/m:predict", content=b"x" * 11)
+        assert answer.status_code == 503
+        running[0].answer = lambda: Response(b"x" * 11)
+        assert_is_no_answer(page, "in memory")
+        running[0].answer = lambda: Response(b"{}")
+        assert page.get("/v1/models/m").status_code == 200
+
+
+def test_a_server_that_drips_is_given_up(running, upstream, monkeypatch):
+    monkeypatch.setattr(proxy, "_SECONDS", 0.5)
+
+    async def drip():
+        for _ in range(200):
+            yield b" "
+            await asyncio.sleep(0.1)
+
+    upstream.answer = lambda: StreamingResponse(drip())
+    with open_page(running, "m") as page:
+        assert_is_no_answer(page, "within 0.5 seconds")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, gzip", "br", "x"])
+def test_a_compressed_answer_is_refused_unread(page, upstream, coding):
+    upstream.answer = lambda: Response(b"x", headers={"Content-Encoding": coding})
+    assert_is_no_answer(page, f"Content-Encoding {coding}")
+
+
+def test_a_status_that_http_lacks_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer():
+            link, _ = listening.accept()
+            with link:
+                link.recv(65536)
+                link.sendall(b"HTTP/1.1 999 Odd\r\nContent-Length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with open_page((None, listening.getsockname()[1]), "m") as page:
+            assert_is_no_answer(page, "status 999")
+        thread.join()
+
+
+def test_cookies_of_one_answer_are_not_in_the_next_request(page, upstream):
+    upstream.answer = lambda: Response(b"{}", headers={"Set-Cookie": "a=b; Path=/"})
+    for _ in range(2):
+        page.get("/v1/models/m")
+    assert [request[3].get("cookie") for request in upstream.requests] == [None, None]
+
+
+def test_a_body_of_get_is_not_forwarded(page, upstream):
+    page.request("GET", "/v1/models/m", content=b"GET /v1/models/other HTTP/1.1")
+    assert upstream.requests[0][4] == b""
+    assert "content-length" not in upstream.requests[0][3]
+
+
+def test_a_path_with_another_slash_is_not_redirected(page):
+    answer = page.get("/page/models.json/", follow_redirects=False)
+    assert answer.status_code == 404
+
+
+def test_a_password_in_the_address_is_refused(capsys):
+    words = ["page", "--rest", "http://user:secret@127.0.0.1:9", "--model", "m"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "--header" in error
+    assert "secret" not in error
 
 
 def test_the_page_cannot_be_framed_or_ask_other_sites(page):
@@ -201,8 +280,6 @@ def test_the_page_cannot_be_framed_or_ask_other_sites(page):
 
 @pytest.mark.parametrize("name", ["*", "http://box", "box:8080", ""])
 def test_an_allowed_host_must_be_a_name(name, capsys):
-    from serving.__main__ import main
-
     words = ["page", "--rest", "http://127.0.0.1:9", "--model", "m"]
     assert main([*words, f"--allowed_host={name}"]) == 2
     assert "must be a host name without a port" in capsys.readouterr().err
