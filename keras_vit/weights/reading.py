@@ -101,7 +101,9 @@ def refusing(path: pathlib.Path) -> Iterator[None]:
     except (WeightsFileError, MemoryError):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"[:500]  # names may be long
+        reason = f"{type(error).__name__}: {error}"
+        if len(reason) > 800:  # a name, or a config before Keras's reason
+            reason = f"{reason[:200]} ... {reason[-600:]}"
         raise WeightsFileError(
             "`path` must be a whole file of weights. "
             f"Received: {str(path)!r}, which is truncated or corrupt ({reason})"

@@ -84,9 +84,11 @@ class RestApp:
         except HTTPException as error:
             response = _json({"error": error.detail}, error.status_code)
             response.headers.update(error.headers or {})
+        except asyncio.CancelledError:  # the server stops, and waits no longer
+            response = _json({"error": "the server is stopping"}, 503)
         if self._service.options.rest_api_enable_cors_support:
             response.headers.update(_CORS)
-        # The server stops, and the client does not read its answer.
+        # Of a client that does not read its answer.
         with contextlib.suppress(asyncio.CancelledError):
             await response(scope, receive, send)
 

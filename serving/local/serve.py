@@ -15,7 +15,7 @@ from .flags import ServerOptions, parse_flags
 from .status_errors import ServingError, UsageError
 
 # Seconds after the first signal in which the server ends by itself; it is then ended.
-_STOP_LIMIT = 20
+_STOP_LIMIT = 30
 
 
 def main(argv: Sequence[str]) -> int:
