@@ -12,7 +12,6 @@ from docker_gateway import answer
 pytestmark = pytest.mark.slow
 
 MIB = 2**20
-LARGE = b'{"instances": ["' + b"A" * (24 * MIB - 19) + b'"]}'
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_requests_per_client_are_limited(gateway, opened):
 )
 def test_large_bodies_are_limited_per_client_and_in_all(gateway, opened, headers):
     for name, refused in (("alice", "alice"), ("bob", "carol")):
-        for _ in range(10):
+        for _ in range(4):
             opened(begun(gateway, headers, name))
         status, fields, _ = answer(opened(gateway.post(headers, refused)))
         assert (status, fields["Retry-After"]) == (429, "1")
@@ -68,50 +67,76 @@ def test_large_bodies_are_limited_per_client_and_in_all(gateway, opened, headers
 
 def test_small_bodies_are_limited_in_all(gateway, opened):
     small = b"Content-Length: 999999\r\n"
-    *names, other = gateway.tokens
-    for number, name in enumerate(names):
+    *_, other = gateway.tokens
+    for number, name in enumerate(("alice", "bob")):
         for _ in range(32):
             opened(begun(gateway, small, name, f"127.0.0.{2 + number}"))
     assert answer(opened(gateway.post(small, other)))[0] == 429
     assert status_of(gateway, other) == 200
 
 
+def in_json(content):
+    """A body of 24 MiB of some JSON, over and over."""
+    start, end = b'{"instances": [', b"0]}"
+    count = (24 * MIB - len(start) - len(end)) // len(content)
+    return start + content * count + end
+
+
 @pytest.mark.parametrize("chunked", [False, True])
-def test_bodies_of_any_number_fit_into_the_memory_of_the_container(gateway, chunked):
-    """90 bodies of 24 MiB, of three clients, each complete but for its last byte."""
-    before, peak, statuses = gateway.memory(), [], []
-    length = b"Content-Length: %d\r\n" % len(LARGE)
+@pytest.mark.parametrize("content", [b'"' + b"A" * 4 * MIB + b'",', b"1,", b'"a",'])
+def test_bodies_of_any_number_fit_into_the_memory_of_the_container(
+    gateway, chunked, content
+):
+    """60 bodies of 24 MiB, of three clients, as they arrive and as they are read."""
+    before, statuses = gateway.memory(), []
+    body = in_json(content)
+    length = b"Content-Length: %d\r\n" % len(body)
     headers = b"Transfer-Encoding: chunked\r\n" if chunked else length
-    frames = (b"%x\r\n" % len(LARGE), b"\r\n0\r\n\r\n") if chunked else (b"", b"")
-    body = frames[0] + LARGE + frames[1]
-    all_sent = threading.Barrier(90, lambda: peak.append(gateway.memory()))
+    frames = (b"%x\r\n" % len(body), b"\r\n0\r\n\r\n") if chunked else (b"", b"")
+    sent = frames[0] + body + frames[1]
 
     def send(name):
-        with gateway.post(headers, name) as connection:
-            with contextlib.suppress(OSError):  # refused, and closed
-                connection.sendall(body[:-1])
-            all_sent.wait(60)
-            with contextlib.suppress(OSError):
-                connection.sendall(body[-1:])
-                statuses.append(answer(connection)[0])
+        # OSError: refused, and closed.
+        with gateway.post(headers, name) as connection, contextlib.suppress(OSError):
+            connection.sendall(sent)
+            statuses.append(answer(connection)[0])
 
     threads = [
         threading.Thread(target=send, args=(name,))
-        for name in ("alice", "bob", "carol") * 30
+        for name in ("alice", "bob", "carol") * 20
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    peak = before
+    while any(thread.is_alive() for thread in threads):
+        peak = max(peak, gateway.memory())
+        time.sleep(0.05)
     limit = compose()["services"]["gateway"]["mem_limit"]
     assert limit == "1g"
-    assert 100 * MIB < peak[0] < 0.75 * 1024 * MIB
-    assert statuses.count(400) == 20  # of the server: all others are 429, or cut off
+    assert 50 * MIB < peak - before < 0.6 * 1024 * MIB
+    # The server refuses 24 MiB of "A" in time, and millions of values too late.
+    assert {400, 503, 504} & {*statuses}
+    assert {*statuses} <= {400, 429, 503, 504}
     wait_for(lambda: gateway.memory() < before + 100 * MIB)
 
 
+def test_answers_that_nobody_takes_fit_too(gateway, opened):
+    """Streams without a window, on all connections that one address may have."""
+    before = gateway.memory()
+    for _ in range(64):
+        connection = opened(gateway.connect_tls("127.0.0.4", "h2"))
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        connection.sendall(b"\0\0\x06\x04\0\0\0\0\0" + b"\0\x04\0\0\0\0")  # SETTINGS
+        for stream in range(1, 65, 2):
+            fields = b"\x82\x84\x87\x41\x01x"  # GET / of https://x
+            head = len(fields).to_bytes(3) + b"\x01\x05" + stream.to_bytes(4)
+            connection.sendall(head + fields)
+    time.sleep(2)
+    assert gateway.memory() - before < 64 * 0.5 * MIB
+
+
 def test_connections_per_address_are_limited_before_they_send_anything(gateway, opened):
-    silent = [opened(gateway.connect("127.0.0.2")) for _ in range(128)]
+    silent = [opened(gateway.connect("127.0.0.2")) for _ in range(64)]
     with gateway.connect("127.0.0.2") as refused:
         assert refused.recv(1) == b""
     assert is_open(silent[0])  # so that was not for having been silent
@@ -128,12 +153,12 @@ def test_connections_of_all_addresses_are_limited_and_leave_the_health_check_alo
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     half = []
     for address in range(10, 18):
-        half += [opened(gateway.connect(f"127.0.0.{address}")) for _ in range(128)]
-        for connection in half[-128:]:
+        half += [opened(gateway.connect(f"127.0.0.{address}")) for _ in range(64)]
+        for connection in half[-64:]:
             connection.sendall(b"\x16\x03\x01")  # of a TLS handshake
     with gateway.connect("127.0.0.18") as refused:
         assert refused.recv(1) == b""
-    assert is_open(half[-128])
+    assert is_open(half[-64])
     assert gateway.is_healthy()
 
 
@@ -155,7 +180,7 @@ def test_counting_depth_leaves_time_for_other_requests(gateway):
             assert answer(connection)[0] == 400
         durations.append(time.monotonic() - started)
 
-    threads = [threading.Thread(target=send) for _ in range(6)]
+    threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
         thread.start()
     waits = []
@@ -164,5 +189,5 @@ def test_counting_depth_leaves_time_for_other_requests(gateway):
             started = time.monotonic()
             assert client.get("/").status_code == 404
             waits.append(time.monotonic() - started)
-    assert len(durations) == 6
+    assert len(durations) == 4
     assert max(waits) < min(durations) / 3

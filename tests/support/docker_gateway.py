@@ -96,11 +96,11 @@ class Gateway:
         address = ("127.0.0.1", self.port)
         return socket.create_connection(address, timeout=30, source_address=(source, 0))
 
-    def connect_tls(self, source="127.0.0.1"):
+    def connect_tls(self, source="127.0.0.1", protocol="http/1.1"):
         """A connection for bytes as they are, which clients would refuse to send."""
-        return self.trust().wrap_socket(
-            self.connect(source), server_hostname="localhost"
-        )
+        context = self.trust()
+        context.set_alpn_protocols([protocol])
+        return context.wrap_socket(self.connect(source), server_hostname="localhost")
 
     def post(self, headers=b"", name="alice", source="127.0.0.1"):
         """A connection on which a request to predict has been sent, less its body."""
