@@ -86,6 +86,7 @@ class Gateway:
             base_url=f"https://localhost:{self.port}",
             headers={"Authorization": f"Bearer {token or self.token}"},
             verify=self.trust(),
+            timeout=60,
         )
 
     def trust(self):
