@@ -55,6 +55,7 @@ def status_of(work):
     """The exit status of a child process, negative for a signal."""
     child = os.fork()
     if child == 0:
+        signal.alarm(120)  # a lock of another thread would never be released here
         status = 99
         try:
             status = work()
