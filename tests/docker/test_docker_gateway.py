@@ -205,7 +205,7 @@ MALFORMED = {
     "two tokens": (b"Authorization: Bearer x", 400),
     "two hosts": (b"Host: x", 400),
     "long header": (b"X: " + b"x" * 9000, 400),
-    "long headers": (b"\r\n".join([b"X: " + b"x" * 4000] * 12), 400),
+    "long headers": (b"\r\n".join([b"X: " + b"x" * 4000] * 5), 400),
     "NUL": (b"X: a\0b", 400),
     "folded header": (b"X: a\r\n b", 400),
     "compressed": (b"Content-Length: 2\r\nContent-Encoding: deflate", 415),
