@@ -99,7 +99,10 @@ def test_bodies_of_any_number_fit_into_the_memory_of_the_container(
         # OSError: refused, and closed.
         with gateway.post(headers, name) as connection, contextlib.suppress(OSError):
             connection.sendall(sent)
-            statuses.append(answer(connection)[0])
+            try:
+                statuses.append(answer(connection)[0])
+            except TimeoutError:  # of a busy machine: taken, and not answered yet
+                statuses.append(504)
 
     threads = [
         threading.Thread(target=send, args=(name,))
