@@ -88,7 +88,7 @@ class RestApp:
             response = _json({"error": "the server is stopping"}, 503)
         if self._service.options.rest_api_enable_cors_support:
             response.headers.update(_CORS)
-        # Of a client that does not read its answer.
+        # Cancelled at a stop, if the client does not read its answer.
         with contextlib.suppress(asyncio.CancelledError):
             await response(scope, receive, send)
 
