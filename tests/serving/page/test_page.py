@@ -88,6 +88,13 @@ class Page:
             arg=text,
         )
 
+    def wait_until(self, condition):
+        for _ in range(10 * SECONDS):
+            if condition():
+                return
+            self.tab.wait_for_timeout(100)
+        raise TimeoutError
+
     def texts(self, selector):
         return [node.inner_text() for node in self.tab.query_selector_all(selector)]
 
@@ -210,6 +217,21 @@ def test_a_model_of_other_inputs_is_explained(opened):
     page = opened()
     page.choose("#model", "double")
     page.wait("does not take encoded images")
+    assert "keras-vit export" in page.tab.inner_text("#message")
+
+
+def test_a_late_answer_for_a_choice_before_changes_nothing(opened):
+    page, held = opened(), []
+    page.choose("#model", "double")
+    page.wait("does not take encoded images")
+    page.tab.route("**/models/vit/metadata", lambda route: held.append(route))
+    page.choose("#model", "vit")
+    page.wait_until(lambda: held)
+    page.choose("#model", "double")
+    page.wait("does not take encoded images")
+    with page.tab.expect_response("**/models/vit/metadata"):
+        held[0].continue_()
+    page.tab.wait_for_timeout(200)
     assert "keras-vit export" in page.tab.inner_text("#message")
 
 
