@@ -4,14 +4,14 @@
 |---|---|---|---|
 | TensorFlow | CPU | more than 256 x 256 | `in_blocks`: memory grows with N alone |
 | TensorFlow | GPU, TPU | more than 2,048 x 2,048 | `in_blocks` |
-| JAX | GPU | any | Keras's, which takes cuDNN's flash attention where it can |
-| JAX | GPU, training | odd Q or N | `cudnn`: with a class token N is odd |
+| JAX | GPU | any | `cudnn`, its flash attention, in half precision |
 | JAX | TPU | more than 1,024 x 1,024 | `splash`, JAX's flash attention |
 | any | any | otherwise | `whole` |
 
 The first row is measured (`python -m benchmarks.attention`, docs/log.md), the others
 are not: on an accelerator the weights of one image must be many before its blocks fill
-it, and splash attention pads N to a multiple of 128.
+it, and splash attention pads N to a multiple of 128. The device is the one that the
+graph is made for, `devices.platform`.
 
 `keras.config.disable_flash_attention()` asks for `whole` everywhere. Attention dropout,
 relative positions and pictures of attention need the weights themselves,
@@ -26,14 +26,14 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from keras_vit.devices import jax_platform, on_tensorflow_cpu
+from keras_vit import devices
 
 # Scores Q * N of a head above which they are never held all at once.
-BLOCKS_ABOVE = {"cpu": 256 * 256, "accelerator": 2048 * 2048}
+BLOCKS_ABOVE = {"cpu": 256 * 256, "gpu": 2048 * 2048, "tpu": 2048 * 2048}
 SPLASH_ABOVE = 1024 * 1024
 # Scores of one block: with those of the softmax and the gradients they stay within a
 # core's cache on a CPU; an accelerator needs larger products to be busy.
-BLOCK = {"cpu": 2**20, "accelerator": 2**26}
+BLOCK = {"cpu": 2**20, "gpu": 2**26, "tpu": 2**26}
 PARALLEL_BLOCKS = 2
 
 
@@ -67,29 +67,23 @@ def implementation(
     Raises:
         ValueError: See `dot_product_attention`.
     """
-    platform, enabled = jax_platform(), keras.config.is_flash_attention_enabled()
-    if enabled and platform not in ("gpu", "tpu"):
+    backend, platform = keras.backend.backend(), devices.platform()
+    enabled = keras.config.is_flash_attention_enabled()
+    if enabled and (backend != "jax" or platform == "cpu"):
         raise ValueError(
             "Flash attention needs Keras on JAX with a GPU or TPU; without "
             "`keras.config.enable_flash_attention()` the fastest implementation is "
-            f"chosen. Received: backend={keras.backend.backend()!r}, device="
-            f"{platform or 'of TensorFlow'}"
+            f"chosen. Received: backend={backend!r}, device={platform!r}"
         )
     if enabled is False or queries is None or keys is None:
         return whole
-    if platform == "gpu" and training and (queries % 2 or keys % 2):
-        return cudnn
-    if platform == "gpu":
-        return functools.partial(ops.dot_product_attention, flash_attention=enabled)
-    if platform == "tpu" and (enabled or queries * keys > SPLASH_ABOVE):
-        return splash
-    if platform is None and queries * keys > BLOCKS_ABOVE[_tensorflow_device()]:
+    if backend == "jax" and platform == "gpu":
+        return functools.partial(cudnn, training=training)
+    if backend == "jax" and platform == "tpu":
+        return splash if enabled or queries * keys > SPLASH_ABOVE else whole
+    if backend == "tensorflow" and queries * keys > BLOCKS_ABOVE[platform]:
         return in_blocks
     return whole
-
-
-def _tensorflow_device() -> str:
-    return "cpu" if on_tensorflow_cpu() else "accelerator"
 
 
 def attention_weights(query: Any, key: Any, bias: Any = None) -> Any:
@@ -127,7 +121,7 @@ def _attend(query, key, value):
 
 def _softmax(scores):
     dtype = keras.backend.standardize_dtype(scores.dtype)
-    if dtype == "bfloat16" and on_tensorflow_cpu():
+    if dtype == "bfloat16" and devices.on_tensorflow_cpu():
         # Its kernel computes in float32 and rounds once: the same numbers, without two
         # more tensors.
         return ops.softmax(scores, axis=-1)
@@ -154,7 +148,7 @@ def in_blocks(query: Any, key: Any, value: Any) -> Any:
     import tensorflow as tf
 
     (_, queries, heads, head_width), keys = query.shape, key.shape[1]
-    limit = BLOCK[_tensorflow_device()]
+    limit = BLOCK[devices.platform()]
     group = max(
         size
         for size in range(1, heads + 1)
@@ -214,24 +208,40 @@ def cudnn(
     query: Any,
     key: Any,
     value: Any,
+    training: bool = False,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Any:
-    """Attention by cuDNN's flash attention, with even numbers of tokens (JAX on GPUs).
+    """Attention by cuDNN's flash attention, where this GPU has it (JAX).
 
     JAX 0.10 takes the absent bias for one, with which cuDNN has no gradient for odd
-    numbers; Keras then falls back to all weights. So a masked token is appended.
+    numbers of tokens. So training appends a masked token to them.
 
     Args:
         query: Tensor [B, Q, A, K].
         key: Tensor [B, N, A, K].
         value: Tensor [B, N, A, K].
+        training: Whether gradients will be asked for.
         implementation: JAX's name; `"xla"` computes the same on other devices.
+
+    Raises:
+        ValueError: `keras.config.enable_flash_attention()` was called, and cuDNN has
+            none for such tensors on this GPU.
     """
     import jax
 
     if implementation == "cudnn" and not _takes_cudnn(query):
+        if keras.config.is_flash_attention_enabled():
+            raise ValueError(
+                "cuDNN's flash attention needs half precision, heads of at most 128 "
+                "and a multiple of 8, and an NVIDIA GPU since Ampere. Received: dtype="
+                f"{query.dtype}, heads of {query.shape[-1]}"
+            )
         return whole(query, key, value)
     (batch, queries), keys = query.shape[:2], key.shape[1]
+    if not training or queries % 2 == keys % 2 == 0:
+        return jax.nn.dot_product_attention(
+            query, key, value, implementation=implementation
+        )
 
     def even(x):
         return ops.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
@@ -248,22 +258,23 @@ def cudnn(
 
 
 def _takes_cudnn(query):
-    """Whether cuDNN's flash attention exists for such queries on this GPU."""
+    """Whether cuDNN has flash attention for such queries on the GPU.
+
+    Of a GPU that is not attached the newest generations are assumed.
+    """
     import jax
 
-    device = jax.devices()[0]
     half = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
-    return (
-        half
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 128
-        and "NVIDIA" in device.device_kind
-        and float(device.compute_capability) >= 8.0
-    )
+    if not half or query.shape[-1] % 8 or query.shape[-1] > 128:
+        return False
+    if not devices.is_attached():
+        return True
+    device = jax.devices()[0]
+    return "NVIDIA" in device.device_kind and float(device.compute_capability) >= 8.0
 
 
 def splash(query: Any, key: Any, value: Any, interpret: bool = False) -> Any:
-    """Attention by JAX's flash attention for TPUs.
+    """Attention by JAX's flash attention for TPUs, on each device its own images.
 
     Keras's own call of it is causal where no mask is given (Keras 3.15).
 
@@ -273,6 +284,34 @@ def splash(query: Any, key: Any, value: Any, interpret: bool = False) -> Any:
         value: Tensor [B, N, A, K].
         interpret: Whether to run without a TPU, slowly.
     """
+    attend = functools.partial(_splash_on_one_device, interpret=interpret)
+    return _on_each_device(attend, query)(query, key, value)
+
+
+def _on_each_device(attend, query):
+    """`attend` for tensors that the current distribution divides like the queries.
+
+    XLA cannot divide a Pallas kernel by itself. The images are divided along the
+    distribution's batch axis, the heads along another axis of its devices.
+    """
+    import jax
+
+    distribution = keras.distribution.distribution()
+    if distribution is None or distribution.device_mesh is None:
+        return attend
+    mesh, images = distribution.device_mesh.backend_mesh, distribution.batch_dim_name
+    heads = [name for name in mesh.axis_names if name != images]
+    if query.shape[0] % mesh.shape[images]:  # the batch of a symbolic call
+        return attend
+    if heads and query.shape[2] % mesh.shape[heads[0]]:
+        heads = []
+    parts = jax.sharding.PartitionSpec(images, None, *heads[:1])
+    return jax.shard_map(
+        attend, mesh=mesh, in_specs=(parts,) * 3, out_specs=parts, check_vma=False
+    )
+
+
+def _splash_on_one_device(query, key, value, interpret):
     import jax
     from jax.experimental.pallas.ops.tpu import splash_attention
 

@@ -1,22 +1,60 @@
-"""The kind of device that Keras computes on."""
+"""The kind of device that a graph is made for: this process's, or one that is named.
+
+A model's graph depends on it: attention and fused kernels. Whoever makes a graph for
+another device, as an export and `tpu-check` do, names it with `making_graphs_for`.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Literal, cast
 
 import keras
 
+Platform = Literal["cpu", "gpu", "tpu"]
+
+_named: contextvars.ContextVar[Platform | None] = contextvars.ContextVar(
+    "platform", default=None
+)
+
+
+@contextlib.contextmanager
+def making_graphs_for(platform: Platform) -> Iterator[None]:
+    """Context in which what is traced, lowered or exported will run elsewhere.
+
+    Args:
+        platform: The kind of the devices there.
+    """
+    token = _named.set(platform)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def platform() -> Platform:
+    """What graphs are made for: the named platform, else that of Keras's devices."""
+    return _named.get() or _own_platform()
+
+
+def is_attached() -> bool:
+    """Whether graphs are made for this process's own devices."""
+    return _named.get() is None
+
+
+def _own_platform() -> Platform:
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return cast(Platform, jax.default_backend())
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        kinds = {device.device_type for device in tf.config.list_logical_devices()}
+        return "tpu" if "TPU" in kinds else "gpu" if "GPU" in kinds else "cpu"
+    return "cpu"
+
 
 def on_tensorflow_cpu() -> bool:
-    """Whether Keras runs on TensorFlow, and TensorFlow sees no accelerator."""
-    if keras.backend.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    devices = tf.config.list_logical_devices()
-    return not any(device.device_type in ("GPU", "TPU") for device in devices)
-
-
-def jax_platform() -> str | None:
-    """`"cpu"`, `"gpu"` or `"tpu"`; `None` where Keras does not run on JAX."""
-    if keras.backend.backend() != "jax":
-        return None
-    import jax
-
-    return jax.default_backend()
+    """Whether graphs are TensorFlow's and made for a CPU."""
+    return keras.backend.backend() == "tensorflow" and platform() == "cpu"

@@ -10,7 +10,8 @@ import numpy_vit
 import pytest
 from tiny_model import numpy
 
-from keras_vit import attention
+from keras_vit import attention, devices
+from keras_vit.devices import making_graphs_for
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow only"
@@ -151,7 +152,7 @@ def test_splash_attention_equals_the_equations(lengths):
 @pytest.mark.backend
 @pytest.mark.parametrize("lengths", [(31, 31), (30, 30), (1, 31)])
 def test_the_token_appended_for_cudnn_changes_nothing(lengths):
-    padded = functools.partial(attention.cudnn, implementation="xla")
+    padded = functools.partial(attention.cudnn, training=True, implementation="xla")
     check(padded, inputs(*lengths), 1e-6)
 
 
@@ -163,8 +164,6 @@ def test_training_on_a_gpu_lowers_to_cudnn(monkeypatch, tokens):
     import jax
     from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
-    monkeypatch.setattr(attention, "jax_platform", lambda: "gpu")
-    monkeypatch.setattr(attention, "_takes_cudnn", lambda query: True)
     monkeypatch.setattr(jax_cudnn, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(jax_cudnn, "check_compute_capability", lambda _: True)
 
@@ -172,55 +171,80 @@ def test_training_on_a_gpu_lowers_to_cudnn(monkeypatch, tokens):
         return attention.dot_product_attention(*tensors, training=True).sum()
 
     shape = jax.ShapeDtypeStruct((2, tokens, 12, 64), "bfloat16")
-    gradient = jax.jit(jax.grad(total)).trace(shape, shape, shape)
+    with making_graphs_for("gpu"):
+        gradient = jax.jit(jax.grad(total)).trace(shape, shape, shape)
     program = gradient.lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("@__cudnn$fmhaSoftmax(") == 1
     assert program.count("@__cudnn$fmhaSoftmaxBackward(") == 1
 
 
 @pytest.mark.parametrize(
-    ("platform", "tokens", "name"),
+    ("backend", "platform", "tokens", "name"),
     [
-        ("TensorFlow's CPU", 17, "whole"),
-        ("TensorFlow's CPU", 256, "whole"),
-        ("TensorFlow's CPU", 257, "in_blocks"),
-        ("TensorFlow's CPU", None, "whole"),
-        ("TensorFlow's GPU", 2048, "whole"),
-        ("TensorFlow's GPU", 2049, "in_blocks"),
-        ("cpu", 4097, "whole"),
-        ("gpu", 197, "cudnn"),
-        ("gpu", 196, "dot_product_attention"),
-        ("tpu", 1024, "whole"),
-        ("tpu", 1025, "splash"),
+        ("tensorflow", "cpu", 17, "whole"),
+        ("tensorflow", "cpu", 256, "whole"),
+        ("tensorflow", "cpu", 257, "in_blocks"),
+        ("tensorflow", "cpu", None, "whole"),
+        ("tensorflow", "gpu", 2048, "whole"),
+        ("tensorflow", "gpu", 2049, "in_blocks"),
+        ("tensorflow", "tpu", 2048, "whole"),
+        ("jax", "cpu", 4097, "whole"),
+        ("jax", "gpu", 197, "cudnn"),
+        ("jax", "tpu", 1024, "whole"),
+        ("jax", "tpu", 1025, "splash"),
     ],
 )
 def test_the_implementation_follows_device_and_length(
-    monkeypatch, platform, tokens, name
+    monkeypatch, backend, platform, tokens, name
 ):
-    on_jax = "TensorFlow" not in platform
-    on_cpu = platform == "TensorFlow's CPU"
-    monkeypatch.setattr(attention, "jax_platform", lambda: platform if on_jax else None)
-    monkeypatch.setattr(attention, "on_tensorflow_cpu", lambda: on_cpu)
-    chosen = attention.implementation(tokens, tokens, training=True)
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    with making_graphs_for(platform):
+        chosen = attention.implementation(tokens, tokens, training=True)
     assert getattr(chosen, "func", chosen).__name__ == name
 
 
-def test_inference_on_a_gpu_takes_odd_numbers_of_tokens_as_they_are(monkeypatch):
-    monkeypatch.setattr(attention, "jax_platform", lambda: "gpu")
-    chosen = attention.implementation(197, 197)
-    assert chosen.func is keras.ops.dot_product_attention
+def test_graphs_are_made_for_this_process_s_devices_otherwise():
+    with making_graphs_for("tpu"), making_graphs_for("gpu"):
+        assert devices.platform() == "gpu"
+    assert devices.platform() == "cpu"
 
 
-def test_flash_attention_can_be_disabled(monkeypatch):
-    monkeypatch.setattr(attention, "jax_platform", lambda: "gpu")
+@jax_only
+@pytest.mark.backend
+def test_inference_on_a_gpu_takes_odd_numbers_of_tokens_as_they_are():
+    shape = keras.ops.ones((1, 197, 2, 8), "float16")
+    run = functools.partial(attention.cudnn, implementation="xla")
+    import jax
+
+    assert "pad" not in str(jax.make_jaxpr(run)(shape, shape, shape))
+    trained = functools.partial(run, training=True)
+    assert "pad" in str(jax.make_jaxpr(trained)(shape, shape, shape))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_flash_attention_can_be_disabled(monkeypatch, platform):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     monkeypatch.setattr(keras.config, "is_flash_attention_enabled", lambda: False)
-    assert attention.implementation(577, 577) is attention.whole
+    with making_graphs_for(platform):
+        assert attention.implementation(1577, 1577) is attention.whole
 
 
 def test_flash_attention_that_the_device_lacks_is_refused(monkeypatch):
     monkeypatch.setattr(keras.config, "is_flash_attention_enabled", lambda: True)
     with pytest.raises(ValueError, match=r"needs Keras on JAX with a GPU or TPU.*\("):
         attention.implementation(577, 577)
+
+
+@jax_only
+@pytest.mark.backend
+def test_flash_attention_that_cudnn_lacks_is_refused(monkeypatch):
+    monkeypatch.setattr(keras.config, "is_flash_attention_enabled", lambda: True)
+    query = keras.ops.ones((1, 4, 2, 8), "float32")
+    with (
+        making_graphs_for("gpu"),
+        pytest.raises(ValueError, match="cuDNN's flash attention needs half precision"),
+    ):
+        attention.dot_product_attention(query, query, query)
 
 
 LONG = {"image_size": (34, 32)}  # 17 x 16 patches and the class token: 273 tokens
