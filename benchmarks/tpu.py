@@ -48,7 +48,7 @@ def row_of(variant: str, target: Target) -> dict[str, Any]:
     """Compile a step, and return its figures on one chip."""
     chips = len(target.devices)
     recipe = recipe_of(variant, chips)
-    lowered = lower_train_step(recipe, make_trainer, target.devices)
+    lowered = lower_train_step(recipe, make_trainer, target.devices, "tpu")
     program = compile_train_step(lowered)
     operations = teraflop(recipe, make_trainer) / chips
     parameters = variant_costs(variant, classes=len(CLASS_NAMES)).parameters

@@ -45,6 +45,8 @@ CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
 # Custom calls that only annotate how tensors are divided among devices.
 PARTITIONING = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 PARTITIONING |= {"xla.sdy.FuncResultSharding", "xla.sdy.LocalToGlobalShape"}
+PARTITIONING |= {"xla.sdy.GlobalToLocalShape"}
+MOSAIC = "tpu_custom_call"  # a kernel for TPUs, such as that of splash attention
 
 # Of the table of `tpu-check` on JAX.
 COLUMNS = (
@@ -88,7 +90,7 @@ def findings(hlo: str) -> list[str]:
         One line for each kind of problem.
     """
     found = [name for name, pattern in PATTERNS.items() if re.search(pattern, hlo)]
-    targets = set(CUSTOM_CALL.findall(hlo)) - PARTITIONING
+    targets = set(CUSTOM_CALL.findall(hlo)) - PARTITIONING - {MOSAIC}
     callbacks = {target for target in targets if "callback" in target.lower()}
     if callbacks:
         found.append(f"host callback: {', '.join(sorted(callbacks))}")
@@ -215,9 +217,8 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
     from .tpu_program import compile_train_step, lower_train_step, teraflop
 
     if not targets:
-        lowered = lower_train_step(
-            recipe, make_trainer, keras.distribution.list_devices()
-        )
+        devices = keras.distribution.list_devices()
+        lowered = lower_train_step(recipe, make_trainer, devices, "tpu")
         _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
         return
     table = Table(title=f"{recipe.name}: a train step on each chip")
@@ -228,7 +229,7 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
     failed, operations = [], teraflop(recipe, make_trainer)
     for target in targets:
         with Console(stderr=True).status(f"compiling for {target.topology}"):
-            lowered = lower_train_step(recipe, make_trainer, target.devices)
+            lowered = lower_train_step(recipe, make_trainer, target.devices, "tpu")
             _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
             try:
                 program = compile_train_step(lowered)

@@ -1,4 +1,4 @@
-"""The train step of JAX's trainer, compiled for the chips of a TPU.
+"""The train step of JAX's trainer, lowered and compiled for devices that are elsewhere.
 
 The weights exist as shapes alone, so that a model may be larger than this machine.
 """
@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 import keras
+
+from keras_vit.devices import Platform, making_graphs_for
 
 from ..recipe import Recipe
 from ..self_supervision.pretext import PretextModel
@@ -29,13 +31,16 @@ class Program(NamedTuple):
     compiling: float
 
 
-def lower_train_step(recipe: Recipe, make_trainer: Any, devices: Any) -> Any:
-    """Lower the train step as `fit` runs it on these devices.
+def lower_train_step(
+    recipe: Recipe, make_trainer: Any, devices: Any, platform: Platform
+) -> Any:
+    """Lower the train step as `fit` runs it on so many devices.
 
     Args:
         recipe: Its `strategy` fsdp divides the weights; others keep all on each device.
         make_trainer: Makes the recipe's trainer.
-        devices: Those of the topology.
+        devices: Those of a topology, or as many of this machine.
+        platform: What the program is lowered for, whatever this machine has.
 
     Returns:
         The `jax.stages.Lowered` program.
@@ -48,7 +53,7 @@ def lower_train_step(recipe: Recipe, make_trainer: Any, devices: Any) -> Any:
             devices=devices, auto_shard_dataset=False
         )
     trainers: list[Trainer] = []
-    with distribution.scope():
+    with making_graphs_for(platform), distribution.scope():
         jax.eval_shape(lambda: trainers.append(make_trainer(recipe)))
         [trainer] = trainers
         state = tuple(
@@ -70,7 +75,8 @@ def lower_train_step(recipe: Recipe, make_trainer: Any, devices: Any) -> Any:
         step = jax.jit(
             trainer.train_step, donate_argnums=0, out_shardings=(None, places)
         )
-        return step.lower(state, batch)
+        name = "cuda" if platform == "gpu" else platform
+        return step.trace(state, batch).lower(lowering_platforms=(name,))
 
 
 def teraflop(recipe: Recipe, make_trainer: Any) -> float:
@@ -81,7 +87,7 @@ def teraflop(recipe: Recipe, make_trainer: Any) -> float:
     device of this machine only the micro-batches are one.
     """
     [device, *_] = keras.distribution.list_devices()
-    costs = lower_train_step(recipe, make_trainer, [device]).cost_analysis()
+    costs = lower_train_step(recipe, make_trainer, [device], "cpu").cost_analysis()
     return costs["flops"] * recipe.accumulation / 1e12
 
 

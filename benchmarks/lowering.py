@@ -1,0 +1,134 @@
+"""Does the training step lower for TPUs and GPUs, for every model of the recipes?
+
+    KERAS_BACKEND=jax python -m benchmarks.lowering [--recipes NAME ...]
+
+JAX's step of `keras-vit fit`, in mixed_bfloat16, lowered for 1, 4 and 8 devices of each
+platform on this machine's CPU: with all weights on each device, and with `--strategy
+fsdp`. One recipe for each model and image size, and some at 512 pixels, where B/16 has
+1,025 tokens. A cell has the numbers of devices for which the step lowered, or why not.
+The kernels of flash attention are counted in the program: splash attention's on TPUs,
+cuDNN's on GPUs, each with its gradient's. Lowering shows what runs, not that it runs
+well; of the GPU, cuDNN 9.10 and a capability of at least 8.0 are assumed.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+DEVICES = (1, 4, 8)
+if __name__ == "__main__":
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES[-1]}"
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax  # noqa: E402
+import keras  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from keras_vit.devices import Platform  # noqa: E402
+from training.engine.tpu_check import make_trainer  # noqa: E402
+from training.engine.tpu_program import lower_train_step  # noqa: E402
+from training.errors import TrainingError  # noqa: E402
+from training.recipe import Recipe  # noqa: E402
+from training.recipes import named_recipe, recipe_names  # noqa: E402
+
+PLATFORMS: tuple[Platform, ...] = ("tpu", "gpu")
+STRATEGIES = ("auto", "fsdp")
+KERNELS = {"tpu": "@tpu_custom_call(", "gpu": "@__cudnn$fmha"}
+LARGE = ("finetune_imagenet-B16", "finetune_imagenet-L16", "finetune_imagenet-R50+L32")
+LARGE_SIZE = 512
+
+
+def cases(names: list[str]) -> dict[str, Recipe]:
+    """Recipes by name, the first of each model, image size and task."""
+    found: dict[Any, tuple[str, Recipe]] = {}
+    for name in names:
+        recipe = named_recipe(name)
+        model, task = recipe.model, recipe.self_supervision.task
+        sizes = (model.variant, model.image_size, model.patch_size, model.depth, task)
+        found.setdefault((model.architecture, *sizes), (name, recipe))
+    chosen = dict(found.values())
+    for name in set(LARGE) & set(names):
+        recipe = named_recipe(name)
+        model = dataclasses.replace(recipe.model, image_size=LARGE_SIZE)
+        name = f"{name} at {LARGE_SIZE}"
+        chosen[name] = dataclasses.replace(recipe, model=model)
+    return chosen
+
+
+def row_of(name: str, recipe: Recipe) -> dict[str, Any]:
+    """Lower a recipe's step in every way."""
+    row: dict[str, Any] = {"recipe": name, "size": recipe.model.image_size or 224}
+    for platform in PLATFORMS:
+        for strategy in STRATEGIES:
+            outcomes = dict(_lowered(recipe, platform, strategy))
+            row[f"{platform}_{strategy}"] = _words(outcomes)
+            kernels = [o for o in outcomes.values() if isinstance(o, int)]
+        row[f"{platform}_kernels"] = max(kernels, default=None)
+    return row
+
+
+def _lowered(
+    recipe: Recipe, platform: Platform, strategy: str
+) -> Iterator[tuple[int, int | str]]:
+    """For each number of devices the program's kernels, or the error."""
+    for count in DEVICES:
+        changed = dataclasses.replace(
+            recipe,
+            strategy=strategy,
+            precision="mixed_bfloat16",
+            batch_size=2 * count * recipe.accumulation,
+        )
+        devices = keras.distribution.list_devices()[:count]
+        try:
+            lowered = lower_train_step(changed, make_trainer, devices, platform)
+            yield count, lowered.as_text().count(KERNELS[platform])
+        except TrainingError as error:  # another would be ours
+            yield count, str(error).split(". Received")[0]
+
+
+def _words(outcomes: dict[int, int | str]) -> str:
+    """`1, 4, 8`, and each other number with its reason."""
+    fine = [
+        str(count) for count, kernels in outcomes.items() if isinstance(kernels, int)
+    ]
+    failed = [f"{n}: {why}" for n, why in outcomes.items() if isinstance(why, str)]
+    return "; ".join([", ".join(fine), *failed] if fine else failed)
+
+
+def assume_cudnn() -> None:
+    """Let JAX lower cuDNN's attention without a GPU, whose versions it would ask."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    fused_attention_stablehlo.check_cudnn_version = lambda: 91000
+    fused_attention_stablehlo.check_compute_capability = lambda _: True
+
+
+def main() -> None:
+    """Lowers, prints the table, and writes the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipes", nargs="+", default=recipe_names())
+    parser.add_argument("--output", default="benchmarks/lowering.json")
+    options = parser.parse_args()
+    assume_cudnn()
+    rows: list[dict[str, Any]] = []
+    for name, recipe in cases(options.recipes).items():
+        rows.append(row_of(name, recipe))
+        jax.clear_caches()
+        print(rows[-1], file=sys.stderr)
+        with open(options.output, "w", encoding="utf-8") as file:
+            versions = {n: importlib.metadata.version(n) for n in ("jax", "keras")}
+            json.dump({**versions, "rows": rows}, file, indent=1)
+    table = Table(*(column.replace("_", " ") for column in rows[0]))
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()
