@@ -6,8 +6,8 @@ JAX's step of `keras-vit fit`, in mixed_bfloat16, lowered for 1, 4 and 8 devices
 platform on this machine's CPU: with all weights on each device, and with `--strategy
 fsdp`. One recipe for each model and image size, and some at 512 pixels, where B/16 has
 1,025 tokens. A cell has the numbers of devices for which the step lowered, or why not.
-The kernels of flash attention are counted in the program: splash attention's on TPUs,
-cuDNN's on GPUs, each with its gradient's. Lowering shows what runs, not that it runs
+Flash is whether the program has kernels of flash attention: splash attention's on TPUs,
+cuDNN's on GPUs. Lowering shows what runs, not that it runs
 well; of the GPU, cuDNN 9.10 and a capability of at least 8.0 are assumed.
 """
 
@@ -18,7 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 DEVICES = (1, 4, 8)
 if __name__ == "__main__":
@@ -33,12 +33,11 @@ from rich.table import Table  # noqa: E402
 from keras_vit.devices import Platform  # noqa: E402
 from training.engine.tpu_check import make_trainer  # noqa: E402
 from training.engine.tpu_program import lower_train_step  # noqa: E402
-from training.errors import TrainingError  # noqa: E402
 from training.recipe import Recipe  # noqa: E402
 from training.recipes import named_recipe, recipe_names  # noqa: E402
 
 PLATFORMS: tuple[Platform, ...] = ("tpu", "gpu")
-STRATEGIES = ("auto", "fsdp")
+STRATEGIES: tuple[Literal["auto", "fsdp"], ...] = ("auto", "fsdp")
 KERNELS = {"tpu": "@tpu_custom_call(", "gpu": "@__cudnn$fmha"}
 LARGE = ("finetune_imagenet-B16", "finetune_imagenet-L16", "finetune_imagenet-R50+L32")
 LARGE_SIZE = 512
@@ -68,15 +67,14 @@ def row_of(name: str, recipe: Recipe) -> dict[str, Any]:
         for strategy in STRATEGIES:
             outcomes = dict(_lowered(recipe, platform, strategy))
             row[f"{platform}_{strategy}"] = _words(outcomes)
-            kernels = [o for o in outcomes.values() if isinstance(o, int)]
-        row[f"{platform}_kernels"] = max(kernels, default=None)
+        row[f"{platform}_flash"] = any(each is True for each in outcomes.values())
     return row
 
 
 def _lowered(
-    recipe: Recipe, platform: Platform, strategy: str
-) -> Iterator[tuple[int, int | str]]:
-    """For each number of devices the program's kernels, or the error."""
+    recipe: Recipe, platform: Platform, strategy: Literal["auto", "fsdp"]
+) -> Iterator[tuple[int, bool | str]]:
+    """For each number of devices whether there are kernels, or the error."""
     for count in DEVICES:
         changed = dataclasses.replace(
             recipe,
@@ -87,17 +85,15 @@ def _lowered(
         devices = keras.distribution.list_devices()[:count]
         try:
             lowered = lower_train_step(changed, make_trainer, devices, platform)
-            yield count, lowered.as_text().count(KERNELS[platform])
-        except TrainingError as error:  # another would be ours
-            yield count, str(error).split(". Received")[0]
+            yield count, KERNELS[platform] in lowered.as_text()
+        except Exception as error:  # of ours, of Keras or of JAX: the cell says it
+            yield count, " ".join(str(error).split())[:200]
 
 
-def _words(outcomes: dict[int, int | str]) -> str:
+def _words(outcomes: dict[int, bool | str]) -> str:
     """`1, 4, 8`, and each other number with its reason."""
-    fine = [
-        str(count) for count, kernels in outcomes.items() if isinstance(kernels, int)
-    ]
-    failed = [f"{n}: {why}" for n, why in outcomes.items() if isinstance(why, str)]
+    fine = [str(n) for n, each in outcomes.items() if not isinstance(each, str)]
+    failed = [f"{n}: {each}" for n, each in outcomes.items() if isinstance(each, str)]
     return "; ".join([", ".join(fine), *failed] if fine else failed)
 
 
