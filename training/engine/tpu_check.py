@@ -22,6 +22,8 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from keras_vit.devices import making_graphs_for
+
 from ..errors import TrainingError
 from ..model import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
@@ -160,9 +162,11 @@ def trainer_steps(trainer: "TensorFlowTrainer", batch_size: int) -> list[Step]:
             return tensors[0]
         return dict(zip(("images", "patch_indices"), tensors, strict=True))
 
+    @making_graphs_for("tpu")
     def train(labels, stop, *inputs):
         return trainer.train_replica((images_of(inputs), labels), stop)
 
+    @making_graphs_for("tpu")
     def test(labels, weights, *inputs):
         trainer.test_replica((images_of(inputs), labels, weights))
         return trainer.get_metrics_result()

@@ -190,6 +190,18 @@ def test_the_steps_of_self_supervision_have_no_findings(task):
     assert found_in(recipe) == [[], []]
 
 
+def test_the_step_is_the_one_of_a_tpu_and_not_of_this_machine():
+    """A CPU would take the blocks of 273 tokens one after the other."""
+    sizes = SIZES | {"depth": 2}  # the last block asks for its class token alone
+    model = ModelConfig(variant=None, **sizes, image_size=(68, 64))
+    recipe = dataclasses.replace(make_recipe(model), accumulation=1)
+    trainer = tpu_check.make_trainer(recipe)
+    for step in tpu_check.trainer_steps(trainer, 2):
+        program = tpu_check._compiler_ir(step.function, step.arguments)("hlo")
+        assert "f32[2,3,273,273]" in program.replace("bf16", "f32")
+        assert " while(" not in program
+
+
 def test_the_trainers_own_steps_are_checked():
     recipe = make_recipe(MODELS["cnn"])
     trainer = tpu_check.make_trainer(recipe)

@@ -1,0 +1,129 @@
+"""The training step on JAX, lowered for TPUs and GPUs on virtual CPU devices."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+COUNTS = (1, 4, 8)
+
+START = """
+import dataclasses, json
+import jax, keras
+import numpy as np
+from keras.distribution import DeviceMesh, LayoutMap
+from benchmarks.jax_program import recorded_step
+from benchmarks.lowering import KERNELS, assume_cudnn
+from keras_vit import attention
+from training.engine.jax_strategy import make_jax_strategy
+from training.engine.tpu_check import make_trainer
+from training.engine.tpu_program import lower_train_step
+from training.recipe import DataConfig, ModelConfig, Recipe
+
+assume_cudnn()
+devices = keras.distribution.list_devices()
+sizes = dict(patch_size=4, width=16, depth=2, mlp_dim=16, heads=2)
+
+def recipe(image_size, **changes):
+    return Recipe(
+        batch_size=16,
+        precision="mixed_bfloat16",
+        model=ModelConfig(variant=None, **sizes, image_size=image_size),
+        data=DataConfig("digits"),
+        **changes,
+    )
+"""
+
+LOWER = """
+for platform in ("tpu", "gpu"):
+    for strategy in ("auto", "fsdp"):
+        for count in (1, 4, 8):
+            step = recipe((128, 132), strategy=strategy)  # 32 x 33 patches
+            lowered = lower_train_step(step, make_trainer, devices[:count], platform)
+            found = KERNELS[platform].search(lowered.as_text()) is not None
+            print(json.dumps([platform, strategy, count, found]))
+"""
+
+OF_FIT = """
+import tensorflow as tf
+for strategy in ("auto", "fsdp"):
+    step = recipe((8, 8), strategy=strategy)
+    lowered = lower_train_step(step, make_trainer, devices, "cpu")
+    with make_jax_strategy(step).scope():
+        trainer = make_trainer(step)
+    images, labels = np.zeros((16, 8, 8, 3), "uint8"), np.eye(10, dtype="float32")
+    batch = images, labels[np.zeros(16, int)]
+    with recorded_step() as steps:
+        trainer.fit(tf.data.Dataset.from_tensors(batch), verbose=0)
+    keras.distribution.set_distribution(None)
+    print(json.dumps([strategy, steps[0][0].as_text() == lowered.as_text()]))
+"""
+
+SPLASH = """
+random = np.random.default_rng(3)
+tensors = [random.normal(size=(4, 130, 2, 8)).astype("float32") for _ in range(3)]
+wanted = attention.whole(*tensors)
+meshes = {"images": ((4,), ["batch"]), "images and heads": ((2, 2), ["batch", "model"])}
+for name, (shape, axes) in meshes.items():
+    layouts = LayoutMap(DeviceMesh(shape, axes, devices[:4]))
+    divided = keras.distribution.ModelParallel(layout_map=layouts)
+    seen = []
+    inner = attention._splash_on_one_device
+
+    def recording(query, key, value, interpret):
+        seen.append(query.shape)
+        return inner(query, key, value, interpret)
+
+    attention._splash_on_one_device = recording
+    with divided.scope():
+        run = jax.jit(lambda *each: attention.splash(*each, interpret=True))
+        difference = float(abs(run(*tensors) - wanted).max())
+        three = jax.ShapeDtypeStruct((3, 130, 2, 8), "float32")
+        symbolic = jax.eval_shape(run, three, three, three)
+    attention._splash_on_one_device = inner
+    print(json.dumps([name, seen[0], difference, symbolic.shape]))
+"""
+
+
+def lines_of(script):
+    """What a script prints on JAX with eight devices, each line as JSON."""
+    flags = f"--xla_force_host_platform_device_count={COUNTS[-1]}"
+    result = subprocess.run(
+        [sys.executable, "-c", START + script],
+        cwd=ROOT,
+        env=os.environ
+        | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_long_sequence_lowers_to_flash_attention_on_any_number_of_devices():
+    """XLA cannot divide a kernel among devices by itself, and says so here."""
+    ways = [
+        [platform, strategy, count, True]
+        for platform in ("tpu", "gpu")
+        for strategy in ("auto", "fsdp")
+        for count in COUNTS
+    ]
+    assert lines_of(LOWER) == ways
+
+
+def test_the_lowered_program_is_that_of_fit():
+    assert lines_of(OF_FIT) == [["auto", True], ["fsdp", True]]
+
+
+@pytest.mark.slow
+def test_divided_splash_attention_equals_whole_attention():
+    """Each device computes its images alone, and its heads where an axis is left."""
+    for name, seen, difference, symbolic in lines_of(SPLASH):
+        heads = {"images": 2, "images and heads": 1}[name]
+        assert seen == [1 if heads == 2 else 2, 130, heads, 8]
+        assert difference < 1e-5
+        assert symbolic == [3, 130, 2, 8]
