@@ -1,0 +1,75 @@
+"""`benchmarks.first_minutes`: its rows, and a run without a GPU."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import first_minutes
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_one_bit_of_one_weight_changes_the_digest(tiny_vit, tmp_path):
+    model, digests = tiny_vit(), []
+    for number, offset in enumerate((0.0, 0.0, 2.0**-20)):
+        weight = model.trainable_variables[-1]
+        array = np.ones(weight.shape, "float32")
+        array.flat[0] += offset
+        weight.assign(array)
+        model.save(tmp_path / f"{number}.keras")
+        digests.append(first_minutes.weights_digest(tmp_path / f"{number}.keras"))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_cores_are_those_of_the_training_that_was_measured():
+    training = {
+        "what": "B/16, 224 px, training, keras-vit",
+        "images_per_second": 1500.0,
+    }
+    jpegs = {"what": "JPEGs on 4 cores", "images_per_second_and_core": 250.0}
+    assert first_minutes.cores_needed([training, jpegs]) == 6.0
+    assert first_minutes.cores_needed([jpegs]) is None
+    assert first_minutes.cores_needed([training]) is None
+
+
+def test_a_command_that_fails_leaves_its_last_line(monkeypatch, tmp_path):
+    def check(backends, folder, tiny):
+        yield "first", {"figure": 1}
+        first_minutes.command("-c", "import sys; sys.exit('the GPU is on fire')")
+
+    monkeypatch.setitem(first_minutes.CHECKS, "check", check)
+    rows = list(first_minutes.measured("check", [], tmp_path, True))
+    failure = ("check", {"failed": "the GPU is on fire"})
+    assert rows == [("first", {"figure": 1}), failure]
+
+
+def test_a_command_that_hangs_is_ended(monkeypatch):
+    monkeypatch.setattr(first_minutes, "SECONDS", 0.5)
+    with pytest.raises(first_minutes.Failed, match=r"not finished after 0\.5 s"):
+        first_minutes.command("-c", "import time; time.sleep(60)")
+
+
+@pytest.mark.slow
+def test_every_check_runs_without_a_gpu(tmp_path):
+    output = tmp_path / "figures.json"
+    words = ["-m", "benchmarks.first_minutes", "--tiny", "--output", output]
+    result = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(output.read_text("utf-8"))["rows"]
+    assert [row for row in rows if "failed" in row] == []
+    checks = {row["check"] for row in rows}
+    assert checks >= {"devices", "training", "export", "jpeg"}
+    same = [row["same_bits_as_first"] for row in rows if row["check"] == "training"]
+    assert len(same) == 6 and all(same)
+    assert "JPEGs on" in result.stdout
