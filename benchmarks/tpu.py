@@ -1,9 +1,10 @@
 """What does a training step need on a TPU, by XLA's own compiler, without a TPU?
 
-    KERAS_BACKEND=jax python -m benchmarks.tpu [--models B/16 L/16 H/14 g/14]
+    KERAS_BACKEND=jax python -m benchmarks.tpu [--models B/16 L/16 H/14 ...]
 
 JAX's step of `keras-vit fit` with AdamW and mixed precision, compiled for all chips of
-a topology. From H/14 on, `--strategy fsdp` divides the weights; all but B/16
+a topology. One model of each architecture; at 512 pixels a Vision Transformer has 1,025
+tokens, and splash attention. `--strategy fsdp` divides the weights, and the large ones
 rematerialize their blocks. State is what the weights, the optimizer and the images take
 on each chip, temporary what gradients and activations do, both of the compiled program;
 on paper the state is 12 bytes for each weight, divided by the chips where the weights
@@ -15,7 +16,7 @@ import argparse
 import importlib.metadata
 import json
 import sys
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -25,41 +26,78 @@ from training.engine.tpu_check import CLASS_NAMES, Target, make_trainer
 from training.engine.tpu_program import compile_train_step, lower_train_step, teraflop
 from training.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
 
-# Images on each chip, and whether the weights are divided.
-MODELS = {"B/16": (64, False), "L/16": (32, False), "H/14": (16, True)}
-MODELS |= {"g/14": (8, True)}
+
+class Case(NamedTuple):
+    """A model whose step is compiled.
+
+    Attributes:
+        images: Images on each chip.
+        strategy: Whether the weights are divided.
+        model: The recipe's model.
+    """
+
+    images: int
+    strategy: Literal["auto", "fsdp"]
+    model: ModelConfig
+
+
+def vit(variant: str, image_size: int = 224, rematerialize: bool = True) -> ModelConfig:
+    """A Vision Transformer or hybrid."""
+    return ModelConfig(
+        variant=variant, image_size=image_size, rematerialize=rematerialize
+    )
+
+
+MODELS = {
+    "B/16": Case(64, "auto", vit("B/16", rematerialize=False)),
+    "L/16": Case(32, "auto", vit("L/16")),
+    "H/14": Case(16, "fsdp", vit("H/14")),
+    "g/14": Case(8, "fsdp", vit("g/14")),
+    "B/16 at 512": Case(16, "auto", vit("B/16", 512)),
+    "L/16 at 512": Case(8, "fsdp", vit("L/16", 512)),
+    "R50+B/16": Case(32, "auto", vit("R50+B/16")),
+    "R50x1": Case(32, "fsdp", ModelConfig("bit", variant="R50x1")),
+    "ResNet50": Case(32, "auto", ModelConfig("resnet", variant="ResNet50")),
+}
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4")
 
 
-def recipe_of(variant: str, chips: int) -> Recipe:
+def recipe_of(case: Case, chips: int) -> Recipe:
     """The recipe whose step is compiled."""
-    images, divided = MODELS[variant]
     return Recipe(
-        strategy="fsdp" if divided else "auto",
+        strategy=case.strategy,
         precision="mixed_bfloat16",
-        batch_size=images * chips,
-        model=ModelConfig(variant=variant, rematerialize=variant != "B/16"),
+        batch_size=case.images * chips,
+        model=case.model,
         optimizer=OptimizerConfig(weight_decay=0.1, clip_norm=1.0),
         data=DataConfig("digits"),
     )
 
 
-def row_of(variant: str, target: Target) -> dict[str, Any]:
+def state_on_paper(case: Case, chips: int) -> float | None:
+    """MiB of weights and AdamW's slots; None for another project's architecture."""
+    model = case.model
+    if model.architecture == "resnet":
+        return None
+    size, classes = model.image_size or 224, len(CLASS_NAMES)
+    weights = variant_costs(str(model.variant), size, classes=classes).parameters
+    return 12 * weights / (chips if case.strategy == "fsdp" else 1) / 2**20
+
+
+def row_of(name: str, target: Target) -> dict[str, Any]:
     """Compile a step, and return its figures on one chip."""
-    chips = len(target.devices)
-    recipe = recipe_of(variant, chips)
+    case, chips = MODELS[name], len(target.devices)
+    recipe = recipe_of(case, chips)
     lowered = lower_train_step(recipe, make_trainer, target.devices, "tpu")
     program = compile_train_step(lowered)
     operations = teraflop(recipe, make_trainer) / chips
-    parameters = variant_costs(variant, classes=len(CLASS_NAMES)).parameters
+    on_paper = state_on_paper(case, chips)
     return {
-        "model": variant,
+        "model": name,
         "tpu": target.topology,
-        "strategy": recipe.strategy,
-        "images_per_chip": MODELS[variant][0],
-        "state_on_paper_mib": round(
-            12 * parameters / (chips if recipe.strategy == "fsdp" else 1) / 2**20
-        ),
+        "strategy": case.strategy,
+        "images_per_chip": case.images,
+        "state_on_paper_mib": None if on_paper is None else round(on_paper),
         "state_mib": round(program.state / 2**20),
         "temporary_mib": round(program.temporary / 2**20),
         "of_memory": round(
@@ -80,9 +118,9 @@ def main() -> None:
     options = parser.parse_args()
     targets = [Target(topology) for topology in options.topologies]
     rows = []
-    for variant in options.models:
+    for name in options.models:
         for target in targets:
-            rows.append(row_of(variant, target))
+            rows.append(row_of(name, target))
             print(rows[-1], file=sys.stderr)
             write(rows, options.output)
     table = Table(*(name.replace("_", " ") for name in rows[0]), title="A train step")
