@@ -89,6 +89,19 @@ for name, (shape, axes) in meshes.items():
 """
 
 
+COMPILE = """
+from benchmarks.jax_program import collectives
+from training.engine.tpu_check import Target
+
+chips = Target("v5e:2x2").devices
+for strategy in ("auto", "fsdp"):
+    step = recipe((128, 132), strategy=strategy)
+    text = lower_train_step(step, make_trainer, chips, "tpu").compile().as_text()
+    kinds = sorted({kind for kind, size, in_loop in collectives(text)})
+    print(json.dumps([strategy, text.count('"tpu_custom_call"'), kinds]))
+"""
+
+
 def lines_of(script):
     """What a script prints on JAX with eight devices, each line as JSON."""
     flags = f"--xla_force_host_platform_device_count={COUNTS[-1]}"
@@ -127,3 +140,13 @@ def test_divided_splash_attention_equals_whole_attention():
         assert seen == [1 if heads == 2 else 2, 130, heads, 8]
         assert difference < 1e-5
         assert symbolic == [3, 130, 2, 8]
+
+
+@pytest.mark.slow
+def test_the_tpu_compiler_divides_a_step_with_flash_attention():
+    """The chips exchange gradients, and with `fsdp` weights, but no images."""
+    pytest.importorskip("libtpu")
+    [auto, fsdp] = lines_of(COMPILE)
+    assert auto == ["auto", 3, ["all-reduce"]]  # forward, keys and values, queries
+    assert fsdp[:2] == ["fsdp", 3]
+    assert "all-gather" in fsdp[2]
