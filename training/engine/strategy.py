@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..data.mixup import check_pairs
 from ..errors import RecipeError, RunError, WorkerLost
-from ..recipe import Recipe
+from ..recipe import DataConfig, Recipe, Strategy
 from .cluster import parse_cluster, print_waiting
 from .jax_strategy import (
     JaxStrategy,
@@ -54,6 +54,27 @@ def open_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
     if keras.backend.backend() == "jax":
         return make_jax_strategy(recipe)
     return _make_tensorflow_strategy(recipe)
+
+
+def evaluation_strategy(
+    name: Strategy = "auto", tpu: str | None = None
+) -> tf.distribute.Strategy | JaxStrategy:
+    """The devices of a command that does not train; it waits for no other worker.
+
+    Args:
+        name: The recipe's `strategy`; `auto` and `multi_worker` are all GPUs of this
+            machine, on JAX its TPU too, else one device.
+        tpu: The recipe's `tpu`.
+
+    Raises:
+        RecipeError: See `make_strategy`.
+    """
+    if name in ("auto", "multi_worker"):
+        on_jax = keras.backend.backend() == "jax"  # where one device may be mirrored
+        several = on_jax or len(tf.config.list_logical_devices("GPU")) > 1
+        name = "mirrored" if several else "one_device"
+    unread = DataConfig("digits")
+    return open_strategy(Recipe(data=unread, strategy=name, tpu=tpu))
 
 
 def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:
