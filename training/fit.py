@@ -19,11 +19,7 @@ from .data.splits import Splits, load_splits
 from .device_limits import memory_errors, precision_warning
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
-from .engine.determinism import (
-    ask_jax,
-    check_deterministic,
-    deterministic_operations,
-)
+from .engine.determinism import check_deterministic, deterministic_operations
 from .engine.early_termination import StopOnDivergence
 from .engine.recorder import Recorder
 from .engine.run_length import RunLength, run_length
@@ -105,7 +101,6 @@ def fit(
     require(first <= last, "--profile", "the first and the last step", profile)
     pictures.pyplot()  # report a missing extra before the training, not after
     user_callbacks = UserCallbacks(recipe)
-    ask_jax(recipe)
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
     require(

@@ -28,9 +28,9 @@ from ..recipe import Recipe
 XLA_FLAG = "--xla_gpu_deterministic_ops"
 
 
-def ask_jax(recipe: Recipe) -> None:
+def ask_for_determinism(recipe: Recipe) -> None:
     """Set XLA's flag where JAX has not started; `check_deterministic` sees whether."""
-    if not (recipe.deterministic and keras.backend.backend() == "jax"):
+    if not recipe.deterministic:
         return
     from jax._src.xla_bridge import backends_are_initialized
 

@@ -153,9 +153,10 @@ def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
         kept = json.loads(file.read_text("utf-8"))
         if kept["recipe"] == recipe.to_yaml():
             return kept
+    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     splits = load_splits(recipe.data, recipe.model.channels)
     keras.utils.set_random_seed(recipe.seed)
-    with evaluation_strategy(recipe.strategy, recipe.tpu).scope():
+    with devices.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
         summary = evaluate(model, splits.test).summary()
     kept = {key: summary[key] for key in ("accuracy", "macro_f1")}

@@ -231,9 +231,10 @@ def _before(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     """Scores of the untrained model, where the study asks for them."""
     if not any(name.endswith("_before") for name in study.columns):
         return {}
+    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     splits = load_splits(recipe.data, recipe.model.channels)
     keras.utils.set_random_seed(recipe.seed)
-    with evaluation_strategy(recipe.strategy, recipe.tpu).scope():
+    with devices.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
         summary = evaluate(model, splits.test).summary()
     return {f"{key}_before": summary[key] for key in ("accuracy", "macro_f1")}
@@ -245,7 +246,7 @@ def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     if not shots and not linear:
         return {}
     splits = load_splits(study.fewshot or recipe.data, recipe.model.channels)
-    devices = evaluation_strategy(recipe.strategy, recipe.tpu)
+    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     with devices.scope():
         model = run_folder.read_model(path / "best.keras")
     extractor = FeatureExtractor(model, devices)

@@ -16,9 +16,10 @@ from tiny_recipe import TINY_RECIPE
 
 from keras_vit import devices
 from training.data.pipeline import training_batches
+from training.engine import strategy
 from training.engine.determinism import (
     XLA_FLAG,
-    ask_jax,
+    ask_for_determinism,
     check_deterministic,
     deterministic_operations,
 )
@@ -172,7 +173,7 @@ def test_jax_that_has_started_without_the_flag_is_refused(
 )
 def test_jax_with_the_flag_is_deterministic(on_jax, monkeypatch, vit, pooling, flags):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    ask_jax(TINY_RECIPE)
+    ask_for_determinism(TINY_RECIPE)
     assert os.environ["XLA_FLAGS"] == flags
     with devices.making_graphs_for("gpu"):
         check_deterministic(TINY_RECIPE, vit)
@@ -180,16 +181,40 @@ def test_jax_with_the_flag_is_deterministic(on_jax, monkeypatch, vit, pooling, f
             check_deterministic(TINY_RECIPE, pooling)
 
 
+def test_jax_is_asked_before_it_starts(on_jax, monkeypatch):
+    calls = []
+    for name in ("ask_for_determinism", "make_jax_strategy"):
+        monkeypatch.setattr(
+            strategy, name, lambda recipe, name=name: calls.append((name, recipe))
+        )
+    strategy.open_strategy(TINY_RECIPE)
+    assert calls == [
+        ("ask_for_determinism", TINY_RECIPE),
+        ("make_jax_strategy", TINY_RECIPE),
+    ]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_evaluation_asks_for_the_run_that_follows(
+    on_jax, monkeypatch, deterministic
+):
+    asked = []
+    monkeypatch.setattr(strategy, "ask_for_determinism", asked.append)
+    monkeypatch.setattr(strategy, "make_jax_strategy", lambda recipe: None)
+    strategy.evaluation_strategy("auto", None, deterministic)
+    assert [recipe.deterministic for recipe in asked] == [deterministic]
+
+
 OPTIONS = """
 import sys
 import jax
 import keras
 from tiny_recipe import TINY_RECIPE
-from training.engine.determinism import ask_jax
+from training.engine.determinism import ask_for_determinism
 if sys.argv[1] == "late":
     jax.devices()
 if sys.argv[1] != "never":
-    ask_jax(TINY_RECIPE)
+    ask_for_determinism(TINY_RECIPE)
 jax.jit(lambda x: x + 1)(1.0)
 from jax._src.compiler import get_compile_options
 print(get_compile_options(1, 1).SerializeAsString().hex())
