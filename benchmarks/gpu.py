@@ -4,17 +4,20 @@
 
 Forward pass and training step in bfloat16 on one GPU: keras-vit on JAX; the form of
 big_vision's model in Flax and optax, with XLA's attention and with cuDNN's; timm with
-`torch.compile`, SDPA, channels last and fused AdamW. Training is AdamW on clipped
-gradients with float32 weights. Each library runs in a process of its own, in batches
-that double until memory is full (or 4,096), and its best batch counts: images/s in the
-best of five rounds; FLOPs in closed form, as a share of what a product of 8192 x 8192
-matrices reaches in the same run (the better of JAX and PyTorch), and of the data sheet.
-`time to ours` above 1 means that keras-vit is faster. Needs
-`pip install -e ".[parity]" "jax[cuda13]"`, but not TensorFlow. `--tiny` runs all of it
-on any machine; its figures mean nothing.
+`torch.compile`, SDPA, channels last and fused AdamW. Of keras-vit also the training
+step on TensorFlow, and on both with deterministic operations, whose cost is the ratio
+of two rows. Training is AdamW on clipped gradients with float32 weights. Each library
+runs in a process of its own, in batches that double until memory is full (or 4,096),
+and its best batch counts: images/s in the best of five rounds; FLOPs in closed form, as
+a share of what a product of 8192 x 8192 matrices reaches in the same run (the better of
+JAX and PyTorch), and of the data sheet. `time to ours` above 1 means that keras-vit is
+faster. Needs `pip install -e ".[parity]" "jax[cuda13]"`; without TensorFlow, or where
+it sees no GPU, its rows are left out. `--tiny` runs all of it on any machine; its
+figures mean nothing.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -68,7 +71,7 @@ def measure(library: str, case: Case, extent: Extent) -> list[dict[str, Any]]:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
             **os.environ,
-            "KERAS_BACKEND": "jax",
+            **LIBRARIES[library].environment,
         },
     )
     answers = [json.loads(line) for line in process.stdout.splitlines()]
@@ -84,6 +87,22 @@ def measure(library: str, case: Case, extent: Extent) -> list[dict[str, Any]]:
 def _words(case: Case) -> str:
     kind = "training" if case.training else "forward"
     return f"{case.variant}, {case.image_size} px, {kind}, {case.dtype}"
+
+
+def libraries_of(case: Case, tiny: bool) -> list[str]:
+    """The libraries that are measured: TensorFlow's only where it sees a GPU.
+
+    Args:
+        case: What is measured; determinism costs something in training alone.
+        tiny: Whether figures mean nothing, so that a CPU is as good.
+    """
+    names = [name for name in LIBRARIES if "TensorFlow" not in name]
+    if importlib.util.find_spec("tensorflow") is not None:
+        import tensorflow as tf
+
+        if tiny or tf.config.list_physical_devices("GPU"):
+            names = list(LIBRARIES)
+    return [n for n in names if case.training or not LIBRARIES[n].training_only]
 
 
 def rows_of(
@@ -192,7 +211,8 @@ def main() -> None:
     ]
     answers: dict[Case, dict[str, list]] = {}
     for case in cases:
-        answers[case] = {name: measure(name, case, extent) for name in LIBRARIES}
+        names = libraries_of(case, arguments.tiny)
+        answers[case] = {name: measure(name, case, extent) for name in names}
         record = record_of(answers)
         with open(arguments.output, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)

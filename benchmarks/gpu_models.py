@@ -2,7 +2,7 @@
 
 `python -m benchmarks.gpu_models LIBRARY CASE EXTENT` measures one of them in batches
 that double until memory is full, a line of JSON for each, and first the rate of a
-product of large matrices. Nothing of it needs TensorFlow.
+product of large matrices. Only what has TensorFlow in its name needs it.
 """
 
 import gc
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import unittest.mock
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.peer_models import (
     CLASSES,
@@ -50,7 +50,14 @@ class JaxLibrary:
 
     Args:
         case: What is measured; its batch is ignored.
+
+    Attributes:
+        environment: Variables that its process needs.
+        training_only: Whether it has no forward pass of its own.
     """
+
+    environment: ClassVar[dict[str, str]] = {"KERAS_BACKEND": "jax"}
+    training_only = False
 
     def __init__(self, case: Case):
         import jax
@@ -139,6 +146,92 @@ class KerasVit(JaxLibrary):
         return step
 
 
+class DeterministicKerasVit(KerasVit):
+    """The same with operations that give the same bits in every process."""
+
+    environment: ClassVar[dict[str, str]] = {
+        **JaxLibrary.environment,
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+        "--xla_gpu_deterministic_ops=true",
+    }
+    training_only = True
+
+
+class TensorFlowKerasVit:
+    """keras-vit's training step on TensorFlow's first GPU, compiled, or its CPU.
+
+    Args:
+        case: What is measured; its batch is ignored.
+    """
+
+    environment: ClassVar[dict[str, str]] = {"KERAS_BACKEND": "tensorflow"}
+    training_only = True
+    deterministic = False
+
+    def __init__(self, case: Case):
+        import tensorflow as tf
+
+        if self.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        self.case = case
+        self.tf = tf
+        gpus = tf.config.list_physical_devices("GPU")
+        self.on_gpu = bool(gpus)
+        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        self.name = details.get("device_name", "cpu")
+
+    def wait(self, value: Any) -> None:
+        """Wait until all steps are done."""
+        self.tf.test.experimental.sync_devices()
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that was in use so far; None where it is not counted."""
+        if not self.on_gpu:
+            return None
+        return self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
+
+    def product(self, size: int) -> Step:
+        """A product of two bfloat16 matrices [size, size]."""
+        shape, dtype = (2, size, size), self.tf.bfloat16
+        first, second = self.tf.random.stateless_normal(shape, (0, 1), dtype=dtype)
+        return self.tf.function(lambda: first @ second, jit_compile=self.on_gpu)
+
+    def step(self, batch: int) -> Step:
+        """A training step."""
+        import keras
+
+        import keras_vit
+        from training.engine.optimizer import make_optimizer
+        from training.engine.tensorflow_trainer import TensorFlowTrainer
+        from training.recipe import OptimizerConfig
+
+        tf, size = self.tf, self.case.image_size
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model = keras_vit.VisionTransformer.from_variant(
+            self.case.variant, image_size=size, dtype="mixed_bfloat16"
+        )
+        config = OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        trainer = TensorFlowTrainer(model, clip_norm=1.0)
+        trainer.compile(
+            make_optimizer(config, LEARNING_RATE, model), jit_compile=self.on_gpu
+        )
+        images = tf.random.stateless_normal((batch, size, size, 3), (1, 2))
+        labels = tf.one_hot(tf.range(batch) % CLASSES, CLASSES)
+
+        @tf.function(autograph=False)
+        def step():
+            return trainer.train_replica((images, labels), tf.constant(0.0))
+
+        return step
+
+
+class DeterministicTensorFlowKerasVit(TensorFlowKerasVit):
+    """The same with operations that give the same bits in every process."""
+
+    deterministic = True
+
+
 def _training_classes():
     """`make_optimizer`, `JaxTrainer` and `OptimizerConfig`.
 
@@ -207,6 +300,9 @@ class Timm:
         case: What is measured; its batch is ignored.
     """
 
+    environment: ClassVar[dict[str, str]] = {}
+    training_only = False
+
     def __init__(self, case: Case):
         from benchmarks import torch_libraries  # noqa: F401  isort: skip
         import torch
@@ -244,8 +340,11 @@ class Timm:
         return torch_step(self.torch, model, case, True, self.device)
 
 
-LIBRARIES: dict[str, type] = {
+LIBRARIES: dict[str, Any] = {
     "keras-vit": KerasVit,
+    "keras-vit, deterministic": DeterministicKerasVit,
+    "keras-vit, TensorFlow": TensorFlowKerasVit,
+    "keras-vit, TensorFlow, deterministic": DeterministicTensorFlowKerasVit,
     "flax": Flax,
     "flax, cuDNN": FlaxCudnn,
     "timm, torch.compile": Timm,
@@ -270,9 +369,11 @@ def seconds_of(step: Step, wait: Any, extent: Extent) -> float:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether JAX or PyTorch reports that the device's memory is full."""
+    """Whether JAX, TensorFlow or PyTorch says that the device's memory is full."""
     text = str(error).lower()
-    return "resource_exhausted" in text or "out of memory" in text
+    return any(
+        words in text for words in ("resource_exhausted", "out of memory", "oom when")
+    )
 
 
 def measure(name: str, case: Case, extent: Extent, say: Any) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -29,16 +28,6 @@ def temporary_folder(tmp_path_factory):
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
         yield
-
-
-@pytest.fixture(autouse=True)
-def without_determinism():
-    """Undo `fit`'s deterministic operations: tests share a process."""
-    yield
-    if "tensorflow" in sys.modules:
-        from tensorflow.python.framework import config
-
-        config.disable_op_determinism()
 
 
 @pytest.fixture(scope="session")

@@ -219,6 +219,19 @@ def _add_completion(parser: ArgumentParser) -> None:
     )
 
 
+def _add_devices(parser: ArgumentParser) -> None:
+    """Add the devices of a command that does not train."""
+    parser.add_argument(
+        "--strategy",
+        type=Literal["auto", "one_device", "mirrored", "fsdp", "tpu"],
+        default="auto",
+        help="which devices compute, as of fit; auto: all of this machine",
+    )
+    parser.add_argument(
+        "--tpu", type=str | None, help="name of the TPU, or local on a TPU VM"
+    )
+
+
 def _add_evaluate(parser: ArgumentParser) -> None:
     parser.add_argument("model", type=str, help="a run's folder or a .keras file")
     parser.add_argument(
@@ -239,6 +252,7 @@ def _add_evaluate(parser: ArgumentParser) -> None:
         help="of a model with ImageNet's classes: imagenet, imagenet_v2, real:FILE or "
         "objectnet:FOLDER, as right classes of the images of --source",
     )
+    _add_devices(parser)
     _add_completion(parser)
 
 
@@ -257,7 +271,14 @@ def _run_evaluate(options: Namespace) -> None:
     if options.labels is not None:
         from .label_sets import evaluate_labels
 
-        evaluate_labels(options.model, options.labels, options.source, options.pixels)
+        evaluate_labels(
+            options.model,
+            options.labels,
+            options.source,
+            options.pixels,
+            strategy=options.strategy,
+            tpu=options.tpu,
+        )
         return
     from .evaluate import evaluate_file
 
@@ -267,6 +288,8 @@ def _run_evaluate(options: Namespace) -> None:
         options.source,
         options.class_names,
         options.pixels,
+        strategy=options.strategy,
+        tpu=options.tpu,
     )
 
 
@@ -333,12 +356,7 @@ def _add_probe(parser: ArgumentParser) -> None:
         nargs="+",
         help="linear: candidates for adamw",
     )
-    parser.add_argument(
-        "--strategy",
-        type=Literal["auto", "one_device", "mirrored"],
-        default="auto",
-        help="which devices compute the features",
-    )
+    _add_devices(parser)
     parser.add_argument(
         "--cache",
         type=str | None,
@@ -373,6 +391,7 @@ def _run_probe(options: Namespace) -> None:
         out=None if options.out is None else Path(options.out),
         pixels=options.pixels,
         strategy=options.strategy,
+        tpu=options.tpu,
     )
 
 
@@ -397,6 +416,7 @@ def _add_predict(parser: ArgumentParser) -> None:
         type=str | None,
         help="write pictures of what the model looks at into this folder",
     )
+    _add_devices(parser)
     _add_completion(parser)
 
 
@@ -409,14 +429,16 @@ def _check_predict(options: Namespace) -> None:
 
 
 def _run_predict(options: Namespace) -> None:
+    from .engine.strategy import evaluation_strategy
     from .predict import predict, print_predictions
 
     table = None if options.out is None else Path(options.out)
     attention = None if options.attention is None else Path(options.attention)
     files = find_images(options.images)
     path = run_folder.model_file(Path(options.model))
-    model = run_folder.load_model(path, options.class_names, options.pixels)
-    predictions = predict(model, files, options.top, attention)
+    with evaluation_strategy(options.strategy, options.tpu).scope():
+        model = run_folder.load_model(path, options.class_names, options.pixels)
+        predictions = predict(model, files, options.top, attention)
     errors = [prediction.error for prediction in predictions if prediction.error]
     for error in errors:
         print(error, file=sys.stderr)

@@ -1,6 +1,5 @@
 """Evaluation of a model: accuracy, macro F1, and precision and recall by class."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,15 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from .activity import activity
 from .data.class_folders import distinct
 from .data.labeled_images import Split
-from .data.pipeline import evaluation_batches
-from .data.read_errors import read_errors
 from .data.sources import open_source
 from .data.splits import load_splits
 from .early_checks import data_of_run
 from .engine import run_folder
+from .engine.forward_pass import ForwardPass, even_batches
+from .engine.strategy import evaluation_strategy
 from .errors import RunError
-from .recipe import DataConfig
+from .recipe import DataConfig, Strategy
 
-BATCH_SIZE = 256
 BINS = 15  # of confidence, as in the paper that `reliability` cites
 
 
@@ -129,10 +127,10 @@ class Evaluation:
 
 
 def evaluate(model: keras.Model, split: Split) -> Evaluation:
-    """Evaluate a model on every image of a split.
+    """Evaluate a model on every image of a split, on all devices of its strategy.
 
     Args:
-        model: A model with preprocessing and class names.
+        model: A model with preprocessing and class names; see `strategy_of`.
         split: The images.
 
     Returns:
@@ -141,19 +139,11 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
     Raises:
         DataError: An image cannot be read.
     """
-    batches = evaluation_batches(split, batch_size(BATCH_SIZE), model.preprocessing)
-    with read_errors(split), activity(f"evaluating {len(split)} images"):
-        outputs = model.predict(batches, verbose=0)[: len(split)]  # without the padding
-    return Evaluation(
-        tuple(model.class_names), split.labels, model.probabilities(outputs)
-    )
-
-
-def batch_size(images: int) -> int:
-    """A number of images, rounded up so that JAX can divide it among its devices."""
-    distribution = keras.distribution.distribution()
-    devices = 1 if distribution is None else distribution.num_model_replicas
-    return devices * math.ceil(images / devices)
+    forward = ForwardPass(model, batch_size=even_batches(len(split)))
+    with activity(f"evaluating {len(split)} images"):
+        outputs = list(forward.of_split(split, model.preprocessing))
+    probabilities = model.probabilities(np.concatenate(outputs))
+    return Evaluation(tuple(model.class_names), split.labels, probabilities)
 
 
 def print_evaluation(summary: dict[str, Any], title: str) -> None:
@@ -181,6 +171,9 @@ def evaluate_file(
     source: str | None = None,
     class_names: str | None = None,
     pixels: str | None = None,
+    *,
+    strategy: Strategy = "auto",
+    tpu: str | None = None,
 ) -> None:
     """Evaluate a model file and print the scores.
 
@@ -191,12 +184,16 @@ def evaluate_file(
             all images.
         class_names: For a model without; see `run_folder.load_model`.
         pixels: For a model that does not state what it reads.
+        strategy: For `evaluation_strategy`.
+        tpu: For `evaluation_strategy`.
 
     Raises:
         TrainingError: The model or the images cannot be read, or their classes differ.
     """
     path = run_folder.model_file(model)
-    loaded = run_folder.load_model(path, class_names, pixels)
+    devices = evaluation_strategy(strategy, tpu)
+    with devices.scope():
+        loaded = run_folder.load_model(path, class_names, pixels)
     if source is None:
         title, names, split = _run_images(path, part, loaded.channels)
     else:
@@ -211,7 +208,9 @@ def evaluate_file(
         raise RunError(
             f"{path}: its classes are not those of the {title}: {ours} and {theirs}"
         )
-    print_evaluation(evaluate(loaded, split).summary(), title)
+    with devices.scope():
+        evaluation = evaluate(loaded, split)
+    print_evaluation(evaluation.summary(), title)
 
 
 Images = tuple[str, tuple[str, ...], Split]  # title, class names, images

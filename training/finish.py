@@ -15,7 +15,9 @@ from .data.masking import Masking
 from .data.pipeline import example_images, images_at
 from .data.splits import Splits
 from .engine import run_folder
+from .engine.jax_strategy import JaxStrategy
 from .engine.recorder import Recorder, best_epoch
+from .engine.strategy import worker_count
 from .evaluate import Evaluation, evaluate, print_evaluation
 from .recipe import Recipe
 from .reporting import pictures
@@ -38,19 +40,29 @@ def finish(
             recorder.save_model("best.keras")
     if not recipe.supervised:
         return _finish_pretraining(recipe, splits, recorder, draw)
-    model = run_folder.load_model(folder / "best.keras")
-    evaluation = evaluate(model, splits.test)
-    summary = evaluation.summary()
-    report = summary | _run_figures(recipe, splits, recorder)
-    if draw:
-        with activity("drawing the pictures and report.html"):
-            _draw(recipe, splits, recorder, model, evaluation, report)
+    with _devices(recorder).scope():
+        model = run_folder.load_model(folder / "best.keras")
+        evaluation = evaluate(model, splits.test)
+        summary = evaluation.summary()
+        report = summary | _run_figures(recipe, splits, recorder)
+        if draw:
+            with activity("drawing the pictures and report.html"):
+                _draw(recipe, splits, recorder, model, evaluation, report)
     run_folder.write_report(folder / run_folder.REPORT, report)
     print_evaluation(summary, f"Test images of {recipe.data.source}")
     if draw:
         page = folder / "report.html"
         print(f"model and pictures: {folder}; all on one page: {page}")
     return report
+
+
+def _devices(recorder: Recorder) -> Any:
+    """Where the run trained; of several workers, the chief's first device alone."""
+    strategy = recorder.trainer.distribute_strategy
+    if worker_count(strategy) == 1:
+        return strategy
+    on_jax = isinstance(strategy, JaxStrategy)
+    return JaxStrategy() if on_jax else tf.distribute.get_strategy()
 
 
 def _finish_pretraining(
@@ -80,11 +92,12 @@ def _draw_reconstructions(recipe: Recipe, splits: Splits, recorder: Recorder) ->
     with trainer.averaged_weights():
         weights = [keras.ops.convert_to_numpy(w) for w in trainer.model.weights]
     shown = range(min(RECONSTRUCTIONS, len(splits.test)))
-    rows = reconstructions(
-        trainer.model.copy(weights),
-        Masking.of(trainer.model.encoder, recipe),
-        images_at(splits.test, shown, trainer.model.preprocessing),
-    )
+    with _devices(recorder).scope():
+        rows = reconstructions(
+            trainer.model.copy(weights),
+            Masking.of(trainer.model.encoder, recipe),
+            images_at(splits.test, shown, trainer.model.preprocessing),
+        )
     pictures.draw_reconstructions(rows, recorder.folder / "reconstructions.png")
 
 

@@ -1,6 +1,7 @@
 """Run a recipe: data, model, trainer, `model.fit`, evaluation and report."""
 
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
 from .activity import activity
@@ -19,6 +19,7 @@ from .data.splits import Splits, load_splits
 from .device_limits import memory_errors, precision_warning
 from .engine import checkpoint, run_folder
 from .engine.datasets import training_data, validation_arguments
+from .engine.determinism import check_deterministic, deterministic_operations
 from .engine.early_termination import StopOnDivergence
 from .engine.recorder import Recorder
 from .engine.run_length import RunLength, run_length
@@ -66,14 +67,16 @@ def fit(
 ) -> dict[str, Any]:
     """Train, evaluate the best epoch's model on the test images, and write a report.
 
-    TensorFlow's operations stay deterministic in this process: random ones then need a
-    seed, and those without such a form (`tf.timestamp`) fail.
+    While it runs, TensorFlow's operations are deterministic, unless the recipe says
+    `deterministic: false`: random ones then need a seed, and those without such a form
+    (`tf.timestamp`) fail.
 
     Args:
         recipe: The run's recipe.
         folder: The run's folder; see `run_folder`. Several workers need the same one.
         resume: Resume from the newest complete checkpoint in the folder, if there is
-            one. The final weights are bit for bit those of an uninterrupted run.
+            one. The final weights are those of an uninterrupted run: bit for bit on a
+            CPU, and where else docs/devices.md says so.
         overwrite: Delete the run in the folder first.
         extend: With `resume`: the recipe may have more epochs than the run in the
             folder, which may be finished. The schedule is then that of the new length,
@@ -135,11 +138,14 @@ def fit(
         trainer.local_weights,
         strategy,
     )
-    if not (compiles(recipe) and _has_max_pooling(model)):
-        tf.config.experimental.enable_op_determinism()
+    check_deterministic(recipe, trainer.model)
     chief = is_chief(strategy)
-    with run_folder.locked(folder) if chief else contextlib.nullcontext():
+    with (
+        run_folder.locked(folder) if chief else contextlib.nullcontext(),
+        deterministic_operations(recipe),
+    ):
         if chief:
+            _print_uncompiled(recipe, trainer.model)
             if slow := precision_warning(recipe.precision, device_name()):
                 print(f"warning: {slow}", file=sys.stderr)
             print(_header(recipe, splits))
@@ -169,10 +175,14 @@ def fit(
         return finish(recipe, splits, recorder, draw) if chief else {}
 
 
-def _has_max_pooling(model: keras.Model) -> bool:
-    """Whether XLA would refuse the model's gradient with deterministic operations."""
-    kinds = (keras.layers.MaxPooling2D, keras.layers.GlobalMaxPooling2D)
-    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
+def _print_uncompiled(recipe: Recipe, model: keras.Model) -> None:
+    """Print a notice where a run would be compiled, were it not deterministic."""
+    chosen = dataclasses.replace(recipe, deterministic=False)
+    if compiles(chosen, model) and not compiles(recipe, model):
+        print(
+            "XLA has no deterministic gradient of max pooling, so this run is not "
+            "compiled; --deterministic false compiles it"
+        )
 
 
 def _header(recipe: Recipe, splits: Splits) -> str:

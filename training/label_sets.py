@@ -20,9 +20,11 @@ from .data.class_folders import image_files
 from .data.folder import open_folder, split_of_files
 from .data.labeled_images import Split, encoded_split
 from .data.tfds import first_line, open_tfds
+from .engine.strategy import evaluation_strategy
 from .errors import DataError, RecipeError, RunError, did_you_mean
 from .evaluate import evaluate
 from .model_reading import read_any_classifier
+from .recipe import Strategy
 
 CLASSES = 1000
 VALIDATION_IMAGE = re.compile(r"ILSVRC2012_val_(\d{8})")  # numbered from 1
@@ -278,7 +280,13 @@ def accuracy_of_sets(
 
 
 def evaluate_labels(
-    model: str, labels: str, source: str | None, pixels: str | None = None
+    model: str,
+    labels: str,
+    source: str | None,
+    pixels: str | None = None,
+    *,
+    strategy: Strategy = "auto",
+    tpu: str | None = None,
 ) -> dict[str, float]:
     """Evaluate a classifier by one of ImageNet's other labels, and print the scores.
 
@@ -287,6 +295,8 @@ def evaluate_labels(
         labels: For `open_label_set`.
         source: For `open_label_set`.
         pixels: For a model that does not state what it reads.
+        strategy: For `evaluation_strategy`.
+        tpu: For `evaluation_strategy`.
 
     Returns:
         See `accuracy_of_sets`.
@@ -294,7 +304,9 @@ def evaluate_labels(
     Raises:
         TrainingError: The model, the images or the labels cannot be read or used.
     """
-    classifier = read_any_classifier(model, None, pixels)
+    devices = evaluation_strategy(strategy, tpu)
+    with devices.scope():
+        classifier = read_any_classifier(model, None, pixels)
     if classifier.classes != CLASSES:
         raise RunError(
             f"{model}: must have ImageNet's {CLASSES:,} classes for --labels. "
@@ -303,7 +315,8 @@ def evaluate_labels(
     opened = open_label_set(labels, source, classifier.channels)
     if not any(opened.right):
         raise DataError(f"{labels}: no image has a label")
-    scores = evaluate(classifier, opened.images).probabilities
+    with devices.scope():
+        scores = evaluate(classifier, opened.images).probabilities
     result = accuracy_of_sets(scores, opened.right)
     Console().print(
         f"{opened.title}: top-1 {result['top_1']:.4f}, top-5 {result['top_5']:.4f} on "

@@ -16,6 +16,7 @@ from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from .convnets import build_cnn, build_resnet
 from .engine import run_folder
+from .engine.determinism import has_max_pooling
 from .engine.lora import enable_lora
 from .engine.optimizer import make_optimizer
 from .engine.rematerialize import rematerialize_blocks
@@ -338,7 +339,7 @@ def compile_trainer(
         make_optimizer(recipe.optimizer, learning_rate, model, total_steps),
         metrics,
         steps_per_execution=recipe.steps_per_execution,
-        jit_compile=compiles(recipe) and recipe.strategy != "tpu",
+        jit_compile=compiles(recipe, model) and recipe.strategy != "tpu",
     )
     return trainer
 
@@ -362,12 +363,17 @@ def _trainer_class() -> type[Trainer]:
     return TensorFlowTrainer
 
 
-def compiles(recipe: Recipe) -> bool:
+def compiles(recipe: Recipe, model: keras.Model) -> bool:
     """Whether XLA compiles: where it was measured to help, unless the recipe says so.
 
     On CPUs it is slower than oneDNN (`benchmarks/train_step.py`). A TPU compiles the
     whole step by itself.
+
+    Args:
+        recipe: The run's recipe.
+        model: The model to train.
     """
     if recipe.strategy == "tpu" or recipe.jit_compile != "auto":
         return recipe.strategy == "tpu" or recipe.jit_compile == "on"
-    return bool(tf.config.list_physical_devices("GPU"))
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    return on_gpu and not (recipe.deterministic and has_max_pooling(model))

@@ -17,6 +17,7 @@ from keras_vit import decoding
 
 from . import storage
 from .activity import activity
+from .engine.forward_pass import ForwardPass, even_batches
 from .errors import RecipeError
 from .prediction_files import STDIN, Prediction, picture_names, standard_input
 from .reporting.attention import attention_maps, has_attention, heat_map
@@ -49,11 +50,13 @@ def predict(
             f"{type(model).__name__} {model.name}"
         )
     predictions: list[Prediction] = []
+    size = even_batches(len(files), BATCH_SIZE)
+    forward = ForwardPass(model, batch_size=size)
     names = picture_names(files)
-    for start in range(0, len(files), BATCH_SIZE):
-        part = slice(start, start + BATCH_SIZE)
+    for start in range(0, len(files), size):
+        part = slice(start, start + size)
         with activity(f"classifying images, {start} of {len(files)} are done"):
-            found, images = _predict_batch(model, files[part], top)
+            found, images = _predict_batch(forward, files[part], top)
             predictions += found
             if attention is not None and images:
                 pairs = zip(names[part], found, strict=True)
@@ -63,14 +66,15 @@ def predict(
 
 
 def _predict_batch(
-    model: keras.Model, files: Sequence[Path], top: int
+    forward: ForwardPass, files: Sequence[Path], top: int
 ) -> tuple[list[Prediction], list[np.ndarray[Any, Any]]]:
     """The predictions, and the images among the files as the model sees them."""
+    model: Any = forward.network
     read = [_read(model, path) for path in files]
     images = [image for image in read if not isinstance(image, str)]
     best: list[list[tuple[str, str, float]]] = []
     if images:
-        probabilities = model.probabilities(model.predict_on_batch(np.stack(images)))
+        probabilities = model.probabilities(forward(np.stack(images)))
         best = keras_vit.decode_predictions(probabilities, top, model.class_names)
     rows = iter([(name, score) for _, name, score in row] for row in best)
     predictions = [

@@ -53,6 +53,7 @@ def _with_model_arguments(cls):
 
 
 IMAGE_SIZE = 224
+Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"]
 LoraLayer = Literal["query", "key", "value", "out", "mlp"]
 
 
@@ -604,6 +605,8 @@ class Recipe:
         tpu: Name of the Cloud TPU, or local on a TPU VM.
         precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
         jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
+        deterministic: Whether the same run gives the same bits, repeated or resumed;
+            false is faster on GPUs. docs/devices.md says what holds on which device.
         steps_per_execution: Steps between two returns to Python.
         epochs: Passes over the training images.
         steps: Steps of the whole training; takes precedence over `epochs`.
@@ -635,12 +638,11 @@ class Recipe:
     reference: str = ""
     published_accuracy: float | None = None
     seed: int = 0
-    strategy: Literal[
-        "auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"
-    ] = "auto"
+    strategy: Strategy = "auto"
     tpu: str | None = None
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: Literal["auto", "on", "off"] = "auto"
+    deterministic: bool = True
     steps_per_execution: int = 1
     epochs: int = 10
     steps: int | None = None

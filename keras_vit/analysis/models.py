@@ -64,7 +64,7 @@ def outputs_of(
         make_part: Makes a part of it, such as `attention_rollout_model`.
         arguments: Of `make_part`, after the model.
         images: [n, H, W, C], as the model reads them.
-        batch_size: Images in a batch; JAX gets a multiple of its devices.
+        batch_size: Images in a batch; rounded up to a multiple of the devices.
 
     Returns:
         One float array [n, ...] for each output.
@@ -83,16 +83,18 @@ def outputs_of(
             f"`images` must have the shape (n, {height}, {width}, {channels}), with n "
             f"at least 1. Received: images.shape={images.shape}"
         )
-    size = _divisible(min(batch_size, len(images)))
-    # Whole batches only: JAX compiles for each size, and divides among its devices.
+    size = _divisible(min(batch_size, len(images)), part)
+    # Whole batches only: XLA compiles for each size, and devices share each.
     padded = np.concatenate([images, images[-1:].repeat(-len(images) % size, 0)])
     outputs = part.predict(padded, batch_size=size, verbose=0)
     outputs = outputs if isinstance(outputs, list) else [outputs]
     return [output[: len(images)] for output in outputs]
 
 
-def _divisible(batch_size: int) -> int:
+def _divisible(batch_size: int, part: Any) -> int:
     """A batch size, rounded up to a multiple of the devices that share a batch."""
     distribution = keras.distribution.distribution()
     devices = 1 if distribution is None else distribution.num_model_replicas
+    if keras.backend.backend() == "tensorflow":
+        devices = part.distribute_strategy.num_replicas_in_sync
     return devices * math.ceil(batch_size / devices)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from benchmarks import gpu, gpu_models
 from benchmarks.gpu_models import Extent
@@ -76,7 +77,13 @@ class FullAbove(gpu_models.JaxLibrary):
 
 
 @pytest.mark.parametrize(
-    "message", ["RESOURCE_EXHAUSTED: 3 GiB", "CUDA out of memory. Tried", "a bug"]
+    "message",
+    [
+        "RESOURCE_EXHAUSTED: 3 GiB",
+        "CUDA out of memory. Tried",
+        "OOM when allocating tensor",
+        "a bug",
+    ],
 )
 def test_batches_double_until_memory_is_full(monkeypatch, message):
     monkeypatch.setitem(gpu_models.LIBRARIES, "full", FullAbove)
@@ -95,6 +102,57 @@ def test_batches_double_until_memory_is_full(monkeypatch, message):
     assert [answer["batch"] for answer in answers[1:]] == [2, 4, 8]
 
 
+@pytest.mark.parametrize("sees_gpu", [False, True])
+def test_determinism_is_measured_in_training_on_both_backends(monkeypatch, sees_gpu):
+    seen = ["GPU"] if sees_gpu else []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: seen)
+    names = gpu.libraries_of(CASE, tiny=False)
+    assert names[0] == "keras-vit"
+    assert "keras-vit, deterministic" in names
+    both = {"keras-vit, TensorFlow", "keras-vit, TensorFlow, deterministic"}
+    assert both.issubset(names) == sees_gpu
+    assert both.issubset(gpu.libraries_of(CASE, tiny=True))
+    forward = gpu.libraries_of(CASE._replace(training=False), tiny=True)
+    assert not any("determin" in name or "TensorFlow" in name for name in forward)
+
+
+SWITCHES = """
+import json, os, sys
+from benchmarks import gpu_models
+from benchmarks.peer_models import Case
+gpu_models.LIBRARIES[sys.argv[1]](Case(True, "Ti/16", 32, 2, "bfloat16", 0))
+on = "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+if "tensorflow" in sys.modules:
+    from tensorflow.python.framework import config
+    on = on or config.is_op_determinism_enabled()
+print(json.dumps(on))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in gpu_models.LIBRARIES if "keras-vit" in n])
+def test_only_the_deterministic_rows_are(name):
+    environment = os.environ | gpu_models.LIBRARIES[name].environment
+    answer = subprocess.run(
+        [sys.executable, "-c", SWITCHES, name],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(answer.stdout) == ("deterministic" in name)
+
+
+@pytest.mark.slow
+def test_the_step_of_tensorflow_is_measured():
+    case = Case(True, "Ti/16", 32, 2, "bfloat16", threads=0)
+    name = "keras-vit, TensorFlow, deterministic"
+    first, batch = gpu.measure(name, case, gpu.SMALL)
+    assert first["device"] == "cpu"
+    assert batch["batch"] == 2
+    assert batch["seconds"] > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parity
 def test_everything_runs_without_a_gpu_and_without_tensorflow(tmp_path):
@@ -109,7 +167,8 @@ def test_everything_runs_without_a_gpu_and_without_tensorflow(tmp_path):
     )
     record = json.loads(output.read_text())
     rows = [(row["training"], row["library"]) for row in record["rows"]]
-    libraries = list(gpu_models.LIBRARIES)
-    assert rows == [(t, name) for t in (False, True) for name in libraries]
+    forward = ["keras-vit", "flax", "flax, cuDNN", "timm, torch.compile"]
+    training = ["keras-vit", "keras-vit, deterministic", *forward[1:]]
+    assert rows == [(False, n) for n in forward] + [(True, n) for n in training]
     assert all(row["images_per_second"] > 0 for row in record["rows"])
     assert record["machine"]["device"] == "cpu"

@@ -294,7 +294,8 @@ def test_sizes_that_do_not_fit_are_a_one_line_error(tmp_path):
     [({}, False), ({"jit_compile": "on"}, True), ({"strategy": "tpu"}, True)],
 )
 def test_xla_is_off_on_a_cpu_by_default(changes, expected):
-    assert compiles(dataclasses.replace(RECIPE, **changes)) == expected
+    model = build_model(RECIPE.model, None)
+    assert compiles(dataclasses.replace(RECIPE, **changes), model) == expected
 
 
 def test_initial_position_embeddings_have_the_recipes_size():

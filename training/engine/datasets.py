@@ -16,8 +16,8 @@ from ..data.pipeline import (
     training_batches,
 )
 from ..engine.trainer import Trainer
-from ..evaluate import BATCH_SIZE
 from ..recipe import Recipe
+from .forward_pass import BATCH_SIZE
 
 
 def training_data(

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from ..data.mixup import check_pairs
 from ..errors import RecipeError, RunError, WorkerLost
-from ..recipe import Recipe
+from ..recipe import DataConfig, Recipe, Strategy
 from .cluster import parse_cluster, print_waiting
+from .determinism import ask_for_determinism
 from .jax_strategy import (
     JaxStrategy,
     end_without_others,
@@ -52,8 +53,33 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
 def open_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
     """`make_strategy` for evaluation, whatever `batch_size` is."""
     if keras.backend.backend() == "jax":
+        ask_for_determinism(recipe)
         return make_jax_strategy(recipe)
     return _make_tensorflow_strategy(recipe)
+
+
+def evaluation_strategy(
+    name: Strategy = "auto", tpu: str | None = None, deterministic: bool = False
+) -> tf.distribute.Strategy | JaxStrategy:
+    """The devices of a command that does not train; it waits for no other worker.
+
+    Args:
+        name: The recipe's `strategy`; `auto` and `multi_worker` are all GPUs of this
+            machine, on JAX its TPU too, else one device.
+        tpu: The recipe's `tpu`.
+        deterministic: Whether a deterministic run follows in this process.
+
+    Raises:
+        RecipeError: See `make_strategy`.
+    """
+    if name in ("auto", "multi_worker"):
+        on_jax = keras.backend.backend() == "jax"  # where one device may be mirrored
+        several = on_jax or len(tf.config.list_logical_devices("GPU")) > 1
+        name = "mirrored" if several else "one_device"
+    unread = DataConfig("digits")
+    return open_strategy(
+        Recipe(data=unread, strategy=name, tpu=tpu, deterministic=deterministic)
+    )
 
 
 def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:

@@ -15,10 +15,10 @@ from .. import storage
 from ..data.labeled_images import Split
 from ..data.splits import Splits, load_splits, stratified_share
 from ..early_checks import data_of_run
-from ..engine.strategy import open_strategy
+from ..engine.strategy import evaluation_strategy
 from ..errors import DataError, RecipeError
 from ..model_reading import read_any_model
-from ..recipe import Recipe
+from ..recipe import Strategy
 from . import fewshot, knn, linear
 from .feature_cache import cached_features
 from .features import FeatureExtractor
@@ -188,7 +188,8 @@ def probe_file(
     cache: Path | None = None,
     out: Path | None = None,
     pixels: str | None = None,
-    strategy: Literal["auto", "one_device", "mirrored"] = "auto",
+    strategy: Strategy = "auto",
+    tpu: str | None = None,
 ) -> None:
     """Read a model and images, evaluate the frozen features, and print the table.
 
@@ -200,7 +201,8 @@ def probe_file(
         cache: The folder of the features, or None to keep none.
         out: Write the result to this file too, as JSON.
         pixels: For a model that does not state what it reads.
-        strategy: Which devices compute the features.
+        strategy: For `evaluation_strategy`.
+        tpu: For `evaluation_strategy`.
 
     Raises:
         TrainingError: The model or the images cannot be read or used.
@@ -208,7 +210,7 @@ def probe_file(
     if out is not None and not out.parent.is_dir():
         raise RecipeError(f"`out` must be in an existing folder. Received: '{out}'")
     data_config = data_of_run(model, data, "--data.source")
-    devices = open_strategy(Recipe(data=data_config, strategy=strategy))
+    devices = evaluation_strategy(strategy, tpu)
     with devices.scope():
         loaded = read_any_model(model, pixels)
     extractor = FeatureExtractor(loaded, devices)

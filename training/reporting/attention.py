@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from PIL import Image
 
-from ..evaluate import batch_size
+from ..engine.forward_pass import ForwardPass, even_batches, strategy_of
 from .pictures import pyplot
 
 # Small, as attention weights need memory that grows with the square of the tokens.
@@ -34,9 +34,8 @@ def attention_maps(
         float32 [n, h, w], where the sum of each map is 1.
     """
     rollout = model.attention_rollout_model()
-    size = batch_size(BATCH_SIZE)
-    padded = np.pad(images, ((0, -len(images) % size), (0, 0), (0, 0), (0, 0)))
-    return rollout.predict(padded, size, verbose=0)[: len(images)]
+    size = even_batches(len(images), BATCH_SIZE)
+    return ForwardPass(rollout, strategy_of(model), size)(images)
 
 
 def heat_map(

@@ -12,6 +12,7 @@ from etils import epath
 from keras_vit.analysis import figures
 from keras_vit.analysis.inspection import inspect_model
 
+from ..engine.strategy import worker_count
 from ..engine.trainer import Trainer
 from .tensorboard import cut_events
 
@@ -65,7 +66,11 @@ class ModelPictures(keras.callbacks.Callback):
         trainer = self.model
         of_trainer = isinstance(trainer, Trainer)
         weights = trainer.local_weights if of_trainer else contextlib.nullcontext
-        with weights():
+        # So that what is made of the model computes where it does.
+        devices = contextlib.nullcontext()
+        if of_trainer and worker_count(trainer.distribute_strategy) == 1:
+            devices = trainer.distribute_strategy.scope()
+        with weights(), devices:
             if self.writer is not None:
                 model = trainer.model if of_trainer else trainer
                 # With self-supervision, what the model to train is made around.

@@ -17,6 +17,7 @@ from keras_vit import layers
 from keras_vit.specs import patch_side
 
 from ..data.masking import masked_patches
+from ..engine.forward_pass import ForwardPass, strategy_of
 from ..recipe import SelfSupervisionConfig, require
 from .layers import (
     LEVELS,
@@ -80,12 +81,12 @@ class PretextModel(keras.Model):
 
     def predictions(self, images, patch_indices):
         """What is predicted of each patch: NumPy array [B, N, outputs]."""
-        model = keras.Model(self.input, self.get_layer("predictions").output)
-        inputs = {"images": images, "patch_indices": patch_indices}
-        return ops.convert_to_numpy(model(inputs))
+        network = keras.Model(self.input, self.get_layer("predictions").output)
+        forward = ForwardPass(network, strategy_of(self), len(images))
+        return forward({"images": images, "patch_indices": patch_indices})
 
     def copy(self, weights) -> "PretextModel":
-        """The same model with other weights, outside of any strategy."""
+        """The same model with other weights, of the current strategy."""
         encoder = type(self.encoder).from_config(self.encoder.get_config())
         model = PretextModel(encoder, self.config)
         model.set_weights(weights)

@@ -17,6 +17,7 @@ from rich.table import Table
 from .. import storage
 from ..data.splits import load_splits
 from ..engine import run_folder
+from ..engine.strategy import evaluation_strategy
 from ..errors import RecipeError, RunError
 from ..evaluate import evaluate
 from ..finish import versions
@@ -152,10 +153,12 @@ def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
         kept = json.loads(file.read_text("utf-8"))
         if kept["recipe"] == recipe.to_yaml():
             return kept
+    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     splits = load_splits(recipe.data, recipe.model.channels)
     keras.utils.set_random_seed(recipe.seed)
-    model = build_model(recipe.model, splits.class_names, recipe.precision)
-    summary = evaluate(model, splits.test).summary()
+    with devices.scope():
+        model = build_model(recipe.model, splits.class_names, recipe.precision)
+        summary = evaluate(model, splits.test).summary()
     kept = {key: summary[key] for key in ("accuracy", "macro_f1")}
     kept["recipe"] = recipe.to_yaml()
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from .. import storage
 from ..data.splits import load_splits
 from ..engine import run_folder
+from ..engine.strategy import evaluation_strategy
 from ..errors import Preempted, RunError
 from ..evaluate import evaluate
 from ..fit import fit
@@ -230,10 +231,12 @@ def _before(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     """Scores of the untrained model, where the study asks for them."""
     if not any(name.endswith("_before") for name in study.columns):
         return {}
+    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     splits = load_splits(recipe.data, recipe.model.channels)
     keras.utils.set_random_seed(recipe.seed)
-    model = build_model(recipe.model, splits.class_names, recipe.precision)
-    summary = evaluate(model, splits.test).summary()
+    with devices.scope():
+        model = build_model(recipe.model, splits.class_names, recipe.precision)
+        summary = evaluate(model, splits.test).summary()
     return {f"{key}_before": summary[key] for key in ("accuracy", "macro_f1")}
 
 
@@ -243,7 +246,10 @@ def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     if not shots and not linear:
         return {}
     splits = load_splits(study.fewshot or recipe.data, recipe.model.channels)
-    extractor = FeatureExtractor(run_folder.read_model(path / "best.keras"))
+    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
+    with devices.scope():
+        model = run_folder.read_model(path / "best.keras")
+    extractor = FeatureExtractor(model, devices)
     found = {}
     if shots:
         accuracies = fewshot_accuracy(extractor, splits, shots)

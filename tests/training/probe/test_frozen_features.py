@@ -161,7 +161,8 @@ else:
 with strategy.scope():
     model = raw_vit()
 extractor = FeatureExtractor(model, strategy, batch_size=7)
-assert (extractor.devices, extractor.batch_size) == (3, 9)
+forward = extractor._forward
+assert (forward.devices, forward.batch_size) == (3, 9)
 np.save(sys.argv[1], extractor(noise_split(23)))
 """
 

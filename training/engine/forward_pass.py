@@ -1,0 +1,197 @@
+"""A model's outputs for many images, computed on all devices of its strategy."""
+
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ..data.labeled_images import Split
+from ..data.pipeline import Shard, evaluation_batches
+from ..data.read_errors import read_errors
+from .jax_strategy import JaxStrategy
+from .strategy import worker_count
+
+BATCH_SIZE = 256
+# Batches on the devices before the first one is waited for: the next is prepared while
+# one is computed.
+IN_FLIGHT = 2
+
+
+class ForwardPass:
+    """The forward pass of evaluation, compiled once.
+
+    It reads the weights that the model has at that moment. The devices share each
+    batch, and the last one is padded, so that all have one static size. Of several
+    workers, each computes all outputs.
+
+    Args:
+        network: A functional model with one output.
+        strategy: The strategy in whose scope its weights were created; by default that
+            of `strategy_of`.
+        batch_size: Images in a batch, rounded up to a multiple of the devices.
+    """
+
+    def __init__(
+        self,
+        network: keras.Model,
+        strategy: Any = None,
+        batch_size: int = BATCH_SIZE,
+    ):
+        self.network = network
+        self.strategy: Any = strategy or strategy_of(network)
+        self.workers = worker_count(self.strategy)
+        self.devices = self.strategy.num_replicas_in_sync // self.workers
+        self.batch_size = self.devices * math.ceil(batch_size / self.devices)
+        self._step = self._jax_step() if _on_jax() else self._tensorflow_step()
+
+    def __call__(self, inputs: Any) -> np.ndarray[Any, Any]:
+        """The outputs for an array [n, ...], or for a dictionary of them: float32."""
+        count = len(keras.tree.flatten(inputs)[0])
+        return np.concatenate(
+            list(self._outputs(lambda shard: self._array_data(inputs, shard), count))
+        )
+
+    def of_split(
+        self, split: Split, preprocessing: Any
+    ) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield the outputs for one batch of a split after the other: float32 [b, ...].
+
+        Raises:
+            DataError: An image cannot be read.
+        """
+        with read_errors(split):
+            yield from self._outputs(
+                lambda shard: evaluation_batches(
+                    split, self.batch_size, preprocessing, shard
+                ),
+                len(split),
+            )
+
+    def _array_data(self, inputs: Any, shard: Shard) -> tf.data.Dataset:
+        """A shard's batches of arrays, as `evaluation_batches` has those of images."""
+        count = len(keras.tree.flatten(inputs)[0])
+        rows = np.arange(self.batch_size * math.ceil(count / self.batch_size))
+        rows = rows.reshape(
+            -1, shard.count, shard.replicas, self.batch_size // shard.pieces
+        )
+        rows = rows[:, shard.index].reshape(-1, rows.shape[-1])
+        batches = keras.tree.map_structure(
+            lambda array: np.asarray(array)[np.minimum(rows, count - 1)], inputs
+        )
+        with tf.device("CPU"):
+            return tf.data.Dataset.from_tensor_slices((batches,))
+
+    def _outputs(
+        self, data: Callable[[Shard], tf.data.Dataset], count: int
+    ) -> Iterator[np.ndarray[Any, Any]]:
+        """The first `count` outputs, batch by batch."""
+        computed = self._jax_outputs if _on_jax() else self._tensorflow_outputs
+        steps = math.ceil(count / self.batch_size)
+        for parts in _delayed(computed(data, steps)):
+            batch = np.concatenate([np.asarray(part) for part in parts])[:count]
+            count -= len(batch)
+            yield batch
+
+    def _tensorflow_outputs(
+        self, data: Callable[[Shard], tf.data.Dataset], steps: int
+    ) -> Iterator[Any]:
+        """Each step's outputs, one tensor for each replica of this process."""
+
+        def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            hosts = context.num_input_pipelines if self.workers == 1 else 1
+            index = context.input_pipeline_id if self.workers == 1 else 0
+            # Repeated, because the replicas of a dataset that ends have to agree on
+            # that.
+            return data(Shard(index, hosts, self.devices // hosts)).repeat()
+
+        iterator = iter(self.strategy.distribute_datasets_from_function(pipeline))
+        for _ in range(steps):
+            yield self.strategy.experimental_local_results(self._step(iterator))
+
+    def _tensorflow_step(self) -> Callable[..., Any]:
+        # Where XLA helps training (see `training.model.compiles`).
+        compiled = bool(tf.config.list_physical_devices("GPU"))
+
+        @tf.function(autograph=False, jit_compile=compiled)
+        def forward(inputs):
+            return tf.cast(self.network(inputs, training=False), tf.float32)
+
+        @tf.function(autograph=False)
+        def step(iterator):
+            inputs, *_ = next(iterator)
+            return self.strategy.run(forward, args=(inputs,))
+
+        return step
+
+    def _jax_outputs(
+        self, data: Callable[[Shard], tf.data.Dataset], steps: int
+    ) -> Iterator[Any]:
+        """Each step's outputs, in a list of one array."""
+        weights = [
+            [variable.value for variable in variables]
+            for variables in (
+                self.network.trainable_variables,
+                self.network.non_trainable_variables,
+            )
+        ]
+        alone = self.workers == 1
+        for inputs, *_ in data(Shard()).take(steps).as_numpy_iterator():
+            # Several workers leave the distribution before each computes by itself.
+            with self.strategy.scope() if alone else contextlib.nullcontext():
+                inputs = keras.tree.map_structure(self._placed, inputs)
+                outputs = self._step(*weights, inputs)
+            yield [outputs]
+
+    def _placed(self, array: np.ndarray[Any, Any]) -> Any:
+        """An array on the devices that share it."""
+        import jax
+
+        distribution = self.strategy.distribution
+        if distribution is None or self.workers > 1:
+            return jax.device_put(array)
+        return jax.device_put(
+            array, distribution.get_data_layout(array.shape).backend_layout
+        )
+
+    def _jax_step(self) -> Callable[..., Any]:
+        import jax
+
+        @jax.jit
+        def step(trainable, non_trainable, inputs):
+            outputs, _ = self.network.stateless_call(
+                trainable, non_trainable, inputs, training=False
+            )
+            return outputs.astype("float32")
+
+        return step
+
+
+def even_batches(count: int, most: int = BATCH_SIZE) -> int:
+    """The size of batches that are at most `most`, of which none is mostly padding."""
+    return math.ceil(count / math.ceil(count / most))
+
+
+def strategy_of(model: Any) -> Any:
+    """The strategy that a model knows; on JAX that of the current distribution."""
+    if _on_jax():
+        return JaxStrategy(keras.distribution.distribution())
+    return model.distribute_strategy
+
+
+def _on_jax() -> bool:
+    return keras.backend.backend() == "jax"
+
+
+def _delayed(outputs: Iterator[Any]) -> Iterator[Any]:
+    """The same elements, each after `IN_FLIGHT` further ones have been begun."""
+    begun: collections.deque[Any] = collections.deque()
+    for element in outputs:
+        begun.append(element)
+        if len(begun) > IN_FLIGHT:
+            yield begun.popleft()
+    yield from begun
