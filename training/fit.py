@@ -305,8 +305,7 @@ def _train(
     trainer, progress = recorder.trainer, recorder.trainer.progress
     first_step = progress.first_step
     stop_on_divergence = StopOnDivergence(recorder.checkpoints, progress)
-    progress.alone = worker_count(trainer.distribute_strategy) == 1
-    progress.unsaved = not progress.alone
+    progress.unsaved = worker_count(trainer.distribute_strategy) > 1
     stages = Stages()
     lines: list[keras.callbacks.Callback] = []
     if is_chief(trainer.distribute_strategy):

@@ -166,13 +166,14 @@ def dataset(case: Case, examples: int) -> tf.data.Dataset:
 
 
 class Steps(keras.callbacks.Callback):
-    """Records the losses and gradient norms that Keras reports to callbacks."""
+    """Records each call's own loss and gradient norm, not those of the call before."""
 
     def __init__(self):
         super().__init__()
         self.losses, self.norms = [], []
 
     def on_train_batch_end(self, batch, logs=None):
+        logs, _ = self.model.figures.newest.result()
         self.losses.append(float(logs["loss"]))
         self.norms.append(float(logs["gradient_norm"]))
 

@@ -19,6 +19,8 @@ from ..engine.trainer import Trainer
 from ..recipe import Recipe
 from .forward_pass import BATCH_SIZE
 
+BATCHES = 2  # on a GPU ahead of the step
+
 
 def training_data(
     trainer: Trainer, recipe: Recipe, split: Split, first_step: int, total_steps: int
@@ -68,4 +70,10 @@ def _distributed(strategy: tf.distribute.Strategy, batches: Callable[[Shard], An
         replicas = context.num_replicas_in_sync // pipelines
         return batches(Shard(context.input_pipeline_id, pipelines, replicas)).repeat()
 
-    return strategy.distribute_datasets_from_function(pipeline)
+    data = strategy.distribute_datasets_from_function(pipeline)
+    gpus = tf.config.list_logical_devices("GPU")
+    if isinstance(data, tf.data.Dataset) and gpus:
+        # Else a step begins with the copy of its batch; strategies copy ahead anyway.
+        device = gpus[0].name
+        data = data.apply(tf.data.experimental.prefetch_to_device(device, BATCHES))
+    return data

@@ -25,7 +25,8 @@ class StopOnDivergence(keras.callbacks.Callback):
         progress: The run's progress, for the message.
 
     Raises:
-        Diverged: After the first call of the step function with such a loss.
+        Diverged: As soon as it gets such a loss, which is one call of the step function
+            late (`Progress.lag`).
     """
 
     def __init__(self, checkpoints: epath.PathLike, progress: Progress):
@@ -45,14 +46,15 @@ class StopOnDivergence(keras.callbacks.Callback):
         loss = float(logs.get(name, 0.0))
         if math.isfinite(loss):
             return
-        raise divergence(f"{name} is {loss}", self.progress, self.checkpoints)
+        step = self.progress.step - self.progress.lag
+        raise divergence(f"{name} is {loss}", step, self.checkpoints)
 
 
-def divergence(what: str, progress: Progress, checkpoints: epath.PathLike) -> Diverged:
+def divergence(what: str, step: int, checkpoints: epath.PathLike) -> Diverged:
     """The error of a run that has diverged: what is wrong, and what to try."""
     newest = newest_committed(checkpoints)
     kept = f"the checkpoint before it is {newest}" if newest else "no checkpoint yet"
     return Diverged(
-        f"{what} at step {progress.step}; {kept}; a new run (--overwrite) with a lower "
+        f"{what} at step {step}; {kept}; a new run (--overwrite) with a lower "
         "optimizer.learning_rate, more warm-up or optimizer.clip_norm may help"
     )

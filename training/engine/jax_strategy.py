@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -77,6 +78,30 @@ class JaxStrategy:
         halves = np.array([number], np.int64).view(np.uint32)  # JAX has no int64
         gathered = np.asarray(multihost_utils.process_allgather(halves))
         return gathered.reshape(self.workers, 2).view(np.int64)[:, 0].tolist()
+
+    def any_worker(self, stop: bool) -> Any:
+        """Whether any process is asked to stop, true or an array; this waits for none.
+
+        Of one process nothing is asked: see `Progress.alone`.
+        """
+        if self.workers == 1:
+            return False
+        import jax
+
+        places, add = _sum_over_devices()
+        own = np.full(jax.local_device_count(), stop, np.int32)
+        return add(jax.make_array_from_process_local_data(places, own))
+
+
+@functools.cache
+def _sum_over_devices() -> tuple[Any, Callable[[Any], Any]]:
+    """Where an array with a number for each device is, and how to add them up."""
+    import jax
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("device",))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    places = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
+    return places, jax.jit(jax.numpy.sum, out_shardings=everywhere)
 
 
 def whole_array(value: Any) -> np.ndarray[Any, Any]:

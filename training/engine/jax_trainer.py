@@ -167,9 +167,13 @@ class JaxTrainer(Trainer):
                 with self._metric_scope(state[3]):
                     return self.progress.logs or self.get_metrics_result(), state
             logs, state = execute(state, itertools.islice(iterator, steps))
-            requested = gather(self.distribute_strategy, self.progress.stop_requested)
-            self.progress.stopping = any(requested)
-            return logs, state
+            stop = self.distribute_strategy.any_worker(self.progress.stop_requested)
+
+            def read():
+                figures = {n: ops.convert_to_numpy(v) for n, v in logs.items()}
+                return figures, bool(stop)
+
+            return self.figures.after(steps, read), state
 
         self.train_function = train_function
 

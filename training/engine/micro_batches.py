@@ -32,11 +32,12 @@ class MicroBatchGradients:
         self.loss_of = loss_of
         self.scaler = scaler
         self.accumulation = accumulation
-        self.forward_backward: Callable[..., Any] = self._forward_backward
-        if jit_compile:
-            self.forward_backward = tf.function(
-                self._forward_backward, jit_compile=True, autograph=False
-            )
+        self.function = tf.function(
+            self._forward_backward, jit_compile=jit_compile or None, autograph=False
+        )
+        self.traced: dict[Any, Callable[..., Any]] = {}  # by shapes and types
+        # Positions of the non-trainable variables that a forward pass changes.
+        self.changing: list[int] = []
 
     def __call__(self, images, labels, weights):
         """Sum over the replica's images.
@@ -76,25 +77,58 @@ class MicroBatchGradients:
         size = tensor.shape[0] // self.accumulation
         return tf.reshape(tensor, [self.accumulation, size, *tensor.shape[1:]])
 
-    def _forward_backward(self, images, labels, weights):
-        """`__call__` for a single micro-batch."""
-        with tf.GradientTape() as tape:
-            logits = tf.cast(self.model(images, training=True), tf.float32)
-            losses = self.loss_of(labels, logits)
-            objective = self._objective(losses, weights)
-        gradients = tape.gradient(
-            objective,
-            [v.value for v in self.model.trainable_variables],
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        return gradients, _mean_weight(weights), losses, logits
+    def forward_backward(self, images, labels, weights):
+        """`__call__` for a single micro-batch.
 
-    def _objective(self, losses, weights):
-        """The sum of weighted losses divided by the micro-batch's size, scaled."""
-        total = tf.reduce_sum(losses * weights) / weights.shape[0]
-        if self.model.losses:
-            total += tf.add_n(self.model.losses) * _mean_weight(weights)
-        return total if self.scaler is None else total * self.scaler.scale
+        All replicas call one function of tensors alone, which is traced once. A
+        function of a replica's variables would be traced for each.
+        """
+        variables = self.model.non_trainable_variables
+        arguments = (
+            [v.value for v in self.model.trainable_variables],
+            [v.value for v in variables],
+            [] if self.scaler is None else [self.scaler.scale],
+            (images, labels, weights),
+        )
+        arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
+        specs = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), arguments
+        )
+        key = tuple(tf.nest.flatten(specs))
+        if key not in self.traced:
+            # Not by a second call, which TensorFlow traces again on another device.
+            self.traced[key] = self.function.get_concrete_function(*specs)
+        *results, changed = self.traced[key](*arguments)
+        for position, value in zip(self.changing, changed, strict=True):
+            variables[position].assign(value)
+        return results
+
+    def _forward_backward(self, trainable, others, scale, batch):
+        """`forward_backward`, and the new values of the variables that it changes."""
+        images, labels, weights = batch
+        with tf.GradientTape() as tape:
+            tape.watch(trainable)
+            logits, after, penalties = self.model.stateless_call(
+                trainable, others, images, training=True, return_losses=True
+            )
+            logits = tf.cast(logits, tf.float32)
+            losses = self.loss_of(labels, logits)
+            # Divided by the micro-batch's size.
+            objective = tf.reduce_sum(losses * weights) / weights.shape[0]
+            if penalties:
+                objective += tf.add_n(penalties) * _mean_weight(weights)
+            for factor in scale:
+                objective *= factor
+        gradients = tape.gradient(
+            objective, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        self.changing = [
+            position
+            for position, (old, new) in enumerate(zip(others, after, strict=True))
+            if new is not old
+        ]
+        changed = [after[position] for position in self.changing]
+        return gradients, _mean_weight(weights), losses, logits, changed
 
 
 def _mean_weight(weights):

@@ -26,6 +26,7 @@ class Progress:
         unsaved: Whether the end of the process would lose a step, or leave other
             workers waiting. Not while a run's first step is compiled.
         stopping: Whether all workers have agreed to stop after the current step.
+        lag: Steps between the one whose figures callbacks get and the current one.
         logs: The training figures of an epoch whose steps are done, until its
             evaluation is.
     """
@@ -38,6 +39,7 @@ class Progress:
     alone: bool = False
     unsaved: bool = True
     stopping: bool = False
+    lag: int = 0
     logs: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -178,7 +178,7 @@ class Recorder(keras.callbacks.Callback):
         bad = [n for n, array in arrays.items() if not checkpoint.is_finite(array)]
         if bad:
             what = f"the weights are not finite ({bad[0]})"
-            raise divergence(what, self.progress, self.checkpoints)
+            raise divergence(what, self.progress.step, self.checkpoints)
 
     def save_model(self, name: str) -> None:
         """Write the model with averaged weights, LoRA's matrices merged."""

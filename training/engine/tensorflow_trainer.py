@@ -10,6 +10,7 @@ accumulation, `steps_per_execution` and MultiWorkerMirroredStrategy. Here a step
     all replicas    the optimizer's update of each copy of the weights
 """
 
+import math
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ from .rebatch import batch_dataset, unpack
 from .trainer import Trainer, clipping_factor
 
 ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
+STOP = "stop"  # among the figures of a step: above 0 where a worker must stop
 MASK_OFFSET = 7919  # between the dropout seeds of two replicas
 
 
@@ -163,11 +165,29 @@ class TensorFlowTrainer(Trainer):
             return
         strategy = self.distribute_strategy
         several = self.steps_per_execution > 1
+        shapes: dict[str, Any] = {}  # of the figures
 
         @tf.autograph.experimental.do_not_convert
         def step(batch, stop):
             results = strategy.run(self.train_replica, args=(batch, stop))
             return [strategy.experimental_local_results(r)[0] for r in results]
+
+        @tf.autograph.experimental.do_not_convert
+        def packed(norm, stop):
+            """All figures as one vector, for one copy from the device."""
+            results = {**self.get_metrics_result(), "gradient_norm": norm, STOP: stop}
+            shapes.update({name: tuple(v.shape) for name, v in results.items()})
+            values = [tf.cast(value, tf.float32) for value in results.values()]
+            return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+
+        def unpacked(vector):
+            ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+            parts = np.split(vector.numpy(), ends[:-1])
+            figures = {
+                name: part.reshape(shape)
+                for (name, shape), part in zip(shapes.items(), parts, strict=True)
+            }
+            return figures, bool(figures.pop(STOP) > 0)
 
         @tf.function(reduce_retracing=True)
         def execute(iterator, steps, stop):
@@ -177,24 +197,24 @@ class TensorFlowTrainer(Trainer):
                     norm, stopping = step(next(iterator), stop)
             else:
                 norm, stopping = step(next(iterator), stop)
-            return {**self.get_metrics_result(), "gradient_norm": norm}, stopping
+            return packed(norm, stopping)
 
         @tf.function(reduce_retracing=True, autograph=False)
         def execute_on(batch, stop):
-            norm, stop = step(batch, stop)
-            return {**self.get_metrics_result(), "gradient_norm": norm}, stop
+            return packed(*step(batch, stop))
 
         def train_function(iterator):
             steps = self.progress.advance(self.steps_per_execution)
             if self.progress.skipping:
                 return self.progress.logs or self.get_metrics_result()
-            stop = tf.constant(float(self.progress.stop_requested))
+            # One process alone need not ask the others.
+            asking = self.progress.stop_requested and not self.progress.alone
+            stop = tf.constant(float(asking))
             if isinstance(iterator, ITERATORS):
-                logs, stop = execute(iterator, tf.constant(steps), stop)
+                vector = execute(iterator, tf.constant(steps), stop)
             else:
-                logs, stop = execute_on(self._next_batch(iterator), stop)
-            self.progress.stopping = bool(stop > 0)
-            return logs
+                vector = execute_on(self._next_batch(iterator), stop)
+            return self.figures.after(steps, lambda: unpacked(vector))
 
         self.train_function = train_function
 

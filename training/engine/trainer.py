@@ -14,10 +14,12 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from .late_figures import LateFigures
 from .losses import dense_labels, make_loss
 from .optimizer import average_pairs, check_optimizer
 from .progress import EvaluationStopped, Progress
 from .rebatch import batch_dataset
+from .strategy import worker_count
 
 
 class Trainer(keras.Model):
@@ -69,6 +71,7 @@ class Trainer(keras.Model):
         self.clip_norm = clip_norm
         self.loss_metric = keras.metrics.Mean("loss")
         self.progress = Progress()
+        self.figures = LateFigures(self.progress)
         self._test_steps_left: int | None = None
         self._metric_arrays: list[np.ndarray[Any, Any]] = []
         self._averages_swapped = False
@@ -117,7 +120,11 @@ class Trainer(keras.Model):
         return [self.loss_metric, *getattr(self, "step_metrics", [])]
 
     def fit(self, x=None, y=None, *, batch_size=None, validation_data=None, **kwargs):
-        """Keras's `fit`; incomplete batches are padded with copies of weight 0."""
+        """Keras's `fit`; incomplete batches are padded with copies of weight 0.
+
+        Inside an epoch `on_train_batch_end` gets the figures of the call before; see
+        `LateFigures`.
+        """
         shuffle = kwargs.pop("shuffle", True)
         data = (x, y, kwargs.pop("sample_weight", None))
         x = self._training_batches(data, batch_size, shuffle)
@@ -126,6 +133,7 @@ class Trainer(keras.Model):
         self.progress.steps_per_epoch = self._count_steps(
             x, kwargs.get("steps_per_epoch")
         )
+        self.progress.alone = worker_count(self.distribute_strategy) == 1
         counter = keras.callbacks.LambdaCallback(on_epoch_begin=self._begin_epoch)
         kwargs["callbacks"] = [counter, *kwargs.get("callbacks", ())]
         return super().fit(x, validation_data=validation_data, shuffle=False, **kwargs)
@@ -175,6 +183,7 @@ class Trainer(keras.Model):
 
     def _begin_epoch(self, epoch, logs=None):
         self.progress.begin_epoch(epoch)
+        self.figures.forget()
         if self.progress.step < self.progress.first_step:
             # The run resumes inside this epoch, and Keras has just reset the metrics.
             for variable, array in zip(

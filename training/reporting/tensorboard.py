@@ -81,6 +81,7 @@ class RunBoard(keras.callbacks.Callback):
         weakref.finalize(self, _close, self.writers)
         self.profiling = False
         self.began = self.next_write = 0.0
+        self.written = first_step
 
     def set_params(self, params):
         """Store Keras's `steps` and `epochs`."""
@@ -118,8 +119,10 @@ class RunBoard(keras.callbacks.Callback):
         if self.profile and step >= self.profile[1]:
             self._stop_profile()
         now = time.perf_counter()
-        if now >= self.next_write:
-            self._write_scalars("steps", "", self._completed(logs), step)
+        step -= self.model.progress.lag  # whose figures these are
+        if now >= self.next_write and step > self.written:
+            self._write_scalars("steps", "", self._completed(logs, step), step)
+            self.written = step
             interval = max(WRITE_INTERVAL, (now - self.began) / MANY_WRITES)
             self.next_write = now + interval
 
@@ -127,7 +130,8 @@ class RunBoard(keras.callbacks.Callback):
         """Write the epoch's logs and, in some epochs, the confusion matrix."""
         self.throughput.on_epoch_end(epoch, logs)
         train = {k: v for k, v in logs.items() if not k.startswith("val_")}
-        self._write_scalars("train", "epoch_", self._completed(train), epoch + 1)
+        train = self._completed(train, self.throughput.step)
+        self._write_scalars("train", "epoch_", train, epoch + 1)
         validation = {k[4:]: v for k, v in logs.items() if k.startswith("val_")}
         self._write_scalars("validation", "epoch_", validation, epoch + 1)
         every = math.ceil(self.params["epochs"] / MOST_MATRICES)
@@ -141,9 +145,9 @@ class RunBoard(keras.callbacks.Callback):
         self._stop_profile()
         _close(self.writers)
 
-    def _completed(self, logs: dict[str, float]) -> dict[str, float]:
-        """The logs with learning rate and utilization."""
-        rate = learning_rate(self.model.optimizer, self.throughput.step - 1)
+    def _completed(self, logs: dict[str, float], step: int) -> dict[str, float]:
+        """A step's logs with learning rate and utilization."""
+        rate = learning_rate(self.model.optimizer, step - 1)
         figures = {**logs, "learning_rate": rate}
         if self.utilization is not None:
             figures["mfu"] = logs["images_per_second"] * self.utilization

@@ -24,6 +24,8 @@ def diverging_model(scale):
 class StepsOf:
     """The progress of a model without a trainer."""
 
+    lag = 0
+
     def __init__(self, model):
         self.model = model
 

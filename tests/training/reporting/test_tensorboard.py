@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from training.engine.progress import Progress
 from training.evaluate import Evaluation
 from training.recipe import DataConfig, ModelConfig, Recipe
 from training.reporting import tensorboard
@@ -20,10 +21,11 @@ EVALUATION = Evaluation(("cat", "dog"), np.array([0, 1, 1]), np.eye(2)[[0, 1, 0]
 
 
 class FakeTrainer:
-    """The part of a trainer that RunBoard uses: the optimizer."""
+    """The part of a trainer that RunBoard uses: the optimizer and the progress."""
 
     def __init__(self, rate):
         self.optimizer = keras.optimizers.SGD(rate)
+        self.progress = Progress()
 
 
 def run(board, epochs, first=0, trainer=None, steps=3, stop=None):

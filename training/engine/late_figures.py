@@ -1,0 +1,58 @@
+"""The figures of training steps, which `fit` gets while the next step runs."""
+
+import concurrent.futures
+from collections.abc import Callable
+from typing import Any
+
+from .progress import Progress
+
+# A call's figures by name, and whether a worker asked all of them to stop.
+Read = Callable[[], tuple[dict[str, Any], bool]]
+
+
+class LateFigures:
+    """Figures of the calls of a step function, each of them one call late.
+
+    A device computes a step while Python goes on. Were a step's figures awaited before
+    the next step is started, the device would be idle for as long as Python takes.
+
+    A call's own figures are awaited only where there are no earlier ones, at an epoch's
+    end (Keras makes the epoch's figures of them), and where the run stops. `progress`
+    says how late the figures are.
+
+    Args:
+        progress: The run's progress; `stopping` and `lag` are set.
+    """
+
+    def __init__(self, progress: Progress):
+        self.progress = progress
+        # In a thread, because TensorFlow's copy from a GPU waits for all that was
+        # started before it: begun after the next step, it would wait for that, too.
+        self.reader = concurrent.futures.ThreadPoolExecutor(1, "figures")
+        self.newest: concurrent.futures.Future[tuple[dict[str, Any], bool]] | None
+        self.newest = None
+
+    def forget(self) -> None:
+        """Begin an epoch, in which the figures of the last one are out of place."""
+        self.newest = None
+
+    def after(self, steps: int, read: Read) -> dict[str, Any]:
+        """Start to read the figures of a call, and return those of the call before.
+
+        Args:
+            steps: Number of steps that the call has started.
+            read: Waits for the call's figures.
+        """
+        progress = self.progress
+        before, self.newest = self.newest, self.reader.submit(read)
+        progress.lag = 0
+        progress.stopping = progress.alone and progress.stop_requested
+        ends = progress.steps_per_epoch is None or progress.at_epoch_end
+        if before is not None and not ends and not progress.stopping:
+            figures, progress.stopping = before.result()
+            if not progress.stopping:
+                progress.lag = steps
+                return figures
+        figures, stop = self.newest.result()
+        progress.stopping = progress.stopping or stop
+        return figures
