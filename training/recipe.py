@@ -602,6 +602,8 @@ class Recipe:
             multi_worker (one process for each worker in `TF_CONFIG`), tpu, or on JAX
             fsdp (all devices, of which each keeps a part of the weights).
         tpu: Name of the Cloud TPU, or local on a TPU VM.
+        communication: How TensorFlow's workers sum their gradients: nccl, ring (over
+            gRPC), or auto, which is nccl where they have GPUs.
         precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
         jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
         steps_per_execution: Steps between two returns to Python.
@@ -639,6 +641,7 @@ class Recipe:
         "auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"
     ] = "auto"
     tpu: str | None = None
+    communication: Literal["auto", "nccl", "ring"] = "auto"
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: Literal["auto", "on", "off"] = "auto"
     steps_per_execution: int = 1
