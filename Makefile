@@ -103,10 +103,10 @@ protos: $(VENV)/.test
 	cd serving/client/protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I . \
 		--include_imports --descriptor_set_out=../messages.binpb serving.proto
 
-# Resolves every extra but [gpu] for all platforms; run after editing setup.cfg.
+# Resolves every extra, and JAX for GPUs, for all platforms; run after editing setup.cfg.
 constraints: $(VENV)/.python
-	$(BIN)/uv pip compile -q setup.cfg --universal --python-version 3.11 \
-		--extra train --extra models --extra serve --extra viz --extra convert --extra formats --extra dev --extra docs --extra parity \
+	echo "jax[cuda12,cuda13]" | \
+	$(BIN)/uv pip compile -q setup.cfg - --universal --python-version 3.11 --all-extras \
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:

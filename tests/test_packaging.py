@@ -5,6 +5,7 @@ The clients are a second, small wheel.
 
 import configparser
 import contextlib
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ import zipfile
 
 import pytest
 from client_fakes import CLASSIFY_JSON, FakeServer
+from packaging.requirements import Requirement
 
 from demo import digit_png
 
@@ -230,6 +232,37 @@ with (
     except ModuleNotFoundError as error:
         print(error)
 """
+
+
+def pinned(name):
+    """The requirements of `constraints.txt` for a package."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    requirements = [Requirement(line) for line in lines if line[:1].isalpha()]
+    return [each for each in requirements if each.name == name]
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("tensorflow", "and-cuda"), ("jax", "cuda12"), ("jax", "cuda13")],
+)
+def test_what_gpus_need_is_pinned(package, extra):
+    needed = [Requirement(text) for text in importlib.metadata.requires(package)]
+    plain = [each for each in needed if not _asked_for(each, "")]
+    for each in [each for each in plain if _asked_for(each, extra)]:
+        versions = [
+            specifier.version
+            for pin in pinned(each.name)
+            if pin.marker is None or pin.marker.evaluate()
+            for specifier in pin.specifier
+        ]
+        assert len(versions) == 1, each
+        assert each.specifier.contains(versions[0]), each
+    assert any(each.name.startswith(("nvidia", "jax-cuda")) for each in plain)
+
+
+def _asked_for(requirement, extra):
+    marker = requirement.marker
+    return marker is None or marker.evaluate({"extra": extra})
 
 
 @pytest.fixture(scope="module")

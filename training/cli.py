@@ -20,6 +20,7 @@ from jsonargparse.typing import (
 from . import early_checks, storage
 from .activity import activity
 from .engine import run_folder
+from .engine.tpu_runtime import set_variables
 from .errors import RecipeError, TrainingError, did_you_mean
 from .flags import add_recipe, new_parser, parse_flags, recipe_of, recipe_values
 from .prediction_files import check_table, find_images, write_table
@@ -142,7 +143,9 @@ def _new_run(options: Namespace) -> tuple[Recipe, str]:
 
 
 def _check_fit(options: Namespace) -> None:
-    early_checks.check_new_run(*_new_run(options), options.resume, options.overwrite)
+    recipe, folder = _new_run(options)
+    early_checks.check_new_run(recipe, folder, options.resume, options.overwrite)
+    set_variables(recipe)
 
 
 def _run_fit(options: Namespace) -> None:
@@ -173,6 +176,7 @@ def _check_resume(options: Namespace) -> None:
     if not storage.is_remote(options.run):
         recipe = run_folder.check_resumable(options.run, options.epochs)
         early_checks.check_recipe(recipe)
+        set_variables(recipe)
 
 
 def _run_resume(options: Namespace) -> None:

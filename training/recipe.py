@@ -603,6 +603,8 @@ class Recipe:
             multi_worker (one process for each worker in `TF_CONFIG`), tpu, or on JAX
             fsdp (all devices, of which each keeps a part of the weights).
         tpu: Name of the Cloud TPU, or local on a TPU VM.
+        communication: How TensorFlow's workers sum their gradients: nccl, ring (over
+            gRPC), or auto, which is nccl where they have GPUs.
         precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
         jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
         deterministic: Whether the same run gives the same bits, repeated or resumed;
@@ -640,6 +642,7 @@ class Recipe:
     seed: int = 0
     strategy: Strategy = "auto"
     tpu: str | None = None
+    communication: Literal["auto", "nccl", "ring"] = "auto"
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: Literal["auto", "on", "off"] = "auto"
     deterministic: bool = True

@@ -13,6 +13,15 @@ from keras_vit import decoding
 from ..errors import DataError
 
 
+def host_constant(values: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+    """A tensor in the host's memory, where input pipelines read it.
+
+    `tf.constant` alone takes the first GPU's: up to `pipeline.CACHE_LIMIT` of images.
+    """
+    with tf.device("CPU:0"):
+        return tf.constant(values, dtype)
+
+
 @dataclass(frozen=True)
 class Split:
     """Labeled images with random access.
@@ -64,7 +73,7 @@ class Split:
 
     def subset(self, indices: np.ndarray[Any, Any]) -> "Split":
         """The images of these indices, in this order."""
-        chosen = tf.constant(indices, tf.int64)
+        chosen = host_constant(indices, tf.int64)
         encoded = self.encoded
         return dataclasses.replace(
             self,
@@ -76,15 +85,14 @@ class Split:
 
     def with_pixels(self, images: np.ndarray[Any, Any]) -> "Split":
         """The same examples with images in the model's size: uint8 [n, H, W, C]."""
-        pixels = tf.constant(images)
+        pixels = host_constant(images)
         return dataclasses.replace(
             self, read=lambda index: pixels[index], encoded=None, fitted=True
         )
 
     def with_features(self, features: np.ndarray[Any, Any]) -> "Split":
         """The same examples with what a model computed of each: float32 [n, D]."""
-        with tf.device("CPU"):
-            rows = tf.constant(features)
+        rows = host_constant(features)
         return dataclasses.replace(
             self,
             read=lambda indices: tf.gather(rows, indices),

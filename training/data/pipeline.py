@@ -19,7 +19,7 @@ from ..activity import activity
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
-from .labeled_images import Split
+from .labeled_images import Split, host_constant
 from .masking import Masking
 from .mixup import check_pairs, mix_pair, mixes
 from .read_errors import read_errors, read_image
@@ -99,7 +99,7 @@ def training_batches(
     if total_steps is None:
         epoch = steps_per_epoch(split, recipe.batch_size)
         total_steps = recipe.steps or recipe.epochs * epoch
-    labels = tf.constant(split.labels)
+    labels = host_constant(split.labels)
     mixed = mixes(recipe.augmentation)
 
     def example(index, seed):
@@ -241,7 +241,7 @@ def evaluation_batches(
     count = own * -(-len(split) // whole)
     numbers = np.arange(count) // own * whole + np.arange(count) % own
     real = int((numbers + shard.index * own < len(split)).sum())
-    labels = tf.constant(split.labels)
+    labels = host_constant(split.labels)
 
     def example(position):
         index = position // own * whole + position % own + shard.index * own

@@ -11,14 +11,13 @@ python:MODULE:FUNCTION    a user's function that returns tf.data.Datasets
 import functools
 
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
 from ..errors import DataError, did_you_mean
 from ..recipe import DataConfig
 from . import digit_tasks, vtab
 from .folder import open_folder
-from .labeled_images import Source, Split
+from .labeled_images import Source, Split, host_constant
 from .python_source import open_function, open_python
 from .tfds import open_tfds
 
@@ -68,7 +67,7 @@ def _open_task(kind: str, name: str, channels: int) -> Source:
 def open_digits(channels: int = 1) -> Source:
     """scikit-learn's 1,797 handwritten digits; see `digit_tasks.load_images`."""
     images, digits = digit_tasks.load_images()
-    pixels = tf.constant(np.repeat(images, channels, axis=-1))
+    pixels = host_constant(np.repeat(images, channels, axis=-1))
     names = [f"digit {index}" for index in range(len(images))]
     split = Split(digits, 10, lambda index: pixels[index], names, channels=channels)
     # Sorted by writer.

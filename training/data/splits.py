@@ -19,7 +19,7 @@ from ..activity import activity
 from ..errors import DataError
 from ..recipe import DataConfig
 from .class_folders import listed
-from .labeled_images import Source, Split
+from .labeled_images import Source, Split, host_constant
 from .sources import open_source
 
 
@@ -212,8 +212,8 @@ def _take(source: Source, slices: list[Slice]) -> Split:
 def concatenate(splits: list[Split]) -> Split:
     """Concatenate several splits to one."""
     ends = np.cumsum([len(split) for split in splits])
-    begins = tf.constant(ends - [len(split) for split in splits], tf.int64)
-    bounds = tf.constant(ends[:-1], tf.int64)
+    begins = host_constant(ends - [len(split) for split in splits], tf.int64)
+    bounds = host_constant(ends[:-1], tf.int64)
 
     def choose(readers):
         def read(index):

@@ -194,6 +194,7 @@ def _refuse_tensorflow_only(recipe: Recipe) -> None:
     """Raise RecipeError for the first value that JAX does not support."""
     refused = {
         "strategy": ("tpu",),
+        "communication": ("nccl", "ring"),
         "precision": ("mixed_float16",),
         "jit_compile": ("off",),
     }
@@ -202,6 +203,6 @@ def _refuse_tensorflow_only(recipe: Recipe) -> None:
         if value in values:
             raise RecipeError(
                 f"`{name}` must have another value with KERAS_BACKEND=jax, which "
-                "uses TPUs with `auto`, and trains compiled and without loss scaling. "
-                f"Received: {value!r}"
+                "uses TPUs with `auto`, chooses NCCL between GPUs, and trains compiled "
+                f"and without loss scaling. Received: {value!r}"
             )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import Preempted, RecipeError, WorkerLost
+from .gpus import divided_gpus
 
 PACKAGE = __name__.removesuffix(".engine.launch")
 MODULE = PACKAGE if PACKAGE == "training" else "keras_vit_command"
@@ -31,9 +32,9 @@ def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
     """Run the same command once for each worker.
 
     Worker 0 writes to the terminal, each of the others to a file whose path is printed.
-    The processor's cores are divided among them. SIGTERM, SIGINT and SIGHUP are
-    forwarded to all, except those that this process was started to ignore, as SIGHUP by
-    `nohup`: the workers inherit that.
+    The processor's cores and the GPUs are divided among them. SIGTERM, SIGINT and
+    SIGHUP are forwarded to all, except those that this process was started to ignore,
+    as SIGHUP by `nohup`: the workers inherit that.
 
     Args:
         arguments: `fit` or `resume`, and its arguments.
@@ -46,7 +47,8 @@ def launch(arguments: Sequence[str], workers: int, restarts: int = 0) -> int:
         killed by a signal. WorkerLost's only if no other failed.
 
     Raises:
-        RecipeError: `fit` or `resume` is missing, or there is less than one worker.
+        RecipeError: `fit` or `resume` is missing, there is less than one worker, or the
+            workers do not divide the GPUs evenly.
     """
     _check(arguments, workers, restarts)
     logs = Path(tempfile.mkdtemp(prefix="training-launch-"))
@@ -89,6 +91,7 @@ def _check(arguments: Sequence[str], workers: int, restarts: int) -> None:
     for name, value, least in (("workers", workers, 1), ("restarts", restarts, 0)):
         if value < least:
             raise RecipeError(f"`{name}` must be at least {least}. Received: {value}")
+    divided_gpus(workers)
 
 
 def _was_lost(status: int) -> bool:
@@ -127,7 +130,8 @@ def _run(arguments: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]
 
 
 def environments(workers: int) -> list[dict[str, str]]:
-    """Each worker's environment variables: `TF_CONFIG` and the number of threads."""
+    """Each worker's environment variables: `TF_CONFIG`, GPUs, and number of threads."""
+    gpus = divided_gpus(workers)
     with contextlib.ExitStack() as stack:  # all at once, so that ports are distinct
         sockets = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -145,6 +149,7 @@ def environments(workers: int) -> list[dict[str, str]]:
             ),
             "TF_NUM_INTRAOP_THREADS": threads,
             "TF_NUM_INTEROP_THREADS": threads,
+            **gpus[worker],
         }
         for worker in range(workers)
     ]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ..data.mixup import check_pairs
 from ..errors import RecipeError, RunError, WorkerLost
-from ..recipe import DataConfig, Recipe, Strategy
+from ..recipe import DataConfig, Recipe, Strategy, require
 from .cluster import parse_cluster, print_waiting
 from .determinism import ask_for_determinism
 from .jax_strategy import (
@@ -19,6 +19,7 @@ from .jax_strategy import (
     make_jax_strategy,
 )
 from .sigterm import keep_handler
+from .tpu_runtime import check_variables
 
 # What TensorFlow raises on the remaining workers when one ends.
 LOST_WORKER_ERRORS = (
@@ -42,8 +43,9 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
         The strategy; with KERAS_BACKEND=jax a `JaxStrategy`.
 
     Raises:
-        RecipeError: `TF_CONFIG` is malformed, a TPU cannot be reached, or the replicas
-            and micro-batches do not divide the batch.
+        RecipeError: `TF_CONFIG` is malformed, the workers have different numbers of
+            GPUs, a TPU cannot be reached, or the replicas and micro-batches do not
+            divide the batch.
     """
     strategy = open_strategy(recipe)
     check_batch_size(strategy, recipe)
@@ -92,11 +94,7 @@ def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:
     if name == "tpu":
         return _tpu_strategy(recipe.tpu)
     if name == "multi_worker" or (name == "auto" and "TF_CONFIG" in os.environ):
-        index, addresses = parse_cluster(os.environ.get("TF_CONFIG"))
-        print_waiting(index, len(addresses))
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        keep_handler()
-        return strategy
+        return _multi_worker_strategy(recipe.communication)
     gpus = tf.config.list_logical_devices("GPU")
     if name == "one_device" or (name == "auto" and len(gpus) < 2):
         return tf.distribute.get_strategy()
@@ -104,7 +102,61 @@ def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
+def _multi_worker_strategy(communication: str) -> tf.distribute.Strategy:
+    """The strategy of several processes.
+
+    TensorFlow's own choice is a ring over gRPC, with GPUs too.
+    """
+    index, addresses = parse_cluster(os.environ.get("TF_CONFIG"))
+    print_waiting(index, len(addresses))
+    if communication == "auto":
+        own = tf.config.list_physical_devices("GPU")
+        communication = "nccl" if own else "ring"
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=_communication_by(communication)
+    )
+    keep_handler()
+    count = _gpus_of_each_worker(len(addresses))
+    require(
+        communication == "ring" or count > 0,
+        "communication",
+        "auto or ring for workers without GPUs",
+        communication,
+    )
+    if index == 0:
+        gpus = f" x {count} GPU{'s' * (count > 1)}" if count else ""
+        names = {"nccl": "NCCL", "ring": "a ring over gRPC"}
+        print(f"{len(addresses)} workers{gpus}, {names[communication]}")
+    return strategy
+
+
+def _communication_by(name: str) -> tf.distribute.experimental.CommunicationOptions:
+    return tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation(
+            name.upper()
+        )
+    )
+
+
+def _gpus_of_each_worker(workers: int) -> int:
+    """The number of GPUs of each worker, before any of them computes.
+
+    Raises:
+        RecipeError: The workers have different numbers; TensorFlow would hang.
+    """
+    devices = tf.config.list_logical_devices("GPU")  # those of all workers
+    tasks = [tf.DeviceSpec.from_string(device.name).task for device in devices]
+    counts = [tasks.count(worker) for worker in range(workers)]
+    if len(set(counts)) > 1:
+        raise RecipeError(
+            "all workers must have the same number of GPUs. Received: workers 0 to "
+            f"{workers - 1} with {', '.join(map(str, counts))}"
+        )
+    return counts[0]
+
+
 def _tpu_strategy(name: str | None) -> tf.distribute.Strategy:
+    check_variables(name)
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(name or "")
         if name != "local":
@@ -126,12 +178,13 @@ def gather(strategy: tf.distribute.Strategy | JaxStrategy, number: int) -> list[
     if isinstance(strategy, JaxStrategy):
         return strategy.gather(number)
 
-    @tf.function(autograph=False)
-    def gathered():
-        own = strategy.run(lambda: tf.constant([number], tf.int64))
-        return strategy.gather(own, axis=0)
+    def own():  # by the same means in all, whatever their recipes' `communication`
+        replica = tf.distribute.get_replica_context()
+        value = tf.constant([number], tf.int64)
+        return replica.all_gather(value, 0, _communication_by("ring"))
 
-    return [int(value) for value in gathered()]
+    gathered = tf.function(strategy.run, autograph=False)(own)
+    return [int(value) for value in strategy.experimental_local_results(gathered)[0]]
 
 
 def check_workers(

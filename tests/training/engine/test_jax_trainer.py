@@ -201,6 +201,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
         {"strategy": "tpu"},
         {"precision": "mixed_float16"},
         {"jit_compile": "off"},
+        {"communication": "ring"},
     ],
 )
 def test_options_that_only_tensorflow_has_are_refused(change):

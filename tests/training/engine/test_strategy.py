@@ -1,12 +1,17 @@
 """Distribution strategies, and their errors."""
 
 import json
+import os
+import subprocess
+import sys
+import types
 
 import pytest
 import tensorflow as tf
 
 from training.engine import strategy as strategies
 from training.engine.cluster import parse_cluster
+from training.engine.launch import environments
 from training.engine.strategy import (
     check_same_step,
     check_workers,
@@ -108,6 +113,115 @@ def test_mirrored_uses_all_devices():
     devices = tf.config.list_logical_devices("CPU")
     assert strategy.num_replicas_in_sync == len(devices)
     assert is_chief(strategy)
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """A function: the `communication_options` of a worker, of workers with GPUs."""
+
+    def make(counts, index=0, **options):
+        names = [
+            f"/job:worker/replica:0/task:{task}/device:GPU:{number}"
+            for task, count in enumerate(counts)
+            for number in range(count)
+        ]
+        devices = [types.SimpleNamespace(name=name) for name in names]
+        asked = []
+        for name, shown in (("logical", devices), ("physical", [0] * counts[index])):
+            monkeypatch.setattr(
+                tf.config, f"list_{name}_devices", lambda kind, shown=shown: shown
+            )
+        monkeypatch.setattr(
+            tf.distribute,
+            "MultiWorkerMirroredStrategy",
+            lambda communication_options: asked.append(communication_options),
+        )
+        addresses = [f"10.0.0.{task}:2222" for task in range(len(counts))]
+        monkeypatch.setenv("TF_CONFIG", tf_config(addresses, index=index))
+        strategies.open_strategy(recipe("multi_worker", **options))
+        return asked[0].implementation.value
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "asked", "printed"),
+    [
+        ((8, 8), {}, "NCCL", "2 workers x 8 GPUs, NCCL"),
+        ((1, 1, 1), {"communication": "nccl"}, "NCCL", "3 workers x 1 GPU, NCCL"),
+        (
+            (8, 8),
+            {"communication": "ring"},
+            "RING",
+            "2 workers x 8 GPUs, a ring over gRPC",
+        ),
+        ((0, 0), {}, "RING", "2 workers, a ring over gRPC"),
+    ],
+)
+def test_workers_with_gpus_use_nccl_and_the_chief_says_so(
+    workers, capsys, counts, options, asked, printed
+):
+    assert workers(counts, **options) == asked
+    assert capsys.readouterr().out == f"{printed}\n"
+    assert workers(counts, index=1, **options) == asked
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_workers_with_other_numbers_of_gpus_are_rejected(workers, index):
+    with pytest.raises(RecipeError, match="workers 0 to 2 with 8, 8, 0"):
+        workers((8, 8, 0), index)
+
+
+def test_nccl_needs_gpus(workers):
+    with pytest.raises(RecipeError, match="`communication` must be auto or ring for"):
+        workers((0, 0), communication="nccl")
+
+
+# CPU:0 has the place of a GPU. A collective of CPUs runs as a ring, whatever it asks.
+WORKER = """
+import sys
+import tensorflow as tf
+from training.engine import strategy as strategies
+from training.recipe import DataConfig, Recipe
+
+logical = tf.config.list_logical_devices
+tf.config.list_physical_devices = lambda kind: [0]
+tf.config.list_logical_devices = lambda kind: logical("CPU")
+recipe = Recipe(data=DataConfig("digits"), strategy="multi_worker")
+strategy = strategies.open_strategy(recipe)
+
+functions = []
+traced = tf.function
+tf.function = lambda *a, **k: functions.append(traced(*a, **k)) or functions[-1]
+print(strategies.gather(strategy, 2**60 + strategies.worker_count(strategy)))
+
+def summed():
+    return tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([3]))
+
+tf.function(strategy.run, autograph=False)(summed)
+for function in functions:
+    [concrete] = function._list_all_concrete_functions()
+    nodes = concrete.graph.as_graph_def().node
+    print({n.attr["communication_hint"].s for n in nodes if "Collective" in n.op})
+"""
+
+
+@pytest.mark.slow
+def test_gradients_go_by_nccl_and_what_compares_recipes_by_a_ring():
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for variables in environments(2)
+    ]
+    first, second = (process.communicate(timeout=300)[0] for process in processes)
+    both = f"{[2**60 + 2] * 2}\n{{b'ring'}}\n{{b'nccl'}}\n"
+    assert first == f"2 workers x 1 GPU, NCCL\n{both}"
+    assert second == both
 
 
 def test_an_unknown_tpu_is_a_one_line_error():
