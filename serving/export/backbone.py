@@ -1,17 +1,26 @@
-"""A classifier's backbone as a TensorFlow module, in float32 or bfloat16."""
+"""A classifier's backbone as a TensorFlow module: its precision, and its devices."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 import keras_vit
+from keras_vit import devices
 from keras_vit.base import ImageModel
 from keras_vit.checks import check_choice
 from keras_vit.resnet import StdConv2D
 
 from .options import PRECISIONS
 
+# The devices that an export runs on, by its `target`.
+PLATFORMS: dict[str, tuple[devices.Platform, ...]] = {
+    "any": ("cpu", "gpu"),
+    "cpu": ("cpu",),
+    "gpu": ("gpu",),
+}
 # TensorFlow does not optimize the function of a batching operation, nor functions that
 # are inlined into it: they lack oneDNN's fused kernels. It does optimize their calls.
 NOT_INLINED = {"_noinline": True}
@@ -24,6 +33,7 @@ class Backbone(tf.Module):
 
     Args:
         model: A `keras_vit` classifier that `in_precision` made.
+        target: `"cpu"`, `"gpu"` or `"any"`: what will run it.
 
     Call arguments:
         pixel_values: float32 tensor [B, H, W, C], normalized.
@@ -32,13 +42,13 @@ class Backbone(tf.Module):
         `"logits"` [B, classes] and `"embedding"` [B, D], both float32.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, target: str = "any"):
         super().__init__(name="backbone")
         self.variables_ = [weight.value for weight in model.weights]
         outputs = {"logits": model.output, "embedding": model.get_layer("head").input}
-        self._call = self._function(keras.Model(model.input, outputs))
+        self._call = _function(keras.Model(model.input, outputs), target)
         if getattr(model, "attention", None) == "full":
-            self._rollout = self._function(model.attention_rollout_model())
+            self._rollout = _function(model.attention_rollout_model(), target)
 
     def __call__(self, pixel_values: tf.Tensor) -> dict[str, tf.Tensor]:
         """See the class."""
@@ -48,23 +58,41 @@ class Backbone(tf.Module):
         """The attention rollout [B, h, w], for a ViT with `attention="full"`."""
         return self._rollout(pixel_values)
 
-    def _function(self, network):
-        """A network as a function from pixels to float32."""
 
-        def call(pixel_values):
+def _function(network: Any, target: str) -> Callable:
+    """A network as a function from pixels to float32, for a target's devices."""
+    calls = [_function_for(network, platform) for platform in PLATFORMS[target]]
+    graphs = [call.get_concrete_function().graph.as_graph_def() for call in calls]
+    if graphs[1:] in ([], graphs[:1]):
+        return calls[0]
+
+    def call(pixel_values):
+        # Of the device that this operation is placed on, when the function runs.
+        index = tf.raw_ops.DeviceIndex(device_names=["CPU", "GPU"])
+        branches = [functools.partial(each, pixel_values) for each in calls]
+        return tf.switch_case(index, branches)
+
+    return call
+
+
+def _function_for(network: Any, platform: devices.Platform) -> Any:
+    def call(pixel_values):
+        with devices.making_graphs_for(platform):
             outputs = network(pixel_values, training=False)
-            return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
+        return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
 
-        pixel_values = tf.TensorSpec(network.input_shape, tf.float32, "pixel_values")
-        return tf.function(
-            call,
-            input_signature=[pixel_values],
-            autograph=False,
-            experimental_attributes=NOT_INLINED,
-        )
+    pixel_values = tf.TensorSpec(network.input_shape, tf.float32, "pixel_values")
+    return tf.function(
+        call,
+        input_signature=[pixel_values],
+        autograph=False,
+        experimental_attributes=NOT_INLINED,
+    )
 
 
-def make_backbone(model: Any, precision: str = "float32") -> Backbone:
+def make_backbone(
+    model: Any, precision: str = "float32", target: str = "any"
+) -> Backbone:
     """Build the batched part of a classifier, ready for a SavedModel.
 
     The kernels of weight-standardized convolutions are precomputed, which makes
@@ -74,6 +102,7 @@ def make_backbone(model: Any, precision: str = "float32") -> Backbone:
         model: A `keras_vit.ImageModel` with classes.
         precision: `"float32"` or `"bfloat16"`, independent of the model's; outputs are
             always float32.
+        target: `"cpu"`, `"gpu"` or `"any"`: what will run it.
 
     Returns:
         The backbone.
@@ -85,7 +114,7 @@ def make_backbone(model: Any, precision: str = "float32") -> Backbone:
     for layer in network._flatten_layers():
         if isinstance(layer, StdConv2D):
             _keep_standardized(layer)
-    return Backbone(network)
+    return Backbone(network, target)
 
 
 def _keep_standardized(layer: StdConv2D) -> None:

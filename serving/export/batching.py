@@ -8,6 +8,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from .. import batching_parameters
+from .host import on_host
 from .options import ExportOptions
 
 Function = Callable[[tf.Tensor], dict[str, tf.Tensor]]
@@ -55,8 +56,9 @@ def batched(
             Tout=[tensor.dtype for tensor in computation.outputs],
         )
         named = tf.nest.pack_sequence_as(outputs, values)
+        ensure_shape = on_host(tf.ensure_shape)  # the batching operation's are there
         return {
-            name: tf.ensure_shape(value, outputs[name].shape)
+            name: ensure_shape(value, outputs[name].shape)
             for name, value in named.items()
         }
 

@@ -1,9 +1,10 @@
-"""Options of an export: classes, batching, limits and precision."""
+"""Options of an export: classes, batching, limits, precision, target."""
 
 import dataclasses
 
 BATCHING = ("graph", "server", "none")
 PRECISIONS = ("float32", "bfloat16")
+TARGETS = ("any", "cpu", "gpu")
 WARMUP = ("largest", "full")
 
 
@@ -26,6 +27,8 @@ class ExportOptions:
         max_image_bytes: Largest size of an encoded image.
         max_image_pixels: Largest height times width of an image, read from its header.
         precision: `"float32"` or `"bfloat16"`; outputs are always float32.
+        target: What will run the model: `"cpu"`, `"gpu"`, or `"any"`, which holds the
+            graphs for both where they differ.
         warmup: What a server runs before it is ready: `"largest"` the main signature
             with the largest batch and each other one with one image, `"full"` each
             signature with each batch size.
@@ -45,6 +48,7 @@ class ExportOptions:
     max_image_bytes: int = 16 * 2**20
     max_image_pixels: int = 40_000_000
     precision: str = "float32"
+    target: str = "any"
     warmup: str = "largest"
 
     def __post_init__(self):
@@ -53,6 +57,7 @@ class ExportOptions:
                 _check_number(field.name, getattr(self, field.name))
         _check_choice("batching", self.batching, BATCHING)
         _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("target", self.target, TARGETS)
         _check_choice("warmup", self.warmup, WARMUP)
         if self.batching == "none":
             self._check_no_queue()

@@ -1,7 +1,11 @@
-"""The exported graph: a model's six signatures, and the SavedModel."""
+"""The exported graph: a model's six signatures, and the SavedModel.
+
+Where the backbone runs on a GPU, uint8 images go there and scores come back. All else
+stays on the host: images are decoded and resized as in training, to the last bit, and
+are not copied in full size.
+"""
 
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,8 +15,9 @@ import keras_vit
 from keras_vit.decoding import decode_and_resize
 
 from .backbone import make_backbone
-from .batching import batched, write_parameters
+from .batching import Function, batched, write_parameters
 from .guards import checked_batch, checked_finite, checked_pixels, checked_sizes
+from .host import on_host
 from .options import ExportOptions
 
 Tensors = dict[str, tf.Tensor]
@@ -65,7 +70,7 @@ class ServingGraph:
 
     Args:
         model: A `keras_vit.ImageModel` with classes.
-        options: Limits, batching, precision.
+        options: Limits, batching, precision, target.
     """
 
     def __init__(self, model: Any, options: ExportOptions):
@@ -80,12 +85,18 @@ class ServingGraph:
             model.classifier_activation or "softmax"
         )
         # One graph for all signatures with an input of the same name.
-        self.decode = tf.function(self._decode, autograph=False)
-        self.backbone = make_backbone(model, options.precision)
-        self.run: Callable[[tf.Tensor], Tensors] = self.backbone
-        if options.batching == "graph":
-            rows = tf.TensorSpec([None, *self.image_shape], tf.float32, "pixel_values")
-            self.run = batched(self.backbone, rows, options)
+        self.decode = on_host(tf.function(self._decode, autograph=False))
+        self.backbone = make_backbone(model, options.precision, options.target)
+        self.run_pixels = self._batched(self.backbone, tf.float32)
+        self.run_images = self._batched(
+            lambda images: self.backbone(self.normalize(images)), tf.uint8
+        )
+
+    def _batched(self, function: Function, dtype: tf.DType) -> Function:
+        if self.options.batching != "graph":
+            return function
+        rows = tf.TensorSpec([None, *self.image_shape], dtype)
+        return batched(function, rows, self.options)
 
     def signatures(self) -> dict[str, Any]:
         """The functions by name, each with its input."""
@@ -112,30 +123,22 @@ class ServingGraph:
 
     def serve_images(self, images: tf.Tensor) -> Tensors:
         """From uint8 images [B, H, W, C] to the best classes [B, K]."""
-        images = checked_batch(
-            images, "images", self.image_shape, self.options.max_images
-        )
-        return self.best(images)
+        return self.best(self.checked(images, "images"))
 
     def serve_pixels(self, pixel_values: tf.Tensor) -> Tensors:
         """From normalized pixels [B, H, W, C] to all scores [B, classes]."""
-        pixel_values = checked_batch(
-            pixel_values, "pixel_values", self.image_shape, self.options.max_images
-        )
-        pixel_values = checked_finite(pixel_values, "`pixel_values` must be finite.")
-        logits = checked_finite(self.run(pixel_values)["logits"], TOO_LARGE)
-        return {"logits": logits, "probabilities": self.activation(logits)}
+        pixel_values = self.checked(pixel_values, "pixel_values")
+        return self.scores(self.run_pixels(pixel_values)["logits"], TOO_LARGE)
 
     def embed(self, image_bytes: tf.Tensor) -> Tensors:
         """From files [B] to the classifier's input [B, D]."""
-        pixel_values = self.normalize(self.decode(image_bytes, "image_bytes"))
-        embedding = self.run(pixel_values)["embedding"]
-        return {"embedding": checked_finite(embedding, NOT_FINITE)}
+        outputs = self.run_images(self.decode(image_bytes, "image_bytes"))
+        return {"embedding": on_host(checked_finite)(outputs["embedding"], NOT_FINITE)}
 
     def classify(self, inputs: tf.Tensor) -> Tensors:
         """From tf.Examples [B] to classes and scores [B, K]."""
         feature = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
-        files = tf.io.parse_example(inputs, feature)["image/encoded"]
+        files = on_host(tf.io.parse_example)(inputs, feature)["image/encoded"]
         outputs = self.best(self.decode(files, "inputs"))
         return {name: outputs[name] for name in ("classes", "scores")}
 
@@ -149,10 +152,19 @@ class ServingGraph:
             parallel_iterations=1,
         )
         return {
-            "rollout": checked_finite(rollout, NOT_FINITE),
-            "seen_bytes": tf.io.encode_png(images),
+            "rollout": on_host(checked_finite)(rollout, NOT_FINITE),
+            "seen_bytes": on_host(tf.io.encode_png)(images),
         }
 
+    @on_host
+    def checked(self, batch: tf.Tensor, name: str) -> tf.Tensor:
+        """Check a batch of images or normalized pixels [B, H, W, C]."""
+        batch = checked_batch(batch, name, self.image_shape, self.options.max_images)
+        if batch.dtype.is_floating:
+            return checked_finite(batch, f"`{name}` must be finite.")
+        return batch
+
+    @on_host
     def _decode(self, files: tf.Tensor, name: str) -> tf.Tensor:
         """Decode files [B] of the named input to uint8 images [B, H, W, C]."""
         options = self.options
@@ -182,10 +194,20 @@ class ServingGraph:
 
     def best(self, images: tf.Tensor) -> Tensors:
         """The K best classes of uint8 images: names, indices, scores."""
+        return self.best_of(self.run_images(images)["logits"])
+
+    @on_host
+    def scores(self, logits: tf.Tensor, error: str) -> Tensors:
+        """Logits and probabilities [B, classes]; the error is of non-finite ones."""
+        logits = checked_finite(logits, error)
+        return {"logits": logits, "probabilities": self.activation(logits)}
+
+    @on_host
+    def best_of(self, logits: tf.Tensor) -> Tensors:
+        """The K best classes of logits [B, classes]."""
         count = min(self.options.top_k, self.model.classes)
-        logits = self.run(self.normalize(images))["logits"]
-        scores = self.activation(checked_finite(logits, NOT_FINITE))
-        scores, class_ids = tf.math.top_k(scores, count)
+        probabilities = self.scores(logits, NOT_FINITE)["probabilities"]
+        scores, class_ids = tf.math.top_k(probabilities, count)
         classes = tf.gather(self.labels, class_ids)
         return {
             "classes": classes,

@@ -20,7 +20,7 @@ from .versions import one_writer, sweep, version_folders, versions, withdraw
 
 Command = Callable[[argparse.Namespace], int]
 
-MANIFEST_COLUMNS = ("created", "precision", "MB", "difference", "top 1")
+MANIFEST_COLUMNS = ("created", "precision", "target", "MB", "difference", "top 1")
 UNKNOWN = "-"
 WAIT = "to wait until it follows"
 
@@ -253,6 +253,7 @@ def _manifest_row(found: manifest.Manifest) -> tuple[str, ...]:
         return (
             found["created"][:16].replace("T", " "),
             f"{options['precision']}",
+            f"{options.get('target', UNKNOWN)}",
             f"{manifest.size(found) / 1e6:.1f}",
             f"{agreement['max_difference']:.0e}",
             f"{agreement['top1']:.1%}",

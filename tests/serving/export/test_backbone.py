@@ -251,8 +251,9 @@ def test_an_export_runs_no_more_operations_than_the_backbone(
 ):
     """Otherwise the served model is slower than `benchmarks.forward` measures."""
     model, images = randomized(tiny_vit(depth=3))
-    _, bare = answer(make_backbone(model, precision), images)
-    save(model, tmp_path / "1", ExportOptions(batching=batching, precision=precision))
+    _, bare = answer(make_backbone(model, precision, "cpu"), images)
+    options = ExportOptions(batching=batching, precision=precision, target="cpu")
+    save(model, tmp_path / "1", options)
     _, served = session_run(tmp_path / "1", images, "serve_pixels")
     network = {operation: n for operation, n in bare.items() if operation not in AROUND}
     assert {operation: served[operation] for operation in network} == network

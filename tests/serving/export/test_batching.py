@@ -148,21 +148,26 @@ def batch_size(answer):
     return round(float(max(scores) / min(scores)))
 
 
-def test_five_signatures_share_one_queue(size_model):
-    served = size_model(*FIVE, max_batch_size=5, batch_timeout_micros=LONG)
+def test_signatures_share_a_queue_of_images(size_model):
+    served = size_model(*FIVE, max_batch_size=4, batch_timeout_micros=LONG)
     images = pictures(3, 1)
     files = png_files(images)
     answers = at_once(
         lambda: served.run("serving_default", files),
         lambda: served.run("serve_images", images),
-        lambda: served.run("serve_pixels", np.zeros((1, 22, 14, 3), "float32")),
         lambda: served.run("embed", files),
         lambda: served.run("classify", examples(files)),
     )
-    assert [batch_size(answer) for answer in answers] == [5] * 5
-    nodes = served.nodes("BatchFunction")
-    assert len(nodes) == 5
-    assert len({node.attr["shared_name"].s for node in nodes}) == 1
+    assert [batch_size(answer) for answer in answers] == [4] * 4
+    queues = {}
+    for node in served.nodes("BatchFunction"):
+        [dtype] = node.attr["Tin"].list.type
+        queues.setdefault(tf.as_dtype(dtype), []).append(node.attr["shared_name"].s)
+    assert {dtype: len(names) for dtype, names in queues.items()} == {
+        tf.uint8: 4,
+        tf.float32: 1,  # of normalized pixels
+    }
+    assert [len(set(names)) for names in queues.values()] == [1, 1]
 
 
 def test_a_non_finite_answer_fails_its_own_request_only(size_model):

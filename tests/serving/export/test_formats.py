@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from keras_vit import attention
 from serving.__main__ import main
 from serving.commandline import CommandError
 from serving.export import formats, publish
@@ -98,8 +99,19 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize("name", list(formats.FORMATS))
+def test_attention_over_many_tokens_has_no_loop(tiny_vit, tmp_path, monkeypatch, name):
+    needs(*formats.FORMATS[name].packages)
+    monkeypatch.setattr(attention, "BLOCKS_ABOVE", {"cpu": 1, "gpu": 2**22})
+    published = publish.publish(tiny_vit(), tmp_path / "m", export_format=name)
+    written = (published.path / formats.FORMATS[name].file).read_bytes()
+    assert b"Loop" not in written
+    assert b"while" not in written
+
+
 @pytest.mark.parametrize(
-    "options", [{"top_k": 3}, {"batching": "none"}, {"precision": "bfloat16"}]
+    "options",
+    [{"top_k": 3}, {"batching": "none"}, {"precision": "bfloat16"}, {"target": "gpu"}],
 )
 def test_options_that_do_not_apply_are_refused(model, tmp_path, options):
     [name] = options
