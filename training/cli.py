@@ -145,7 +145,7 @@ def _new_run(options: Namespace) -> tuple[Recipe, str]:
 def _check_fit(options: Namespace) -> None:
     recipe, folder = _new_run(options)
     early_checks.check_new_run(recipe, folder, options.resume, options.overwrite)
-    set_variables(recipe)
+    set_variables(recipe.strategy, recipe.tpu)
 
 
 def _run_fit(options: Namespace) -> None:
@@ -176,7 +176,7 @@ def _check_resume(options: Namespace) -> None:
     if not storage.is_remote(options.run):
         recipe = run_folder.check_resumable(options.run, options.epochs)
         early_checks.check_recipe(recipe)
-        set_variables(recipe)
+        set_variables(recipe.strategy, recipe.tpu)
 
 
 def _run_resume(options: Namespace) -> None:
@@ -261,6 +261,7 @@ def _add_evaluate(parser: ArgumentParser) -> None:
 
 
 def _check_evaluate(options: Namespace) -> None:
+    set_variables(options.strategy, options.tpu)
     if options.labels is not None:
         early_checks.check_source(options.source)
     else:
@@ -375,6 +376,7 @@ def _add_probe(parser: ArgumentParser) -> None:
 
 
 def _check_probe(options: Namespace) -> None:
+    set_variables(options.strategy, options.tpu)
     early_checks.check_output("--out", options.out)
     early_checks.check_any_model(options.model)
     data = early_checks.data_of_run(options.model, vars(options.data), "--data.source")
@@ -425,6 +427,7 @@ def _add_predict(parser: ArgumentParser) -> None:
 
 
 def _check_predict(options: Namespace) -> None:
+    set_variables(options.strategy, options.tpu)
     if options.out is not None:
         check_table(Path(options.out))
     early_checks.check_output("--out", options.out)
@@ -534,6 +537,7 @@ def _check_compare(options: Namespace) -> None:
     for recipe in _compared_recipes(options):
         if not run_folder.is_finished(Path(options.output_dir) / recipe.name):
             early_checks.check_recipe(recipe)
+            set_variables(recipe.strategy, recipe.tpu)
 
 
 def _run_compare(options: Namespace) -> None:
@@ -598,6 +602,8 @@ def _check_study(options: Namespace) -> None:
     folder = study_folder(study, options.output_dir)
     run_folder.check_writable(folder)
     unfinished = [run for run in runs if not run_folder.is_finished(folder / run.name)]
+    for run in unfinished:
+        set_variables(run.row.recipe.strategy, run.row.recipe.tpu)
     data = [run.row.recipe.data for run in unfinished]
     for source in dict.fromkeys((each.source, each.on_bad_image) for each in data):
         early_checks.check_source(*source)

@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 from ..errors import RecipeError
-from ..recipe import Recipe
 
 DEVICES = Path("/sys/bus/pci/devices")
 GOOGLE = "0x1ae0"  # vendor of the chips below, as in jax/_src/hardware_utils.py
@@ -24,16 +23,20 @@ WITH_PJRT = ("v5p", "v5e", "v6e")
 LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 
 
-def set_variables(recipe: Recipe) -> None:
-    """Set those of a recipe's TPU that are not set, and check them.
+def set_variables(strategy: str, tpu: str | None) -> None:
+    """Set those of a run's TPU that are not set, and check them.
+
+    Args:
+        strategy: The recipe's; none are set for another than tpu.
+        tpu: The recipe's.
 
     Raises:
         RecipeError: See `check_variables`.
     """
-    if recipe.strategy == "tpu":
-        for name, value in _wanted(recipe.tpu).items():
+    if strategy == "tpu":
+        for name, value in _wanted(tpu).items():
             os.environ.setdefault(name, value)
-        check_variables(recipe.tpu)
+        check_variables(tpu)
 
 
 def check_variables(tpu: str | None) -> None:

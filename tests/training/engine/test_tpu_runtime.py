@@ -1,5 +1,6 @@
 """What TensorFlow finds in the environment on a TPU VM."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -10,7 +11,7 @@ import tensorflow as tf
 from training import cli
 from training.engine import tpu_runtime
 from training.engine.strategy import make_strategy
-from training.errors import RecipeError
+from training.errors import RecipeError, TrainingError
 from training.recipe import DataConfig, Recipe
 
 C_API, LIBRARY = "NEXT_PLUGGABLE_DEVICE_USE_C_API", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
@@ -87,6 +88,27 @@ def test_resume_sets_the_same(machine, libtpu, tmp_path):
     recipe = Recipe(data=DataConfig("digits"), strategy="tpu", tpu="local")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
     cli.COMMANDS["resume"].check(cli.parse("resume", [str(tmp_path)]))
+    assert os.environ[LIBRARY] == str(libtpu)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "model.keras"),
+        ("predict", "--model", "model.keras", "image.png"),
+        ("probe", "model.keras", "--data.source", "digits"),
+        ("compare", "digits", "--output_dir", "{folder}"),
+        ("study", "axial", "--small", "--output_dir", "{folder}"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_with_a_strategy_sets_them(machine, libtpu, tmp_path, words):
+    """Before the files are looked for, which are not there."""
+    machine("0x0063")
+    command, *arguments = (word.format(folder=tmp_path) for word in words)
+    tpu = ["--strategy", "tpu", "--tpu", "local"]
+    with contextlib.suppress(TrainingError):
+        cli.COMMANDS[command].check(cli.parse(command, [*arguments, *tpu]))
     assert os.environ[LIBRARY] == str(libtpu)
 
 
