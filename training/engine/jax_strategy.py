@@ -86,22 +86,21 @@ class JaxStrategy:
         """
         if self.workers == 1:
             return False
-        import jax
-
-        places, add = _sum_over_devices()
-        own = np.full(jax.local_device_count(), stop, np.int32)
-        return add(jax.make_array_from_process_local_data(places, own))
+        flags, add = _sum_over_devices(stop)
+        return add(flags)
 
 
 @functools.cache
-def _sum_over_devices() -> tuple[Any, Callable[[Any], Any]]:
-    """Where an array with a number for each device is, and how to add them up."""
+def _sum_over_devices(stop: bool) -> tuple[Any, Callable[[Any], Any]]:
+    """A number for each device of this process, and how to add up those of all."""
     import jax
 
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("device",))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     places = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
-    return places, jax.jit(jax.numpy.sum, out_shardings=everywhere)
+    own = np.full(jax.local_device_count(), stop, np.int32)
+    flags = jax.make_array_from_process_local_data(places, own)
+    return flags, jax.jit(jax.numpy.sum, out_shardings=everywhere)
 
 
 def whole_array(value: Any) -> np.ndarray[Any, Any]:
