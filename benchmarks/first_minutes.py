@@ -26,6 +26,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,8 +54,8 @@ print(jax.__version__, *(device.device_kind for device in jax.devices()))
 }
 TARGETS = ("any", "gpu", "cpu")
 DEVICE_VARIABLES: dict[str, dict[str, str]] = {
-    "the GPU": {},
-    "the CPU": {"CUDA_VISIBLE_DEVICES": "-1"},
+    "the GPU": {"KERAS_BACKEND": "tensorflow"},
+    "the CPU": {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"},
 }
 BATCH, IMAGE_BATCHES = 8, 20
 PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow-tpu")
@@ -85,20 +86,25 @@ def command(*words: str, **variables: str) -> str:
     Raises:
         Failed: It failed, or took too long.
     """
-    try:
-        process = subprocess.run(
-            [sys.executable, *words],
-            env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise Failed(f"not finished after {SECONDS} s") from None
+    with subprocess.Popen(
+        [sys.executable, *words],
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"not finished after {SECONDS} s") from None
+        finally:  # with what it has started, which would keep the GPU's memory
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
-        lines = process.stderr.strip().splitlines() or [f"status {process.returncode}"]
+        lines = errors.strip().splitlines() or [f"status {process.returncode}"]
         raise Failed(lines[-1][:300])
-    return process.stdout
+    return output
 
 
 def keras_vit(*words: str, **variables: str) -> str:
@@ -200,11 +206,13 @@ def export_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Itera
         return
     variant, size = ("Ti/16", "64") if tiny else ("B/16", "384")
     file = folder / "model.keras"
-    command("-c", NEW_MODEL, variant, size, str(file), CUDA_VISIBLE_DEVICES="-1")
+    on_cpu = DEVICE_VARIABLES["the CPU"]
+    command("-c", NEW_MODEL, variant, size, str(file), **on_cpu)
     for target in TARGETS:
         keras_vit(
             *("export", str(file), "--to", str(folder / target), "--target", target),
             *("--batching", "none"),
+            KERAS_BACKEND="tensorflow",
         )
         for device, variables in DEVICE_VARIABLES.items():
             words = ("-c", SERVE, str(folder / target / "1"), str(BATCH))
@@ -237,6 +245,7 @@ def jpeg_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterato
         *("--data.source", f"folder:{images}"),
         *("--seconds", "1" if tiny else "6"),
         CUDA_VISIBLE_DEVICES="-1",
+        KERAS_BACKEND="tensorflow",
     )
     stages = json.loads(file.read_text("utf-8"))["stages"]
     rate, cores = stages[-1]["images_per_second"], os.cpu_count() or 1
@@ -253,11 +262,16 @@ def gpu_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator
     """`benchmarks.gpu`: forward pass and training step beside other libraries."""
     if "jax" not in backends or importlib.util.find_spec("timm") is None:
         return
-    file = folder / "gpu.json"
-    for variant in ("B/16", "S/16"):
+    for number, variant in enumerate(("B/16", "S/16")):
+        file = folder / f"gpu-{number}.json"
         words = ("--tiny",) if tiny else ("--variants", variant)
-        command("-m", "benchmarks.gpu", *words, "--output", str(file))
-        for row in json.loads(file.read_text("utf-8"))["rows"]:
+        try:
+            command("-m", "benchmarks.gpu", *words, "--output", str(file))
+        except Failed as error:
+            yield variant, {"failed": str(error)}
+        # It writes what it has measured until then.
+        rows = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+        for row in rows:
             kind = "training" if row["training"] else "forward"
             name = f"{row['variant']}, {row['pixels']} px, {kind}, {row['library']}"
             kept = ("images_per_second", "time_to_ours", "share_of_matmul", "memory_mb")

@@ -127,6 +127,8 @@ class KerasVit(JaxLibrary):
         trainer = trainer_class(model, clip_norm=1.0)
         trainer.compile(make_optimizer(config, LEARNING_RATE, model))
         trainer.make_train_function()
+        # Else each call would wait for its own figures.
+        trainer.progress.steps_per_epoch = sys.maxsize
         state = tuple(
             [variable.value for variable in variables]
             for variables in (

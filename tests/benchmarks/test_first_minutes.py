@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -48,10 +49,26 @@ def test_a_command_that_fails_leaves_its_last_line(monkeypatch, tmp_path):
     assert rows == [("first", {"figure": 1}), failure]
 
 
-def test_a_command_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(first_minutes, "SECONDS", 0.5)
-    with pytest.raises(first_minutes.Failed, match=r"not finished after 0\.5 s"):
-        first_minutes.command("-c", "import time; time.sleep(60)")
+START_ANOTHER = """
+import subprocess, sys, time
+other = subprocess.Popen(["sleep", "600"])
+open(sys.argv[1], "w").write(str(other.pid))
+time.sleep(600)
+"""
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started(monkeypatch, tmp_path):
+    file = tmp_path / "pid"
+    monkeypatch.setattr(first_minutes, "SECONDS", 5.0)
+    with pytest.raises(first_minutes.Failed, match=r"not finished after 5\.0 s"):
+        first_minutes.command("-c", START_ANOTHER, str(file))
+    status = pathlib.Path(f"/proc/{file.read_text()}/stat")
+    for _ in range(100):  # a signal takes a moment
+        # Gone, or a zombie that nobody in this container waits for.
+        if not status.exists() or status.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    pytest.fail("what the command had started goes on")
 
 
 @pytest.mark.slow

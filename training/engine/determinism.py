@@ -9,7 +9,6 @@ device, JAX's on GPUs (https://openxla.org/xla/determinism).
 """
 
 import contextlib
-import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from keras_vit import devices
 
 from ..errors import RecipeError
 from ..recipe import Recipe
+from .tpu_runtime import generation_here
 
 # Autotuning is off with it. `--xla_gpu_exclude_nondeterministic_ops` leaves it on: two
 # processes may then choose two kernels, and a resumed run is another process.
@@ -35,7 +35,7 @@ def ask_for_determinism(recipe: Recipe) -> None:
     from jax._src.xla_bridge import backends_are_initialized
 
     # libtpu reads XLA_FLAGS as well, and has flags of its own.
-    on_tpu = importlib.util.find_spec("libtpu") is not None
+    on_tpu = generation_here() is not None
     if _flag() is None and not on_tpu and not backends_are_initialized():
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} {XLA_FLAG}=true".strip()

@@ -132,8 +132,11 @@ class ForwardPass:
         self, data: Callable[[Shard], tf.data.Dataset], steps: int
     ) -> Iterator[Any]:
         """Each step's outputs, in a list of one array."""
+        import jax
+
+        # Of several workers the weights are NumPy arrays: placed once, not each step.
         weights = [
-            [variable.value for variable in variables]
+            [jax.device_put(variable.value) for variable in variables]
             for variables in (
                 self.network.trainable_variables,
                 self.network.non_trainable_variables,

@@ -54,13 +54,13 @@ def check_variables(tpu: str | None) -> None:
         if not fits:
             raise RecipeError(
                 f"the environment variable {name} must be {wanted} before TensorFlow "
-                f"is imported, for a TPU {_generation()} and `tpu` {tpu}. "
+                f"is imported, for a TPU {generation_here()} and `tpu` {tpu}. "
                 f"Received: {value!r}"
             )
 
 
 def _wanted(tpu: str | None) -> dict[str, str]:
-    generation = _generation()
+    generation = generation_here()
     values = {}
     if generation in WITH_PJRT:
         values = {"NEXT_PLUGGABLE_DEVICE_USE_C_API": "true", LIBRARY: _libtpu()}
@@ -69,7 +69,7 @@ def _wanted(tpu: str | None) -> dict[str, str]:
     return values
 
 
-def _generation() -> str | None:
+def generation_here() -> str | None:
     """The generation of this machine's TPU, or None."""
     for device in sorted(DEVICES.glob("*")):
         vendor, chip = (_read(device / name) for name in ("vendor", "device"))
