@@ -177,7 +177,7 @@ import sys, keras, keras_vit
 keras.utils.set_random_seed(0)
 variant, size, file = sys.argv[1:]
 preprocessing = keras_vit.ImagePreprocessing((int(size), int(size)))
-model = keras_vit.VisionTransformer(
+model = keras_vit.VisionTransformer.from_variant(
     variant, image_size=int(size), classes=1000, preprocessing=preprocessing
 )
 model.save(file)
