@@ -238,7 +238,8 @@ def test_the_command_fails_on_findings(monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_tpu_compiler_accepts_the_train_step(capsys):
     pytest.importorskip("libtpu")
-    tpu_check.tpu_check(make_recipe(MODELS["cnn"]), ["v5e:2x2"])
+    recipe = dataclasses.replace(make_recipe(MODELS["cnn"]), batch_size=16)
+    tpu_check.tpu_check(recipe, ["v5e:2x2"])
     assert "train step: compiled for a chip of v5e:2x2" in capsys.readouterr().out
     with pytest.raises(TrainingError, match="`topology` must be .*'v5e:7x7'"):
         tpu_check.Target("v5e:7x7")
