@@ -14,8 +14,6 @@ import re
 from collections.abc import Iterator
 
 import keras
-import tensorflow as tf
-from tensorflow.python.framework import config as tensorflow_config
 
 from keras_vit import devices
 
@@ -87,7 +85,9 @@ def deterministic_operations(recipe: Recipe) -> Iterator[None]:
 
     Those that read images too. On a TPU they are as they were before.
     """
-    before = tensorflow_config.is_op_determinism_enabled()
+    from tensorflow.python.framework import config
+
+    before = config.is_op_determinism_enabled()
     wanted = before if recipe.strategy == "tpu" else recipe.deterministic
     _switch(wanted)
     try:
@@ -97,7 +97,6 @@ def deterministic_operations(recipe: Recipe) -> Iterator[None]:
 
 
 def _switch(on: bool) -> None:
-    if on:
-        tf.config.experimental.enable_op_determinism()
-    else:
-        tensorflow_config.disable_op_determinism()
+    from tensorflow.python.framework import config
+
+    (config.enable_op_determinism if on else config.disable_op_determinism)()
