@@ -331,6 +331,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="any machine, no figures")
     parser.add_argument("--output", default="benchmarks/first_minutes.json")
     options = parser.parse_args()
+    if not pathlib.Path(options.output).parent.is_dir():  # not found out after minutes
+        parser.error(f"--output must be in an existing folder, not {options.output}")
     backends, folder = installed(), pathlib.Path(tempfile.mkdtemp())
     rows: list[dict[str, Any]] = []
     record: dict[str, Any] = {"machine": machine(), "cores_for_b16": None, "rows": rows}

@@ -229,7 +229,7 @@ def _add_devices(parser: ArgumentParser) -> None:
         "--strategy",
         type=Literal["auto", "one_device", "mirrored", "fsdp", "tpu"],
         default="auto",
-        help="which devices compute, as of fit; auto: all of this machine",
+        help="devices to compute on, as in fit; auto: all of this machine",
     )
     parser.add_argument(
         "--tpu", type=str | None, help="name of the TPU, or local on a TPU VM"

@@ -608,7 +608,8 @@ class Recipe:
         precision: float32, mixed_bfloat16 or mixed_float16 (with loss scaling).
         jit_compile: Whether XLA compiles forward and backward pass: auto, on or off.
         deterministic: Whether the same run gives the same bits, repeated or resumed;
-            false is faster on GPUs. docs/devices.md says what holds on which device.
+            false allows faster kernels on GPUs. docs/devices.md says what holds on
+            which device.
         steps_per_execution: Steps between two returns to Python.
         epochs: Passes over the training images.
         steps: Steps of the whole training; takes precedence over `epochs`.
