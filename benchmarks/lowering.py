@@ -57,7 +57,7 @@ def cases(names: list[str]) -> dict[str, Recipe]:
         sizes = (model.variant, model.image_size, model.patch_size, model.depth, task)
         found.setdefault((model.architecture, *sizes), (name, recipe))
     chosen = dict(found.values())
-    for name in set(LARGE) & set(names):
+    for name in (each for each in LARGE if each in names):
         recipe = named_recipe(name)
         model = dataclasses.replace(recipe.model, image_size=LARGE_SIZE)
         name = f"{name} at {LARGE_SIZE}"
