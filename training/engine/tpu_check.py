@@ -278,6 +278,8 @@ class Target:
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        # No chip is used, so that several processes may compile at a time.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         try:
             from jax.experimental import topologies
 
