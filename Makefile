@@ -30,7 +30,7 @@ test: $(VENV)/.test
 # fixtures takes most of the time.
 test-all: test lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow and not parity"
-	$(MAKE) parity
+	$(MAKE) test-tpu parity
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -39,7 +39,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy --platform darwin
 
 # Compiles training steps for TPUs with XLA's own compiler, a download of 0.7 GB. It lies
-# apart, because JAX looks for a TPU where it is installed; one process can use it.
+# apart, because JAX looks for a TPU where it is installed.
 test-tpu: $(VENV)/.test
 	$(INSTALL) --no-deps --target $(VENV)/tpu libtpu
 	PYTHONPATH=$(abspath $(VENV)/tpu) $(BIN)/python -m pytest -m slow \
