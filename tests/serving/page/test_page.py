@@ -235,6 +235,24 @@ def test_a_late_answer_for_a_choice_before_changes_nothing(opened):
     assert "keras-vit export" in page.tab.inner_text("#message")
 
 
+def test_a_late_answer_is_not_kept_for_the_choice_after(opened):
+    page, metadata, status = opened(), [], []
+    page.choose("#model", "double")
+    page.wait("does not take encoded images")
+    page.tab.route("**/models/vit/metadata", lambda route: metadata.append(route))
+    page.choose("#model", "vit")
+    page.wait_until(lambda: metadata)
+    page.tab.route("**/models/vit", lambda route: status.append(route))
+    page.choose("#model", "double")
+    page.choose("#model", "vit")
+    page.wait_until(lambda: status)
+    with page.tab.expect_response("**/models/vit/metadata"):
+        metadata[0].continue_()
+    page.tab.wait_for_timeout(200)
+    status[0].continue_()
+    page.wait_until(lambda: len(metadata) == 2)
+
+
 def test_the_nearest_images_of_an_embedding_file_are_listed(opened, server, tmp_path):
     from serving.client import RestClient
 
