@@ -10,8 +10,8 @@
 
 The first row is measured (`python -m benchmarks.attention`, docs/log.md), the others
 are not: on an accelerator the weights of one image must be many before its blocks fill
-it, and splash attention pads N to a multiple of 128. The device is the one that the
-graph is made for, `devices.platform`.
+it, and splash attention pads N to a multiple of its blocks. The device is the one that
+the graph is made for, `devices.platform`.
 
 `keras.config.disable_flash_attention()` asks for `whole` everywhere. Attention dropout,
 relative positions and pictures of attention need the weights themselves,
@@ -35,6 +35,9 @@ SPLASH_ABOVE = 1024 * 1024
 # core's cache on a CPU; an accelerator needs larger products to be busy.
 BLOCK = {"cpu": 2**20, "gpu": 2**26, "tpu": 2**26}
 PARALLEL_BLOCKS = 2
+# Rows of splash attention's blocks: large ones read keys and values less often, but pad
+# more tokens. 512 is MaxText's default (`sa_block_q`), the kernel's own is 128.
+SPLASH_BLOCKS = (512, 384, 256, 128)
 
 
 def dot_product_attention(
@@ -315,22 +318,52 @@ def _splash_on_one_device(query, key, value, interpret):
     import jax
     from jax.experimental.pallas.ops.tpu import splash_attention
 
-    queries, keys, heads = query.shape[1], key.shape[1], query.shape[2]
+    queries, keys = query.shape[1], key.shape[1]
+    q_block, kv_block = _splash_block(queries), _splash_block(keys)
 
-    def padded(x, length):  # the kernel's blocks have 128 rows
-        return ops.pad(_heads_first(x), ((0, 0), (0, 0), (0, -length % 128), (0, 0)))
+    def padded(x, block):
+        return ops.pad(
+            _heads_first(x), ((0, 0), (0, 0), (0, -x.shape[1] % block), (0, 0))
+        )
 
-    def segments(length):  # what is padded attends to itself alone
-        return (ops.arange(length + -length % 128) >= length).astype("int32")
+    def segments(length, block):  # what is padded attends to itself alone
+        return (ops.arange(length + -length % block) >= length).astype("int32")
 
-    mask = splash_attention.FullMask((queries + -queries % 128, keys + -keys % 128))
+    mask = splash_attention.FullMask(
+        (queries + -queries % q_block, keys + -keys % kv_block)
+    )
     kernel = splash_attention.make_splash_mha_single_device(
-        splash_attention.MultiHeadMask([mask] * heads), interpret=interpret
+        splash_attention.MultiHeadMask([mask] * query.shape[2]),
+        block_sizes=splash_attention.BlockSizes(
+            block_q=q_block,
+            block_kv=kv_block,
+            block_kv_compute=kv_block,
+            block_q_dkv=q_block,
+            block_kv_dkv=kv_block,
+            block_kv_dkv_compute=kv_block,
+            block_q_dq=q_block,
+            block_kv_dq=kv_block,
+        ),
+        interpret=interpret,
     )
     attend = functools.partial(
         kernel,
-        segment_ids=splash_attention.SegmentIds(segments(queries), segments(keys)),
+        segment_ids=splash_attention.SegmentIds(
+            segments(queries, q_block), segments(keys, kv_block)
+        ),
     )
-    inputs = (padded(_scaled(query), queries), padded(key, keys), padded(value, keys))
+    inputs = (
+        padded(_scaled(query), q_block),
+        padded(key, kv_block),
+        padded(value, kv_block),
+    )
     outputs = jax.vmap(attend)(*inputs)[:, :, :queries]
     return _heads_first(ops.cast(outputs, query.dtype))
+
+
+def _splash_block(length):
+    """The largest block for which at most an eighth is padded, else the smallest."""
+    for block in SPLASH_BLOCKS:
+        if 8 * (-length % block) <= length:
+            return block
+    return SPLASH_BLOCKS[-1]

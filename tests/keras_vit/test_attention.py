@@ -141,11 +141,19 @@ def test_bfloat16_is_rounded_but_not_summed_in_bfloat16(monkeypatch, function):
 @jax_only
 @pytest.mark.backend
 @pytest.mark.slow
-@pytest.mark.parametrize("lengths", [(31, 31), (130, 130)])
+@pytest.mark.parametrize("lengths", [(31, 31), (130, 130), (250, 480), (1, 250)])
 def test_splash_attention_equals_the_equations(lengths):
     """Its kernel multiplies in bfloat16 on TPUs; interpreted it is exact."""
     splash = functools.partial(attention.splash, interpret=True)
     check(splash, inputs(*lengths), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block"),
+    [(1, 128), (577, 128), (785, 128), (1025, 384), (2305, 512), (1370, 512)],
+)
+def test_splash_attention_has_the_largest_blocks_that_pad_little(tokens, block):
+    assert attention._splash_block(tokens) == block
 
 
 @jax_only
