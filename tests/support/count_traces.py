@@ -1,4 +1,4 @@
-"""Count the traces of a training step's forward pass on several replicas.
+"""Count the traces of the forward passes on several replicas.
 
 One case in a process: the all-reduces of two strategies would meet.
 """
@@ -6,6 +6,7 @@ One case in a process: the all-reduces of two strategies would meet.
 import json
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -13,23 +14,24 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from training.engine.forward_pass import ForwardPass
 from training.engine.optimizer import make_optimizer
 from training.engine.tensorflow_trainer import TensorFlowTrainer
 from training.recipe import OptimizerConfig
 
 
 class Counted(keras.layers.Dropout):
-    """Dropout that counts how often Python runs it in training."""
+    """Dropout that counts how often Python runs it, in evaluation and in training."""
 
-    count = 0
+    counts: ClassVar[list[int]] = [0, 0]
 
     def call(self, inputs, training=False):
-        Counted.count += bool(training)
+        Counted.counts[bool(training)] += 1
         return super().call(inputs, training)
 
 
-def traces(replicas: int, jit_compile: bool, accumulation: int) -> int:
-    """Train two steps, and count the traces."""
+def traces(replicas: int, jit_compile: bool, accumulation: int) -> list[int]:
+    """Evaluate, compute outputs, train two steps, and count the traces of each."""
     devices = tf.config.list_logical_devices("CPU")[:replicas]
     strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
     with strategy.scope():
@@ -41,8 +43,16 @@ def traces(replicas: int, jit_compile: bool, accumulation: int) -> int:
         )
     images = np.ones((32, 3), "float32")
     labels = np.eye(2, dtype="float32")[[0, 1] * 16]
-    trainer.fit(images, labels, batch_size=16, verbose=0)
-    return Counted.count
+    counts = []
+    for compute in (
+        lambda: trainer.evaluate(images, labels, batch_size=16, verbose=0),
+        lambda: ForwardPass(model, strategy, batch_size=16)(images),
+        lambda: trainer.fit(images, labels, batch_size=16, verbose=0),
+    ):
+        Counted.counts = [0, 0]
+        compute()
+        counts.append(Counted.counts)
+    return counts
 
 
 if __name__ == "__main__":
@@ -50,4 +60,4 @@ if __name__ == "__main__":
     [cpu] = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * case[0]
     tf.config.set_logical_device_configuration(cpu, logical)
-    print(traces(*case))
+    print(json.dumps(traces(*case)))

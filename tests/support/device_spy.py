@@ -29,6 +29,7 @@ from training.data.masking import Masking
 from training.engine import run_folder
 from training.engine.forward_pass import ForwardPass
 from training.engine.strategy import evaluation_strategy
+from training.engine.traced_once import TracedOnce
 from training.fit import fit
 from training.model import build_model, model_to_train
 from training.predict import predict
@@ -73,7 +74,7 @@ def masked_predictions():
 
 
 def spy_on_tensorflow(seen: collections.Counter) -> None:
-    """Record the device of each dense layer's output; refuse those of no replica."""
+    """Record each replica's device; refuse dense layers outside of `strategy.run`."""
     call = keras.layers.Dense.call
 
     def checked(self, inputs, *args, **kwargs):
@@ -87,10 +88,16 @@ def spy_on_tensorflow(seen: collections.Counter) -> None:
             or strategy.num_replicas_in_sync == 1
         ):
             raise RuntimeError("the model computes outside of strategy.run")
-        seen[outputs.device] += 1
         return outputs
 
-    keras.layers.Dense.call = checked
+    call_on_replica = TracedOnce.__call__
+
+    def recorded(self, *arguments):
+        outputs = call_on_replica(self, *arguments)
+        seen[tf.nest.flatten(outputs)[0].device] += 1
+        return outputs
+
+    keras.layers.Dense.call, TracedOnce.__call__ = checked, recorded
 
 
 def spy_on_jax(seen: collections.Counter) -> None:

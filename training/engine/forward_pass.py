@@ -15,6 +15,7 @@ from ..data.pipeline import Shard, evaluation_batches
 from ..data.read_errors import read_errors
 from .jax_strategy import JaxStrategy
 from .strategy import worker_count
+from .traced_once import TracedOnce
 
 BATCH_SIZE = 256
 # Batches on the devices before the first one is waited for: the next is prepared while
@@ -117,14 +118,15 @@ class ForwardPass:
         # Where XLA helps training (see `training.model.compiles`).
         compiled = bool(tf.config.list_physical_devices("GPU"))
 
-        @tf.function(autograph=False, jit_compile=compiled)
-        def forward(inputs):
-            return tf.cast(self.network(inputs, training=False), tf.float32)
+        forward = TracedOnce(stateless_forward(self.network), compiled)
+
+        def on_replica(inputs):
+            return forward(*weights_of(self.network), inputs)
 
         @tf.function(autograph=False)
         def step(iterator):
             inputs, *_ = next(iterator)
-            return self.strategy.run(forward, args=(inputs,))
+            return self.strategy.run(on_replica, args=(inputs,))
 
         return step
 
@@ -135,13 +137,7 @@ class ForwardPass:
         import jax
 
         # Of several workers the weights are NumPy arrays: placed once, not each step.
-        weights = [
-            [jax.device_put(variable.value) for variable in variables]
-            for variables in (
-                self.network.trainable_variables,
-                self.network.non_trainable_variables,
-            )
-        ]
+        weights = jax.device_put(weights_of(self.network))
         alone = self.workers == 1
         for inputs, *_ in data(Shard()).take(steps).as_numpy_iterator():
             # Several workers leave the distribution before each computes by itself.
@@ -164,14 +160,30 @@ class ForwardPass:
     def _jax_step(self) -> Callable[..., Any]:
         import jax
 
-        @jax.jit
-        def step(trainable, non_trainable, inputs):
-            outputs, _ = self.network.stateless_call(
-                trainable, non_trainable, inputs, training=False
-            )
-            return outputs.astype("float32")
+        return jax.jit(stateless_forward(self.network))
 
-        return step
+
+def stateless_forward(network: keras.Model) -> Callable[..., Any]:
+    """The forward pass of evaluation as a function of weights and inputs.
+
+    Returns:
+        A function of the two lists of `weights_of`, and of inputs [b, ...]; it returns
+        the network's output in float32.
+    """
+
+    def forward(trainable, non_trainable, inputs):
+        outputs, _ = network.stateless_call(
+            trainable, non_trainable, inputs, training=False
+        )
+        return keras.ops.cast(outputs, "float32")
+
+    return forward
+
+
+def weights_of(network: keras.Model) -> list[list[Any]]:
+    """The values of the trainable variables, and those of all others."""
+    both = network.trainable_variables, network.non_trainable_variables
+    return [[variable.value for variable in variables] for variables in both]
 
 
 def even_batches(count: int, most: int = BATCH_SIZE) -> int:

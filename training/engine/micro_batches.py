@@ -6,7 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from .forward_pass import weights_of
 from .loss_scaling import LossScaler
+from .traced_once import TracedOnce
 
 
 class MicroBatchGradients:
@@ -32,10 +34,7 @@ class MicroBatchGradients:
         self.loss_of = loss_of
         self.scaler = scaler
         self.accumulation = accumulation
-        self.function = tf.function(
-            self._forward_backward, jit_compile=jit_compile or None, autograph=False
-        )
-        self.traced: dict[Any, Callable[..., Any]] = {}  # by shapes and types
+        self.function = TracedOnce(self._forward_backward, jit_compile)
         # Positions of the non-trainable variables that a forward pass changes.
         self.changing: list[int] = []
 
@@ -78,27 +77,13 @@ class MicroBatchGradients:
         return tf.reshape(tensor, [self.accumulation, size, *tensor.shape[1:]])
 
     def forward_backward(self, images, labels, weights):
-        """`__call__` for a single micro-batch.
-
-        All replicas call one function of tensors alone, which is traced once. A
-        function of a replica's variables would be traced for each.
-        """
+        """`__call__` for a single micro-batch."""
         variables = self.model.non_trainable_variables
-        arguments = (
-            [v.value for v in self.model.trainable_variables],
-            [v.value for v in variables],
+        *results, changed = self.function(
+            *weights_of(self.model),
             [] if self.scaler is None else [self.scaler.scale],
             (images, labels, weights),
         )
-        arguments = tf.nest.map_structure(tf.convert_to_tensor, arguments)
-        specs = tf.nest.map_structure(
-            lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), arguments
-        )
-        key = tuple(tf.nest.flatten(specs))
-        if key not in self.traced:
-            # Not by a second call, which TensorFlow traces again on another device.
-            self.traced[key] = self.function.get_concrete_function(*specs)
-        *results, changed = self.traced[key](*arguments)
         for position, value in zip(self.changing, changed, strict=True):
             variables[position].assign(value)
         return results

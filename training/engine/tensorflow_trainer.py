@@ -5,7 +5,7 @@ overflow on one replica only, gives every replica the same dropout mask, and rai
 accumulation, `steps_per_execution` and MultiWorkerMirroredStrategy. Here a step is
 
     each replica    forward and backward pass of its images, in micro-batches
-    all replicas    one all-reduce: the sums of gradients and of the images' weights
+    all replicas    one all-reduce: the sums of gradients, images' weights and metrics
     each replica    divide, check for overflow, clip at the global norm
     all replicas    the optimizer's update of each copy of the weights
 """
@@ -17,14 +17,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from .forward_pass import stateless_forward, weights_of
 from .loss_scaling import LossScaler
 from .micro_batches import MicroBatchGradients
 from .rebatch import batch_dataset, unpack
+from .traced_once import TracedOnce
 from .trainer import Trainer, clipping_factor
 
 ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 STOP = "stop"  # among the figures of a step: above 0 where a worker must stop
 MASK_OFFSET = 7919  # between the dropout seeds of two replicas
+# Bytes that are reduced at once, the last layers' gradients first: communication begins
+# before the backward pass has ended, and needs no copy of all gradients.
+PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=50 * 2**20)
 
 
 class TensorFlowTrainer(Trainer):
@@ -56,6 +61,7 @@ class TensorFlowTrainer(Trainer):
         self.gradients = MicroBatchGradients(
             self.model, self.loss_of, self.scaler, self.accumulation, jit_compile
         )
+        self.forward = TracedOnce(stateless_forward(self.model), jit_compile=False)
         # In a function, because only there several workers can add up what each has.
         self._metric_totals = tf.function(
             lambda: [tf.identity(v.value) for v in self._metric_variables()],
@@ -85,7 +91,8 @@ class TensorFlowTrainer(Trainer):
             stop: float32 scalar, above 0 where this worker was asked to stop.
 
         Returns:
-            The gradient's global norm before clipping; `stop` summed over replicas.
+            The figures of all replicas: the metrics, the gradient's global norm before
+            clipping, and the sum of `stop`.
         """
         images, labels, weights = unpack(batch)
         if labels.shape[0] is None:
@@ -95,7 +102,9 @@ class TensorFlowTrainer(Trainer):
         self._update_metrics(labels, logits, losses, weights)
         stop = tf.identity(stop)  # on this replica's device and in this loop's body
         replica = tf.distribute.get_replica_context()
-        *gradients, count, stop = replica.all_reduce("sum", [*gradients, count, stop])
+        gradients, totals, count, stop = replica.all_reduce(
+            "sum", [gradients, self._own_totals(), count, stop], PACKS
+        )
         self._average_statistics(replica)
         if self.scaler is not None:
             count *= self.scaler.scale
@@ -105,7 +114,23 @@ class TensorFlowTrainer(Trainer):
         share *= clipping_factor(norm, self.clip_norm)
         gradients = [gradient * share for gradient in gradients]
         replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
-        return norm, stop
+        return {**self._results_of(totals), "gradient_norm": norm, STOP: stop}
+
+    def _own_totals(self):
+        """The metrics' variables, as this replica has added them up.
+
+        Read outside of a replica, each would be an all-reduce of its own.
+        """
+        return [
+            tf.identity(tf.cast(v.value, tf.float32))  # on this replica's device
+            for v in self._metric_variables()
+        ]
+
+    def _results_of(self, totals):
+        """The metrics' results, given the sums of their variables."""
+        mapping = list(zip(self._metric_variables(), totals, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return self.get_metrics_result()
 
     def _average_statistics(self, replica):
         """Average the moving statistics of batch normalization over the replicas.
@@ -153,7 +178,7 @@ class TensorFlowTrainer(Trainer):
     def test_replica(self, batch):
         """Add one batch of an evaluation to the metrics, on one replica."""
         images, labels, weights = unpack(batch)
-        logits = tf.cast(self.model(images, training=False), tf.float32)
+        logits = self.forward(*weights_of(self.model), images)
         losses = self.loss_of(labels, logits)
         self._update_metrics(labels, logits, losses, weights)
 
@@ -169,13 +194,12 @@ class TensorFlowTrainer(Trainer):
 
         @tf.autograph.experimental.do_not_convert
         def step(batch, stop):
-            results = strategy.run(self.train_replica, args=(batch, stop))
-            return [strategy.experimental_local_results(r)[0] for r in results]
-
-        @tf.autograph.experimental.do_not_convert
-        def packed(norm, stop):
             """All figures as one vector, for one copy from the device."""
-            results = {**self.get_metrics_result(), "gradient_norm": norm, STOP: stop}
+            results = strategy.run(self.train_replica, args=(batch, stop))
+            results = {
+                name: strategy.experimental_local_results(value)[0]
+                for name, value in results.items()
+            }
             shapes.update({name: tuple(v.shape) for name, v in results.items()})
             values = [tf.cast(value, tf.float32) for value in results.values()]
             return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
@@ -191,17 +215,19 @@ class TensorFlowTrainer(Trainer):
 
         @tf.function(reduce_retracing=True)
         def execute(iterator, steps, stop):
-            if several:
-                norm, stopping = tf.constant(0.0), stop
-                for _ in tf.range(steps):
-                    norm, stopping = step(next(iterator), stop)
-            else:
-                norm, stopping = step(next(iterator), stop)
-            return packed(norm, stopping)
+            if not several:
+                return step(next(iterator), stop)
+            figures = tf.zeros([0])
+            for _ in tf.range(steps):
+                tf.autograph.experimental.set_loop_options(
+                    shape_invariants=[(figures, tf.TensorShape([None]))]
+                )
+                figures = step(next(iterator), stop)
+            return figures
 
         @tf.function(reduce_retracing=True, autograph=False)
         def execute_on(batch, stop):
-            return packed(*step(batch, stop))
+            return step(batch, stop)
 
         def train_function(iterator):
             steps = self.progress.advance(self.steps_per_execution)
