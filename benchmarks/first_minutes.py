@@ -140,9 +140,10 @@ def keras_vit(*words: str, **variables: str) -> str:
 def look(backend: str) -> Backend:
     """What an installed backend sees."""
     try:
-        version, platform, names = json.loads(command("-c", BACKENDS[backend]))
+        printed = command("-c", BACKENDS[backend])
     except Failed as error:
         return Backend(None, {"failed": str(error)})
+    version, platform, names = json.loads(printed.splitlines()[-1])
     return Backend(
         platform, {"version": version, "device": _counted(len(names), names[0])}
     )
