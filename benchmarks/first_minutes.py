@@ -3,10 +3,12 @@
     python -m benchmarks.first_minutes [--checks training export ...] [--tiny]
 
 Run it once on a machine with an accelerator, and paste the table; the JSON file has the
-same. Each check is one or more commands of keras-vit in processes of their own; one
-that fails or takes too long leaves its reason, and the others go on. Checks of
-TensorFlow are left out where it is not installed, as those of JAX.
+same, and each row names its device. Each check is one or more commands of keras-vit in
+processes of their own; one that fails or takes too long leaves its reason, and the
+others go on. Of TensorFlow and JAX, those are checked that see an accelerator: on a TPU
+VM it is JAX alone.
 
+- devices: version and devices of each, also where it sees only the CPU.
 - training: `fit` of digits twice with deterministic operations and twice without, its
   weights compared bit for bit with the first run's; with XLA and without; in each
   precision; with 1 and 22 steps per execution. Images/s of the last epoch.
@@ -14,7 +16,8 @@ TensorFlow are left out where it is not installed, as those of JAX.
   on the CPU.
 - jpeg: the input pipeline of JPEGs of 500x375 pixels, for each core, and the cores that
   the GPU needs for what `gpu` has measured of B/16's training.
-- gpu: `benchmarks.gpu` of S/16 and B/16, where the other libraries are installed.
+- gpu: `benchmarks.gpu` of S/16 and B/16, where JAX sees a GPU and the other libraries
+  are installed.
 
 `--tiny` runs all of it on any machine; its figures mean nothing.
 """
@@ -32,7 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -40,16 +43,23 @@ from rich.table import Table
 from keras_vit_command import import_on_first_use
 
 SECONDS = 600  # after which a command is ended
-# Prints what a backend sees.
+# Prints a backend's version, the kind of device that it uses, and their names.
 BACKENDS = {
     "tensorflow": """
+import json
 import tensorflow as tf
-devices = [device.name for device in tf.config.list_logical_devices()]
-print(tf.__version__, *devices)
+details = tf.config.experimental.get_device_details
+for kind in ("TPU", "GPU", "CPU"):
+    if devices := tf.config.list_physical_devices(kind):
+        break
+names = [details(device).get("device_name", kind) for device in devices]
+print(json.dumps([tf.__version__, kind.lower(), names]))
 """,
     "jax": """
+import json
 import jax
-print(jax.__version__, *(device.device_kind for device in jax.devices()))
+names = [device.device_kind for device in jax.devices()]
+print(json.dumps([jax.__version__, jax.default_backend(), names]))
 """,
 }
 TARGETS = ("any", "gpu", "cpu")
@@ -74,6 +84,21 @@ RUNS = {
 }
 TENSORFLOW_ONLY = ("without XLA", "with XLA", "mixed_float16")
 TINY_RUNS = ("deterministic", "deterministic, again", "22 steps per execution")
+
+
+class Backend(NamedTuple):
+    """TensorFlow or JAX: what it computes on, and its row.
+
+    Attributes:
+        platform: `cpu`, `gpu` or `tpu`; None where it cannot be used.
+        figures: Its version and its devices, or why it failed.
+    """
+
+    platform: str | None
+    figures: dict[str, Any]
+
+
+Backends = dict[str, Backend]
 
 
 class Failed(Exception):
@@ -112,15 +137,37 @@ def keras_vit(*words: str, **variables: str) -> str:
     return command("-m", "keras_vit_command", *words, **variables)
 
 
-def devices_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator:
+def look(backend: str) -> Backend:
+    """What an installed backend sees."""
+    try:
+        printed = command("-c", BACKENDS[backend])
+    except Failed as error:
+        return Backend(None, {"failed": str(error)})
+    version, platform, names = json.loads(printed.splitlines()[-1])
+    return Backend(
+        platform, {"version": version, "device": _counted(len(names), names[0])}
+    )
+
+
+def _counted(devices: int, name: str) -> str:
+    return name if devices == 1 else f"{devices} x {name}"
+
+
+def checked(backends: Backends, tiny: bool) -> list[str]:
+    """The backends that see an accelerator; with `--tiny` all that can be used."""
+    platforms = ("gpu", "tpu", "cpu") if tiny else ("gpu", "tpu")
+    return [name for name in backends if backends[name].platform in platforms]
+
+
+def devices_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
     """Each backend's version, and the devices that it sees."""
-    for backend in backends:
-        yield backend, {"sees": command("-c", BACKENDS[backend]).strip()}
+    for name, backend in backends.items():
+        yield name, backend.figures
 
 
-def training_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator:
+def training_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
     """Runs of `fit` on the digits."""
-    for backend in backends:
+    for backend in checked(backends, tiny):
         digests: list[str] = []
         for number, (name, flags) in enumerate(RUNS.items()):
             left_out = backend == "jax" and name in TENSORFLOW_ONLY
@@ -136,7 +183,8 @@ def training_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Ite
                     KERAS_BACKEND=backend,
                 )
             except Failed as error:
-                yield f"{backend}, {name}", {"failed": str(error)}
+                device = backends[backend].figures["device"]
+                yield f"{backend}, {name}", {"device": device, "failed": str(error)}
                 continue
             seconds = time.perf_counter() - began
             report = json.loads((run / "report.json").read_text("utf-8"))
@@ -144,6 +192,7 @@ def training_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Ite
             yield (
                 f"{backend}, {name}",
                 {
+                    "device": _counted(report["devices"], report["device_name"]),
                     "images_per_second": report["images_per_second"],
                     "start_and_end_seconds": round(seconds - report["seconds"], 1),
                     "accuracy": report["accuracy"],
@@ -184,8 +233,9 @@ model.save(file)
 """
 # The best of all batches: a warm-up, and others that use the machine, do not count.
 SERVE = """
-import sys, time
+import json, sys, time
 import numpy as np, tensorflow as tf
+from training.reporting.throughput import device_name
 folder, batch, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 serve = tf.saved_model.load(folder).signatures["serve_pixels"]
 shape = serve.structured_input_signature[1]["pixel_values"].shape[1:]
@@ -196,13 +246,13 @@ for _ in range(count):
     began = time.perf_counter()
     serve(pixel_values=pixels)["logits"].numpy()
     seconds.append(time.perf_counter() - began)
-print(min(seconds))
+print(json.dumps([min(seconds), device_name()]))
 """
 
 
-def export_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator:
+def export_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
     """Exports for each target, on the CPU and on the GPU."""
-    if "tensorflow" not in backends:
+    if "tensorflow" not in checked(backends, tiny):
         return
     variant, size = ("Ti/16", "64") if tiny else ("B/16", "384")
     file = folder / "model.keras"
@@ -214,13 +264,13 @@ def export_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Itera
             *("--batching", "none"),
             KERAS_BACKEND="tensorflow",
         )
-        for device, variables in DEVICE_VARIABLES.items():
+        for place, variables in DEVICE_VARIABLES.items():
             words = ("-c", SERVE, str(folder / target / "1"), str(BATCH))
             printed = command(*words, str(2 if tiny else IMAGE_BATCHES), **variables)
-            rate = BATCH / float(printed.split()[-1])
+            seconds, device = json.loads(printed.splitlines()[-1])
             yield (
-                f"{variant}, {size} px, for {target}, on {device}",
-                {"images_per_second": round(rate, 1)},
+                f"{variant}, {size} px, for {target}, on {place}",
+                {"device": device, "images_per_second": round(BATCH / seconds, 1)},
             )
 
 
@@ -234,7 +284,7 @@ for number, contents in enumerate(jpegs().numpy()):
 """
 
 
-def jpeg_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator:
+def jpeg_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
     """Images/s of the input pipeline, of all cores."""
     if "tensorflow" not in backends:
         return
@@ -252,15 +302,17 @@ def jpeg_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterato
     yield (
         f"JPEGs on {cores} cores",
         {
+            "device": "CPU",
             "images_per_second": round(rate, 1),
             "images_per_second_and_core": round(rate / cores, 1),
         },
     )
 
 
-def gpu_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator:
+def gpu_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
     """`benchmarks.gpu`: forward pass and training step beside other libraries."""
-    if "jax" not in backends or importlib.util.find_spec("timm") is None:
+    jax = "jax" in checked(backends, tiny) and backends["jax"].platform != "tpu"
+    if not jax or importlib.util.find_spec("timm") is None:
         return
     for number, variant in enumerate(("B/16", "S/16")):
         file = folder / f"gpu-{number}.json"
@@ -275,12 +327,12 @@ def gpu_check(backends: list[str], folder: pathlib.Path, tiny: bool) -> Iterator
             kind = "training" if row["training"] else "forward"
             name = f"{row['variant']}, {row['pixels']} px, {kind}, {row['library']}"
             kept = ("images_per_second", "time_to_ours", "share_of_matmul", "memory_mb")
-            yield name, {key: row[key] for key in kept}
+            yield name, {key: row[key] for key in ("device", *kept)}
         if tiny:
             return
 
 
-CHECKS: dict[str, Callable[[list[str], pathlib.Path, bool], Iterator]] = {
+CHECKS: dict[str, Callable[[Backends, pathlib.Path, bool], Iterator]] = {
     "devices": devices_check,
     "training": training_check,
     "export": export_check,
@@ -333,7 +385,17 @@ def main() -> None:
     options = parser.parse_args()
     if not pathlib.Path(options.output).parent.is_dir():  # not found out after minutes
         parser.error(f"--output must be in an existing folder, not {options.output}")
-    backends, folder = installed(), pathlib.Path(tempfile.mkdtemp())
+    backends = {name: look(name) for name in installed()}
+    if not checked(backends, options.tiny):
+        seen = [
+            " ".join([name, *map(str, backend.figures.values())])
+            for name, backend in backends.items()
+        ]
+        parser.error(
+            "a GPU or TPU is needed, or --tiny, whose figures mean nothing. Received: "
+            + ("; ".join(seen) or "neither TensorFlow nor JAX is installed")
+        )
+    folder = pathlib.Path(tempfile.mkdtemp())
     rows: list[dict[str, Any]] = []
     record: dict[str, Any] = {"machine": machine(), "cores_for_b16": None, "rows": rows}
     try:
@@ -351,7 +413,7 @@ def main() -> None:
 
 
 def measured(
-    check: str, backends: list[str], folder: pathlib.Path, tiny: bool
+    check: str, backends: Backends, folder: pathlib.Path, tiny: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a check; a failure is its last one."""
     try:

@@ -132,6 +132,7 @@ def rows_of(
                 "training": case.training,
                 "dtype": case.dtype,
                 "library": library,
+                "device": first["device"],
                 "batch": best["batch"],
                 "images_per_second": round(rate, 1),
                 "time_to_ours": round(ours / rate, 3),

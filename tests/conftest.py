@@ -1,11 +1,13 @@
-"""Fixtures of all tests: a tiny model, images for it, TensorFlow's settings."""
+"""Fixtures of all tests: a tiny model, images for it, the backends' settings."""
 
 import gc
 import os
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# No GPU or TPU, in the processes that tests start neither.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from benchmarks import torch_libraries  # noqa: F401  isort: skip  before TensorFlow
 

@@ -235,6 +235,15 @@ def test_what_loads_pytorch_first_saves_it_from_tensorflow(stubs, first):
     assert run("-c", code, PYTHONPATH=stubs).returncode == 0
 
 
+def test_the_tests_use_no_accelerator(stubs, monkeypatch):
+    """Where JAX finds a GPU, or libtpu is installed, and nothing else is asked for."""
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    code = "import conftest, os, jax; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    result = run("-c", f"{code}; print(jax.config.jax_platforms)", PYTHONPATH=stubs)
+    assert result.stdout.split() == ["-1", "cpu"], result.stderr
+
+
 @pytest.mark.parametrize("first", ["tensorflow", "torch, tensorflow"])
 def test_pytorch_after_tensorflow_is_an_error_not_a_crash(stubs, first):
     code = f"import {first}; from benchmarks import torch_libraries"

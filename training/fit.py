@@ -171,8 +171,8 @@ def fit(
             # Before the board, which writes what it adds to the logs.
             _train(recipe, learned, recorder, length, [*curve, *callbacks])
         recorder.check_weights()
-        trainer.leave_workers()
-        return finish(recipe, splits, recorder, draw) if chief else {}
+        with trainer.without_others():
+            return finish(recipe, splits, recorder, draw) if chief else {}
 
 
 def _print_uncompiled(recipe: Recipe, model: keras.Model) -> None:

@@ -1,5 +1,6 @@
 """`benchmarks.first_minutes`: its rows, and a run without a GPU."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import first_minutes
+from benchmarks.first_minutes import Backend
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -44,9 +46,60 @@ def test_a_command_that_fails_leaves_its_last_line(monkeypatch, tmp_path):
         first_minutes.command("-c", "import sys; sys.exit('the GPU is on fire')")
 
     monkeypatch.setitem(first_minutes.CHECKS, "check", check)
-    rows = list(first_minutes.measured("check", [], tmp_path, True))
+    rows = list(first_minutes.measured("check", {}, tmp_path, True))
     failure = ("check", {"failed": "the GPU is on fire"})
     assert rows == [("first", {"figure": 1}), failure]
+
+
+ON_CPU = Backend("cpu", {"version": "2.20.0", "device": "CPU"})
+ON_TPU = Backend("tpu", {"version": "0.7.0", "device": "8 x TPU v5 lite"})
+
+
+def test_on_a_tpu_vm_nothing_is_trained_or_exported_on_the_host(monkeypatch, tmp_path):
+    """JAX sees the TPU there, TensorFlow does not."""
+
+    def fail(*words, **variables):
+        raise first_minutes.Failed("as it must")
+
+    monkeypatch.setattr(first_minutes, "command", fail)
+    monkeypatch.setattr(importlib.util, "find_spec", bool)  # all are installed
+    backends = {"tensorflow": ON_CPU, "jax": ON_TPU}
+    rows = dict(first_minutes.training_check(backends, tmp_path, False))
+    assert {name.partition(",")[0] for name in rows} == {"jax"}
+    assert {row["device"] for row in rows.values()} == {"8 x TPU v5 lite"}
+    for check in (first_minutes.export_check, first_minutes.gpu_check):
+        assert list(check(backends, tmp_path, False)) == []
+
+
+@pytest.mark.parametrize(
+    ("backends", "seen"),
+    [
+        (
+            {"tensorflow": ON_CPU, "jax": Backend(None, {"failed": "no driver"})},
+            "tensorflow 2.20.0 CPU; jax no driver",
+        ),
+        ({}, "neither TensorFlow nor JAX is installed"),
+    ],
+)
+def test_without_an_accelerator_it_says_so_at_once(
+    monkeypatch, capsys, tmp_path, backends, seen
+):
+    monkeypatch.setattr(first_minutes, "installed", lambda: list(backends))
+    monkeypatch.setattr(first_minutes, "look", backends.get)
+    output = tmp_path / "figures.json"
+    monkeypatch.setattr(sys, "argv", ["first_minutes", "--output", str(output)])
+    with pytest.raises(SystemExit) as end:
+        first_minutes.main()
+    assert end.value.code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "a GPU or TPU is needed, or --tiny" in error
+    assert error.endswith(f"Received: {seen}")
+    assert not output.exists()
+
+
+def test_a_backend_that_fails_leaves_its_reason(monkeypatch):
+    monkeypatch.setitem(first_minutes.BACKENDS, "jax", "raise SystemExit('no driver')")
+    assert first_minutes.look("jax") == (None, {"failed": "no driver"})
 
 
 START_ANOTHER = """
@@ -85,6 +138,7 @@ def test_every_check_runs_without_a_gpu(tmp_path):
     assert result.returncode == 0, result.stderr
     rows = json.loads(output.read_text("utf-8"))["rows"]
     assert [row for row in rows if "failed" in row] == []
+    assert {row["device"].lower() for row in rows} == {"cpu"}
     checks = {row["check"] for row in rows}
     assert checks >= {"devices", "training", "export", "jpeg"}
     same = [row["same_bits_as_first"] for row in rows if row["check"] == "training"]

@@ -217,16 +217,17 @@ class JaxTrainer(Trainer):
                 for variable, value, layout in shared:
                     variable._value, variable._layout = value, layout
 
-    def leave_workers(self) -> None:
-        """See `Trainer.leave_workers`."""
-        if self.distribute_strategy.workers == 1:
-            return
-        for variable in self.state().values():
-            whole = whole_array(variable.value)
-            variable._layout = None
-            variable.assign(whole)
-        gather(self.distribute_strategy, 0)  # `shutdown` waits for seconds only
-        jax.distributed.shutdown()
+    @contextlib.contextmanager
+    def without_others(self) -> Iterator[None]:
+        """See `Trainer.without_others`; the others need not wait."""
+        if self.distribute_strategy.workers > 1:
+            for variable in self.state().values():
+                whole = whole_array(variable.value)
+                variable._layout = None
+                variable.assign(whole)
+            gather(self.distribute_strategy, 0)  # `shutdown` waits for seconds only
+            jax.distributed.shutdown()
+        yield
 
 
 def _unpack(data):

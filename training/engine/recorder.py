@@ -21,7 +21,7 @@ from .early_termination import divergence
 from .lora import merged
 from .progress import EvaluationStopped
 from .schedule import learning_rate
-from .strategy import is_chief, worker_count
+from .strategy import gather, is_chief, worker_count
 from .trainer import Trainer
 
 
@@ -111,7 +111,12 @@ class Recorder(keras.callbacks.Callback):
             self.save()
 
     def stop(self) -> NoReturn:
-        """Raise Preempted, with the checkpoint that a resumed run begins at."""
+        """Raise Preempted, with the checkpoint that a resumed run begins at.
+
+        All workers end together, when the chief has written it: JAX aborts the chief
+        twenty seconds after the first has ended.
+        """
+        gather(self.trainer.distribute_strategy, 0)
         step, command = self.progress.step, f"`keras-vit resume {self.folder}`"
         if self.saved_step == step:
             continues = f"{command} continues"

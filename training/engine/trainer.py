@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from ..activity import activity
 from .late_figures import LateFigures
 from .losses import dense_labels, make_loss
 from .optimizer import average_pairs, check_optimizer
 from .progress import EvaluationStopped, Progress
 from .rebatch import batch_dataset
-from .strategy import worker_count
+from .strategy import gather, worker_count
 
 
 class Trainer(keras.Model):
@@ -33,7 +34,7 @@ class Trainer(keras.Model):
 
     A subclass sets `distribute_strategy`, where Keras does not, and defines
     `make_train_function`, `make_test_function` and `state_arrays`; where workers share
-    arrays, also `local_weights` and `leave_workers`.
+    arrays, also `local_weights` and `without_others`.
 
     Args:
         model: The plain functional model; it returns logits [B, classes].
@@ -268,11 +269,16 @@ class Trainer(keras.Model):
         with self.averaged_weights():
             yield
 
-    def leave_workers(self) -> None:
-        """End the work with the others; the model stays usable in this process.
+    @contextlib.contextmanager
+    def without_others(self) -> Iterator[None]:
+        """Context for what the chief does alone, at the end; the model stays usable.
 
-        With several workers all of them must call it.
+        With several workers all of them must enter it. As TensorFlow reports a worker
+        that ends before the chief as crashed, they leave it together.
         """
+        yield
+        with activity("waiting for worker 0"):
+            gather(self.distribute_strategy, 0)
 
     def _swap_averages(self):
         for weight, average in average_pairs(

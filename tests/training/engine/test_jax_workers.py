@@ -60,7 +60,6 @@ def on_jax(devices, *words):
         env=os.environ
         | {
             "KERAS_BACKEND": "jax",
-            "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         },
         capture_output=True,

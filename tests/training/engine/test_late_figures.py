@@ -1,5 +1,8 @@
 """Figures of a step come while the next one runs: the order of events, and the lag."""
 
+import pathlib
+import subprocess
+import sys
 import threading
 
 import keras
@@ -15,6 +18,7 @@ from training.model import _trainer_class
 
 pytestmark = pytest.mark.backend
 
+ROOT = pathlib.Path(__file__).parents[3]
 STEPS, BATCH = 5, 7
 random = np.random.default_rng(1)
 IMAGES = random.normal(size=(STEPS * BATCH, 3)).astype("float32")
@@ -132,6 +136,31 @@ def test_several_workers_stop_one_call_after_the_step_that_says_so():
         (4, 0, True),
     ]
     assert calls(5, alone=False)[4:] == [(3, 10, False), (5, 0, True)]
+
+
+def test_an_error_of_a_read_is_raised_by_the_call_that_gets_its_figures():
+    figures = LateFigures(Progress(steps_per_epoch=60))
+    figures.after(10, lambda: ({}, False))
+    figures.after(10, lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        figures.after(10, lambda: ({}, False))
+
+
+HANG = """
+import sys, threading
+from training.engine.late_figures import LateFigures
+from training.engine.progress import Progress
+figures = LateFigures(Progress(steps_per_epoch=60))
+figures.after(1, lambda: ({}, False))
+figures.after(1, threading.Event().wait)
+sys.exit(76)
+"""
+
+
+def test_a_process_ends_although_a_read_never_returns():
+    """As of a device or worker that is lost."""
+    result = subprocess.run([sys.executable, "-c", HANG], cwd=ROOT, timeout=60)
+    assert result.returncode == 76
 
 
 def test_an_epoch_begins_with_its_own_figures(trainer):

@@ -293,9 +293,10 @@ RUN = [
     "--output_dir",
 ]
 
-# Logs the names of all files that a worker changes in the run's folder.
+# Logs the names of all files that a worker changes in the run's folder, and how many
+# workers there are some seconds after it began with the last one, worker 0's report.
 AUDIT = """
-import json, os, sys
+import json, os, sys, time
 worker = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": -1}}'))["task"]
 log = os.open(f"{os.environ['AUDIT_LOG']}{worker['index']}", os.O_CREAT | os.O_WRONLY)
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
@@ -304,6 +305,11 @@ def note(event, details):
     writes = event == "open" and isinstance(details[2], int) and details[2] & 3
     if (writes or event in CHANGES) and os.environ["AUDIT_FOLDER"] in str(details[0]):
         os.write(log, f"{event} {details[0]}\\n".encode())
+    if event == "os.rename" and str(details[1]).endswith("report.json"):
+        time.sleep(8)
+        parent = os.getppid()
+        children = open(f"/proc/{parent}/task/{parent}/children").read().split()
+        os.write(log, f"workers: {len(children)}\\n".encode())
 
 sys.addaudithook(note)
 """
@@ -341,6 +347,7 @@ def wait_for(reached, process, seconds=300):
 
 @pytest.mark.slow
 def test_two_workers_train_and_only_the_chief_writes(tmp_path):
+    """The other waits until it has, as TensorFlow would report it as crashed."""
     (tmp_path / "sitecustomize.py").write_text(AUDIT)
     folder, log = tmp_path / "run", tmp_path / "changes"
     process = start(
@@ -357,7 +364,9 @@ def test_two_workers_train_and_only_the_chief_writes(tmp_path):
     assert "2/2" not in other_log(output)
     report = json.loads((folder / "report.json").read_text())
     assert report["recipe"]["strategy"] == "multi_worker"
-    assert "report.json" in pathlib.Path(f"{log}0").read_text()
+    written = pathlib.Path(f"{log}0").read_text()
+    assert "report.json" in written
+    assert "workers: 2\n" in written
     assert pathlib.Path(f"{log}1").read_text() == ""
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from tiny_recipe import TINY_MODEL
 
-from training.engine import checkpoint
+from training.engine import checkpoint, recorder
 from training.engine.recorder import Recorder, best_epoch
 from training.errors import Diverged, Preempted
 from training.fit import fit
@@ -38,6 +38,23 @@ def test_without_validation_the_last_epoch_is_the_best():
     assert best_epoch(history) is history[1]
 
 
+@pytest.fixture
+def stopped(monkeypatch):
+    """A function that trains until it is stopped after step 3."""
+
+    def on_train_batch_end(callback, batch, logs=None):
+        callback.progress.stopping = callback.progress.step == 3
+        end(callback, batch, logs)
+
+    def run(folder):
+        recipe = dataclasses.replace(RECIPE, steps=9, model=TINY_MODEL)
+        fit(recipe, folder, checkpoint_every=1, draw=False)
+
+    end = Recorder.on_train_batch_end
+    monkeypatch.setattr(Recorder, "on_train_batch_end", on_train_batch_end)
+    return run
+
+
 @pytest.mark.parametrize(
     ("unwritten", "continues"),
     [
@@ -47,21 +64,30 @@ def test_without_validation_the_last_epoch_is_the_best():
     ],
 )
 def test_a_stopped_run_names_the_checkpoint_that_exists(
-    tmp_path, monkeypatch, unwritten, continues
+    tmp_path, monkeypatch, stopped, unwritten, continues
 ):
     def save(folder, state, keep):
         return state.step not in unwritten and original(folder, state, keep)
 
-    def on_train_batch_end(recorder, batch, logs=None):
-        recorder.progress.stopping = recorder.progress.step == 3
-        end(recorder, batch, logs)
-
-    original, end = checkpoint.save, Recorder.on_train_batch_end
+    original = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", save)
-    monkeypatch.setattr(Recorder, "on_train_batch_end", on_train_batch_end)
-    recipe = dataclasses.replace(RECIPE, steps=9, model=TINY_MODEL)
     with pytest.raises(Preempted, match=continues):
-        fit(recipe, tmp_path / "run", checkpoint_every=1, draw=False)
+        stopped(tmp_path / "run")
+
+
+def test_workers_that_are_stopped_end_when_the_checkpoint_is_written(
+    tmp_path, monkeypatch, stopped
+):
+    """JAX aborts the one that writes it 20 s after the first has ended."""
+
+    def gather(strategy, number):
+        written.append(checkpoint.newest_committed(tmp_path / "run" / "checkpoints"))
+
+    written = []
+    monkeypatch.setattr(recorder, "gather", gather)
+    with pytest.raises(Preempted):
+        stopped(tmp_path / "run")
+    assert [path.stem for path in written] == ["00000003"]
 
 
 def test_non_finite_weights_after_the_last_update_are_a_divergence(tmp_path):

@@ -260,7 +260,7 @@ def check_on_jax(*flags):
     return subprocess.run(
         [sys.executable, "-m", "training", *words],
         cwd=ROOT,
-        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"KERAS_BACKEND": "jax"},
         capture_output=True,
         text=True,
     )

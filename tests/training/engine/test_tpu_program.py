@@ -108,8 +108,7 @@ def lines_of(script):
     result = subprocess.run(
         [sys.executable, "-c", START + script],
         cwd=ROOT,
-        env=os.environ
-        | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        env=os.environ | {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
     )
