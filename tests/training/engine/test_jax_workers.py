@@ -59,8 +59,9 @@ import collections, json, pathlib, sys
 from device_spy import spy_on_jax
 from training.__main__ import main
 spy_on_jax(seen := collections.Counter())
-main(sys.argv[2:])
+status = main(sys.argv[2:])
 pathlib.Path(sys.argv[1]).write_text(json.dumps(seen))
+sys.exit(status)
 """
 
 

@@ -154,7 +154,6 @@ def test_a_shell_a_script_and_a_job_array_are_alone(environment, variables):
         ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_PROCESS_BOUNDS": "1,1,1"}, 1),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_HOST_BOUNDS": "1,1,1"}, 1),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": "cpu"}, 1),
-        ({"TPU_SKIP_MDS_QUERY": "1"}, 1),
     ],
 )
 def test_the_hosts_of_a_tpu_slice_are_counted(tpu, variables, hosts):
@@ -162,12 +161,14 @@ def test_the_hosts_of_a_tpu_slice_are_counted(tpu, variables, hosts):
     assert this_job().processes == hosts
 
 
-def test_a_tpu_vm_asks_the_metadata_server(metadata):
+def test_a_tpu_vm_asks_the_metadata_server(metadata, monkeypatch):
     assert this_job().processes == 1
     metadata["worker-network-endpoints"] = "x:y:10.0.0.1,x:y:10.0.0.2"
     assert this_job() == Job("a Cloud TPU", 2)
     metadata["tpu-env"] = "ZONE: 'z'\nMEGASCALE_NUM_SLICES: '3'\n"
     assert this_job().processes == 6
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    assert this_job().processes == 1
 
 
 def test_a_tpu_vm_without_network_is_alone(tpu):
