@@ -13,6 +13,7 @@ from typing import Any
 from . import storage
 from .data.class_folders import open_class_folders
 from .engine import run_folder
+from .engine.job import this_job
 from .errors import RecipeError, RunError
 from .recipe import DataConfig, Recipe, load_recipe, require
 
@@ -86,7 +87,8 @@ def check_new_run(recipe: Recipe, folder: str, resume: bool, overwrite: bool) ->
     With several workers the chief alone checks the folder, later, in `fit`.
     """
     alone = recipe.strategy in ("one_device", "mirrored")
-    alone |= recipe.strategy == "auto" and "TF_CONFIG" not in os.environ
+    if recipe.strategy == "auto":
+        alone = "TF_CONFIG" not in os.environ and this_job().processes == 1
     if alone and not storage.is_remote(folder):
         run_folder.check_folder(folder, recipe, resume, overwrite)
     check_recipe(recipe)

@@ -57,12 +57,14 @@ def finish(
 
 
 def _devices(recorder: Recorder) -> Any:
-    """Where the run trained; of several workers, the chief's first device alone."""
+    """Where the run trained; of several workers, the chief alone.
+
+    It uses all its devices on JAX, and on TensorFlow the first one.
+    """
     strategy = recorder.trainer.distribute_strategy
-    if worker_count(strategy) == 1:
-        return strategy
-    on_jax = isinstance(strategy, JaxStrategy)
-    return JaxStrategy() if on_jax else tf.distribute.get_strategy()
+    if isinstance(strategy, JaxStrategy):
+        return strategy.on_this_host()
+    return strategy if worker_count(strategy) == 1 else tf.distribute.get_strategy()
 
 
 def _finish_pretraining(

@@ -599,7 +599,8 @@ class Recipe:
             there is none.
         seed: Seed of the initial weights, the order of the images, their augmentation,
             and dropout.
-        strategy: auto (mirrored where there are several GPUs), one_device, mirrored,
+        strategy: auto (mirrored where there are several GPUs; on JAX all devices of
+            all processes that were started together), one_device, mirrored,
             multi_worker (one process for each worker in `TF_CONFIG`), tpu, or on JAX
             fsdp (all devices, of which each keeps a part of the weights).
         tpu: Name of the Cloud TPU, or local on a TPU VM.

@@ -8,6 +8,7 @@ import pytest
 import training.cli
 from training.cli import parse
 from training.early_checks import check_source
+from training.engine.job import Job
 from training.errors import DataError, RunError
 from training.recipes import named_recipe
 from training.studies.study_files import load_study
@@ -144,5 +145,8 @@ def test_workers_leave_the_runs_folder_to_the_chief(inside, monkeypatch):
     check(parse("fit", [*words, "--strategy", "multi_worker"]))
     with pytest.raises(RunError, match="is not a run"):
         check(parse("fit", words))
-    monkeypatch.setenv("TF_CONFIG", "{}")  # with which `auto` is multi_worker
+    with monkeypatch.context() as patch:
+        patch.setenv("TF_CONFIG", "{}")  # with which `auto` is multi_worker
+        check(parse("fit", words))
+    monkeypatch.setattr("training.early_checks.this_job", lambda: Job("srun", 2, 1))
     check(parse("fit", words))

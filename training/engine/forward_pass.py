@@ -1,7 +1,6 @@
 """A model's outputs for many images, computed on all devices of its strategy."""
 
 import collections
-import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +27,7 @@ class ForwardPass:
 
     It reads the weights that the model has at that moment. The devices share each
     batch, and the last one is padded, so that all have one static size. Of several
-    workers, each computes all outputs.
+    workers, each computes all outputs, with its own devices.
 
     Args:
         network: A functional model with one output.
@@ -45,6 +44,8 @@ class ForwardPass:
     ):
         self.network = network
         self.strategy: Any = strategy or strategy_of(network)
+        if isinstance(self.strategy, JaxStrategy):
+            self.strategy = self.strategy.on_this_host()
         self.workers = worker_count(self.strategy)
         self.devices = self.strategy.num_replicas_in_sync // self.workers
         self.batch_size = self.devices * math.ceil(batch_size / self.devices)
@@ -134,14 +135,9 @@ class ForwardPass:
         self, data: Callable[[Shard], tf.data.Dataset], steps: int
     ) -> Iterator[Any]:
         """Each step's outputs, in a list of one array."""
-        import jax
-
-        # Of several workers the weights are NumPy arrays: placed once, not each step.
-        weights = jax.device_put(weights_of(self.network))
-        alone = self.workers == 1
+        weights = weights_of(self.network)
         for inputs, *_ in data(Shard()).take(steps).as_numpy_iterator():
-            # Several workers leave the distribution before each computes by itself.
-            with self.strategy.scope() if alone else contextlib.nullcontext():
+            with self.strategy.scope():
                 inputs = keras.tree.map_structure(self._placed, inputs)
                 outputs = self._step(*weights, inputs)
             yield [outputs]
@@ -151,7 +147,7 @@ class ForwardPass:
         import jax
 
         distribution = self.strategy.distribution
-        if distribution is None or self.workers > 1:
+        if distribution is None:
             return jax.device_put(array)
         return jax.device_put(
             array, distribution.get_data_layout(array.shape).backend_layout

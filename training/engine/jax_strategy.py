@@ -16,6 +16,8 @@ from ..errors import RecipeError, WorkerLost
 from ..recipe import Recipe
 from .cluster import parse_cluster, print_waiting
 from .fully_sharded import FullySharded
+from .gpus import VISIBLE
+from .job import Job, this_job
 
 # Seconds after which a worker that no longer answers is lost. JAX's own 100 and 300
 # would keep the others, and `launch --restarts`, waiting.
@@ -47,17 +49,22 @@ class JaxStrategy:
 
     def __init__(self, distribution: Any = None):
         self.distribution = distribution
-        self.workers = 1 if distribution is None else distribution.num_processes
-        self.worker = 0
-        if self.workers > 1:
+        self.workers, self.worker = 1, 0
+        if distribution is not None:
             import jax
 
-            self.worker = jax.process_index()
+            devices = distribution.device_mesh.backend_mesh.devices.flat
+            self.workers = len({device.process_index for device in devices})
+            self.worker = jax.process_index() if self.workers > 1 else 0
 
     @property
     def num_replicas_in_sync(self) -> int:
         """The number of devices."""
         return self.distribution.num_model_replicas if self.distribution else 1
+
+    def on_this_host(self) -> "JaxStrategy":
+        """The strategy of what this process computes without the others."""
+        return self if self.workers == 1 else _data_parallel(_local_devices())
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Context in which variables and batches are placed on all devices."""
@@ -115,43 +122,76 @@ def whole_array(value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(multihost_utils.process_allgather(value, tiled=True))
 
 
-def make_jax_strategy(recipe: Recipe) -> JaxStrategy:
+def make_jax_strategy(recipe: Recipe, alone: bool = False) -> JaxStrategy:
     """The strategy of a recipe on JAX.
 
     Args:
-        recipe: `auto`, `mirrored` and `fsdp` use all devices of JAX's default platform;
-            with `TF_CONFIG`, or `multi_worker`, those of all processes.
+        recipe: `auto`, `multi_worker` and `fsdp` use all devices of JAX's default
+            platform, of all processes of the run: those of `TF_CONFIG` or of
+            `this_job`. `mirrored` uses those of this process.
+        alone: Whether this process waits for no other one, whatever the recipe says.
 
     Raises:
-        RecipeError: The recipe needs something that only TensorFlow supports, or the
-            other processes cannot be reached.
+        RecipeError: The recipe needs something that only TensorFlow supports, the
+            other processes cannot be reached, or the recipe leaves them out.
     """
     _refuse_tensorflow_only(recipe)
-    tf.config.set_visible_devices([], "GPU")  # they are JAX's; tf.data needs none
-    _join_workers(recipe)
+    _hide_gpus_from_tensorflow()
+    if not alone:
+        _join_workers(recipe)
+    local = alone or recipe.strategy == "mirrored"
+    devices = _local_devices() if local else keras.distribution.list_devices()
     if recipe.strategy == "fsdp":
-        return JaxStrategy(FullySharded())
-    several = len(keras.distribution.list_devices()) > 1
-    if recipe.strategy == "one_device" or not several:
-        return JaxStrategy()
-    return JaxStrategy(keras.distribution.DataParallel(auto_shard_dataset=False))
+        strategy = JaxStrategy(FullySharded(devices))
+    elif recipe.strategy == "one_device" or len(devices) == 1:
+        strategy = JaxStrategy()
+    else:
+        strategy = _data_parallel(devices)
+    if not alone and strategy.workers == 1:
+        import jax
+
+        _refuse_others(recipe, jax.process_count())
+    return strategy
+
+
+def _hide_gpus_from_tensorflow() -> None:
+    """Leave the GPUs to JAX; tf.data needs none."""
+    try:
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:  # TensorFlow has started
+        gpus = tf.config.get_visible_devices("GPU")
+        raise RecipeError(
+            "with KERAS_BACKEND=jax TensorFlow must leave the GPUs to JAX: call "
+            '`tf.config.set_visible_devices([], "GPU")` before TensorFlow is used. '
+            f"Received: TensorFlow has started with {len(gpus)}"
+        ) from None
+
+
+def _data_parallel(devices: list[str]) -> JaxStrategy:
+    return JaxStrategy(
+        keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    )
+
+
+def _local_devices() -> list[str]:
+    """The devices of this process, named as `keras.distribution.list_devices` does."""
+    import jax
+
+    return [f"{device.platform}:{device.id}" for device in jax.local_devices()]
 
 
 def _join_workers(recipe: Recipe) -> None:
     """Connect this process with the run's others, if it has any."""
     import jax
 
-    tf_config = os.environ.get("TF_CONFIG")
-    asked = recipe.strategy == "multi_worker" or tf_config is not None
-    alone = recipe.strategy in ("one_device", "mirrored")
-    if not asked or alone or jax.distributed.is_initialized():
+    tf_config, job = os.environ.get("TF_CONFIG"), this_job()
+    if recipe.strategy in ("one_device", "mirrored"):
+        _refuse_others(recipe, job.processes)
         return
-    known: dict[str, Any] = {}
-    if tf_config is not None:
-        index, addresses = parse_cluster(tf_config)
-        print_waiting(index, len(addresses))
-        known["coordinator_address"] = addresses[0]
-        known["num_processes"], known["process_id"] = len(addresses), index
+    asked = recipe.strategy == "multi_worker" or tf_config is not None
+    if not (asked or job.processes > 1) or jax.distributed.is_initialized():
+        return
+    known = _workers_of(job) if tf_config is None else _workers_in(tf_config)
     # On CPUs, Gloo confuses the messages of programs that run at the same time.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     try:
@@ -164,9 +204,55 @@ def _join_workers(recipe: Recipe) -> None:
         reason = str(error).strip().split("\n")[0]
         raise RecipeError(
             "the environment variable TF_CONFIG must name this run's workers, except "
-            "where JAX knows them, as on a Cloud TPU and in a Slurm job. "
-            f"Received: {tf_config!r}: {reason}"
+            "where JAX knows them, as on a Cloud TPU and in a Slurm job; with mpirun, "
+            "JAX_COORDINATOR_ADDRESS can be the host of process 0 and a free port. "
+            f"Received: TF_CONFIG={tf_config!r}, {job.processes} processes of "
+            f"{job.launcher}: {reason}"
         ) from None
+
+
+def _workers_in(tf_config: str) -> dict[str, Any]:
+    """What `jax.distributed.initialize` has to know of the workers in `TF_CONFIG`."""
+    index, addresses = parse_cluster(tf_config)
+    print_waiting(index, len(addresses))
+    return {
+        "coordinator_address": addresses[0],
+        "num_processes": len(addresses),
+        "process_id": index,
+        # Of a job in which they were started, JAX would take one GPU for each.
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def _workers_of(job: Job) -> dict[str, Any]:
+    """What `jax.distributed.initialize` does not find out, or not right, of a job."""
+    if job.process is None:
+        return {}
+    print_waiting(job.process, job.processes)
+    known: dict[str, Any] = {
+        "num_processes": job.processes,
+        "process_id": job.process,
+    }
+    if "JAX_LOCAL_DEVICE_IDS" not in os.environ:
+        # Of the GPUs that several processes see, each has the one of its number. JAX
+        # would also take one of all, where a process is alone (jax#16788), and a second
+        # where the launcher shows it only its own (jax#23452).
+        one = "," not in os.environ.get(VISIBLE, ",")
+        number = job.number_on_node
+        known["local_device_ids"] = [] if number is None or one else [number]
+    return known
+
+
+def _refuse_others(recipe: Recipe, processes: int) -> None:
+    """Raise RecipeError where this process, which trains alone, belongs to several."""
+    if processes > 1:
+        raise RecipeError(
+            "`strategy` must be auto, multi_worker or fsdp, before JAX is used for "
+            "anything else, where several processes train together: each of them "
+            "would write the run's folder. Start independent runs as jobs of one "
+            f"process, such as srun --ntasks=1. Received: {recipe.strategy!r}, "
+            f"{processes} processes"
+        )
 
 
 def is_lost_jax_worker(error: Exception) -> bool:

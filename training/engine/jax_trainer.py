@@ -202,18 +202,20 @@ class JaxTrainer(Trainer):
     def local_weights(self) -> Iterator[None]:
         """See `Trainer.local_weights`."""
         with self.averaged_weights():
-            if self.distribute_strategy.workers == 1:
+            local = self.distribute_strategy.on_this_host()
+            if local is self.distribute_strategy:
                 yield
                 return
-            distribution = keras.distribution.distribution()
+            mesh = local.distribution.device_mesh.backend_mesh
+            everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
             shared = [(v, v.value, v._layout) for v in self.model.variables]
             for variable, value, _ in shared:
-                variable._value, variable._layout = whole_array(value), None
-            keras.distribution.set_distribution(None)
+                variable._value = jax.device_put(whole_array(value), everywhere)
+                variable._layout = None
             try:
-                yield
+                with local.scope():
+                    yield
             finally:
-                keras.distribution.set_distribution(distribution)
                 for variable, value, layout in shared:
                     variable._value, variable._layout = value, layout
 

@@ -37,7 +37,8 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
         recipe: `strategy`, `tpu`, `batch_size` and `accumulation` are used. `auto` is
             multi_worker where `TF_CONFIG` is set, mirrored where there are several
             GPUs, else one_device (the first GPU, else the CPU). Without GPUs, mirrored
-            uses the logical CPU devices. fsdp needs JAX.
+            uses the logical CPU devices. fsdp needs JAX, for which see
+            `make_jax_strategy`.
 
     Returns:
         The strategy; with KERAS_BACKEND=jax a `JaxStrategy`.
@@ -52,11 +53,18 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
     return strategy
 
 
-def open_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
-    """`make_strategy` for evaluation, whatever `batch_size` is."""
+def open_strategy(
+    recipe: Recipe, alone: bool = False
+) -> tf.distribute.Strategy | JaxStrategy:
+    """`make_strategy`, whatever `batch_size` is.
+
+    Args:
+        recipe: See `make_strategy`.
+        alone: For evaluation: see `make_jax_strategy`.
+    """
     if keras.backend.backend() == "jax":
         ask_for_determinism(recipe)
-        return make_jax_strategy(recipe)
+        return make_jax_strategy(recipe, alone)
     return _make_tensorflow_strategy(recipe)
 
 
@@ -79,9 +87,8 @@ def evaluation_strategy(
         several = on_jax or len(tf.config.list_logical_devices("GPU")) > 1
         name = "mirrored" if several else "one_device"
     unread = DataConfig("digits")
-    return open_strategy(
-        Recipe(data=unread, strategy=name, tpu=tpu, deterministic=deterministic)
-    )
+    recipe = Recipe(data=unread, strategy=name, tpu=tpu, deterministic=deterministic)
+    return open_strategy(recipe, alone=True)
 
 
 def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:

@@ -18,6 +18,7 @@ CHIPS = {
     "0x0062": "v5p",
     "0x0063": "v5e",
     "0x006f": "v6e",
+    "0x0076": "7x",
 }
 WITH_PJRT = ("v5p", "v5e", "v6e")
 LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"

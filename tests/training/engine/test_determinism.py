@@ -185,7 +185,7 @@ def test_jax_is_asked_before_it_starts(on_jax, monkeypatch):
     calls = []
     for name in ("ask_for_determinism", "make_jax_strategy"):
         monkeypatch.setattr(
-            strategy, name, lambda recipe, name=name: calls.append((name, recipe))
+            strategy, name, lambda *args, name=name: calls.append((name, args[0]))
         )
     strategy.open_strategy(TINY_RECIPE)
     assert calls == [
@@ -200,7 +200,7 @@ def test_an_evaluation_asks_for_the_run_that_follows(
 ):
     asked = []
     monkeypatch.setattr(strategy, "ask_for_determinism", asked.append)
-    monkeypatch.setattr(strategy, "make_jax_strategy", lambda recipe: None)
+    monkeypatch.setattr(strategy, "make_jax_strategy", lambda *args: None)
     strategy.evaluation_strategy("auto", None, deterministic)
     assert [recipe.deterministic for recipe in asked] == [deterministic]
 

@@ -220,5 +220,5 @@ def test_a_malformed_tf_config_is_an_error(monkeypatch, strategy):
 
 def test_workers_that_nobody_names_are_an_error(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(RecipeError, match="TF_CONFIG must name .*Received: None"):
+    with pytest.raises(RecipeError, match="must name .*Received: TF_CONFIG=None"):
         make_jax_strategy(Recipe(data=DataConfig("digits"), strategy="multi_worker"))

@@ -42,7 +42,7 @@ RECIPE = dataclasses.replace(
 # Devices of each process, and the arguments before and after the recipe's.
 RUNS = {
     "one": (1, [], []),
-    "two workers": (1, ["launch", "--workers", "2", "--"], []),
+    "a Slurm step": (2, [], []),
     "fsdp": (4, [], ["--strategy", "fsdp"]),
     "fsdp on two workers": (
         2,
@@ -52,27 +52,73 @@ RUNS = {
 }
 
 
+# A process of `fit`, and on which devices it computed few-shot features and, in the
+# end, predictions.
+SPIED_FIT = """
+import collections, json, pathlib, sys
+from device_spy import spy_on_jax
+from training.__main__ import main
+spy_on_jax(seen := collections.Counter())
+status = main(sys.argv[2:])
+pathlib.Path(sys.argv[1]).write_text(json.dumps(seen))
+sys.exit(status)
+"""
+
+
+def environment(devices):
+    return os.environ | {
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}",
+    }
+
+
 def on_jax(devices, *words):
     """Run Python in a process of its own: Keras chooses its backend at import."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,
-        env=os.environ
-        | {
-            "KERAS_BACKEND": "jax",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        },
+        env=environment(devices),
         capture_output=True,
         text=True,
     )
 
 
+def in_a_slurm_step(devices, folder, *words):
+    """Run `SPIED_FIT` as two processes that find each other as srun's do."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SPIED_FIT, folder / f"{process}.json", *words],
+            cwd=ROOT,
+            env=environment(devices)
+            | {
+                "SLURM_JOB_ID": str(os.getpid()),  # which chooses the port
+                "SLURM_NTASKS": "2",
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_TASKS_PER_NODE": "2",
+                "SLURM_PROCID": str(process),
+                "SLURM_LOCALID": str(process),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    for process in processes:
+        _, error = process.communicate()
+        assert process.returncode == 0, error
+
+
 def train(folder, name):
     devices, before, after = RUNS[name]
     words = [*before, "fit", "--config", folder / "recipe.yaml", *after]
-    result = on_jax(devices, "-m", "training", *words, "--output_dir", folder / name)
+    words += ["--output_dir", folder / name]
+    if name == "a Slurm step":
+        in_a_slurm_step(devices, folder, *words)
+        return
+    result = on_jax(devices, "-m", "training", *words)
     assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +160,21 @@ def test_all_compute_what_one_device_computes(runs, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "workers", "devices"),
-    [("two workers", 2, 1), ("fsdp", 1, 4), ("fsdp on two workers", 2, 2)],
+    [("a Slurm step", 2, 2), ("fsdp", 1, 4), ("fsdp on two workers", 2, 2)],
 )
 def test_a_checkpoint_records_workers_and_devices(runs, name, workers, devices):
     _, owner = checkpoint(runs / name)
     assert (owner["workers"], owner["replicas"]) == (workers, devices)
+
+
+@pytest.mark.slow
+def test_each_worker_uses_all_its_devices_for_what_it_computes_alone(runs):
+    seen = [json.loads((runs / f"{process}.json").read_text()) for process in range(2)]
+    assert [len(devices) for devices in seen] == [2, 2]
+    assert seen[0].keys().isdisjoint(seen[1])
+    chief, other = (set(devices.values()) for devices in seen)
+    assert len(chief) == len(other) == 1  # as many batches on each device
+    assert chief.pop() > other.pop() > 0  # the chief alone predicts the test images
 
 
 @pytest.mark.slow
