@@ -31,6 +31,9 @@ class Job(NamedTuple):
     number_on_node: int | None = None
 
 
+NO_LAUNCHER = Job("no launcher", 1)
+
+
 class Launcher(NamedTuple):
     """The environment variables that a launcher sets, all of them."""
 
@@ -70,6 +73,13 @@ LAUNCHERS = (
 
 def this_job() -> Job:
     """The job that this process belongs to; of one process where nothing says so."""
+    job = launched_job()
+    hosts = _tpu_hosts() if job is NO_LAUNCHER else 1
+    return Job("a Cloud TPU", hosts) if hosts > 1 else job
+
+
+def launched_job() -> Job:
+    """`this_job`, without looking for a TPU."""
     for launcher in LAUNCHERS:
         values = [os.environ.get(variable) for variable in launcher[1:]]
         if None not in values:
@@ -81,8 +91,7 @@ def this_job() -> Job:
                 int(process),
                 None if alone else int(number),
             )
-    hosts = _tpu_hosts()
-    return Job("a Cloud TPU" if hosts > 1 else "no launcher", hosts)
+    return NO_LAUNCHER
 
 
 def _tpu_hosts() -> int:

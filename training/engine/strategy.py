@@ -18,6 +18,7 @@ from .jax_strategy import (
     is_lost_jax_worker,
     make_jax_strategy,
 )
+from .job import launched_job
 from .sigterm import keep_handler
 from .tpu_runtime import check_variables
 
@@ -60,11 +61,13 @@ def open_strategy(
 
     Args:
         recipe: See `make_strategy`.
-        alone: For evaluation: see `make_jax_strategy`.
+        alone: Whether this process waits for no other one, as in evaluation.
     """
     if keras.backend.backend() == "jax":
         ask_for_determinism(recipe)
         return make_jax_strategy(recipe, alone)
+    if not alone:
+        _refuse_others()
     return _make_tensorflow_strategy(recipe)
 
 
@@ -89,6 +92,19 @@ def evaluation_strategy(
     unread = DataConfig("digits")
     recipe = Recipe(data=unread, strategy=name, tpu=tpu, deterministic=deterministic)
     return open_strategy(recipe, alone=True)
+
+
+def _refuse_others() -> None:
+    """Raise RecipeError in one of several processes that `TF_CONFIG` does not name."""
+    job = launched_job()
+    if job.processes > 1 and "TF_CONFIG" not in os.environ:
+        raise RecipeError(
+            "the environment variable TF_CONFIG must name the workers where several "
+            "processes are started together, except with KERAS_BACKEND=jax: each of "
+            "them would train alone, and write the run's folder. Start independent "
+            "runs as jobs of one process, such as srun --ntasks=1. Received: no "
+            f"TF_CONFIG, {job.processes} processes of {job.launcher}"
+        )
 
 
 def _make_tensorflow_strategy(recipe: Recipe) -> tf.distribute.Strategy:

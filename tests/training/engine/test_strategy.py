@@ -11,10 +11,12 @@ import tensorflow as tf
 
 from training.engine import strategy as strategies
 from training.engine.cluster import parse_cluster
+from training.engine.job import LAUNCHERS
 from training.engine.launch import environments
 from training.engine.strategy import (
     check_same_step,
     check_workers,
+    evaluation_strategy,
     gather,
     is_chief,
     lost_workers,
@@ -81,6 +83,17 @@ def test_a_malformed_tf_config_is_an_error(text, monkeypatch):
         with pytest.raises(RecipeError, match="TF_CONFIG") as error:
             make_strategy(recipe())
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)
+def test_one_of_several_processes_trains_only_with_the_others(monkeypatch, launcher):
+    for variable in launcher[1:]:
+        monkeypatch.setenv(variable, "2")
+    with pytest.raises(RecipeError, match=r"no TF_CONFIG, 2 processes of .*\("):
+        make_strategy(recipe())
+    assert evaluation_strategy("one_device").num_replicas_in_sync == 1
+    monkeypatch.setenv(launcher.processes, "1")
+    assert make_strategy(recipe()).num_replicas_in_sync == 1
 
 
 def test_divided_weights_need_jax():
