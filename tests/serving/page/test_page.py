@@ -21,7 +21,7 @@ from serving.page.proxy import page_app, page_parser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-SECONDS = 30
+SECONDS = 120  # until a busy machine has answered a first request
 
 
 @pytest.fixture(scope="module")
