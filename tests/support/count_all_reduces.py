@@ -2,9 +2,11 @@
 
     python tests/support/count_all_reduces.py STEPS BYTES
 
-Of one call of the train function, with STEPS steps, and with packs of BYTES.
+Of one call of the train function, with STEPS steps, and with packs of BYTES. Prints
+JSON: the all-reduces of the first replica, the sums on the host, and a metric's result.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,8 +24,24 @@ from training.engine.optimizer import make_optimizer
 from training.recipe import OptimizerConfig
 
 
+class Updates(keras.metrics.Metric):
+    """The number of updates: of all replicas, of their mean, and of the first one."""
+
+    def __init__(self):
+        super().__init__(name="updates")
+        for aggregation in ("sum", "mean", "only_first_replica"):
+            self.add_variable((), "zeros", aggregation=aggregation, name=aggregation)
+
+    def update_state(self, *_):
+        for variable in self.variables:
+            variable.assign_add(1.0)
+
+    def result(self):
+        return keras.ops.stack([variable.value for variable in self.variables])
+
+
 def main() -> None:
-    """Print the number of all-reduces of the first replica, and of sums on the host."""
+    """Run a step, and print what it did."""
     steps, size = map(int, sys.argv[1:])
     tensorflow_trainer.PACKS = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=size
@@ -38,6 +56,7 @@ def main() -> None:
         trainer = tensorflow_trainer.TensorFlowTrainer(model)
         trainer.compile(
             make_optimizer(OptimizerConfig("sgd"), 0.1, model),
+            metrics=("accuracy", Updates()),
             steps_per_execution=steps,
         )
     rows = np.ones((64, 300), "float32"), np.eye(2, dtype="float32")[[0, 1] * 32]
@@ -45,13 +64,14 @@ def main() -> None:
     trainer.make_train_function()
     iterator = iter(strategy.experimental_distribute_dataset(data))
     context.context().enable_run_metadata()
-    trainer.train_function(iterator)
+    figures = trainer.train_function(iterator)
     graphs = context.context().export_run_metadata().partition_graphs
     bodies = [function for graph in graphs for function in graph.library.function]
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [node for body in bodies for node in body.node_def]
     on_first = [node.op for node in nodes if node.device.endswith("CPU:0")]
-    print(on_first.count("CollectiveReduceV2"), on_first.count("AddN"))
+    counts = [on_first.count(name) for name in ("CollectiveReduceV2", "AddN")]
+    print(json.dumps([*counts, figures["updates"].tolist()]))
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class TensorFlowTrainer(Trainer):
         stop = tf.identity(stop)  # on this replica's device and in this loop's body
         replica = tf.distribute.get_replica_context()
         gradients, totals, count, stop = replica.all_reduce(
-            "sum", [gradients, self._own_totals(), count, stop], PACKS
+            "sum", [gradients, self._own_totals(replica), count, stop], PACKS
         )
         self._average_statistics(replica)
         if self.scaler is not None:
@@ -116,13 +116,19 @@ class TensorFlowTrainer(Trainer):
         replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
         return {**self._results_of(totals), "gradient_norm": norm, STOP: stop}
 
-    def _own_totals(self):
-        """The metrics' variables, as this replica has added them up.
+    def _own_totals(self, replica):
+        """What this replica adds to the sums that are the metrics' variables.
 
         Read outside of a replica, each would be an all-reduce of its own.
         """
+        first = tf.cast(replica.replica_id_in_sync_group == 0, tf.float32)
+        shares = {
+            "sum": 1.0,
+            "mean": 1.0 / replica.num_replicas_in_sync,
+            "only_first_replica": first,
+        }
         return [
-            tf.identity(tf.cast(v.value, tf.float32))  # on this replica's device
+            shares[v.aggregation] * tf.cast(v.value, tf.float32)
             for v in self._metric_variables()
         ]
 
@@ -225,9 +231,7 @@ class TensorFlowTrainer(Trainer):
                 figures = step(next(iterator), stop)
             return figures
 
-        @tf.function(reduce_retracing=True, autograph=False)
-        def execute_on(batch, stop):
-            return step(batch, stop)
+        execute_on = tf.function(step, reduce_retracing=True, autograph=False)
 
         def train_function(iterator):
             steps = self.progress.advance(self.steps_per_execution)
