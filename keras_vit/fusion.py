@@ -54,7 +54,7 @@ def fused_dense(
     Where that is one kernel, its result is not kept for the gradient.
 
     Args:
-        layers: Built layers with biases and without activations.
+        layers: Built layers without activations.
         function: A function of rank-2 tensors; see `fused`.
         inputs: See `fused`.
         training: See `fused`.

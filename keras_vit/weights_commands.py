@@ -171,7 +171,7 @@ def model_facts(model: Any) -> dict[str, str]:
 def _model_name(model: Any) -> str:
     if isinstance(model, ImageClassifier):
         return f"ImageClassifier around {model.backbone.name}"
-    return _variant({name: getattr(model, name) for name in model._argument_names})
+    return _variant(model.options)
 
 
 def _size(model: Any) -> str:

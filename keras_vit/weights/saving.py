@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.files import replacing
+from keras_vit.options import ViTOptions, rows
 from keras_vit.weights import config, preprocessing_configs
 from keras_vit.weights.checkpoint import FAMILIES, CheckpointError
 from keras_vit.weights.families.layouts import Row, match_ours
@@ -22,6 +23,7 @@ from keras_vit.weights.preprocessing_configs import (
     timm_preprocessing,
 )
 
+ROWS = rows(ViTOptions)
 _TIMM_HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -176,15 +178,14 @@ def _timm_vit(model) -> tuple[str, dict[str, Any]]:
         "depth": model.depth,
         "num_heads": model.heads,
         "mlp_ratio": ratio,
-        "class_token": model.class_token,
         "global_pool": _TIMM_POOLINGS[model.pooling],
         # Our attention pooling includes the class token.
         "pool_include_prefix": model.pooling == "map" and model.class_token,
         "no_embed_class": not model.prefix_positions,
         "reg_tokens": model.register_tokens,
         "init_values": scale,
-        "qk_norm": model.qk_norm,
-        "fc_norm": model.fc_norm,
+        # timm calls them as we do.
+        **{name: getattr(model, name) for name, row in ROWS.items() if row.shown_by},
         "act_layer": {"tanh": "gelu_tanh", "exact": "gelu"}[model.gelu],
     }
     if model.swiglu:
