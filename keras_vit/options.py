@@ -261,6 +261,11 @@ class AttentionOptions:
     attention_dropout: Annotated[
         Rate, ADAPTABLE, "Dropout rate on the attention weights; the paper has none."
     ] = 0.0
+    qkv_bias: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/query/bias"),
+        "Whether the query, key and value projections of the blocks have biases.",
+    ] = True
     qk_norm: Annotated[
         bool,
         ShownBy("encoder_block_0/attention/query_norm/gamma"),

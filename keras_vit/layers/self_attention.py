@@ -60,7 +60,12 @@ class MultiHeadSelfAttention(OptionsLayer):
                 f"Received: heads={self.heads}, width={width}"
             )
         for name in ("query", "key", "value", "out"):
-            layer = keras.layers.Dense(width, dtype=self.dtype_policy, name=name)
+            layer = keras.layers.Dense(
+                width,
+                use_bias=self.qkv_bias or name == "out",
+                dtype=self.dtype_policy,
+                name=name,
+            )
             layer.build((None, width))
             setattr(self, name, layer)
         head_width = width // self.heads

@@ -67,6 +67,7 @@ def incompatibilities(model, family: str) -> list[str]:
     if family == "google":
         need(model.gelu == "tanh", "gelu must be 'tanh', which its code computes")
         need(not model.swiglu, "swiglu must be False")
+        need(model.qkv_bias, "qkv_bias must be True")
     if family in ("google", "timm"):
         need(model.norm_epsilon == 1e-6, "norm_epsilon must be 1e-6, its own")
     if family == "google":
@@ -218,7 +219,7 @@ def _hugging_face(model) -> dict[str, Any]:
         "image_size": _square_or_pair(model.image_size),
         "patch_size": model.patch_size,
         "num_channels": model.channels,
-        "qkv_bias": True,
+        "qkv_bias": model.qkv_bias,
         "dtype": "float32",
     }
     if model.classes is not None:

@@ -104,7 +104,7 @@ def test_layer_norm_and_its_gradients_equal_the_equation():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"gelu": "exact", "qk_norm": True}, {"swiglu": True}]
+    "kwargs", [{}, {"gelu": "exact", "qkv_bias": False}, {"swiglu": True}]
 )
 def test_a_model_has_the_same_logits_and_gradients_without_kernels(
     tiny_vit, images, monkeypatch, kwargs
