@@ -9,10 +9,10 @@ import typing
 
 import pytest
 import yaml
+from training_commands import main
 
 import keras_vit
 from keras_vit import checks, layers
-from training.cli import main
 from training.errors import RecipeError
 from training.recipe import (
     SIZES,
@@ -178,7 +178,7 @@ def test_a_recipe_error_exits_with_2_and_one_line_on_stderr():
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("keras-vit fit: ")
 
 
 def test_the_list_has_every_recipe(capsys):

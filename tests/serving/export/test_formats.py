@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import attention
+from keras_vit.common.command_line import CommandError
 from serving.__main__ import main
-from serving.commandline import CommandError
 from serving.export import formats, publish
 from serving.export.options import ExportOptions
 
