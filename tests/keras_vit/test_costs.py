@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from benchmarks.table6 import ROWS, pretraining_exaflops
-from keras_vit.__main__ import main
+from keras_vit.commands import main
 from keras_vit.costs import model_costs, resnet_costs, variant_costs, vit_costs
 from keras_vit.resnet import ResNet
 
