@@ -28,7 +28,7 @@ class Command(NamedTuple):
     Attributes:
         place: Module in its package, and function: called with the arguments after the
             command's name, it returns the exit status, or None for 0.
-        about: One line for `keras-vit --help`.
+        about: One line for `keras-vit --help`; none if it is not listed there.
     """
 
     place: str
@@ -67,6 +67,8 @@ COMMANDS = {
         "baselines": Command(
             "commands.studies:baselines", "compare finished runs with scikit-learn"
         ),
+        # Of `export`, in a process of its own; not listed.
+        "run-images": Command("run_images:main", ""),
     },
     "keras_vit": {
         "info": Command(
@@ -189,6 +191,11 @@ def run(
         return known.exit_status
 
 
+def listed(group: str) -> dict[str, Command]:
+    """The commands of a group that are for users."""
+    return {name: each for name, each in COMMANDS[group].items() if each.about}
+
+
 def find(package: str, name: str) -> Function:
     """Import a command's function."""
     module, _, function = COMMANDS[package.rpartition(".")[2]][name].place.partition(
@@ -240,14 +247,14 @@ def _without_command(argv: list[str], groups: tuple[str, ...]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         lines = ["usage: keras-vit COMMAND ...", "       keras-vit --version", ""]
         for group in groups:
-            lines += [f"  {n:12}{c.about}" for n, c in COMMANDS[group].items()]
+            lines += [f"  {n:12}{c.about}" for n, c in listed(group).items()]
             lines.append("")
         print("\n".join([*lines, "COMMAND --help: more"]))
         return 0 if argv else 2
     if argv[0] == "--version":
         print(_versions())
         return 0
-    names = [name for group in groups for name in COMMANDS[group]]
+    names = [name for group in groups for name in listed(group)]
     hint = did_you_mean(argv[0], names) or f" There are: {', '.join(names)}"
     raise UsageError(f"no command {argv[0]!r}.{hint}")
 
