@@ -39,42 +39,42 @@ class Command(NamedTuple):
 # command does; - where it is for other commands.
 TABLES = {
     "training": """
-        fit         commands.fit       train a model
-        resume      commands.fit       continue or extend a run
-        launch      commands.launch    train with several workers on this machine
-        evaluate    commands.evaluate  evaluate a model on labeled images
-        predict     commands.predict   classify image files
-        probe       commands.probe     evaluate a model's frozen features
-        push        commands.push      share a finished run on Hugging Face
-        recipes     commands.recipes   list the recipes, or print one
-        compare     commands.studies   train recipes on the same images
-        study       commands.studies   run one of the paper's experiments
-        data-speed  commands.recipes   measure a recipe's input pipeline
-        tpu-check   commands.recipes   check, without a TPU, that a recipe runs on one
-        baselines   commands.studies   compare finished runs with scikit-learn
-        run-images  run_images:main    -
+    fit         commands.fit       train a model
+    resume      commands.fit       continue or extend a run
+    launch      commands.launch    train with several workers on this machine
+    evaluate    commands.evaluate  evaluate a model on labeled images
+    predict     commands.predict   classify image files
+    probe       commands.probe     evaluate a model's frozen features
+    push        commands.push      share a finished run on Hugging Face
+    recipes     commands.recipes   list the recipes, or print one
+    compare     commands.studies   train recipes on the same images
+    study       commands.studies   run one of the paper's experiments
+    data-speed  commands.recipes   measure a recipe's input pipeline
+    tpu-check   commands.recipes   check, without a TPU, that a recipe runs on one
+    baselines   commands.studies   compare finished runs with scikit-learn
+    run-images  run_images:main    -
     """,
     "keras_vit": """
-        info        commands.info     parameters, FLOPs, tokens, memory; or what a file is
-        list        commands.info:published  list the published weights
-        convert     commands.convert  write a checkpoint in another project's format
-        inspect     commands.inspect  draw what a model has learned
-        completion  common.completion  print the shell's completion of commands
+    info        commands.info     parameters, FLOPs, tokens, memory; or what a file is
+    list        commands.info:published  list the published weights
+    convert     commands.convert  write a checkpoint in another project's format
+    inspect     commands.inspect  draw what a model has learned
+    completion  common.completion  print the shell's completion of commands
     """,
     "serving": """
-        export     export.export_command:main   write a model as a versioned SavedModel
-        versions   rollout.label_commands:show  list a model's versions and labels
-        promote    rollout.label_commands       move a label's version to `stable`
-        rollback   rollout.label_commands       return to the previous version
-        copy       rollout.copy_command:main    copy versions, complete or not at all
-        prune      rollout.label_commands       remove old versions
-        serve      local:main                   start the local server
-        page       page.proxy:main              show a model on a server in a browser
-        classify   client_commands.commands     classify images on a server
-        embed      client_commands.commands     write the embeddings of images
-        attention  client_commands.commands     draw attention maps
-        status     client_commands.commands     list the versions on a server
-        load       load:main                    measure a server under load
+    export     export.export_command:main   write a model as a versioned SavedModel
+    versions   rollout.label_commands:show  list a model's versions and labels
+    promote    rollout.label_commands       move a label's version to `stable`
+    rollback   rollout.label_commands       return to the previous version
+    copy       rollout.copy_command:main    copy versions, complete or not at all
+    prune      rollout.label_commands       remove old versions
+    serve      local:main                   start the local server
+    page       page.proxy:main              show a model on a server in a browser
+    classify   client_commands.commands     classify images on a server
+    embed      client_commands.commands     write the embeddings of images
+    attention  client_commands.commands     draw attention maps
+    status     client_commands.commands     list the versions on a server
+    load       load:main                    measure a server under load
     """,
 }
 COMMANDS = {
