@@ -41,7 +41,7 @@ from benchmarks import serving_models
 from benchmarks.server_process import server_process
 from serving.client import AsyncGrpcClient, AsyncRestClient, ServingError
 from serving.client.async_client import AsyncClient
-from serving.client.protocol import Call, Protocol, Target
+from serving.client.protocol import Call, Target
 from serving.client.rest_protocol import RestProtocol, RestReply, RestRequest
 from serving.load import Load, Result, generate
 
@@ -210,7 +210,7 @@ def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestan
 
 
 def predict_calls(
-    protocol: Protocol, inputs: list[Any], read: Callable[[Any], Any]
+    protocol: Any, inputs: list[Any], read: Callable[[Any], Any]
 ) -> list[Call]:
     """Calls of serving_default whose answers are checked by `read` alone."""
     calls = [protocol.predict("serving_default", values, {}) for values in inputs]

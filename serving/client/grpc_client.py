@@ -15,7 +15,6 @@ from .blocking_client import BlockingClient
 from .errors import ServingError, from_code, too_late
 from .grpc_protocol import GrpcProtocol, GrpcRequest
 from .protocol import Target, checked_headers
-from .steps import Steps, operation
 
 _OPTIONS = {
     # gRPC's default of 4 MiB is less than the attention maps of many images.
@@ -77,23 +76,6 @@ class Grpc(BaseClient):
             for path, response in _METHODS.items()
         }
 
-    @operation
-    def reload_config(self, config: Message | str) -> Steps[None]:
-        """Replace the server's model config, and wait until its models are loaded.
-
-        The server waits indefinitely for a model that has no version; the client gives
-        up after its `timeout`, while the server continues.
-
-        Args:
-            config: The whole config, as a message or in text form.
-
-        Raises:
-            ServingError: One of its subclasses; the server keeps its models.
-            ValueError: The text is not a ModelServerConfig.
-        """
-        call = self.protocol.reload_config(config)
-        return (yield from self._ask(call, self._deadline()))
-
     def _connect(
         self, credentials: grpc.ChannelCredentials | None, options: Mapping[str, Any]
     ) -> Any:
@@ -142,6 +124,21 @@ class GrpcClient(Grpc, BlockingClient):
     _insecure = staticmethod(grpc.insecure_channel)
     _secure = staticmethod(grpc.secure_channel)
 
+    def reload_config(self, config: Message | str) -> None:
+        """Replace the server's model config, and wait until its models are loaded.
+
+        The server waits indefinitely for a model that has no version; the client gives
+        up after its `timeout`, while the server continues.
+
+        Args:
+            config: The whole config, as a message or in text form.
+
+        Raises:
+            ServingError: One of its subclasses; the server keeps its models.
+            ValueError: The text is not a ModelServerConfig.
+        """
+        self._ask(self.protocol.reload_config(config), self._deadline())
+
     def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
         try:
             return self._call(request, timeout)
@@ -160,6 +157,10 @@ class AsyncGrpcClient(Grpc, AsyncClient):
 
     _insecure = staticmethod(grpc.aio.insecure_channel)
     _secure = staticmethod(grpc.aio.secure_channel)
+
+    async def reload_config(self, config: Message | str) -> None:
+        """Replace the server's model config, as `GrpcClient.reload_config`."""
+        await self._ask(self.protocol.reload_config(config), self._deadline())
 
     def _connect(self, *args: Any) -> Any:
         asyncio.get_running_loop()  # or gRPC picks a loop that never runs

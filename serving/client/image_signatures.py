@@ -3,12 +3,11 @@
 Their names and types are fixed, so that no request for metadata is needed.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import ServingError
-from .nested_lists import shape
 from .responses import Attention, Prediction, TensorInfo
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Exported(Generic[Result]):
     """A signature with encoded images as input, `image_bytes` [N].
 
@@ -72,6 +71,17 @@ def _attention(outputs: Mapping[str, Any], images: int) -> list[Attention]:
     return [Attention(rollout, seen) for rollout, seen in pairs]
 
 
+def classification(top_k: int | None) -> Exported[list[Prediction]]:
+    """`serving_default`, with the best classes of each image alone; None keeps all."""
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
+
+    def read(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
+        return [prediction.best(top_k) for prediction in _predictions(outputs, images)]
+
+    return dataclasses.replace(CLASSIFY, read=read)
+
+
 CLASSIFY: Exported[list[Prediction]] = Exported(
     "serving_default",
     {
@@ -117,4 +127,10 @@ def _check(outputs: Mapping[str, Any], exported: Exported, images: int) -> None:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return shape(value) if isinstance(value, list) else value.shape
+    """The shape of an array or of nested lists; ValueError for ragged ones."""
+    if not isinstance(value, list):
+        return getattr(value, "shape", ())
+    inner = {_shape(item) for item in value}
+    if len(inner) > 1:
+        raise ValueError(f"ragged lists: {sorted(inner)}")
+    return (len(value), *(inner.pop() if inner else ()))

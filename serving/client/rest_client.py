@@ -17,7 +17,6 @@ from .blocking_client import BlockingClient
 from .errors import ServingError, Unavailable, too_late
 from .protocol import Target, checked_headers
 from .rest_protocol import RestProtocol, RestReply, RestRequest
-from .retries import seconds_left
 
 if TYPE_CHECKING:
     import ssl
@@ -113,8 +112,7 @@ class RestClient(Rest, BlockingClient):
         try:
             response = self._http.send(sent, stream=True)
             with contextlib.closing(response):
-                content = _body(response, sent.extensions["timeout"])
-            return reply_of(response, content)
+                return reply_of(response, _body(response, sent.extensions["timeout"]))
         except ERRORS as error:
             raise self._converted(error, timeout) from error
 
@@ -135,7 +133,17 @@ class _TimeLeft(dict):
         self.deadline = deadline
 
     def get(self, phase: str, default: Any = None) -> float:
-        return seconds_left(self.deadline)
+        return max(self.deadline - time.monotonic(), 0.001)
+
+
+def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
+    """The whole body; httpx2's own timeout restarts with every chunk."""
+    chunks = []
+    for chunk in response.iter_bytes():
+        chunks.append(chunk)
+        if time.monotonic() > time_left.deadline:
+            raise httpx2.ReadTimeout("the body did not end in time")
+    return b"".join(chunks)
 
 
 def _checked_url(url: str) -> httpx2.URL:
@@ -149,13 +157,3 @@ def _checked_url(url: str) -> httpx2.URL:
             f"`url` must look like http://127.0.0.1:8501. Received: {url!r}"
         )
     return parsed
-
-
-def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
-    """The whole body; httpx2's own timeout restarts with every chunk."""
-    chunks = []
-    for chunk in response.iter_bytes():
-        chunks.append(chunk)
-        if time.monotonic() > time_left.deadline:
-            raise httpx2.ReadTimeout("the body did not end in time")
-    return b"".join(chunks)

@@ -8,6 +8,8 @@ import random
 import time
 from collections.abc import Iterator
 
+# Readiness polling interval, in seconds.
+READY_PAUSE = 0.25
 # Mean pauses before the second attempt and between later ones, in seconds.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
@@ -25,7 +27,7 @@ def pauses(deadline: float) -> Iterator[float]:
     """
     for attempt in itertools.count():
         pause = jittered(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))
-        pause = min(pause, SHARE_OF_THE_REST * seconds_left(deadline))
+        pause = min(pause, SHARE_OF_THE_REST * (deadline - time.monotonic()))
         if pause < SHORTEST_PAUSE:
             return
         yield pause
@@ -34,8 +36,3 @@ def pauses(deadline: float) -> Iterator[float]:
 def jittered(mean: float) -> float:
     """Add jitter: from 0.5 to 1.5 times the mean."""
     return mean * random.uniform(0.5, 1.5)
-
-
-def seconds_left(deadline: float) -> float:
-    """Seconds until a time of `time.monotonic`; never 0, which means no timeout."""
-    return max(deadline - time.monotonic(), 0.001)
