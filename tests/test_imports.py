@@ -122,7 +122,7 @@ def test_of_serving_only_the_export_knows_the_library():
         ("client_commands/*.py", {"local", "export", "rollout", "load"}),
         ("local/*.py", {"client", "export", "load"}),
         ("rollout/*.py", {"local", "export", "load"}),
-        ("load.py", {"local", "export", "rollout"}),
+        ("load*.py", {"local", "export", "rollout"}),
     ],
 )
 def test_packages_of_serving_import_only_what_they_may(package, others):

@@ -7,16 +7,17 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
 from . import messages, tensor_messages
-from .errors import from_code
+from .errors import error_of
 from .protocol import Call, Target
 from .responses import TensorInfo, read_metadata, read_status
 
 
 class GrpcRequest(NamedTuple):
-    """Name of a method, and its message."""
+    """A method of `tensorflow.serving`, its message, and the type of its answer."""
 
     method: str
     message: Message
+    answer: Any
 
 
 class GrpcProtocol:
@@ -29,7 +30,9 @@ class GrpcProtocol:
         """GetModelStatus."""
         message = messages.GetModelStatusRequest(model_spec=self._spec())
         return Call(
-            GrpcRequest("GetModelStatus", message),
+            GrpcRequest(
+                "ModelService/GetModelStatus", message, messages.GetModelStatusResponse
+            ),
             lambda reply: read_status(_as_json(reply)),
         )
 
@@ -48,7 +51,14 @@ class GrpcProtocol:
             }
             return read_metadata(answer)
 
-        return Call(GrpcRequest("GetModelMetadata", message), read)
+        return Call(
+            GrpcRequest(
+                "PredictionService/GetModelMetadata",
+                message,
+                messages.GetModelMetadataResponse,
+            ),
+            read,
+        )
 
     def predict(
         self,
@@ -75,7 +85,10 @@ class GrpcProtocol:
                 if name in outputs
             }
 
-        return Call(GrpcRequest("Predict", message), read)
+        return Call(
+            GrpcRequest("PredictionService/Predict", message, messages.PredictResponse),
+            read,
+        )
 
     def reload_config(self, config: Message | str) -> Call:
         """HandleReloadConfigRequest, which returns nothing."""
@@ -84,9 +97,16 @@ class GrpcProtocol:
         def read(reply: Any) -> None:
             status = _as_json(reply.status)
             if status["error_code"] != "OK":
-                raise from_code(status["error_code"], status["error_message"])
+                raise error_of(status["error_code"], status["error_message"])
 
-        return Call(GrpcRequest("HandleReloadConfigRequest", message), read)
+        return Call(
+            GrpcRequest(
+                "ModelService/HandleReloadConfigRequest",
+                message,
+                messages.ReloadConfigResponse,
+            ),
+            read,
+        )
 
     def _spec(self, signature_name: str = "") -> Any:
         spec = messages.ModelSpec(

@@ -4,7 +4,7 @@ Protocol messages have the form of REST's JSON after `google.protobuf.json_forma
 that one function reads the answers of both transports.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -161,15 +161,11 @@ def _tensor(info: Mapping[str, Any]) -> TensorInfo:
     shape = info.get("tensor_shape")
     if shape is None or shape["unknown_rank"]:
         return TensorInfo(name, None)
-    return TensorInfo(name, _sizes(shape["dim"]))
+    sizes = (int(dimension["size"]) for dimension in shape["dim"])
+    return TensorInfo(name, tuple(None if size < 0 else size for size in sizes))
 
 
 def dtype_name(protocol_name: str) -> str:
     """TensorFlow's name of a type, such as "float32" for DT_FLOAT."""
     plain = protocol_name.removeprefix("DT_").lower()
     return _FLOATS.get(protocol_name, plain)
-
-
-def _sizes(dimensions: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:
-    sizes = (int(dimension["size"]) for dimension in dimensions)
-    return tuple(None if size < 0 else size for size in sizes)

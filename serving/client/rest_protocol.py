@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from .errors import ServingError, from_http_status
+from .errors import ServingError, error_of
 from .protocol import Call, Target
 from .responses import TensorInfo, read_metadata, read_status
 
@@ -148,7 +148,7 @@ def _json(reply: RestReply) -> dict[str, Any]:
     if reply.status == 200 and isinstance(answer, dict):
         return answer
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-        raise from_http_status(reply.status, answer["error"])
+        raise error_of(reply.status, answer["error"])
     raise _foreign_answer(reply)
 
 
@@ -158,7 +158,7 @@ def _foreign_answer(reply: RestReply) -> ServingError:
         message = f"HTTP {reply.status}: give the URL that it leads to, "
         return ServingError(message + reply.location)
     words = " ".join(reply.content[:400].decode("utf-8", "replace").split())
-    return from_http_status(
+    return error_of(
         reply.status,
         f"HTTP {reply.status}, not in TensorFlow Serving's form: {words[:100]!r}",
     )
