@@ -150,11 +150,14 @@ class BlockingClient(BaseClient, ABC):
                 self._signatures = metadata.signatures
             # The server refuses an unknown name, in its own words.
             signature = self._signatures.get(signature_name, _UNKNOWN)
-            arrays = {
-                name: input_array(name, value, signature.inputs.get(name))
-                for name, value in inputs.items()
-            }
-            call = self.protocol.predict(signature_name, arrays, signature.outputs)
+            try:
+                arrays = {
+                    name: input_array(name, value, signature.inputs.get(name))
+                    for name, value in inputs.items()
+                }
+                call = self.protocol.predict(signature_name, arrays, signature.outputs)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise InvalidArgument(f"`inputs` cannot be sent: {error}") from error
             return self._ask(call, deadline)
         except ServingError:
             self._signatures = {}

@@ -149,7 +149,9 @@ def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
 def _checked_url(url: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
-        valid = parsed.scheme in ("http", "https") and bool(parsed.host)
+        labels = parsed.raw_host.decode().removesuffix(".").split(".")
+        named = all(0 < len(label) < 64 for label in labels)
+        valid = parsed.scheme in ("http", "https") and named
     except httpx2.InvalidURL:
         valid = False
     if not valid:

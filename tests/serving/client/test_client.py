@@ -294,6 +294,12 @@ def test_predict_refuses_values_that_are_not_of_the_type(connect, fake, inputs):
     assert "predict" not in fake.calls
 
 
+@pytest.mark.parametrize("value", [object(), [[1.0], [2.0, 3.0]], "\ud800"])
+def test_predict_refuses_an_unknown_input_that_cannot_be_sent(connect, value):
+    with pytest.raises(ServingError):
+        connect().predict({"nobody": value}, "multi")
+
+
 def test_strings_keep_zero_bytes_at_their_end():
     array = input_array("x", [b"a\x00", "é"], TensorInfo("string", (None,)))
     assert array.tolist() == [b"a\x00", "é".encode()]
