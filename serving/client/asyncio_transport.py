@@ -5,7 +5,6 @@ looks at every connection each time.
 """
 
 import asyncio
-import selectors
 import ssl
 import time
 from collections import deque
@@ -41,43 +40,32 @@ class Connection:
         self._writer.writelines([self._http.send(event) or b"" for event in events])
         content = []
         while True:
-            match event := self._http.next_event():
-                case h11.NEED_DATA:
-                    self._http.receive_data(await self._reader.read(_READ_BYTES))
-                case h11.Response():
-                    response = event
-                case h11.Data():
-                    content.append(bytes(event.data))
-                case h11.EndOfMessage():
-                    stream = httpx2.ByteStream(b"".join(content))
-                    headers = response.headers.raw_items()
-                    return httpx2.Response(
-                        response.status_code, headers=headers, stream=stream
-                    )
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                data = await self._reader.read(_READ_BYTES)
+                if not data and self._http.their_state is h11.SEND_RESPONSE:
+                    raise httpx2.RemoteProtocolError("the server disconnected")
+                self._http.receive_data(data)
+            elif isinstance(event, h11.Response):
+                status, headers = event.status_code, event.headers.raw_items()
+            elif isinstance(event, h11.Data):
+                content.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                stream = httpx2.ByteStream(b"".join(content))
+                return httpx2.Response(status, headers=headers, stream=stream)
 
     def is_reusable(self) -> bool:
         """Whether both sides have ended their messages, and none closes."""
-        if (
-            self._http.our_state is not h11.DONE
-            or self._http.their_state is not h11.DONE
-        ):
+        if {self._http.our_state, self._http.their_state} != {h11.DONE}:
             return False
         self._http.start_next_cycle()
         self.idle_since = time.monotonic()
         return True
 
     def is_alive(self) -> bool:
-        """Whether it may be used again: what can be read while idle is its end."""
-        if (
-            self.idle_since < time.monotonic() - IDLE_SECONDS
-            or self._writer.is_closing()
-        ):
-            return False
-        with selectors.DefaultSelector() as selector:
-            selector.register(
-                self._writer.get_extra_info("socket"), selectors.EVENT_READ
-            )
-            return not selector.select(0)
+        """Whether it is young, and the server has not closed it."""
+        expired = self.idle_since < time.monotonic() - IDLE_SECONDS
+        return not (expired or self._reader.at_eof() or self._writer.is_closing())
 
     def close(self) -> None:
         """Close it, without waiting."""

@@ -194,6 +194,11 @@ def test_idle_connections_are_few_and_kept_for_a_while(monkeypatch):
                 monkeypatch.setattr(asyncio_transport, "IDLE_SECONDS", limit)
                 await asyncio.gather(*(client.status() for _ in range(at_once)))
                 assert len(opened) == wanted
+            monkeypatch.undo()
+            await client.status()
+            opened[-1].close()
+            await asyncio.sleep(0.05)
+            await client.ask_once(client.protocol.status())
 
     monkeypatch.setattr(asyncio_transport, "IDLE_CONNECTIONS", 2)
     asyncio.run(ask())
