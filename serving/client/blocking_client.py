@@ -7,6 +7,7 @@ be the same the second time.
 """
 
 import functools
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,10 +23,17 @@ from .errors import (
     Unavailable,
 )
 from .image_encoding import Image, bytes_or_error, encode_images, in_batches
-from .image_signatures import ATTENTION, EMBED, Exported, classification
+from .image_signatures import (
+    ATTENTION,
+    EMBED,
+    Attention,
+    Exported,
+    Prediction,
+    classification,
+)
 from .protocol import MISREAD, Call
-from .responses import Attention, Metadata, Prediction, Signature, VersionStatus
-from .retries import READY_PAUSE, jittered, pauses
+from .responses import Metadata, Signature, VersionStatus
+from .retries import READY_PAUSE, jittered, pause_after
 from .threads import in_order
 
 if TYPE_CHECKING:
@@ -276,9 +284,8 @@ class BlockingClient(BaseClient, ABC):
         return results
 
     def _ask(self, call: Call, deadline: float) -> Any:
-        further = pauses(deadline)
         refused: ServingError | None = None
-        while True:
+        for attempt in itertools.count():
             try:
                 return self._send(call, deadline)
             except DeadlineExceeded as error:
@@ -288,7 +295,7 @@ class BlockingClient(BaseClient, ABC):
             except ServingError as error:
                 if not error.worth_retrying:
                     raise
-                pause = next(further, None)
+                pause = pause_after(attempt, deadline)
                 if pause is None:
                     raise
                 refused = error

@@ -8,12 +8,62 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import ServingError
-from .responses import Attention, Prediction, TensorInfo
+from .responses import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
 
 Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The K best classes of one image, best first.
+
+    Attributes:
+        labels: K class names.
+        scores: K probabilities, rounded to float32.
+        class_ids: K class indices.
+    """
+
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    class_ids: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """Name of the best class."""
+        return self.labels[0]
+
+    @property
+    def score(self) -> float:
+        """Probability of the best class."""
+        return self.scores[0]
+
+    @property
+    def class_id(self) -> int:
+        """Index of the best class."""
+        return self.class_ids[0]
+
+    def best(self, top_k: int | None) -> "Prediction":
+        """Keep the `top_k` best classes; None keeps all."""
+        return Prediction(
+            self.labels[:top_k], self.scores[:top_k], self.class_ids[:top_k]
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """The attention map of one image.
+
+    Attributes:
+        rollout: float32 [h, w], the share of each patch by attention rollout; sums to
+            1.
+        seen: The image as the model saw it, resized and cropped; PNG.
+    """
+
+    rollout: "np.ndarray"
+    seen: bytes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 from ..atomic_write import write_atomically
 from ..client.blocking_client import BlockingClient
 from ..client.errors import NotFound, ServingError
-from ..client.responses import Prediction
+from ..client.image_signatures import Prediction
 from ..commandline import CommandError, complain, positive_integer
 from .arguments import add_images, make_parser, one_line, run
 from .image_files import image_paths

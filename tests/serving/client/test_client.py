@@ -424,12 +424,12 @@ def test_retries_end_at_the_deadline(connect, fake, refusal, batch_size):
     assert 3 / batch_size < len(fake.calls) <= 3 / batch_size * 12
 
 
-@pytest.mark.parametrize("timeout", [0.06, 0.3, 2.0, 20.0])
+@pytest.mark.parametrize("timeout", [0.06, 0.3, 2.0, 20.0, 2000.0])
 def test_pauses_grow_and_end_before_the_deadline(monkeypatch, timeout):
     now = [100.0]
     monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
     seen = []
-    for pause in retries.pauses(now[0] + timeout):
+    while pause := retries.pause_after(len(seen), 100.0 + timeout):
         seen.append(pause)
         now[0] += pause
     left = 100.0 + timeout - now[0]
