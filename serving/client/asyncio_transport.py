@@ -83,6 +83,7 @@ class AsyncioTransport(httpx2.AsyncBaseTransport):
         self._context = context
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
+        self._closed = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request on an idle connection or a new one."""
@@ -100,6 +101,7 @@ class AsyncioTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close all connections; requests in flight fail."""
+        self._closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()
@@ -128,7 +130,7 @@ class AsyncioTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError(str(error)) from error
 
     def _release(self, connection: Connection) -> None:
-        if not connection.is_reusable():
+        if self._closed or not connection.is_reusable():
             connection.close()
             return
         oldest, idle = time.monotonic() - IDLE_SECONDS, self._idle
