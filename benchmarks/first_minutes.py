@@ -40,8 +40,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from keras_vit_command import import_on_first_use
-
 SECONDS = 600  # after which a command is ended
 # Prints a backend's version, the kind of device that it uses, and their names.
 BACKENDS = {
@@ -134,7 +132,7 @@ def command(*words: str, **variables: str) -> str:
 
 def keras_vit(*words: str, **variables: str) -> str:
     """Run a command of keras-vit; see `command`."""
-    return command("-m", "keras_vit_command", *words, **variables)
+    return command("-m", "keras_vit", *words, **variables)
 
 
 def look(backend: str) -> Backend:
@@ -424,7 +422,6 @@ def measured(
 
 def machine() -> dict[str, Any]:
     """Processor, versions, and the driver's own words about its GPUs."""
-    import_on_first_use("keras_vit")  # its `costs` without Keras and TensorFlow
     from benchmarks import turns
 
     found = turns.machine((*PACKAGES, *turns.PACKAGES))

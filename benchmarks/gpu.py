@@ -30,7 +30,6 @@ from rich.table import Table
 
 from benchmarks.gpu_models import LIBRARIES, Extent
 from benchmarks.peer_models import Case
-from keras_vit_command import import_on_first_use
 
 PACKAGES = ("jax", "keras", "flax", "optax", "torch", "timm")
 # Variant, pixels and first batch by name.
@@ -201,7 +200,6 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="Ti/16 of 32 pixels")
     parser.add_argument("--output", default="benchmarks/gpu.json")
     arguments = parser.parse_args()
-    import_on_first_use("keras_vit")  # its `costs` without Keras and TensorFlow
     extent, models = FULL, [MODELS[name] for name in arguments.variants]
     if arguments.tiny:
         extent, models = SMALL, [TINY]

@@ -26,7 +26,6 @@ from benchmarks.peer_models import (
     Step,
     torch_step,
 )
-from keras_vit_command import import_on_first_use
 
 
 class Extent(NamedTuple):
@@ -412,7 +411,6 @@ def _main() -> None:
     """What libraries print goes to the standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import_on_first_use("keras_vit")  # its `specs` without Keras
     name, *values = sys.argv[1:]
     case, extent = (json.loads(value) for value in values)
 

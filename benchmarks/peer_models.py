@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from keras_vit_command import import_on_first_use
-
 # Each function imports its own libraries: the process holds nothing else.
 TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
 TIMM |= {"Ti/16": "vit_tiny_patch16_224", "L/16": "vit_large_patch16_224"}
@@ -275,7 +273,8 @@ def _our_trainer(
     from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
     from training.engine.tensorflow_trainer import TensorFlowTrainer
-    from training.recipe import LoraLayer, OptimizerConfig
+    from training.model_config import LoraLayer
+    from training.recipe import OptimizerConfig
 
     config = OptimizerConfig(
         learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema, frozen=frozen
@@ -390,7 +389,6 @@ def _turns(name: str, case: Case) -> None:
     """Answers of one process; what libraries print goes to the standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import_on_first_use("keras_vit")  # its `specs` without Keras and TensorFlow
     build = LIBRARIES[name](case)
     imported = _memory_mb("VmRSS")
     step = None

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.peer_models import Case
+from keras_vit.common.atomic_files import replacing
 from keras_vit.costs import model_costs
-from keras_vit.files import replacing
 from keras_vit.specs import parse_variant
 
 PACKAGES = (

@@ -18,14 +18,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .atomic_write import write_atomically
+from keras_vit.common.atomic_files import write_bytes
+from keras_vit.common.command_line import (
+    CommandError,
+    positive_integer,
+    positive_number,
+)
+
 from .client.async_client import AsyncClient
 from .client.image_encoding import upright
 from .client.protocol import Call
 from .client.responses import TensorInfo
 from .client_commands.arguments import connect, make_parser, server_errors
 from .client_commands.image_files import image_paths
-from .commandline import CommandError, positive_integer, positive_number
 from .load_generator import Load, Result, generate
 
 SWEEP = "1,2,4,8,16,32"
@@ -49,7 +54,7 @@ def main(argv: list[str]) -> int:
     if args.json:
         _write_json(results, args)
     if args.out:
-        write_atomically(args.out, picture(results, title))
+        write_bytes(args.out, picture(results, title))
     return int(any(not len(result.latencies) for result in results))
 
 
@@ -244,7 +249,7 @@ def _write_json(results: Sequence[Result], args: argparse.Namespace) -> None:
         **{name: getattr(args, name) for name in names},
         "results": [_row(result, args.images_per_request) for result in results],
     }
-    write_atomically(args.json, f"{json.dumps(report, indent=1)}\n".encode())
+    write_bytes(args.json, f"{json.dumps(report, indent=1)}\n".encode())
 
 
 def _row(result: Result, images_per_request: int) -> dict[str, Any]:

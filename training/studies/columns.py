@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import RecipeError, did_you_mean
+from keras_vit.common.command_line import did_you_mean
+
+from ..errors import RecipeError
 from ..recipe import Recipe, load_recipe
 from .estimates import images_seen, model_config_costs
 from .study import Run, Study

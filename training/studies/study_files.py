@@ -29,7 +29,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..errors import RecipeError, did_you_mean
+from keras_vit.common.command_line import did_you_mean
+
+from ..errors import RecipeError
 from ..recipe import DataConfig, Recipe, parse_recipe, read_recipe_text, require
 from ..recipes import merged, recipe_yaml
 from .study import JOINT, Candidate, Row, Study, selected
