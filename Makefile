@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs notebooks protos test test-all test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs notebooks protos client test test-all test-tpu lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -109,6 +109,10 @@ $(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 protos: $(VENV)/.test
 	cd serving/client/protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I . \
 		--include_imports --descriptor_set_out=../messages.binpb serving.proto
+
+# The blocking clients' methods, from those of the asyncio clients.
+client: $(VENV)/.test
+	$(BIN)/python tests/support/blocking_form.py
 
 # Resolves every extra, and JAX for GPUs and TPUs, for all platforms; run after editing setup.cfg.
 constraints: $(VENV)/.python

@@ -1,12 +1,13 @@
 """The overhead of the local server over the bare model and a bare web server.
 
-    python -m benchmarks.serving [--parts echo model] [--output FILE.json]
+    python -m benchmarks.serving [--parts echo model clients] [--output FILE.json]
 
 All contestants take turns in each round; a ratio is the median over the rounds of the
 ratios within a round. echo: half_plus_two over REST beside a bare Starlette JSON echo
 on the same uvicorn. model: JPEG bytes for a Ti/16 at 224 in a closed loop, with and
 without batching in the graph, beside calling the SavedModel from as many threads in a
-process of its own, and beside a web server that calls `model.predict`.
+process of its own, and beside a web server that calls `model.predict`. clients: the
+asyncio client in tasks beside the blocking one in threads, on the bare echo.
 
 The load generator uses our own asyncio clients, which cost about 1 ms of CPU per
 request over REST: in the echo part that is most of a request, so that its ratios are
@@ -16,6 +17,7 @@ core that the generator used.
 
 import argparse
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import itertools
@@ -25,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -39,9 +42,9 @@ from rich.table import Table
 
 from benchmarks import serving_models
 from benchmarks.server_process import server_process
-from serving.client import AsyncGrpcClient, AsyncRestClient, ServingError
+from serving.client import AsyncGrpcClient, AsyncRestClient, RestClient, ServingError
 from serving.client.async_client import AsyncClient
-from serving.client.protocol import Call, Protocol, Target
+from serving.client.protocol import Call, Target
 from serving.client.rest_protocol import RestProtocol, RestReply, RestRequest
 from serving.load import Load, Result, generate
 
@@ -86,6 +89,30 @@ def over_network(connect: Callable[[], AsyncClient], calls: list[Call]) -> Conte
 def over_rest(url: str, calls: list[Call]) -> Contestant:
     """A server over HTTP."""
     return over_network(lambda: AsyncRestClient(url, "model", timeout=120), calls)
+
+
+def in_threads(url: str, call: Call) -> Contestant:
+    """A server over HTTP, under the blocking client in as many threads."""
+
+    def run(clients: int, seconds: float) -> Figures:
+        with (
+            RestClient(url, "model", timeout=120) as client,
+            concurrent.futures.ThreadPoolExecutor(clients) as threads,
+        ):
+            end, cpu = time.perf_counter() + seconds, time.process_time()
+
+            def ask(_: int) -> list[float]:
+                latencies = []
+                while (start := time.perf_counter()) < end:
+                    client.ask_once(call)
+                    latencies.append(time.perf_counter() - start)
+                return latencies
+
+            parts = list(threads.map(ask, range(clients)))
+            found = figures(seconds, [each for part in parts for each in part])
+            return found | {"client_cpu": (time.process_time() - cpu) / seconds}
+
+    return run
 
 
 def post(path: str, body: bytes) -> Call:
@@ -209,8 +236,19 @@ def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestan
     return found
 
 
+def clients_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
+    """Both clients over REST, with a body of 40 kB."""
+    echo = stack.enter_context(Peer("echo"))
+    call = post("/echo", json.dumps({"image": "a" * 40_000}).encode())
+    url = f"http://127.0.0.1:{echo.first_line}"
+    return {
+        "AsyncRestClient": over_rest(url, [call]),
+        "RestClient": in_threads(url, call),
+    }
+
+
 def predict_calls(
-    protocol: Protocol, inputs: list[Any], read: Callable[[Any], Any]
+    protocol: Any, inputs: list[Any], read: Callable[[Any], Any]
 ) -> list[Call]:
     """Calls of serving_default whose answers are checked by `read` alone."""
     calls = [protocol.predict("serving_default", values, {}) for values in inputs]
@@ -229,6 +267,7 @@ def _local_server(folder: Path, name: str):
 PARTS = {
     "echo": (echo_part, "Starlette echo"),
     "model": (model_part, "session, batching graph"),
+    "clients": (clients_part, "RestClient"),
 }
 
 

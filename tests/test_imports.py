@@ -160,7 +160,7 @@ def test_folders_of_training_import_only_those_below_them(folder):
         ("client_commands/*.py", {"local", "export", "rollout", "load"}),
         ("local/*.py", {"client", "export", "load"}),
         ("rollout/*.py", {"local", "export", "load"}),
-        ("load.py", {"local", "export", "rollout"}),
+        ("load*.py", {"local", "export", "rollout"}),
     ],
 )
 def test_packages_of_serving_import_only_what_they_may(package, others):
