@@ -16,13 +16,9 @@ import time
 RUNS = (
     "forward --quick --rounds 4",
     "train_step --quick --rounds 4",
-    "served_forward --precisions float32 --rounds 5",
     "attention --quick --rounds 1",
-    "workers",
     "data --rounds 1",
     "loading --rounds 1",
-    "probe --rounds 1",
-    "attention_distance",
 )
 
 

@@ -10,9 +10,7 @@ has no inception crop and gets ours. Needs tf-models-official:
 `pip install -e ".[models]"`.
 """
 
-import argparse
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +21,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_sample_images
 
+from benchmarks.report import make_parser, show, write
 from keras_vit import ImagePreprocessing
 from training.data.labeled_images import Split, encoded_split
 from training.data.pipeline import training_batches
@@ -184,45 +181,32 @@ def speeds(datasets: dict[str, tf.data.Dataset], seconds: float, rounds: int):
         for name, batches in iterators.items():
             for _ in range(4):  # what was prefetched while the others ran
                 next(batches)
-            rates = one_round(batches, seconds)
+            images, wall, cpu = 0, time.perf_counter(), time.process_time()
+            while (passed := time.perf_counter() - wall) < seconds:
+                images += len(next(batches)[0])
+            rates = images / passed, images / (time.process_time() - cpu)
             best[name] = [max(pair) for pair in zip(best[name], rates, strict=True)]
     return best
 
 
-def one_round(batches, seconds: float) -> tuple[float, float]:
-    """Images in a second and in a CPU second, over some seconds."""
-    images, wall, processor = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
-        images += len(next(batches)[0])
-    passed = time.perf_counter() - wall
-    return images / passed, images / (time.process_time() - processor)
-
-
 def main() -> None:
     """Measures, prints the tables, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "data", rounds=3)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", default="benchmarks/data.json")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     keras.utils.set_random_seed(0)
-    found = speeds(pipelines(), arguments.seconds, arguments.rounds)
-    console = Console()
-    table = Table(title="JPEGs of 500x375 to 224x224 pixels")
-    for heading in ("pipeline", "images/s", "images per CPU second"):
-        table.add_column(heading)
-    for name, (wall, processor) in found.items():
-        table.add_row(name, f"{wall:,.0f}", f"{processor:,.0f}")
-    console.print(table)
+    found = speeds(pipelines(), options.seconds, options.rounds)
     ratios = {
         question: [one / other for one, other in zip(found[a], found[b], strict=True)]
         for question, (a, b) in RATIOS.items()
     }
-    for question, (wall, processor) in ratios.items():
-        console.print(f"{question}: {wall:.2f} in time, {processor:.2f} in CPU time")
-    result = {"images": found, "ratios": ratios}
-    with open(arguments.output, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
+    for title, figures in (("images", found), ("ratios", ratios)):
+        rows = [
+            {"case": name, "by_time": wall, "by_cpu_time": cpu}
+            for name, (wall, cpu) in figures.items()
+        ]
+        show(rows, title)
+    write({"images": found, "ratios": ratios}, options.output)
 
 
 if __name__ == "__main__":

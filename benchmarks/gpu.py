@@ -11,26 +11,21 @@ runs in a process of its own, in batches that double until memory is full (or 4,
 and its best batch counts: images/s in the best of five rounds; FLOPs in closed form, as
 a share of what a product of 8192 x 8192 matrices reaches in the same run (the better of
 JAX and PyTorch), and of the data sheet. `time to ours` above 1 means that keras-vit is
-faster. Needs `pip install -e ".[parity]" "jax[cuda13]"`; without TensorFlow, or where
-it sees no GPU, its rows are left out. `--tiny` runs all of it on any machine; its
-figures mean nothing.
+faster. Needs `pip install -e ".[parity]" "jax[cuda13]"`; where TensorFlow sees no GPU,
+its rows are left out. `--tiny` runs all of it on any machine; its figures mean nothing.
 """
 
-import argparse
-import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.gpu_models import LIBRARIES, Extent
 from benchmarks.peer_models import Case
-from keras_vit_command import import_on_first_use
+from benchmarks.report import machine, make_parser, show, write
+from benchmarks.turns import flops_of
+from training.engine.device_peaks import peak_flops
 
 PACKAGES = ("jax", "keras", "flax", "optax", "torch", "timm")
 # Variant, pixels and first batch by name.
@@ -41,17 +36,6 @@ MODELS = {
     "B/16@384": ("B/16", 384, 16),
 }
 TINY = ("Ti/16", 32, 2)
-# Dense bfloat16 TFLOP/s in NVIDIA's data sheets, by words of the device's name.
-DATA_SHEETS = {
-    "H100 PCIe": 756,
-    "H100 NVL": 835,
-    "H100": 989,
-    "H200": 989,
-    "A100": 312,
-    "L4": 121,
-}
-
-
 # Everything, and on a machine without a GPU.
 FULL, SMALL = Extent(4096, 5, 0.5, 8192), Extent(2, 1, 0.0, 256)
 
@@ -78,15 +62,10 @@ def measure(library: str, case: Case, extent: Extent) -> list[dict[str, Any]]:
     if process.returncode or len(answers) < 2:
         raise RuntimeError(
             f"{library} failed with status {process.returncode} after {len(answers)} "
-            f"answers: {_words(case)}"
+            f"answers: {case}"
         )
-    print(f"{library}: {_words(case)}", file=sys.stderr)
+    print(library, *case, file=sys.stderr)
     return answers
-
-
-def _words(case: Case) -> str:
-    kind = "training" if case.training else "forward"
-    return f"{case.variant}, {case.image_size} px, {kind}, {case.dtype}"
 
 
 def libraries_of(case: Case, tiny: bool) -> list[str]:
@@ -96,13 +75,15 @@ def libraries_of(case: Case, tiny: bool) -> list[str]:
         case: What is measured; determinism costs something in training alone.
         tiny: Whether figures mean nothing, so that a CPU is as good.
     """
-    names = [name for name in LIBRARIES if "TensorFlow" not in name]
-    if importlib.util.find_spec("tensorflow") is not None:
-        import tensorflow as tf
+    import tensorflow as tf
 
-        if tiny or tf.config.list_physical_devices("GPU"):
-            names = list(LIBRARIES)
-    return [n for n in names if case.training or not LIBRARIES[n].training_only]
+    all_of_them = tiny or tf.config.list_physical_devices("GPU")
+    return [
+        name
+        for name, library in LIBRARIES.items()
+        if (all_of_them or "TensorFlow" not in name)
+        and (case.training or not library.training_only)
+    ]
 
 
 def rows_of(
@@ -115,8 +96,6 @@ def rows_of(
         answers: By library, what `measure` returned.
         matmul_flops: FLOP/s of the product of large matrices.
     """
-    from benchmarks.turns import flops_of
-
     rows: list[dict[str, Any]] = []
     for library, (first, *batches) in answers.items():
         best = min(batches, key=lambda answer: answer["seconds"] / answer["batch"])
@@ -124,7 +103,8 @@ def rows_of(
         if not rows:
             ours = rate
         flops = flops_of(case._replace(batch=1)) * rate
-        data_sheet, peak = data_sheet_flops(first["device"]), best["peak_bytes"]
+        data_sheet = peak_flops(first["device"], "mixed_bfloat16")
+        peak = best["peak_bytes"]
         rows.append(
             {
                 "variant": case.variant,
@@ -147,8 +127,6 @@ def rows_of(
 
 def record_of(answers: dict[Case, dict[str, list]]) -> dict[str, Any]:
     """What the JSON file has: device, rate of the product of matrices, rows."""
-    from benchmarks.turns import machine
-
     firsts = [first for each in answers.values() for first, *_ in each.values()]
     matmul_flops = max(first["matmul_flops"] for first in firsts)
     return {
@@ -162,62 +140,25 @@ def record_of(answers: dict[Case, dict[str, list]]) -> dict[str, Any]:
     }
 
 
-def data_sheet_flops(device: str) -> float | None:
-    """Dense bfloat16 FLOP/s of a device, by its name; None for an unknown one."""
-    words = set(re.split("[ -]", device))
-    for name, teraflops in DATA_SHEETS.items():
-        if words.issuperset(name.split()):
-            return teraflops * 1e12
-    return None
-
-
-def show(record: dict[str, Any]) -> None:
-    """Print a record's rows as a table."""
-    device, rate = record["machine"]["device"], record["matmul_teraflops"]
-    title = f"{device}, {rate} TFLOP/s in a product of matrices"
-    headings = ("case", "library", "batch", "images/s", "time / ours", "of matmul")
-    table = Table(*headings, "of data sheet", "MB", "largest batch", title=title)
-    for row in record["rows"]:
-        kind = "training" if row["training"] else "forward"
-        sheet, memory = row["share_of_data_sheet"], row["memory_mb"]
-        table.add_row(
-            f"{row['variant']}, {row['pixels']} px, {kind}",
-            row["library"],
-            str(row["batch"]),
-            f"{row['images_per_second']:,.0f}",
-            f"{row['time_to_ours']:.2f}",
-            f"{row['share_of_matmul']:.1%}",
-            "" if sheet is None else f"{sheet:.1%}",
-            "" if memory is None else f"{memory:,}",
-            str(row["largest_batch"]),
-        )
-    Console(width=132).print(table)
-
-
 def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "gpu")
     parser.add_argument("--variants", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--tiny", action="store_true", help="Ti/16 of 32 pixels")
-    parser.add_argument("--output", default="benchmarks/gpu.json")
-    arguments = parser.parse_args()
-    import_on_first_use("keras_vit")  # its `costs` without Keras and TensorFlow
-    extent, models = FULL, [MODELS[name] for name in arguments.variants]
-    if arguments.tiny:
+    options = parser.parse_args()
+    extent, models = FULL, [MODELS[name] for name in options.variants]
+    if options.tiny:
         extent, models = SMALL, [TINY]
-    cases = [
-        Case(training, variant, pixels, batch, "bfloat16", threads=0)
-        for variant, pixels, batch in models
-        for training in (False, True)
-    ]
     answers: dict[Case, dict[str, list]] = {}
-    for case in cases:
-        names = libraries_of(case, arguments.tiny)
-        answers[case] = {name: measure(name, case, extent) for name in names}
-        record = record_of(answers)
-        with open(arguments.output, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-    show(record)
+    for variant, pixels, batch in models:
+        for training in (False, True):
+            case = Case(training, variant, pixels, batch, "bfloat16", threads=0)
+            names = libraries_of(case, options.tiny)
+            answers[case] = {name: measure(name, case, extent) for name in names}
+            record = record_of(answers)
+            write(record, options.output)
+    rate = record["matmul_teraflops"]
+    show(record["rows"], f"{rate} TFLOP/s in a product of matrices")
 
 
 if __name__ == "__main__":

@@ -2,19 +2,16 @@
 
 `python -m benchmarks.gpu_models LIBRARY CASE EXTENT` measures one of them in batches
 that double until memory is full, a line of JSON for each, and first the rate of a
-product of large matrices. Only what has TensorFlow in its name needs it.
+product of large matrices.
 """
 
 import gc
-import importlib
-import importlib.util
 import itertools
 import json
 import math
 import os
 import sys
 import time
-import unittest.mock
 from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.peer_models import (
@@ -26,7 +23,6 @@ from benchmarks.peer_models import (
     Step,
     torch_step,
 )
-from keras_vit_command import import_on_first_use
 
 
 class Extent(NamedTuple):
@@ -45,8 +41,13 @@ class Extent(NamedTuple):
     matrix: int
 
 
-class JaxLibrary:
-    """A library on JAX's first device.
+class Library:
+    """A library on one device.
+
+    It has `product(size)`, a product of two bfloat16 matrices [size, size], and
+    `step(batch)`, a forward pass or training step; `wait(value)` for the result of
+    either; and `peak_bytes()`, the most memory in use so far, None where it is not
+    counted.
 
     Args:
         case: What is measured; its batch is ignored.
@@ -54,31 +55,64 @@ class JaxLibrary:
     Attributes:
         environment: Variables that its process needs.
         training_only: Whether it has no forward pass of its own.
+        name: Of the device.
     """
 
-    environment: ClassVar[dict[str, str]] = {"KERAS_BACKEND": "jax"}
+    environment: ClassVar[dict[str, str]] = {}
     training_only = False
+    name: str
 
     def __init__(self, case: Case):
+        self.case = case
+
+    def keras_model(self) -> Any:
+        """Our model, in mixed precision where it is trained."""
+        import keras
+
+        import keras_vit
+
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        return keras_vit.VisionTransformer.from_variant(
+            self.case.variant,
+            image_size=self.case.image_size,
+            dtype="mixed_bfloat16" if self.case.training else "bfloat16",
+        )
+
+    def keras_trainer(self, model: Any, trainer_class: Any, compiled: bool) -> Any:
+        """The trainer that `keras-vit fit` uses, with our optimizer."""
+        from training.engine.optimizer import make_optimizer
+        from training.recipe import OptimizerConfig
+
+        config = OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        trainer = trainer_class(model, clip_norm=1.0)
+        optimizer = make_optimizer(config, LEARNING_RATE, model)
+        trainer.compile(optimizer, jit_compile=compiled)
+        return trainer
+
+
+class JaxLibrary(Library):
+    """A library on JAX's first device."""
+
+    environment: ClassVar[dict[str, str]] = {"KERAS_BACKEND": "jax"}
+
+    def __init__(self, case: Case):
+        super().__init__(case)
         import jax
 
-        self.case = case
         self.device = jax.devices()[0]
         self.name = self.device.device_kind
 
     def wait(self, value: Any) -> None:
-        """Wait until a step's result is there."""
         import jax
 
         jax.block_until_ready(value)
 
     def peak_bytes(self) -> int | None:
-        """The most memory that was in use so far; None where it is not counted."""
         statistics = self.device.memory_stats()
         return statistics and statistics["peak_bytes_in_use"]
 
     def product(self, size: int) -> Step:
-        """A product of two bfloat16 matrices [size, size]."""
         import jax
 
         pair = jax.random.normal(jax.random.key(0), (2, size, size), "bfloat16")
@@ -99,19 +133,10 @@ class KerasVit(JaxLibrary):
     """keras-vit; training by the compiled step that `keras-vit fit` runs."""
 
     def step(self, batch: int) -> Step:
-        """A forward pass or a training step."""
         import jax
-        import keras
 
-        import keras_vit
-
-        keras.backend.clear_session()
         images, labels = self.inputs(batch)
-        model = keras_vit.VisionTransformer.from_variant(
-            self.case.variant,
-            image_size=self.case.image_size,
-            dtype="mixed_bfloat16" if self.case.training else "bfloat16",
-        )
+        model = self.keras_model()
         if self.case.training:
             return self._training(model, images, labels)
         weights = [
@@ -122,10 +147,9 @@ class KerasVit(JaxLibrary):
         return lambda: call(weights, images)
 
     def _training(self, model, images, labels) -> Step:
-        make_optimizer, trainer_class, config_class = _training_classes()
-        config = config_class(learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-        trainer = trainer_class(model, clip_norm=1.0)
-        trainer.compile(make_optimizer(config, LEARNING_RATE, model))
+        from training.engine.jax_trainer import JaxTrainer
+
+        trainer = self.keras_trainer(model, JaxTrainer, compiled=True)
         trainer.make_train_function()
         # Else each call would wait for its own figures.
         trainer.progress.steps_per_epoch = sys.maxsize
@@ -159,23 +183,19 @@ class DeterministicKerasVit(KerasVit):
     training_only = True
 
 
-class TensorFlowKerasVit:
-    """keras-vit's training step on TensorFlow's first GPU, compiled, or its CPU.
-
-    Args:
-        case: What is measured; its batch is ignored.
-    """
+class TensorFlowKerasVit(Library):
+    """keras-vit's training step on TensorFlow's first GPU, compiled, or its CPU."""
 
     environment: ClassVar[dict[str, str]] = {"KERAS_BACKEND": "tensorflow"}
     training_only = True
     deterministic = False
 
     def __init__(self, case: Case):
+        super().__init__(case)
         import tensorflow as tf
 
         if self.deterministic:
             tf.config.experimental.enable_op_determinism()
-        self.case = case
         self.tf = tf
         gpus = tf.config.list_physical_devices("GPU")
         self.on_gpu = bool(gpus)
@@ -183,41 +203,23 @@ class TensorFlowKerasVit:
         self.name = details.get("device_name", "cpu")
 
     def wait(self, value: Any) -> None:
-        """Wait until all steps are done."""
         self.tf.test.experimental.sync_devices()
 
     def peak_bytes(self) -> int | None:
-        """The most memory that was in use so far; None where it is not counted."""
         if not self.on_gpu:
             return None
         return self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
     def product(self, size: int) -> Step:
-        """A product of two bfloat16 matrices [size, size]."""
         shape, dtype = (2, size, size), self.tf.bfloat16
         first, second = self.tf.random.stateless_normal(shape, (0, 1), dtype=dtype)
         return self.tf.function(lambda: first @ second, jit_compile=self.on_gpu)
 
     def step(self, batch: int) -> Step:
-        """A training step."""
-        import keras
-
-        import keras_vit
-        from training.engine.optimizer import make_optimizer
         from training.engine.tensorflow_trainer import TensorFlowTrainer
-        from training.recipe import OptimizerConfig
 
         tf, size = self.tf, self.case.image_size
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
-        model = keras_vit.VisionTransformer.from_variant(
-            self.case.variant, image_size=size, dtype="mixed_bfloat16"
-        )
-        config = OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-        trainer = TensorFlowTrainer(model, clip_norm=1.0)
-        trainer.compile(
-            make_optimizer(config, LEARNING_RATE, model), jit_compile=self.on_gpu
-        )
+        trainer = self.keras_trainer(self.keras_model(), TensorFlowTrainer, self.on_gpu)
         images = tf.random.stateless_normal((batch, size, size, 3), (1, 2))
         labels = tf.one_hot(tf.range(batch) % CLASSES, CLASSES)
 
@@ -234,29 +236,12 @@ class DeterministicTensorFlowKerasVit(TensorFlowKerasVit):
     deterministic = True
 
 
-def _training_classes():
-    """`make_optimizer`, `JaxTrainer` and `OptimizerConfig`.
-
-    TensorFlow feeds images, which are on the device already: where it is not installed,
-    something takes its name while these are imported.
-    """
-    missing = importlib.util.find_spec("tensorflow") is None
-    if missing:
-        sys.modules["tensorflow"] = unittest.mock.MagicMock()
-    optimizer = importlib.import_module("training.engine.optimizer")
-    trainer = importlib.import_module("training.engine.jax_trainer")
-    if missing:
-        sys.modules["tensorflow"] = None  # type: ignore[assignment]
-    return optimizer.make_optimizer, trainer.JaxTrainer, optimizer.OptimizerConfig
-
-
 class Flax(JaxLibrary):
     """`flax_vit`, the form of big_vision's model, with XLA's attention."""
 
     implementation = "xla"
 
     def step(self, batch: int) -> Step:
-        """A forward pass or a training step."""
         import jax
 
         from benchmarks import flax_vit
@@ -295,51 +280,41 @@ class FlaxCudnn(Flax):
     implementation = "cudnn"
 
 
-class Timm:
-    """timm, compiled by PyTorch: SDPA, autocast, fused AdamW, channels last on GPUs.
-
-    Args:
-        case: What is measured; its batch is ignored.
-    """
-
-    environment: ClassVar[dict[str, str]] = {}
-    training_only = False
+class Timm(Library):
+    """timm, compiled by PyTorch: SDPA, autocast, fused AdamW, channels last on GPUs."""
 
     def __init__(self, case: Case):
+        super().__init__(case)
         from benchmarks import torch_libraries  # noqa: F401  isort: skip
         import torch
 
         torch.set_float32_matmul_precision("high")  # as JAX on GPUs
-        self.case = case
-        self.torch = torch
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        on_gpu = self.device == "cuda"
-        self.name = torch.cuda.get_device_name() if on_gpu else "cpu"
+        self.cuda = torch.cuda if torch.cuda.is_available() else None
+        self.device = "cuda" if self.cuda else "cpu"
+        self.name = self.cuda.get_device_name() if self.cuda else "cpu"
 
     def wait(self, value: Any) -> None:
-        """Wait until all steps are done."""
-        if self.device == "cuda":
-            self.torch.cuda.synchronize()
+        if self.cuda:
+            self.cuda.synchronize()
 
     def peak_bytes(self) -> int | None:
-        """The most memory that was in use so far; None where it is not counted."""
-        on_gpu = self.device == "cuda"
-        return self.torch.cuda.max_memory_allocated() if on_gpu else None
+        return self.cuda.max_memory_allocated() if self.cuda else None
 
     def product(self, size: int) -> Step:
-        """A product of two bfloat16 matrices [size, size]."""
-        shape, dtype = (2, size, size), self.torch.bfloat16
-        first, second = self.torch.randn(shape, device=self.device, dtype=dtype)
-        return lambda: first @ second
+        import torch
+
+        pair = torch.randn((2, size, size), device=self.device, dtype=torch.bfloat16)
+        return lambda: pair[0] @ pair[1]
 
     def step(self, batch: int) -> Step:
-        """A forward pass or a training step."""
         import timm
+        import torch
 
         name, size = TIMM[self.case.variant], self.case.image_size
         model = timm.create_model(name, img_size=size)
-        case = self.case._replace(batch=batch)
-        return torch_step(self.torch, model, case, True, self.device)
+        return torch_step(
+            torch, model, self.case._replace(batch=batch), True, self.device
+        )
 
 
 LIBRARIES: dict[str, Any] = {
@@ -412,7 +387,6 @@ def _main() -> None:
     """What libraries print goes to the standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import_on_first_use("keras_vit")  # its `specs` without Keras
     name, *values = sys.argv[1:]
     case, extent = (json.loads(value) for value in values)
 

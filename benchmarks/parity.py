@@ -8,19 +8,17 @@ that library, and read by `from_preset`; then ours is written by `save_checkpoin
 read by the library. Needs `pip install -e ".[parity]"`.
 """
 
-import argparse
 import dataclasses
-import json
 import pathlib
+import sys
 import tempfile
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.parity_cases import CASES, Case
 from benchmarks.parity_libraries import LIBRARIES
+from benchmarks.report import make_parser, show, write
 
 TOLERANCE = 1e-4
 
@@ -75,36 +73,22 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
 
 def main() -> int:
     """Prints the table and writes `benchmarks/parity.json`."""
-    parser = argparse.ArgumentParser(description="Logits of other libraries' models.")
-    parser.add_argument("--small", action="store_true", help="small copies")
-    parser.add_argument("--only", default="", help="titles that contain this")
-    arguments = parser.parse_args()
-    console = Console()
-    table = Table(caption="largest difference of two images' logits, float32")
-    for heading in ("model", "library", "parameters", "logits", "read", "back"):
-        table.add_column(
-            heading, justify="left" if heading in ("model", "library") else "right"
-        )
+    parser = make_parser(__doc__, "parity")
+    parser.add_argument("--small", action="store_true", help="small copies; no file")
+    parser.add_argument("--only", default="", help="titles that contain this; no file")
+    options = parser.parse_args()
     results = {}
     for case in CASES:
-        if arguments.only not in f"{case.library} {case.title}":
+        name = f"{case.library}: {case.title}"
+        if options.only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            result = compare(case, arguments.small, pathlib.Path(folder))
-        results[f"{case.library}: {case.title}"] = dataclasses.asdict(result)
-        console.print(f"{case.library} {case.title}: {result.read:.1e}")
-        table.add_row(
-            case.title,
-            case.library,
-            f"{result.parameters:,}",
-            f"{result.logits:.2f}",
-            f"{result.read:.1e}",
-            "" if result.back is None else f"{result.back:.1e}",
-        )
-    console.print(table)
-    if not (arguments.small or arguments.only):
-        path = pathlib.Path(__file__).with_suffix(".json")
-        path.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+            result = compare(case, options.small, pathlib.Path(folder))
+        results[name] = dataclasses.asdict(result)
+        print(f"{name}: {result.read:.1e}", file=sys.stderr)
+    show([{"model": name, **row} for name, row in results.items()])
+    if not (options.small or options.only):
+        write(results, options.output)
     worst = max(max(r["read"], r["back"] or 0.0) for r in results.values())
     return int(worst > TOLERANCE)
 

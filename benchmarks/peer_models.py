@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from keras_vit_command import import_on_first_use
+from benchmarks import report  # noqa: F401  keras_vit's `specs` without TensorFlow
 
 # Each function imports its own libraries: the process holds nothing else.
 TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
@@ -390,7 +390,6 @@ def _turns(name: str, case: Case) -> None:
     """Answers of one process; what libraries print goes to the standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    import_on_first_use("keras_vit")  # its `specs` without Keras and TensorFlow
     build = LIBRARIES[name](case)
     imported = _memory_mb("VmRSS")
     step = None

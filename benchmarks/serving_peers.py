@@ -26,6 +26,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 SIDE = 224
 
 
+def vit():
+    """Ti/16 at 224 with 1000 classes and random weights, the same in every process."""
+    import keras
+
+    import keras_vit
+
+    keras.utils.set_random_seed(0)
+    return keras_vit.VisionTransformer.from_variant("Ti/16", classes=1000)
+
+
 def echo() -> None:
     """Serve POST /echo."""
     from starlette.applications import Starlette
@@ -47,8 +57,6 @@ def keras() -> None:
     from starlette.requests import Request
     from starlette.responses import JSONResponse
     from starlette.routing import Route
-
-    from benchmarks.serving_models import vit
 
     model = vit()
 

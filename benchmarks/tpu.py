@@ -12,15 +12,10 @@ are. The least time is what the operations take at the chip's full rate, those o
 second forward pass included. Needs libtpu: `pip install "jax[tpu]"`.
 """
 
-import argparse
-import importlib.metadata
-import json
 import sys
 from typing import Any, Literal, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.report import machine, make_parser, show, write
 from keras_vit.costs import variant_costs
 from training.engine.tpu_check import CLASS_NAMES, Target, make_trainer
 from training.engine.tpu_program import compile_train_step, lower_train_step, teraflop
@@ -111,10 +106,9 @@ def row_of(name: str, target: Target) -> dict[str, Any]:
 
 def main() -> None:
     """Compiles, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "tpu")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
-    parser.add_argument("--output", default="benchmarks/tpu.json")
     options = parser.parse_args()
     targets = [Target(topology) for topology in options.topologies]
     rows = []
@@ -122,18 +116,8 @@ def main() -> None:
         for target in targets:
             rows.append(row_of(name, target))
             print(rows[-1], file=sys.stderr)
-            write(rows, options.output)
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title="A train step")
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=160).print(table)
-
-
-def write(rows: list[dict[str, Any]], output: str) -> None:
-    """Write what is compiled so far."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
-    with open(output, "w", encoding="utf-8") as file:
-        json.dump({"versions": str(versions), "rows": rows}, file, indent=1)
+            write({**machine(("jax", "libtpu")), "rows": rows}, options.output)
+    show(rows, "A train step")
 
 
 if __name__ == "__main__":

@@ -15,30 +15,6 @@ from benchmarks.peer_models import Case
 
 ROOT = pathlib.Path(__file__).parents[2]
 CASE = Case(True, "B/16", 224, 4, "bfloat16", threads=0)
-# Keras's import finds no TensorFlow in this process and in those that it starts.
-WITHOUT_TENSORFLOW = """
-from importlib.machinery import PathFinder
-find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: (
-    None if name == "tensorflow" else find(name, *rest)
-)
-"""
-
-
-@pytest.mark.parametrize(
-    ("device", "teraflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
-        ("NVIDIA A100-SXM4-40GB", 312),
-        ("NVIDIA L4", 121),
-        ("NVIDIA L40S", None),
-        ("cpu", None),
-    ],
-)
-def test_the_data_sheet_of_a_device(device, teraflops):
-    assert gpu.data_sheet_flops(device) == (teraflops and teraflops * 1e12)
 
 
 def test_the_best_batch_of_each_library_counts():
@@ -61,7 +37,7 @@ def test_the_best_batch_of_each_library_counts():
     wanted = 2000 * 3 * 2 * macs / 700e12
     assert mine["share_of_matmul"] == pytest.approx(wanted, rel=0.001)
     ratio = mine["share_of_matmul"] / mine["share_of_data_sheet"]
-    assert ratio == pytest.approx(989 / 700, rel=0.01)
+    assert ratio == pytest.approx(989.4 / 700, rel=0.001)
 
 
 class FullAbove(gpu_models.JaxLibrary):
@@ -155,20 +131,14 @@ def test_the_step_of_tensorflow_is_measured():
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_everything_runs_without_a_gpu_and_without_tensorflow(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TENSORFLOW)
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+def test_everything_runs_without_a_gpu(tmp_path):
     output = tmp_path / "gpu.json"
-    subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--output", output],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        check=True,
-    )
+    words = ["-m", "benchmarks.gpu", "--tiny", "--output", output]
+    subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
     record = json.loads(output.read_text())
     rows = [(row["training"], row["library"]) for row in record["rows"]]
-    forward = ["keras-vit", "flax", "flax, cuDNN", "timm, torch.compile"]
-    training = ["keras-vit", "keras-vit, deterministic", *forward[1:]]
+    training = list(gpu_models.LIBRARIES)
+    forward = [n for n in training if "determ" not in n and "TensorFlow" not in n]
     assert rows == [(False, n) for n in forward] + [(True, n) for n in training]
     assert all(row["images_per_second"] > 0 for row in record["rows"])
     assert record["machine"]["device"] == "cpu"

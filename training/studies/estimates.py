@@ -20,11 +20,11 @@ from keras_vit.costs import Costs, model_costs, resnet_costs
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
 from ..data.splits import load_splits
+from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
 from ..model import build_model
 from ..recipe import IMAGE_SIZE, SIZES, DataConfig, ModelConfig, Recipe
-from ..reporting.throughput import peak_flops
 from .study import Row, Run, Study
 
 UTILIZATION = 0.4  # share of the peak; TPUs and H100s reach it with L/16
@@ -203,7 +203,7 @@ def print_estimates(
         study: The study.
         runs: The runs to print.
         folder: The study's folder; finished runs in it are marked.
-        device: Name of a device of `throughput.PEAKS`.
+        device: Name of a device of `device_peaks.PEAKS`.
         utilization: Share of the device's peak.
 
     Raises:

@@ -1,19 +1,7 @@
-"""What does XLA make of the training step on JAX: collectives, memory, precision?
+"""The training step on JAX as XLA compiles it: collectives, memory, precision."""
 
-    KERAS_BACKEND=jax XLA_FLAGS=--xla_force_host_platform_device_count=4 \\
-        python -m benchmarks.jax_program RECIPE.yaml
-
-One step of the recipe's `fit` runs, on images of zeros and all devices of JAX; the
-program that ran is searched for what costs time or memory. No figure is a time, so that
-a CPU will do.
-"""
-
-import argparse
 import contextlib
-import dataclasses
-import json
 import math
-import pathlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +11,7 @@ import numpy as np
 
 from training.engine.jax_strategy import make_jax_strategy
 from training.model import build_model, compile_trainer
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter
 
@@ -164,18 +152,3 @@ def program_findings(stablehlo: str) -> dict[str, Any]:
         "transposed_weights": transposed,
         "barriers": stablehlo.count("stablehlo.optimization_barrier"),
     }
-
-
-def main() -> None:
-    """Reads the command line and prints the findings."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recipe", type=pathlib.Path)
-    parser.add_argument("--precision", default="mixed_bfloat16")
-    arguments = parser.parse_args()
-    recipe = load_recipe(arguments.recipe)
-    recipe = dataclasses.replace(recipe, precision=arguments.precision)
-    print(json.dumps(dataclasses.asdict(inspect_recipe(recipe)), indent=1))
-
-
-if __name__ == "__main__":
-    main()
