@@ -1,8 +1,8 @@
 """The libraries of benchmarks.gpu: forward pass and training step on one device.
 
 `python -m benchmarks.gpu_models LIBRARY CASE EXTENT` measures one of them in batches
-that double until memory is full, a line of JSON for each, and first the rate of a
-product of large matrices.
+that double until memory is full: a line of JSON with the device's name, then one for
+each batch.
 """
 
 import gc
@@ -32,22 +32,18 @@ class Extent(NamedTuple):
         largest_batch: Above which no batch is tried.
         rounds: Of which the best counts.
         round_seconds: What a round takes at least.
-        matrix: Side of the matrices whose product is measured.
     """
 
     largest_batch: int
     rounds: int
     round_seconds: float
-    matrix: int
 
 
 class Library:
     """A library on one device.
 
-    It has `product(size)`, a product of two bfloat16 matrices [size, size], and
-    `step(batch)`, a forward pass or training step; `wait(value)` for the result of
-    either; and `peak_bytes()`, the most memory in use so far, None where it is not
-    counted.
+    It has `step(batch)`, a forward pass or training step; `wait(value)` for its result;
+    and `peak_bytes()`, the most memory in use so far, None where it is not counted.
 
     Args:
         case: What is measured; its batch is ignored.
@@ -111,13 +107,6 @@ class JaxLibrary(Library):
     def peak_bytes(self) -> int | None:
         statistics = self.device.memory_stats()
         return statistics and statistics["peak_bytes_in_use"]
-
-    def product(self, size: int) -> Step:
-        import jax
-
-        pair = jax.random.normal(jax.random.key(0), (2, size, size), "bfloat16")
-        multiply = jax.jit(lambda a, b: a @ b)
-        return lambda: multiply(*pair)
 
     def inputs(self, batch: int):
         """Images [B, H, W, 3], in training float32, and labels [B, classes]."""
@@ -210,11 +199,6 @@ class TensorFlowKerasVit(Library):
             return None
         return self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
-    def product(self, size: int) -> Step:
-        shape, dtype = (2, size, size), self.tf.bfloat16
-        first, second = self.tf.random.stateless_normal(shape, (0, 1), dtype=dtype)
-        return self.tf.function(lambda: first @ second, jit_compile=self.on_gpu)
-
     def step(self, batch: int) -> Step:
         from training.engine.tensorflow_trainer import TensorFlowTrainer
 
@@ -239,8 +223,6 @@ class DeterministicTensorFlowKerasVit(TensorFlowKerasVit):
 class Flax(JaxLibrary):
     """`flax_vit`, the form of big_vision's model, with XLA's attention."""
 
-    implementation = "xla"
-
     def step(self, batch: int) -> Step:
         import jax
 
@@ -248,14 +230,7 @@ class Flax(JaxLibrary):
         from keras_vit.specs import parse_variant
 
         spec, patch_size = parse_variant(self.case.variant)
-        on_gpu = self.device.platform == "gpu"
-        attention = flax_vit.attention_of(
-            self.implementation if on_gpu else "xla",
-            pad=self.implementation == "cudnn" and self.case.training,
-        )
-        model = flax_vit.VisionTransformer(
-            spec, patch_size, CLASSES, "bfloat16", attention
-        )
+        model = flax_vit.VisionTransformer(spec, patch_size, CLASSES, "bfloat16")
         images, labels = self.inputs(batch)
         weights = jax.jit(model.init)(jax.random.key(2), images[:1])
         if not self.case.training:
@@ -272,12 +247,6 @@ class Flax(JaxLibrary):
             return state
 
         return step
-
-
-class FlaxCudnn(Flax):
-    """The same with cuDNN's flash attention, on GPUs."""
-
-    implementation = "cudnn"
 
 
 class Timm(Library):
@@ -300,12 +269,6 @@ class Timm(Library):
     def peak_bytes(self) -> int | None:
         return self.cuda.max_memory_allocated() if self.cuda else None
 
-    def product(self, size: int) -> Step:
-        import torch
-
-        pair = torch.randn((2, size, size), device=self.device, dtype=torch.bfloat16)
-        return lambda: pair[0] @ pair[1]
-
     def step(self, batch: int) -> Step:
         import timm
         import torch
@@ -323,7 +286,6 @@ LIBRARIES: dict[str, Any] = {
     "keras-vit, TensorFlow": TensorFlowKerasVit,
     "keras-vit, TensorFlow, deterministic": DeterministicTensorFlowKerasVit,
     "flax": Flax,
-    "flax, cuDNN": FlaxCudnn,
     "timm, torch.compile": Timm,
 }
 
@@ -360,14 +322,10 @@ def measure(name: str, case: Case, extent: Extent, say: Any) -> None:
         name: Of the library.
         case: What is measured.
         extent: How much of it.
-        say: Called with the device and its rate, then with the figures of each batch.
+        say: Called with the device, then with the figures of each batch.
     """
     library = LIBRARIES[name](case)
-    product = library.product(extent.matrix)
-    seconds = seconds_of(product, library.wait, extent)
-    flops = 2 * extent.matrix**3 / seconds
-    say({"device": library.name, "matmul_flops": flops})
-    del product
+    say({"device": library.name})
     batch = case.batch
     while batch <= extent.largest_batch:
         try:

@@ -95,11 +95,9 @@ def row_of(name: str, target: Target) -> dict[str, Any]:
         "state_on_paper_mib": None if on_paper is None else round(on_paper),
         "state_mib": round(program.state / 2**20),
         "temporary_mib": round(program.temporary / 2**20),
-        "of_memory": round(
-            (program.state + program.temporary) / 2**30 / target.chip.memory, 2
-        ),
+        "of_memory": round(target.share_of_memory(program), 2),
         "teraflop": round(operations, 2),
-        "least_milliseconds": round(1e3 * operations / target.chip.teraflops, 1),
+        "least_milliseconds": round(target.least_milliseconds(operations), 1),
         "compiled_seconds": round(program.compiling),
     }
 

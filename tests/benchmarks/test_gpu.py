@@ -18,7 +18,7 @@ CASE = Case(True, "B/16", 224, 4, "bfloat16", threads=0)
 
 
 def test_the_best_batch_of_each_library_counts():
-    first = {"device": "NVIDIA H100 80GB HBM3", "matmul_flops": 700e12}
+    first = {"device": "NVIDIA H100 80GB HBM3"}
     ours = [
         {"batch": 4, "seconds": 0.004, "peak_bytes": 2**30},
         {"batch": 8, "seconds": 0.004, "peak_bytes": 3 * 2**30},
@@ -26,7 +26,7 @@ def test_the_best_batch_of_each_library_counts():
     ]
     peer = [{"batch": 4, "seconds": 0.004, "peak_bytes": None}]
     answers = {"keras-vit": [first, *ours], "timm": [first, *peer]}
-    mine, other = gpu.rows_of(CASE, answers, matmul_flops=700e12)
+    mine, other = gpu.rows_of(CASE, answers)
     assert (mine["batch"], mine["largest_batch"]) == (8, 16)
     assert mine["images_per_second"] == 2000
     assert mine["memory_mb"] == 3 * 1024
@@ -34,10 +34,8 @@ def test_the_best_batch_of_each_library_counts():
     n, d = 197, 768
     block = n * (4 * d * d + 2 * d * 4 * d) + 2 * n * n * d
     macs = 196 * 768 * d + 12 * block + 1000 * d  # patches, blocks, classifier
-    wanted = 2000 * 3 * 2 * macs / 700e12
-    assert mine["share_of_matmul"] == pytest.approx(wanted, rel=0.001)
-    ratio = mine["share_of_matmul"] / mine["share_of_data_sheet"]
-    assert ratio == pytest.approx(989.4 / 700, rel=0.001)
+    wanted = 2000 * 3 * 2 * macs / 989.4e12
+    assert mine["share_of_data_sheet"] == pytest.approx(wanted, rel=0.001)
 
 
 class FullAbove(gpu_models.JaxLibrary):
@@ -67,7 +65,7 @@ def test_batches_double_until_memory_is_full(monkeypatch, message):
     answers: list = []
 
     def measure():
-        extent = Extent(4096, rounds=1, round_seconds=0, matrix=8)
+        extent = Extent(4096, rounds=1, round_seconds=0)
         gpu_models.measure("full", CASE._replace(batch=2), extent, answers.append)
 
     if message == "a bug":
@@ -141,4 +139,4 @@ def test_everything_runs_without_a_gpu(tmp_path):
     forward = [n for n in training if "determ" not in n and "TensorFlow" not in n]
     assert rows == [(False, n) for n in forward] + [(True, n) for n in training]
     assert all(row["images_per_second"] > 0 for row in record["rows"])
-    assert record["machine"]["device"] == "cpu"
+    assert {row["device"] for row in record["rows"]} == {"cpu"}

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -28,6 +28,7 @@ from ..errors import TrainingError
 from ..model import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
+from .device_peaks import TPU_MEMORY, peak_flops
 
 if TYPE_CHECKING:
     from .tensorflow_trainer import TensorFlowTrainer
@@ -60,21 +61,6 @@ LEGEND = (
     "what the operations take at the chip's full rate"
 )
 
-
-class Chip(NamedTuple):
-    """Memory in GiB, and 10^12 operations in bfloat16 per second."""
-
-    memory: int
-    teraflops: int
-
-
-# cloud.google.com/tpu/docs
-CHIPS = {
-    "v4": Chip(32, 275),
-    "v5e": Chip(16, 197),
-    "v5p": Chip(95, 459),
-    "v6e": Chip(32, 918),
-}
 
 INSTALL = (
     "not compiled for a TPU, as libtpu is not installed: "
@@ -292,25 +278,37 @@ class Target:
         self.devices = description.devices
 
     @property
-    def chip(self) -> Chip:
-        """Its chips' figures; TrainingError where they are not known."""
+    def chip(self) -> tuple[float, float]:
+        """Its chips' memory in bytes, and FLOP/s in bfloat16.
+
+        Raises:
+            TrainingError: They are not known.
+        """
         kind = self.topology.partition(":")[0]
-        if kind not in CHIPS:
+        peak = peak_flops(f"TPU {kind}", "mixed_bfloat16")
+        if kind not in TPU_MEMORY or peak is None:
             raise TrainingError(
-                f"`topology` must be of {', '.join(CHIPS)} on JAX. "
+                f"`topology` must be of {', '.join(TPU_MEMORY)} on JAX. "
                 f"Received: {self.topology!r}"
             )
-        return CHIPS[kind]
+        return TPU_MEMORY[kind] * 2**30, peak
+
+    def least_milliseconds(self, teraflop: float) -> float:
+        """What operations take at a chip's full rate."""
+        return 1e15 * teraflop / self.chip[1]
+
+    def share_of_memory(self, program: "Program") -> float:
+        """What a program needs of a chip's memory."""
+        return (program.state + program.temporary) / self.chip[0]
 
     def figures(self, program: "Program", teraflop: float) -> list[str]:
         """A program's figures on a chip, as cells of the table."""
-        needed = program.state + program.temporary
         return [
             f"{program.state / 2**20:,.0f}",
             f"{program.temporary / 2**20:,.0f}",
-            f"{needed / 2**30 / self.chip.memory:.0%}",
+            f"{self.share_of_memory(program):.0%}",
             f"{teraflop:.2f}",
-            f"{1e3 * teraflop / self.chip.teraflops:,.1f}",
+            f"{self.least_milliseconds(teraflop):,.1f}",
             f"{program.compiling:,.0f}",
         ]
 
@@ -333,7 +331,12 @@ class Target:
 
 
 def _compile(program: str, device: Any) -> Any:
-    """An executable for one device of a topology; private parts of JAX 0.10."""
+    """An executable for one device of a topology, of a program as StableHLO text.
+
+    The only use of JAX's private modules for this: `jax.export` and `jax.jit` compile
+    what JAX has traced, and `jax.experimental.jax2tf.call_tf` takes no function that
+    assigns variables. TensorFlow itself compiles for TPUs that are attached.
+    """
     from jax._src.compiler import get_compile_options
     from jax._src.interpreters.mlir import make_ir_context
     from jax._src.lib import _jax
