@@ -91,9 +91,8 @@ def serve(reader: str, size: str, path: pathlib.Path, parent) -> None:
     parent.send("ready")
     parent.recv()
     start = time.perf_counter()
-    result = load()
+    _kept = load()
     parent.send(time.perf_counter() - start)
-    del result
 
 
 def anonymous_bytes(process: int | None) -> int:

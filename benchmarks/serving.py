@@ -6,24 +6,28 @@ All contestants take turns in each round; a ratio is the median over the rounds 
 ratios within a round. echo: half_plus_two over REST beside a bare Starlette JSON echo
 on the same uvicorn. model: JPEG bytes for a Ti/16 at 224 in a closed loop, with and
 without batching in the graph, beside calling the SavedModel from as many threads in a
-process of its own, and beside a web server that calls `model.predict`.
+process of its own.
 
 Over REST the load generator sends the same bytes by httpx2, over gRPC by our client. In
 the echo part it uses most of a core, so that the ratios are closer to 1 than those of
 the servers alone. The JSON holds `client_cpu`, the generator's share of a core.
 """
 
+import argparse
 import asyncio
 import base64
+import concurrent.futures
 import contextlib
 import itertools
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +39,6 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import serving_peers
 from benchmarks.report import make_parser, show, write
 from serving.client import AsyncGrpcClient, ServingError
 from serving.load import Load, Result, generate
@@ -132,7 +135,7 @@ class Process:
         self.ready = found
 
     def run(self, clients: int, seconds: float) -> Figures:
-        """Run a round of `serving_peers.direct`."""
+        """Run a round of `direct`."""
         print(clients, seconds, file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
         return figures(answer["seconds"], answer["latencies"])
@@ -146,8 +149,8 @@ class Process:
 
 
 def peer(*arguments: str) -> Process:
-    """A process of `benchmarks.serving_peers`."""
-    return Process("benchmarks.serving_peers", *arguments)
+    """A process of `echo` or `direct`."""
+    return Process("benchmarks.serving", "--peer", *arguments)
 
 
 def local_server(folder: Path) -> Process:
@@ -177,22 +180,16 @@ def take_turns(
         found = contestants[name](number, seconds)
         if turn:
             seen.setdefault((name, number), []).append(found)
-    return [
-        _row(name, number, found, seen[reference, number])
-        for (name, number), found in seen.items()
-    ]
-
-
-def _row(
-    name: str, clients: int, found: list[Figures], reference: list[Figures]
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"contestant": name, "clients": clients}
-    for key in found[0]:
-        row[key] = statistics.median(figures[key] for figures in found)
-    for ratio, key in (("throughput_ratio", "per_second"), ("p99_ratio", "p99_ms")):
-        pairs = zip(found, reference, strict=True)
-        row[ratio] = statistics.median(a[key] / b[key] for a, b in pairs)
-    return row
+    rows = []
+    for (name, number), figures in seen.items():
+        pairs = list(zip(figures, seen[reference, number], strict=True))
+        row: dict[str, Any] = {"contestant": name, "clients": number}
+        for key in figures[0]:
+            row[key] = statistics.median(each[key] for each in figures)
+        for ratio, key in (("throughput_ratio", "per_second"), ("p99_ratio", "p99_ms")):
+            row[ratio] = statistics.median(a[key] / b[key] for a, b in pairs)
+        rows.append(row)
+    return rows
 
 
 def echo_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
@@ -226,10 +223,15 @@ def half_plus_two(folder: Path) -> None:
 
 def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
     """Ti/16 over both transports and called directly, with and without batching."""
+    import keras
+
+    import keras_vit
     from benchmarks.data import jpegs
     from serving.export.options import ExportOptions
     from serving.export.signatures import save
 
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer.from_variant("Ti/16", classes=1000)
     images = jpegs().numpy()[:IMAGES]
     paths = [folder / f"{number}.jpg" for number in range(len(images))]
     for path, image in zip(paths, images, strict=True):
@@ -240,17 +242,13 @@ def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestan
     for batching in ("graph", "none"):
         name, label = f"vit_{batching}", f"batching {batching}"
         options = ExportOptions(batching=batching)
-        save(serving_peers.vit(), folder / name / "1", options)
+        save(model, folder / name / "1", options)
         server = stack.enter_context(local_server(folder / name))
         url = f"{server.ready[1]}/v1/models/{name}:predict"
         found[f"REST, {label}"] = over_rest(url, bodies)
         found[f"gRPC, {label}"] = over_grpc(server.ready[2], name, images)
-        for way in ("function", "session"):
-            words = ("direct", way, str(folder / name / "1"), *map(str, paths))
-            found[f"{way}, {label}"] = stack.enter_context(peer(*words)).run
-    keras = stack.enter_context(peer("keras"))
-    url = f"http://127.0.0.1:{keras.ready[1]}/predict"
-    found["Starlette, model.predict"] = over_rest(url, bodies)
+        words = ("direct", str(folder / name / "1"), *map(str, paths))
+        found[f"session, {label}"] = stack.enter_context(peer(*words)).run
     return found
 
 
@@ -261,6 +259,71 @@ PARTS = {
 }
 
 
+def echo() -> None:
+    """Serve POST /echo, the minimum cost of the same HTTP server, on a free port."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse(await request.json())
+
+    app = Starlette(routes=[Route("/echo", answer, methods=["POST"])])
+    bound = socket.create_server(("127.0.0.1", 0))
+    print(bound.getsockname()[1], flush=True)
+    off: dict[str, Any] = dict.fromkeys(("access_log", "server_header"), False)
+    config = uvicorn.Config(app, http="h11", ws="none", log_level="warning", **off)
+    uvicorn.Server(config).run([bound])
+
+
+def direct(saved_model: str, *images: str) -> None:
+    """Call `serving_default` from threads, a round for each "CLIENTS SECONDS" line."""
+    call = _session(saved_model)
+    contents = [Path(image).read_bytes() for image in images]
+
+    def loop(first: int, until: float) -> list[float]:
+        latencies: list[float] = []
+        while (begin := time.perf_counter()) < until:
+            call(contents[(first + len(latencies)) % len(contents)])
+            latencies.append(time.perf_counter() - begin)
+        return latencies
+
+    for content in contents:
+        call(content)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        clients, seconds = int(line.split()[0]), float(line.split()[1])
+        begin = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(clients) as threads:
+            futures = [
+                threads.submit(loop, number, begin + seconds)
+                for number in range(clients)
+            ]
+            latencies = [value for future in futures for value in future.result()]
+        # Until the end of the last call, since all calls are counted.
+        elapsed = time.perf_counter() - begin
+        print(json.dumps({"seconds": elapsed, "latencies": latencies}), flush=True)
+
+
+def _session(saved_model: str) -> Callable[[bytes], Any]:
+    """Load into a session, as TensorFlow Serving does."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    session: Any = tf.compat.v1.Session(graph=graph)
+    with graph.as_default():
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], saved_model)
+    signature = meta_graph.signature_def["serving_default"]
+    fetches = [info.name for info in signature.outputs.values()]
+    run = session.make_callable(fetches, [signature.inputs["image_bytes"].name])
+    return lambda content: run(np.array([content], dtype=object))
+
+
+PEERS: dict[str, Callable[..., None]] = {"echo": echo, "direct": direct}
+
+
 def main() -> None:
     """Measure, print the tables, and write the JSON file."""
     parser = make_parser(__doc__, "serving", rounds=5)
@@ -268,7 +331,11 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
+    parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.peer:
+        PEERS[options.peer[0]](*options.peer[1:])
+        return
     found = {}
     for part in options.parts:
         build, reference = PARTS[part]

@@ -23,15 +23,9 @@ from training.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
 
 
 class Case(NamedTuple):
-    """A model whose step is compiled.
+    """A model whose step is compiled."""
 
-    Attributes:
-        images: Images on each chip.
-        strategy: Whether the weights are divided.
-        model: The recipe's model.
-    """
-
-    images: int
+    images: int  # on each chip
     strategy: Literal["auto", "fsdp"]
     model: ModelConfig
 
@@ -93,12 +87,7 @@ def row_of(name: str, target: Target) -> dict[str, Any]:
         "strategy": case.strategy,
         "images_per_chip": case.images,
         "state_on_paper_mib": None if on_paper is None else round(on_paper),
-        "state_mib": round(program.state / 2**20),
-        "temporary_mib": round(program.temporary / 2**20),
-        "of_memory": round(target.share_of_memory(program), 2),
-        "teraflop": round(operations, 2),
-        "least_milliseconds": round(target.least_milliseconds(operations), 1),
-        "compiled_seconds": round(program.compiling),
+        **target.figures(program, operations),
     }
 
 

@@ -9,8 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from benchmarks import gpu, gpu_models
-from benchmarks.gpu_models import Extent
+from benchmarks import gpu
 from benchmarks.peer_models import Case
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,7 +37,7 @@ def test_the_best_batch_of_each_library_counts():
     assert mine["share_of_data_sheet"] == pytest.approx(wanted, rel=0.001)
 
 
-class FullAbove(gpu_models.JaxLibrary):
+class FullAbove(gpu.JaxLibrary):
     """A library whose memory is full with more than eight images."""
 
     def step(self, batch):
@@ -60,20 +59,20 @@ class FullAbove(gpu_models.JaxLibrary):
     ],
 )
 def test_batches_double_until_memory_is_full(monkeypatch, message):
-    monkeypatch.setitem(gpu_models.LIBRARIES, "full", FullAbove)
+    monkeypatch.setitem(gpu.LIBRARIES, "full", FullAbove)
     monkeypatch.setattr(FullAbove, "message", message, raising=False)
     answers: list = []
 
     def measure():
-        extent = Extent(4096, rounds=1, round_seconds=0)
-        gpu_models.measure("full", CASE._replace(batch=2), extent, answers.append)
+        extent = gpu.Extent(4096, rounds=1, round_seconds=0)
+        gpu.measure_here("full", CASE._replace(batch=2), extent, answers.append)
 
     if message == "a bug":
         with pytest.raises(RuntimeError, match="a bug"):
             measure()
     else:
         measure()
-    assert [answer["batch"] for answer in answers[1:]] == [2, 4, 8]
+    assert [json.loads(answer)["batch"] for answer in answers[1:]] == [2, 4, 8]
 
 
 @pytest.mark.parametrize("sees_gpu", [False, True])
@@ -92,9 +91,9 @@ def test_determinism_is_measured_in_training_on_both_backends(monkeypatch, sees_
 
 SWITCHES = """
 import json, os, sys
-from benchmarks import gpu_models
+from benchmarks import gpu
 from benchmarks.peer_models import Case
-gpu_models.LIBRARIES[sys.argv[1]](Case(True, "Ti/16", 32, 2, "bfloat16", 0))
+gpu.LIBRARIES[sys.argv[1]](Case(True, "Ti/16", 32, 2, "bfloat16", 0))
 on = "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
 if "tensorflow" in sys.modules:
     from tensorflow.python.framework import config
@@ -104,9 +103,9 @@ print(json.dumps(on))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in gpu_models.LIBRARIES if "keras-vit" in n])
+@pytest.mark.parametrize("name", [n for n in gpu.LIBRARIES if "keras-vit" in n])
 def test_only_the_deterministic_rows_are(name):
-    environment = os.environ | gpu_models.LIBRARIES[name].environment
+    environment = os.environ | gpu.LIBRARIES[name].environment
     answer = subprocess.run(
         [sys.executable, "-c", SWITCHES, name],
         cwd=ROOT,
@@ -135,7 +134,7 @@ def test_everything_runs_without_a_gpu(tmp_path):
     subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
     record = json.loads(output.read_text())
     rows = [(row["training"], row["library"]) for row in record["rows"]]
-    training = list(gpu_models.LIBRARIES)
+    training = list(gpu.LIBRARIES)
     forward = [n for n in training if "determ" not in n and "TensorFlow" not in n]
     assert rows == [(False, n) for n in forward] + [(True, n) for n in training]
     assert all(row["images_per_second"] > 0 for row in record["rows"])

@@ -56,6 +56,7 @@ COLUMNS = (
     *("TPU", "images", "state MiB", "temp MiB", "memory"),
     *("TFLOP", "least ms", "compile s"),
 )
+FORMS = ("d", ",d", ",d", ".0%", ".2f", ",.1f", ",d")
 LEGEND = (
     "state: weights, optimizer and images; temp: gradients and activations; least ms: "
     "what the operations take at the chip's full rate"
@@ -227,11 +228,9 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
                 failed.append(f"{target.topology}: {_first_line(error)}")
                 continue
         images = math.ceil(recipe.batch_size / len(target.devices))
-        table.add_row(
-            target.topology,
-            str(images),
-            *target.figures(program, operations / len(target.devices)),
-        )
+        figures = target.figures(program, operations / len(target.devices))
+        values = zip((images, *figures.values()), FORMS, strict=True)
+        table.add_row(target.topology, *(f"{value:{form}}" for value, form in values))
     if table.rows:
         Console().print(table)
         Console().print(LEGEND, highlight=False)
@@ -293,24 +292,17 @@ class Target:
             )
         return TPU_MEMORY[kind] * 2**30, peak
 
-    def least_milliseconds(self, teraflop: float) -> float:
-        """What operations take at a chip's full rate."""
-        return 1e15 * teraflop / self.chip[1]
-
-    def share_of_memory(self, program: "Program") -> float:
-        """What a program needs of a chip's memory."""
-        return (program.state + program.temporary) / self.chip[0]
-
-    def figures(self, program: "Program", teraflop: float) -> list[str]:
-        """A program's figures on a chip, as cells of the table."""
-        return [
-            f"{program.state / 2**20:,.0f}",
-            f"{program.temporary / 2**20:,.0f}",
-            f"{self.share_of_memory(program):.0%}",
-            f"{teraflop:.2f}",
-            f"{self.least_milliseconds(teraflop):,.1f}",
-            f"{program.compiling:,.0f}",
-        ]
+    def figures(self, program: "Program", teraflop: float) -> dict[str, float]:
+        """What a program with so many operations needs on a chip."""
+        memory, flops = self.chip
+        return {
+            "state_mib": round(program.state / 2**20),
+            "temporary_mib": round(program.temporary / 2**20),
+            "of_memory": round((program.state + program.temporary) / memory, 2),
+            "teraflop": round(teraflop, 2),
+            "least_milliseconds": round(1e15 * teraflop / flops, 1),
+            "compiled_seconds": round(program.compiling),
+        }
 
     def compile(self, step: Step) -> str:
         """Compile a step for one chip; report the time it took and its memory."""
