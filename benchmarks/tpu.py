@@ -45,8 +45,10 @@ MODELS = {
     "B/16 at 512": Case(16, "auto", vit("B/16", 512)),
     "L/16 at 512": Case(8, "fsdp", vit("L/16", 512)),
     "R50+B/16": Case(32, "auto", vit("R50+B/16")),
-    "R50x1": Case(32, "fsdp", ModelConfig("bit", variant="R50x1")),
-    "ResNet50": Case(32, "auto", ModelConfig("resnet", variant="ResNet50")),
+    "R50x1": Case(32, "fsdp", ModelConfig(architecture="bit", variant="R50x1")),
+    "ResNet50": Case(
+        32, "auto", ModelConfig(architecture="resnet", variant="ResNet50")
+    ),
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4")
 

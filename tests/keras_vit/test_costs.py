@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.__main__ import main
-from keras_vit.costs import model_costs, resnet_costs, variant_costs
+from keras_vit.costs import model_costs, resnet_costs, variant_costs, vit_costs
 from keras_vit.resnet import ResNet
 
 
@@ -80,6 +80,11 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu
     costs = model_costs(spec, 2, (22, 14), **{"classes": 7, **kwargs})
     assert costs.macs == graph_macs(computing_all_tokens(model))
     assert costs.parameters == model.count_params()
+
+
+def test_projections_without_biases_have_fewer_parameters(tiny_vit):
+    model = tiny_vit(qkv_bias=False)
+    assert vit_costs(model).parameters == model.count_params()
 
 
 @pytest.mark.parametrize("swiglu", [False, True])

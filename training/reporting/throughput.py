@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.costs import Costs, model_costs, resnet_costs
+from keras_vit.costs import Costs, resnet_costs, vit_costs
 
 from ..engine.device_peaks import peak_flops
 
@@ -95,20 +95,7 @@ def closed_form_costs(model: keras.Model, bytes_per_value: int = 4) -> Costs | N
         return resnet_costs(model.blocks, model.width_factor, *sizes)
     if not isinstance(model, keras_vit.VisionTransformer):
         return None
-    return model_costs(
-        keras_vit.ViTSpec(
-            *(model.width, model.depth, model.mlp_dim, model.heads),
-            resnet_blocks=model.resnet_blocks,
-            swiglu=model.swiglu,
-        ),
-        model.patch_size,
-        model.image_size,
-        model.channels,
-        model.classes,
-        model.class_token,
-        model.attention,
-        bytes_per_value,
-    )
+    return vit_costs(model, bytes_per_value)
 
 
 def training_flops(model: keras.Model) -> int | None:

@@ -18,7 +18,7 @@ import numpy as np
 from keras.distribution import DeviceMesh, LayoutMap
 from jax_program import recorded_step
 from benchmarks.lowering import KERNELS, assume_cudnn
-from keras_vit import attention
+from keras_vit.layers import dot_product_attention as attention
 from training.engine.jax_strategy import make_jax_strategy
 from training.engine.tpu_check import make_trainer
 from training.engine.tpu_program import lower_train_step
