@@ -117,16 +117,6 @@ def test_only_the_deterministic_rows_are(name):
 
 
 @pytest.mark.slow
-def test_the_step_of_tensorflow_is_measured():
-    case = Case(True, "Ti/16", 32, 2, "bfloat16", threads=0)
-    name = "keras-vit, TensorFlow, deterministic"
-    first, batch = gpu.measure(name, case, gpu.SMALL)
-    assert first["device"] == "cpu"
-    assert batch["batch"] == 2
-    assert batch["seconds"] > 0
-
-
-@pytest.mark.slow
 @pytest.mark.parity
 def test_everything_runs_without_a_gpu(tmp_path):
     output = tmp_path / "gpu.json"

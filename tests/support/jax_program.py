@@ -4,7 +4,6 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,36 +15,14 @@ from training.recipe import Recipe
 CLASS_NAMES = tuple("0123456789")  # their number does not matter
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a compiled training step contains.
+def inspect_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Run one training step of a recipe with random weights, and inspect it.
 
-    Args:
-        collectives: (kind, bytes, whether it is in a loop) of each exchange among the
-            devices.
-        state_arrays: Arrays of the state: weights, slots, metrics, random seeds.
-        donated: Arrays of the state whose memory the new state takes.
-        gradient_bytes: Of the gradients of all weights.
-        products: Matrix products and convolutions, before optimization.
-        float32_products: Operands and result of those with float32 in them.
-        transposed_weights: Operand of each transposition of a weight.
-        barriers: Blocks that are computed again for the gradient.
-        temporary_bytes: Memory of one device beside the state and the batch.
+    Returns:
+        `program_findings` and: (kind, bytes, whether it is in a loop) of each exchange
+        among the devices; the number of the state's arrays, and of those whose memory
+        the new state takes; the bytes of all weights' gradients.
     """
-
-    collectives: list[tuple[str, int, bool]]
-    state_arrays: int
-    donated: int
-    gradient_bytes: int
-    products: int
-    float32_products: list[str]
-    transposed_weights: list[str]
-    barriers: int
-    temporary_bytes: int
-
-
-def inspect_recipe(recipe: Recipe) -> Findings:
-    """Run one training step of a recipe with random weights, and inspect it."""
     strategy = make_jax_strategy(recipe)
     with strategy.scope():
         model = build_model(recipe.model, CLASS_NAMES, recipe.precision)
@@ -58,14 +35,13 @@ def inspect_recipe(recipe: Recipe) -> Findings:
     [(lowered, compiled)] = steps
     hlo = compiled.as_text()
     weights = model.trainable_variables
-    return Findings(
-        collectives=collectives(hlo),
-        state_arrays=len(trainer.state()),
-        donated=donated(hlo),
-        gradient_bytes=sum(math.prod(w.shape) * 4 for w in weights),
+    return {
+        "collectives": collectives(hlo),
+        "state_arrays": len(trainer.state()),
+        "donated": donated(hlo),
+        "gradient_bytes": sum(math.prod(w.shape) * 4 for w in weights),
         **program_findings(lowered.as_text()),
-        temporary_bytes=compiled.memory_analysis().temp_size_in_bytes,
-    )
+    }
 
 
 @contextlib.contextmanager
@@ -136,7 +112,10 @@ ARGUMENT = re.compile(r"%(?:arg|iterArg)")
 
 
 def program_findings(stablehlo: str) -> dict[str, Any]:
-    """The findings in a program before optimization, by their names in `Findings`."""
+    """Products, those in float32, transposed weights and recomputed blocks' barriers.
+
+    In a program before optimization, as text.
+    """
     products = PRODUCT.findall(stablehlo)
     transposed = []
     for function in stablehlo.split("func.func")[1:]:

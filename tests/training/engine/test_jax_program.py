@@ -32,11 +32,11 @@ RECIPES = {
     ),
 }
 INSPECT = """
-import dataclasses, json, sys
+import json, sys
 from jax_program import inspect_recipe
 from training.recipe import parse_recipe
 for text in sys.argv[1:]:
-    print(json.dumps(dataclasses.asdict(inspect_recipe(parse_recipe(text, "here")))))
+    print(json.dumps(inspect_recipe(parse_recipe(text, "here"))))
 """
 
 
