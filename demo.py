@@ -83,7 +83,7 @@ def keep(rest: str) -> None:
 def command(*arguments: str) -> list[str]:
     """Print and return `keras-vit ...` of this interpreter's environment."""
     print(f"\n$ keras-vit {shlex.join(arguments)}", flush=True)
-    return [sys.executable, "-m", "keras_vit_command", *arguments]
+    return [sys.executable, "-m", "keras_vit", *arguments]
 
 
 def step(*arguments: str) -> None:

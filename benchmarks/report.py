@@ -14,11 +14,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from keras_vit_command import import_on_first_use
-
-if "keras_vit" not in sys.modules:  # its costs and sizes, without Keras and TensorFlow
-    import_on_first_use("keras_vit")
-
 PACKAGES = (
     *("tensorflow", "keras", "keras-hub"),
     *("torch", "timm", "transformers", "onnxruntime"),

@@ -29,7 +29,13 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
-from .atomic_write import write_atomically
+from keras_vit.common.atomic_files import write_bytes
+from keras_vit.common.command_line import (
+    CommandError,
+    positive_integer,
+    positive_number,
+)
+
 from .client.async_client import AsyncClient
 from .client.errors import ServingError, Unavailable
 from .client.image_encoding import upright
@@ -37,7 +43,6 @@ from .client.protocol import Call
 from .client.responses import TensorInfo
 from .client_commands.arguments import connect, make_parser, one_line, server_errors
 from .client_commands.image_files import image_paths
-from .commandline import CommandError, positive_integer, positive_number
 
 SWEEP = "1,2,4,8,16,32"
 PERCENTILES = (50, 90, 99)
@@ -216,7 +221,7 @@ def main(argv: list[str]) -> int:
     if args.json:
         _write_json(results, args)
     if args.out:
-        write_atomically(args.out, picture(results, title))
+        write_bytes(args.out, picture(results, title))
     return int(any(not len(result.latencies) for result in results))
 
 
@@ -434,7 +439,7 @@ def _write_json(results: Sequence[Result], args: argparse.Namespace) -> None:
         **{name: getattr(args, name) for name in names},
         "results": [_row(result, args.images_per_request) for result in results],
     }
-    write_atomically(args.json, f"{json.dumps(report, indent=1)}\n".encode())
+    write_bytes(args.json, f"{json.dumps(report, indent=1)}\n".encode())
 
 
 def _row(result: Result, images_per_request: int) -> dict[str, Any]:

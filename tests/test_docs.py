@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from demo import digit_png
-from keras_vit_command import COMMANDS
+from keras_vit.common.commands import COMMANDS
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -192,8 +192,8 @@ def run(folder, line):
 def run_command(arguments):
     """Run a command in the checkout's packages, whose modules other tests share."""
     [package] = [p for p, names in COMMANDS.items() if arguments[0] in names]
-    name = package.removeprefix("keras_vit.")
-    return importlib.import_module(f"{name}.__main__").main(arguments)
+    name = {"keras_vit": "keras_vit.commands"}.get(package, f"{package}.__main__")
+    return importlib.import_module(name).main(arguments)
 
 
 def shell(folder, line):

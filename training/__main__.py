@@ -1,10 +1,12 @@
-"""`keras-vit fit` and others: run a command, report its errors in one line."""
+"""`python -m training`: the commands of training, as `keras-vit` runs them."""
 
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Sequence
+
+from keras_vit.common.command_line import CommandError
+from keras_vit.common.commands import Interrupted, end_process, run
 
 from .engine.launch import end_with_launcher
 from .engine.sigterm import STOPPED, Terminated, terminated_at_once
@@ -18,81 +20,34 @@ TOO_LARGE = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: Its name and its arguments; default: the process's own.
-
-    Returns:
-        The exit status: 0, or that of the error.
-    """
-    # TensorFlow's start-up messages say nothing about this project.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    """Run one command; see `keras_vit.common.commands.run`."""
     with terminated_at_once():
-        return _status_of(arguments)
+        end_with_launcher()
+        argv = None if arguments is None else list(arguments)
+        return run(__package__, argv, _explanation)
 
 
-def _status_of(arguments: Sequence[str] | None) -> int:
-    """Run a command and print its error; the exit status."""
-    try:
-        _run(arguments)
-    except TrainingError as error:
-        return _fail(str(error), error.exit_status)
-    except BrokenPipeError:
-        # The reader is gone; without this, the interpreter complains as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:  # a full disk, a folder without permission
-        return _fail(str(error) + CONTINUES)
-    except Terminated:
-        return _fail(STOPPED, Preempted.exit_status)
-    except KeyboardInterrupt:
-        print(f"stopped{CONTINUES}", file=sys.stderr)
-        return 130
-    except Exception as error:
-        message = _explanation(error)
-        if message is not None:
-            return _fail(message)
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def _run(arguments: Sequence[str] | None) -> None:
-    """Import the commands, which takes a second, and run one."""
-    try:
-        from .cli import main as run
-    except ModuleNotFoundError as error:
-        raise TrainingError(
-            f'needs {error.name}: pip install "keras-vit-serving[train]"'
-        ) from None
-    end_with_launcher()
-    run(arguments)
-
-
-def _explanation(error: Exception) -> str | None:
-    """What an error of TensorFlow means, if it is a full disk or memory."""
-    if "tensorflow" not in sys.modules:  # its import would take longer than the command
+def _explanation(error: BaseException) -> CommandError | None:
+    """What an error means that others raise: a signal, a full disk, memory."""
+    if isinstance(error, Terminated):
+        return Preempted(STOPPED)
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(f"stopped{CONTINUES}")
+    if isinstance(error, OSError):  # a full disk, a folder without permission
+        return TrainingError(str(error) + CONTINUES)
+    # The import of TensorFlow would take longer than the command.
+    if not isinstance(error, Exception) or "tensorflow" not in sys.modules:
         return None
     from .data.read_errors import reason_of
     from .device_limits import is_out_of_memory
 
     if os.strerror(errno.ENOSPC) in str(error):
-        return reason_of(error) + CONTINUES
+        return TrainingError(reason_of(error) + CONTINUES)
     if not is_out_of_memory(error):
         return None
     cause = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return TOO_LARGE.format(cause[:300].rstrip("."))
-
-
-def _fail(message: str, status: int = 1) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return status
+    return TrainingError(TOO_LARGE.format(cause[:300].rstrip(".")))
 
 
 if __name__ == "__main__":
-    from keras_vit_command import end_process
-
     end_process(main())

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keras_vit.common.file_names import model_file
+
 from . import storage
 from .data.class_folders import open_class_folders
 from .engine import run_folder
@@ -78,7 +80,7 @@ def check_model(run_or_file: str) -> None:
     Raises:
         RunError: There is none.
     """
-    run_folder.check_model_file(run_folder.model_file(Path(run_or_file)))
+    run_folder.check_model_file(model_file(Path(run_or_file)))
 
 
 def check_new_run(recipe: Recipe, folder: str, resume: bool, overwrite: bool) -> None:
@@ -108,7 +110,7 @@ def data_of_run(model: str, changes: dict[str, Any], flag: str) -> DataConfig:
     given = {name: value for name, value in changes.items() if value is not None}
     if "source" in given:
         return DataConfig(**given)
-    recipe = run_folder.model_file(Path(model)).with_name(run_folder.RECIPE)
+    recipe = model_file(Path(model)).with_name(run_folder.RECIPE)
     if not recipe.is_file():
         raise RecipeError(
             f"{model}: there is no {run_folder.RECIPE} beside it, so {flag} is needed"

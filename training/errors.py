@@ -9,29 +9,14 @@ TrainingError       exit status 1
 `-- WorkerLost      exit status 77: another worker ended; restart all with --resume
 """
 
-import difflib
-from collections.abc import Iterable
+from keras_vit.common.command_line import CommandError
 
 # At the end of a message.
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """A question about the most similar known name, or an empty text.
-
-    Args:
-        name: What was typed.
-        known: The names that exist.
-        prefix: Written before the similar name.
-    """
-    similar = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {prefix}{similar[0]}?" if similar else ""
-
-
-class TrainingError(Exception):
+class TrainingError(CommandError):
     """An error that is explained to the user in one line."""
-
-    exit_status = 1
 
 
 class DataError(TrainingError):

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from keras_vit.common.file_names import model_file
+
 from .activity import activity
 from .data.class_folders import distinct
 from .data.labeled_images import Split
@@ -190,7 +192,7 @@ def evaluate_file(
     Raises:
         TrainingError: The model or the images cannot be read, or their classes differ.
     """
-    path = run_folder.model_file(model)
+    path = model_file(model)
     devices = evaluation_strategy(strategy, tpu)
     with devices.scope():
         loaded = run_folder.load_model(path, class_names, pixels)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.common.file_names import BEST_MODEL, LAST_MODEL
 
 from .activity import activity
 from .data.masking import Masking
@@ -35,13 +36,13 @@ def finish(
     """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
     with activity("saving the model"):
-        recorder.save_model("last.keras")
+        recorder.save_model(LAST_MODEL)
         if splits.validation is None:
-            recorder.save_model("best.keras")
+            recorder.save_model(BEST_MODEL)
     if not recipe.supervised:
         return _finish_pretraining(recipe, splits, recorder, draw)
     with _devices(recorder).scope():
-        model = run_folder.load_model(folder / "best.keras")
+        model = run_folder.load_model(folder / BEST_MODEL)
         evaluation = evaluate(model, splits.test)
         summary = evaluation.summary()
         report = summary | _run_figures(recipe, splits, recorder)
@@ -80,7 +81,7 @@ def _finish_pretraining(
             write_pretraining_report(folder, report, recipe, recorder.history)
     run_folder.write_report(folder / run_folder.REPORT, report)
     print(
-        f"encoder: {folder / 'best.keras'}; `keras-vit fit --model.weights` with this "
+        f"encoder: {folder / BEST_MODEL}; `keras-vit fit --model.weights` with this "
         "file fine-tunes it, `keras-vit probe` evaluates it frozen"
     )
     if draw:

@@ -1,54 +1,64 @@
 """A flag for each value of a recipe, and the parsing of a command's flags."""
 
+import argparse
 import dataclasses
-import itertools
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
+from keras_vit.common.command_line import (
+    FIND_PARSER,
+    Parser,
+    UsageError,
+    documented_fields,
+)
 
-from . import mistakes
 from .errors import RecipeError
 from .recipe import Recipe, read_recipe_text
 from .recipes import recipe_names, recipe_yaml
+from .typed_values import (
+    as_text,
+    build,
+    in_words,
+    place_of,
+    read_file,
+    read_flag,
+    typed_fields,
+)
 
 
-def new_parser(**kwargs) -> ArgumentParser:
-    """A parser that takes no abbreviations: a misspelt flag must not pass for one."""
-    return ArgumentParser(exit_on_error=False, allow_abbrev=False, **kwargs)
-
-
-def parse_flags(
-    parser: ArgumentParser, arguments: Sequence[str], command: str
-) -> Namespace:
+def parse_flags(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command's flags.
 
     Args:
         parser: The command's parser.
         arguments: The command line after the command's name.
-        command: Its name, for messages.
 
     Raises:
         RecipeError: A flag, or a line of a recipe file, is unknown, missing or wrong.
     """
+    if arguments == FIND_PARSER:
+        return parser.parse_args(arguments)
     arguments = [_with_home(argument) for argument in arguments]
-    file, lines = _config_file(arguments)
-    given = {flag.partition("=")[0].removeprefix("--") for flag in arguments}
     try:
         options = parser.parse_args(arguments)
-        _reconcile_steps(options, given)
-        options = parser.instantiate(options)
-        if any(isinstance(action, RecipeOrConfig) for action in parser._actions):
+    except UsageError as error:
+        raise RecipeError(str(error)) from None
+    given = {flag.partition("=")[0].removeprefix("--") for flag in arguments}
+    _reconcile_steps(options, given)
+    if hasattr(options, "from_file"):
+        try:
             recipe_of(options)  # may raise
-        return options
-    except (ArgumentError, TypeError) as error:
-        message = mistakes.explain(str(error), parser, command)
-    except RecipeError as error:
-        message = str(error)
-    from_file = {path: line for path, line in lines.items() if path not in given}
-    line = mistakes.line_of(message, from_file)
-    raise RecipeError(f"{file}:{line}: {message}" if line else message)
+        except RecipeError as error:
+            lines = {p: v for p, v in options.from_file.items() if p not in given}
+            place = place_of(str(error), lines)
+            raise RecipeError(f"{place}: {error}" if place else str(error)) from None
+    if getattr(options, "print_config", False):
+        print(recipe_of(options).to_yaml(), end="")
+        parser.exit()
+    return options
 
 
 def _with_home(argument: str) -> str:
@@ -57,9 +67,10 @@ def _with_home(argument: str) -> str:
     return f"{flag}{equals}{os.path.expanduser(value)}"
 
 
-def _reconcile_steps(options: Namespace, given: set[str]) -> None:
+def _reconcile_steps(options: argparse.Namespace, given: set[str]) -> None:
     """Let a flag move the recipe's other bound, which it contradicts."""
-    least, most = options.get("min_steps"), options.get("max_steps")
+    least = getattr(options, "min_steps", None)
+    most = getattr(options, "max_steps", None)
     if least is None or most is None or least <= most:
         return
     if "min_steps" not in given:
@@ -68,58 +79,102 @@ def _reconcile_steps(options: Namespace, given: set[str]) -> None:
         options.max_steps = least
 
 
-def _config_file(arguments: Sequence[str]) -> tuple[str, dict[str, int]]:
-    """The recipe file on a command line, and the line of each value in it.
-
-    Raises:
-        RecipeError: The file cannot be read, is not YAML, or has an unknown key.
-    """
-    pairs = itertools.pairwise(arguments)
-    files = [value for flag, value in pairs if flag == "--config"]
-    files += [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
-    lines: dict[str, int] = {}
-    for file in files:
-        if file in recipe_names() and not Path(file).exists():
-            raise RecipeError(f"{file}: no such file. Did you mean --recipe {file}?")
-        text = read_recipe_text(Path(file))
-        lines |= mistakes.read_lines(text, file, Recipe)
-    return (files[-1] if files else ""), lines
-
-
-class RecipeOrConfig(ActionConfigFile):
+class RecipeOrConfig(argparse.Action):
     """`--config FILE`, or `--recipe NAME` for a recipe of this project."""
 
-    def __call__(self, parser, cfg, values, option_string=None):
+    def __call__(self, parser, namespace, value, option_string=None):
         """Read the file into the arguments."""
         if option_string == "--recipe":
-            values = recipe_yaml(values)
-        super().__call__(parser, cfg, values, option_string)
+            text = recipe_yaml(value)
+        elif value in recipe_names() and not Path(value).exists():
+            raise RecipeError(f"{value}: no such file. Did you mean --recipe {value}?")
+        else:
+            text = read_recipe_text(Path(value))
+        read = read_file(text, value, Recipe)
+        for path, each in read.items():
+            setattr(namespace, path, each.value)
+        if option_string == "--config":
+            namespace.from_file = namespace.from_file | read
 
 
-def add_recipe(parser: ArgumentParser) -> None:
+class _Group(argparse.Action):
+    """`--data`, which is a group of flags and no flag."""
+
+    def __call__(self, parser, namespace, value, option_string=None):
+        raise RecipeError(
+            f"{option_string} is a group: set its values, as {option_string}.NAME VALUE"
+        )
+
+
+def add_recipe(parser: Parser) -> None:
     """Add `--recipe`, `--config` and a flag for each value of a recipe."""
+    parser.set_defaults(from_file={})
     parser.add_argument(
         "--recipe",
         "--config",
         action=RecipeOrConfig,
+        default=argparse.SUPPRESS,
         help="--recipe and the name of a recipe (see `recipes`), or --config and the "
         "path of a recipe file",
     )
-    parser.add_class_arguments(Recipe)
-
-
-def recipe_of(options: Namespace) -> Recipe:
-    """The recipe in a parsed command line."""
-    names = [field.name for field in dataclasses.fields(Recipe)]
-    return Recipe(**{name: options[name] for name in names})
-
-
-def recipe_values(config: type, prefix: str = "") -> list[str]:
-    """The dotted path of every value of a recipe but its name."""
-    paths = []
-    for field in dataclasses.fields(config):
+    parser.add_argument(
+        "--print_config",
+        action="store_true",
+        help="print the recipe with all its values, and end",
+    )
+    groups: dict[str, Any] = {"": parser}
+    about = documented_fields(Recipe)
+    for field in dataclasses.fields(Recipe):
         if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
-            paths += recipe_values(field.type, f"{field.name}.")
-        elif field.name != "name" or prefix:
-            paths.append(f"{prefix}{field.name}")
-    return paths
+            group = parser.add_argument_group(about[field.name].rstrip("."))
+            group.add_argument(f"--{field.name}", action=_Group, help=argparse.SUPPRESS)
+            groups[field.name] = group
+            lines = documented_fields(field.type)
+            about |= {f"{field.name}.{name}": line for name, line in lines.items()}
+    for path, hint, default in typed_fields(Recipe):
+        add_value(
+            groups[path.rpartition(".")[0]], path, hint, about.get(path, ""), default
+        )
+
+
+def add_value(
+    parser: Any, path: str, hint: Any, about: str, default: Any = None
+) -> None:
+    """Add a flag whose value is checked by its type, as in a recipe file.
+
+    Args:
+        parser: A parser, or a group of its flags.
+        path: The flag without its dashes.
+        hint: The type.
+        about: Its line of help.
+        default: For the help; an absent flag leaves no attribute.
+    """
+    if default is not dataclasses.MISSING:
+        about = f"{about} (default: {as_text(default)})"
+    parser.add_argument(
+        f"--{path}",
+        type=functools.partial(read_flag, path, hint),
+        default=argparse.SUPPRESS,
+        metavar=path.rpartition(".")[2].upper(),
+        help=f"{in_words(hint)}: {about}".replace("%", "%%"),
+    )
+
+
+def recipe_of(options: argparse.Namespace) -> Recipe:
+    """The recipe in a parsed command line.
+
+    Raises:
+        RecipeError: A value is missing, or out of its range.
+    """
+    given = vars(options)
+    if "data.source" not in given:
+        raise RecipeError(
+            "needs --recipe NAME (`keras-vit recipes` lists them), or --data.source, "
+            "such as folder:PATH"
+        )
+    return build(Recipe, given)
+
+
+def recipe_values() -> list[str]:
+    """The dotted path of every value of a recipe but its name."""
+    return [path for path, _, _ in typed_fields(Recipe) if path != "name"]

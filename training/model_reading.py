@@ -5,6 +5,7 @@ from typing import Any
 
 from keras_vit import ResNet, VisionTransformer
 from keras_vit.base import ImageModel
+from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.completion import complete_classifier, reading_raw_pixels
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.presets import fetch
@@ -55,8 +56,8 @@ def read_any_classifier(
 
 def _read(name: str) -> Any:
     path = Path(name)
-    if (path / run_folder.RECIPE).is_file() or (path / "best.keras").is_file():
-        path /= "best.keras"
+    if (path / run_folder.RECIPE).is_file() or (path / BEST_MODEL).is_file():
+        path /= BEST_MODEL
     if path.suffix == ".keras":
         return run_folder.read_model(path)
     try:

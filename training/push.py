@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 import keras_vit
+from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.saving import incompatibilities
 
 from .early_checks import check_finished_run
@@ -109,7 +110,7 @@ def write_repository(
         RunError: The run is not finished.
     """
     check_finished_run(run)
-    model = run_folder.load_model(run / "best.keras")
+    model = run_folder.load_model(run / BEST_MODEL)
     recipe = _without_paths(load_recipe(run / run_folder.RECIPE))
     report = json.loads((run / run_folder.REPORT).read_text("utf-8"))
     for key in ("recipe", "bad_images"):  # they hold paths of this machine
@@ -122,7 +123,7 @@ def write_repository(
             keras_vit.save_checkpoint(model, folder, library)
     # Of the form "folder: what its files cannot state".
     notes = [str(each.message).removeprefix(f"{folder}: ") for each in caught]
-    shutil.copyfile(run / "best.keras", folder / MODEL)
+    shutil.copyfile(run / BEST_MODEL, folder / MODEL)
     pictures = [picture for picture in PICTURES if (run / picture).is_file()]
     for picture in pictures:
         shutil.copyfile(run / picture, folder / picture)

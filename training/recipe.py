@@ -5,17 +5,15 @@ names; see `recipes`.
 """
 
 import dataclasses
-import functools
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import jsonargparse
 import yaml
-from jsonargparse import ArgumentError
 
+from keras_vit.common.command_line import did_you_mean
 from keras_vit.options import (
     SIZES,
     Check,
@@ -31,8 +29,8 @@ from keras_vit.options import (
     rows,
 )
 
-from . import mistakes
-from .errors import RecipeError, did_you_mean
+from .errors import RecipeError
+from .typed_values import build, place_of, read_file
 
 
 def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
@@ -778,21 +776,11 @@ def read_recipe_text(path: Path) -> str:
 
 def parse_recipe(text: str, origin: str) -> Recipe:
     """Parse a recipe from YAML; errors name its origin and the line."""
-    lines = mistakes.read_lines(text, origin, Recipe)
-    parser = _recipe_parser()
+    read = read_file(text, origin, Recipe)
     try:
-        return Recipe(**vars(parser.instantiate(parser.parse_string(text))))
-    except (ArgumentError, TypeError) as error:
-        message = mistakes.explain(str(error), parser)
+        if "data.source" not in read:
+            raise RecipeError("`data.source` must be given, such as folder:PATH")
+        return build(Recipe, {path: each.value for path, each in read.items()})
     except RecipeError as error:
-        message = str(error)
-    line = mistakes.line_of(message, lines)
-    raise RecipeError(f"{origin}:{line}: {message}" if line else f"{origin}: {message}")
-
-
-@functools.cache
-def _recipe_parser() -> jsonargparse.ArgumentParser:
-    """The parser of recipes; making it takes three times as long as its use."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe)
-    return parser
+        place = place_of(str(error), read) or origin
+        raise RecipeError(f"{place}: {error}") from None

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from etils import epath
 
-# Prefix of the folder in which a file is written; see `remove_unfinished`.
-UNFINISHED = ".unfinished-"
+from keras_vit.common.atomic_files import UNFINISHED, replacing
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -39,8 +38,6 @@ def atomic_write(path: epath.PathLike) -> Iterator[Path]:
         OSError: It cannot be written; nothing of the new file is left. The error has
             a path.
     """
-    from keras_vit.files import replacing  # here, as it brings Keras
-
     try:
         with _uploading(path) if is_remote(path) else replacing(Path(path)) as local:
             yield local

@@ -1,36 +1,11 @@
 """Checkpoints of Google, timm, Hugging Face and keras-hub: read, resampled, written."""
 
-from keras_vit.weights.building import with_image_size
-from keras_vit.weights.checkpoint import (
-    FAMILIES,
-    Checkpoint,
-    CheckpointError,
-    LoadReport,
-    open_checkpoint,
-)
-from keras_vit.weights.loading import load_checkpoint
-from keras_vit.weights.presets import PublishedWeights, list_weights
-from keras_vit.weights.reading import WeightsFileError
-from keras_vit.weights.resampling import (
-    adapt_channels,
-    resample_patches,
-    resample_positions,
-)
-from keras_vit.weights.saving import save_checkpoint
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FAMILIES",
-    "Checkpoint",
-    "CheckpointError",
-    "LoadReport",
-    "PublishedWeights",
-    "WeightsFileError",
-    "adapt_channels",
-    "list_weights",
-    "load_checkpoint",
-    "open_checkpoint",
-    "resample_patches",
-    "resample_positions",
-    "save_checkpoint",
-    "with_image_size",
-]
+from keras_vit.common.lazy import is_command, names_on_first_use
+
+if TYPE_CHECKING or not is_command():
+    from keras_vit.weights.api import *
+    from keras_vit.weights.api import __all__
+else:
+    __getattr__ = names_on_first_use(__name__)

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..client.blocking_client import BlockingClient
-from ..client.errors import ServingError
-from ..client.rest_client import RestClient
-from ..commandline import (
+from keras_vit.common.command_line import (
     CommandError,
     Parser,
     positive_integer,
     positive_number,
-    usage_errors,
 )
+
+from ..client.blocking_client import BlockingClient
+from ..client.errors import ServingError
+from ..client.rest_client import RestClient
+from ..commandline import usage_errors
 
 if TYPE_CHECKING:
     from ..client.async_client import AsyncClient

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..atomic_write import write_atomically
+from keras_vit.common.atomic_files import write_bytes
+from keras_vit.common.command_line import CommandError, complain, positive_integer
+
 from ..client.blocking_client import BlockingClient
 from ..client.errors import NotFound, ServingError
 from ..client.responses import Prediction
-from ..commandline import CommandError, complain, positive_integer
 from .arguments import add_images, make_parser, one_line, run
 from .image_files import image_paths
 
@@ -149,7 +150,7 @@ def _embed(client: BlockingClient, args: argparse.Namespace) -> int:
             raise CommandError("the server changed to a model of another width")
         content = io.BytesIO()
         np.savez(content, embeddings=np.stack(rows), paths=list(done))
-        write_atomically(args.out, content.getbuffer())
+        write_bytes(args.out, content.getbuffer())
         print(f"{args.out}: {len(rows)} embeddings of {len(rows[0])} numbers")
     return int(len(answers) < len(paths))
 
@@ -170,7 +171,7 @@ def _attention(client: BlockingClient, args: argparse.Namespace) -> int:
             continue
         seen, prediction = answer
         picture = draw_attention(seen, f"{prediction.score:.4f}  {prediction.label}")
-        write_atomically(args.out / name, picture)
+        write_bytes(args.out / name, picture)
         print(args.out / name)
     return int(failed)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..commandline import CommandError
+from keras_vit.common.command_line import CommandError
 
 # The formats that exported models decode; `keras_vit.decoding` says what becomes of
 # them (of an animated GIF, the first frame).

@@ -2,21 +2,21 @@
 
 import argparse
 import dataclasses
-import inspect
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from ..commandline import (
+from keras_vit.common.command_line import (
     CommandError,
     Parser,
     UsageError,
-    usage_errors,
-    version_number,
+    documented_fields,
 )
+from keras_vit.common.file_names import RECIPE, model_file
+
+from ..commandline import usage_errors, version_number
 from ..rollout import label_moves
 from ..rollout.served_model import (
     ServedModel,
@@ -29,8 +29,6 @@ from ..rollout.served_model import (
 from . import formats, quantization
 from .options import ExportOptions
 from .publish import Published, publish
-
-RECIPE = "recipe.yaml"  # in the folder of a run
 
 
 def main(argv: list[str]) -> int:
@@ -48,10 +46,15 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     with usage_errors():
         options = ExportOptions(
-            **{name: getattr(arguments, name) for name in _descriptions()}
+            **{
+                name: getattr(arguments, name)
+                for name in documented_fields(ExportOptions)
+            }
         )
     target = _target(arguments)
     path = model_file(arguments.model)
+    if not path.is_file():
+        raise CommandError(f"{path}: no such file")
     _check_quantize(arguments, path)
     published = _publish(path, arguments, options)
     _report(published, path)
@@ -262,7 +265,7 @@ def _add_labels(group: Any) -> None:
 
 def _add_options(group: Any) -> None:
     """Add a flag for each field of ExportOptions, with help from its docstring."""
-    descriptions = _descriptions()
+    descriptions = documented_fields(ExportOptions)
     for field in dataclasses.fields(ExportOptions):
         about = f"{descriptions[field.name]} Default: {field.default}."
         kind: dict[str, Any] = {"type": field.type}
@@ -274,28 +277,6 @@ def _add_options(group: Any) -> None:
             help=about.replace("%", "%%"),
             **kind,
         )
-
-
-def _descriptions() -> dict[str, str]:
-    """The docstring of each field of ExportOptions."""
-    # `getdoc` removes the indentation, as Python 3.13 itself does.
-    text = str(inspect.getdoc(ExportOptions)).partition("Args:")[2]
-    text = text.partition("Raises:")[0]
-    entries = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\w|\Z)", text, re.M | re.S)
-    return {name: " ".join(about.split()) for name, about in entries}
-
-
-def model_file(path: pathlib.Path) -> pathlib.Path:
-    """Find the `.keras` file: the path itself, or `best.keras` of a run's folder.
-
-    Raises:
-        CommandError: There is no such file.
-    """
-    if path.is_dir():
-        path = path / "best.keras"
-    if not path.is_file():
-        raise CommandError(f"{path}: no such file")
-    return path
 
 
 def load(

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..commandline import CommandError
+from keras_vit.common import file_names
+from keras_vit.common.command_line import CommandError
+
 from . import onnx_file
 from .numeric_agreement import allowed, scale_of
 from .options import ExportOptions
@@ -71,7 +73,7 @@ FORMATS = {
 }
 # The file that identifies the format of a version.
 MARKS = {
-    SAVED_MODEL: "saved_model.pb",
+    SAVED_MODEL: file_names.SAVED_MODEL,
     **{name: form.file for name, form in FORMATS.items()},
 }
 

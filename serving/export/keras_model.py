@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.common.command_line import CommandError
 from keras_vit.decoding import decode_and_resize
 
-from ..commandline import CommandError
 from ..rollout import manifest
 from .options import ExportOptions
 from .signatures import class_labels

@@ -7,7 +7,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..commandline import CommandError
+from keras_vit.common.command_line import CommandError
+
 from ..rollout import manifest
 from ..rollout.versions import check_base_path, staged_version, version_folders
 from . import formats, quantization, warmup_records

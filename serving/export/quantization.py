@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..commandline import CommandError
+from keras_vit.common.command_line import CommandError
+
 from . import formats
 
 INT8 = "int8"

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..commandline import CommandError, without_keras
+from keras_vit.common.command_line import CommandError
+
+from ..commandline import without_keras
 from . import warmup_records
 from .numeric_agreement import Disagreement, difference
 from .verification_inputs import SIGNATURE_INPUTS, Arrays, example, invalid_inputs

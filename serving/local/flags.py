@@ -152,7 +152,7 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
         UsageError: an unknown flag (close names are listed), an invalid value, or a
             flag that the local server does not honor.
     """
-    given, rest = _parser().parse_known_args(list(arguments))
+    given, rest = flag_parser().parse_known_args(list(arguments))
     if rest:
         raise UsageError(_unknown(rest[0]))
     values = vars(given)
@@ -162,7 +162,8 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
     return ServerOptions(**values)
 
 
-def _parser() -> "_Parser":
+def flag_parser() -> "_Parser":
+    """The parser of `parse_flags`."""
     parser = _Parser(
         prog="keras-vit serve",
         description="Serves SavedModels on loopback as TensorFlow Serving does.",

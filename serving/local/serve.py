@@ -4,14 +4,15 @@ import asyncio
 import faulthandler
 import gc
 import logging
-import os
 import signal
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from keras_vit.common import command_line
+from keras_vit.common.command_line import FIND_PARSER, ParserFound
+
 from ..commandline import without_keras
-from .flags import ServerOptions, parse_flags
+from .flags import ServerOptions, flag_parser, parse_flags
 from .status_errors import ServingError, UsageError
 
 # Seconds after the first signal in which the server ends by itself; it is then ended.
@@ -22,10 +23,14 @@ def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT.
 
     Returns:
-        The exit status: 1 if the server cannot start, 2 for an invalid flag.
+        The exit status, 0.
+
+    Raises:
+        UsageError: A flag is invalid.
+        CommandError: The server cannot start.
     """
-    # Failures are exceptions; TensorFlow's own log is about missing GPUs.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if argv == FIND_PARSER:
+        raise ParserFound(flag_parser())
     try:
         options = parse_flags(argv)
         if options.version:
@@ -35,18 +40,10 @@ def main(argv: Sequence[str]) -> int:
             return 0
         _log_to_stderr()
         asyncio.run(_serve(options))
+    except UsageError as error:
+        raise command_line.UsageError(str(error)) from None
     except ServingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except ModuleNotFoundError as error:
-        print(
-            f"error: {error}. The local server needs: "
-            'pip install "keras-vit-serving[serve]"',
-            file=sys.stderr,
-        )
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        raise command_line.CommandError(str(error)) from None
     return 0
 
 

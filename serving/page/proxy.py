@@ -19,8 +19,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from keras_vit.common.command_line import UsageError, positive_integer
+
 from ..client_commands.arguments import connect, make_parser, server_errors
-from ..commandline import UsageError, positive_integer
 from ..http_limits import Bodies, OwnSite, is_host_name
 from . import MODELS_PATH, html_response, models_document
 

@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from ..commandline import CommandError, Parser, UsageError, complain, version_number
+from keras_vit.common.command_line import CommandError, Parser, UsageError, complain
+from keras_vit.common.file_names import MANIFEST
+
+from ..commandline import version_number
 from . import manifest
 from .served_model import local_folder
 from .versions import check_base_path, is_number, staged_version, version_folders
@@ -158,7 +161,7 @@ def _verified(folder: pathlib.Path) -> manifest.Manifest:
     found = manifest.read_if_valid(folder)
     if found is None:
         raise CommandError(
-            f"{folder}: has no readable {manifest.PATH}, so that nothing tells whether "
+            f"{folder}: has no readable {MANIFEST}, so that nothing tells whether "
             "the version is complete; `keras-vit export` writes one"
         )
     if damage := manifest.differences(folder, found):
@@ -170,7 +173,7 @@ def _differences(folder: pathlib.Path, found: manifest.Manifest) -> str:
     """How a version differs from one with this manifest; empty if it does not."""
     damage = manifest.differences(folder, found)
     if manifest.read_if_valid(folder) != found:
-        damage.append(f"{manifest.PATH}: changed")
+        damage.append(f"{MANIFEST}: changed")
     return _listed(damage)
 
 
@@ -197,7 +200,7 @@ def _copy_files(
     report: Report,
 ) -> None:
     done, size = 0, manifest.size(found)
-    for name in (*found["files"], manifest.PATH):
+    for name in (*found["files"], MANIFEST):
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with (source / name).open("rb") as reading, path.open("wb") as writing:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from ..commandline import CommandError, Parser, positive_integer
+from keras_vit.common.command_line import CommandError, Parser, positive_integer
+
 from . import label_moves, manifest, model_config
 from .served_model import (
     add_arguments,

@@ -27,7 +27,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..commandline import CommandError
+from keras_vit.common.command_line import CommandError
+
 from . import model_config
 from .served_model import ServedModel
 from .versions import version_folder, versions

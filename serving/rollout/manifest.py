@@ -5,8 +5,8 @@ import json
 import pathlib
 from typing import Any
 
-# TensorFlow Serving ignores assets.extra.
-PATH = pathlib.PurePath("assets.extra", "manifest.json")
+from keras_vit.common.file_names import MANIFEST, SAVED_MODEL
+
 FORMAT = 1
 
 Manifest = dict[str, Any]
@@ -23,7 +23,7 @@ def write(folder: pathlib.Path, facts: Manifest) -> Manifest:
         The manifest.
     """
     manifest = {"format": FORMAT, **facts, "files": _digests(folder)}
-    path = folder / PATH
+    path = folder / MANIFEST
     path.parent.mkdir(exist_ok=True)
     text = json.dumps(manifest, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
@@ -32,7 +32,7 @@ def write(folder: pathlib.Path, facts: Manifest) -> Manifest:
 
 def read_if_valid(folder: pathlib.Path) -> Manifest | None:
     """Read the manifest of a version; None without a readable one."""
-    path = folder / PATH
+    path = folder / MANIFEST
     try:
         if not path.is_file():  # a pipe would never end
             return None
@@ -56,7 +56,7 @@ def damage(folder: pathlib.Path) -> list[str]:
     """Compare the files of a version with the checksums in its manifest."""
     manifest = read_if_valid(folder)
     if manifest is None:
-        return [f"{PATH}: missing or not readable"]
+        return [f"{MANIFEST}: missing or not readable"]
     return differences(folder, manifest)
 
 
@@ -116,7 +116,7 @@ def signature_specs(folder: pathlib.Path) -> dict[str, Any]:
     from tensorflow.core.protobuf import saved_model_pb2
 
     model = saved_model_pb2.SavedModel()
-    model.ParseFromString((folder / "saved_model.pb").read_bytes())
+    model.ParseFromString((folder / SAVED_MODEL).read_bytes())
     signatures = model.meta_graphs[0].signature_def
     return {
         name: {
@@ -156,5 +156,5 @@ def _digests(folder: pathlib.Path) -> dict[str, Any]:
     return {
         name: {"bytes": paths[name].stat().st_size, "sha256": sha256_of(paths[name])}
         for name in sorted(paths)
-        if name != PATH.as_posix()
+        if name != MANIFEST.as_posix()
     }

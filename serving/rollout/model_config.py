@@ -16,8 +16,9 @@ from tensorflow_serving.config.model_server_config_pb2 import (
     ModelServerConfig,
 )
 
-from ..atomic_write import write_atomically
-from ..commandline import CommandError
+from keras_vit.common.atomic_files import write_bytes
+from keras_vit.common.command_line import CommandError
+
 from .versions import one_writer
 
 PLATFORM = "tensorflow"
@@ -56,7 +57,7 @@ def changing(path: pathlib.Path) -> Iterator[ModelServerConfig]:
                 if not path.exists():
                     print(f"{path}: a new file, for a server's --model_config_file")
                 text = _head(path, text) + text_format.MessageToString(config)
-                write_atomically(path, text.encode())
+                write_bytes(path, text.encode())
     except OSError as error:
         raise CommandError(f"{path}: cannot be written: {error.strerror}") from None
 

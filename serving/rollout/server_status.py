@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from keras_vit.common.command_line import CommandError
+
 from ..client import InvalidArgument, NotFound, RestClient, ServingError, Unavailable
 from ..client.responses import VersionStatus
-from ..commandline import CommandError
 
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.2

@@ -18,8 +18,8 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator
 
-from ..atomic_write import fsync
-from ..commandline import CommandError
+from keras_vit.common.atomic_files import flush, rename
+from keras_vit.common.command_line import CommandError
 
 STAGING = ".staging-"
 REMOVED = ".removed-"
@@ -150,9 +150,8 @@ def staged_version(
                 for name in (*files, ""):
                     path = pathlib.Path(folder, name)
                     _make_readable(path)
-                    fsync(path)
-            staging.rename(base_path / str(number))
-            fsync(base_path)
+                    flush(path)
+            rename(staging, base_path / str(number))
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -192,8 +191,7 @@ def withdraw(base_path: pathlib.Path, version: int) -> pathlib.Path:
         The hidden folder.
     """
     hidden = base_path / f"{REMOVED}{version}"
-    version_folder(base_path, version).rename(hidden)
-    fsync(base_path)
+    rename(version_folder(base_path, version), hidden)
     return hidden
 
 

@@ -354,7 +354,7 @@ def test_the_training_image_builds_from_the_files_of_the_wheel_alone():
     }
     beside = {
         *("setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
-        *("constraints.txt", "build-constraints.txt", "keras_vit_command.py"),
+        *("constraints.txt", "build-constraints.txt"),
     }
     assert in_context == files_of_the_wheel() | beside
 
@@ -392,7 +392,7 @@ def test_the_training_image_installs_from_its_context(tmp_path):
     )
     environment = os.environ | {"EXTRAS": "train,viz"}
     listed = succeeds("bash", "-c", listing, cwd=tmp_path, env=environment)
-    assert {"tensorflow", "jsonargparse", "matplotlib"} <= set(
+    assert {"tensorflow", "tensorboard", "matplotlib"} <= set(
         re.findall(r"^ ?(\w+)", listed, re.M)
     )
     assert "starlette" not in listed
@@ -400,7 +400,8 @@ def test_the_training_image_installs_from_its_context(tmp_path):
     build = f"import sys; sys.path.append({str(SITE_PACKAGES)!r}); "
     build += "import setuptools.build_meta as b; print(b.build_wheel('.'))"
     wheel = succeeds(sys.executable, "-S", "-c", build, cwd=tmp_path).splitlines()[-1]
-    run = f"import sys; sys.path.insert(0, {wheel!r}); import keras_vit_command as c; "
+    run = f"import sys; sys.path.insert(0, {wheel!r}); sys.argv[0] = 'keras-vit'; "
+    run += "import keras_vit.common.commands as c; "
     assert json.loads(instruction(DOCKER / "train.Dockerfile", "ENTRYPOINT")) == [
         "keras-vit"
     ]

@@ -116,7 +116,7 @@ def test_the_train_image_has_only_what_was_installed(train_image):
     folders = ("/source", "/keras-vit", "/home/keras-vit", "/root", "/tmp")
     # Hidden ones, such as root's .bashrc, are Debian's.
     assert docker(*find, *folders, "-type", "f", "-not", "-path", "*/.*") == ""
-    [module] = docker(*find, "/usr", "-name", "keras_vit_command.py").split()
+    [module] = docker(*find, "/usr", "-path", "*/keras_vit/__main__.py").split()
     assert "-packages/" in module
 
 
@@ -171,7 +171,8 @@ def test_a_missing_folder_of_runs_is_reported_before_tensorflow_is_imported(trai
     command = ["docker", "run", "--rm", *words, "fit", "--recipe", "digits"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == ("error: runs/digits: cannot be written: Permission denied\n")
+    reason = "runs/digits: cannot be written: Permission denied"
+    assert done.stderr == f"keras-vit fit: {reason}\n"
     assert list(runs.iterdir()) == []
 
 
@@ -317,7 +318,7 @@ def test_labels_are_rolled_out_as_on_the_page(stack):
             "docker/tfserving/models.config": config,
         }.items():
             line = re.sub(rf"(?<=\s){written}(?=\s)", str(here), line)
-        command = [sys.executable, "-m", "keras_vit_command", *shlex.split(line)[1:]]
+        command = [sys.executable, "-m", "keras_vit", *shlex.split(line)[1:]]
         succeeds(*command, cwd=ROOT)
         seen.append((version_of("stable"), version_of("canary")))
     assert seen == [("1", "2"), ("2", "2"), ("1", "1")]

@@ -5,7 +5,7 @@ import pytest
 from tiny_model import TINY
 
 import keras_vit
-from keras_vit.__main__ import main
+from keras_vit.commands import main
 from keras_vit.weights import CheckpointError, open_checkpoint
 from keras_vit.weights.checkpoint import LoadReport
 

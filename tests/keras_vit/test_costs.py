@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.__main__ import main
+from keras_vit.commands import main
 from keras_vit.costs import model_costs, resnet_costs, variant_costs, vit_costs
 from keras_vit.resnet import ResNet
 

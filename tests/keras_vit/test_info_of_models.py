@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.__main__ import main
+from keras_vit.commands import main
 from keras_vit.costs import variant_costs
 
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import analysis, inspect_command
-from keras_vit.__main__ import main
+from keras_vit import analysis
+from keras_vit.commands import inspected_images, main
 
 PICTURES = ["filters", "positions", "distance", "class_attention", "rollout"]
 
@@ -59,7 +59,7 @@ def test_every_property_is_a_picture_and_an_array(run_folder, photos, tmp_path, 
         with Image.open(out / f"{name}.png") as picture:
             assert picture.format == "PNG"
             assert len(picture.getcolors(10**6)) > 5
-    images = inspect_command.read_images(
+    images = inspected_images.read_images(
         [photos / "a.png", photos / "b.jpg", photos / "more" / "c.PNG"], model
     )
     np.testing.assert_array_equal(images[0], np.asarray(Image.open(photos / "a.png")))
@@ -98,7 +98,7 @@ def test_a_checkpoint_reads_pixels_that_its_preprocessing_normalized(
     for number, source in enumerate((tmp_path / "m.keras", path)):
         out = tmp_path / str(number)
         inspect(capsys, source, photos / "b.jpg", "--out", out)
-    pixels = inspect_command.read_images([photos / "b.jpg"], model)
+    pixels = inspected_images.read_images([photos / "b.jpg"], model)
     expected = analysis.attention_distance(model, (pixels - 127.5) / 127.5)
     for number in range(2):
         with np.load(tmp_path / str(number) / "arrays.npz") as arrays:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from keras_vit.common.command_line import CommandError, UsageError
 from serving.__main__ import main
-from serving.commandline import CommandError, UsageError
 
 STATUS = ["status", "--rest", "http://server", "--model", "m"]
 
@@ -58,12 +58,15 @@ def test_a_missing_package_names_the_extra(monkeypatch, capsys):
     ):
         monkeypatch.delitem(sys.modules, f"serving.{name}", raising=False)
     assert main(STATUS) == 1
-    wanted = 'keras-vit: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
+    wanted = (
+        'keras-vit status: httpx2 is missing: pip install "keras-vit-serving[serve]"\n'
+    )
     assert capsys.readouterr().err == wanted
 
 
 def test_help_imports_no_tensorflow():
-    code = "import sys; from serving.__main__ import main; main(['--help']); "
+    code = "import sys; sys.argv[0] = 'keras-vit'; from serving.__main__ import main; "
+    code += "main(['--help']); "
     code += "print(set(sys.modules) & {'tensorflow', 'httpx2', 'numpy'})"
     output = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert output.endswith("set()\n")

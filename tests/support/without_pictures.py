@@ -28,7 +28,7 @@ def leave_out_pictures(replace=setattr) -> None:
 
 
 if __name__ == "__main__":
-    from training.cli import main
+    from training_commands import main
 
     leave_out_pictures()
     sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,8 @@ import fake_bucket
 import pytest
 from etils import epath
 
-from training import activity, storage
+from keras_vit.common.atomic_files import UNFINISHED
+from training import activity
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,7 +31,7 @@ def leave_unfinished():
     """A function that leaves beside a file what a kill during its writing does."""
 
     def leave(path):
-        folder = path.with_name(f"{storage.UNFINISHED}k7_x2")
+        folder = path.with_name(f"{UNFINISHED}k7_x2")
         folder.mkdir(parents=True)
         (folder / path.name).write_text("half")
 

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-import training.cli
 from training.activity import activity, silence
-from training.cli import Command
+from training.commands.command import Command
 from training.reporting.progress_line import Stages
 
 
@@ -132,8 +131,7 @@ def test_what_a_command_does_is_reported(stderr, monkeypatch):
     monkeypatch.setattr("training.activity.SECONDS", 0.0)
     stream = stderr()
     wait = Command(
-        "wait", lambda _: None, lambda _: stream.written.wait(60), None, False
+        "recipes", lambda _: None, lambda _: stream.written.wait(60), needs_keras=False
     )
-    monkeypatch.setitem(training.cli.COMMANDS, "wait", wait)
-    training.cli.main(["wait"])
-    assert stream.getvalue().startswith("keras-vit wait\n")
+    wait([])
+    assert stream.getvalue().startswith("keras-vit recipes\n")

@@ -67,15 +67,15 @@ def test_a_model_too_large_for_the_memory_is_an_error_of_one_line(tmp_path, caps
     flags = ("--model.mlp_dim", str(TOO_LARGE[0] ** 2), "--output_dir")
     assert main(["fit", "--recipe", "digits", *flags, str(tmp_path / "run")]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: out of memory while a model was made or evaluated (")
+    assert line.startswith("keras-vit fit: out of memory while a model was made or ")
 
 
 def test_an_error_of_memory_without_words_is_named(monkeypatch, capsys):
     def run(arguments):
         raise MemoryError
 
-    monkeypatch.setattr("training.cli.main", run)
-    assert main([]) == 1
+    monkeypatch.setattr("keras_vit.common.commands.find", lambda *_: run)
+    assert main(["recipes"]) == 1
     assert "(MemoryError)" in capsys.readouterr().err
 
 

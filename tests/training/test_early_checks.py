@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 import pytest
+from training_commands import parse
 
-import training.cli
-from training.cli import parse
+from keras_vit.common.commands import COMMANDS, find
 from training.early_checks import check_source
 from training.engine.job import Job
 from training.errors import DataError, RunError
@@ -15,8 +15,9 @@ from training.studies.study_files import load_study
 
 RUN = """
 import sys
-from keras_vit_command import main
-assert main(sys.argv[1:]) > 0
+sys.argv[0] = "keras-vit"
+from keras_vit.common.commands import main
+assert main() > 0
 assert not {"keras", "tensorflow"} & set(sys.modules), "imported too early"
 """
 # What is wrong, and what the error must contain.
@@ -94,8 +95,9 @@ def test_a_cheap_error_needs_neither_keras_nor_tensorflow(inside, command):
 
 
 def test_every_command_of_training_has_a_check():
-    checked = {name for name, c in training.cli.COMMANDS.items() if c.check is not None}
-    assert checked == set(training.cli.COMMANDS) - UNCHECKED
+    names = set(COMMANDS["training"])
+    checked = {name for name in names if find("training", name).check is not None}
+    assert checked == names - UNCHECKED
     assert checked <= {command.split()[0] for command in MISTAKES}
 
 
@@ -108,7 +110,7 @@ def test_what_is_in_a_bucket_or_named_is_left_to_the_command():
 
 def test_a_finished_run_is_compared_without_its_images(inside, tmp_path):
     options = parse("compare", ["folder_small", "--output_dir", "runs"])
-    check = training.cli.COMMANDS["compare"].check
+    check = find("training", "compare").check
     with pytest.raises(DataError, match="folder:images: there is no such folder"):
         check(options)
     run = tmp_path / "runs" / "folder_small-color"
@@ -121,7 +123,7 @@ def test_the_finished_runs_of_a_study_do_not_need_its_images(inside, tmp_path):
     words = ["positions", "--small", "--rows", "none", "--output_dir", "runs"]
     words += ["--data.source", "folder:nowhere"]
     options = parse("study", words)
-    check = training.cli.COMMANDS["study"].check
+    check = find("training", "study").check
     with pytest.raises(DataError, match="no such folder"):
         check(options)
     for seed in load_study("positions", True, {}, ["none"]).seeds:
@@ -141,7 +143,7 @@ def test_studies_are_listed_without_keras_and_tensorflow(inside):
 
 def test_workers_leave_the_runs_folder_to_the_chief(inside, monkeypatch):
     words = ["--recipe", "digits", "--output_dir", "other"]
-    check = training.cli.COMMANDS["fit"].check
+    check = find("training", "fit").check
     check(parse("fit", [*words, "--strategy", "multi_worker"]))
     with pytest.raises(RunError, match="is not a run"):
         check(parse("fit", words))

@@ -1,8 +1,8 @@
 """Flags that depend on each other or on the user's home folder."""
 
 import pytest
+from training_commands import parse
 
-from training.cli import parse
 from training.engine.run_length import run_length
 from training.errors import RecipeError
 from training.flags import recipe_of

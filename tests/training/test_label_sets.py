@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from training_commands import main
 
 import keras_vit
 from training import label_sets
-from training.cli import main
 from training.engine.run_folder import save_model
 from training.errors import DataError, RecipeError, RunError, TrainingError
 from training.label_sets import accuracy_of_sets, evaluate_labels

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
+from training_commands import main
 
 from keras_vit import ImageClassifier, ImagePreprocessing
-from training.cli import main
 from training.errors import DataError, RecipeError
 from training.predict import predict
 from training.prediction_files import (

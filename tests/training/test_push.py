@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from training_commands import main
 
 import keras_vit
 from training import push as push_module
-from training.cli import main
 from training.errors import RecipeError, RunError, TrainingError
 from training.recipes import named_recipe
 

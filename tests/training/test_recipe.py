@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import yaml
+from training_commands import main
 
 import keras_vit
-from training.cli import main
 from training.errors import RecipeError
 from training.recipe import (
     SIZES,
@@ -162,7 +162,7 @@ def test_a_recipe_error_exits_with_2_and_one_line_on_stderr():
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("keras-vit fit: ")
 
 
 def test_the_list_has_every_recipe(capsys):

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 from tiny_recipe import TINY_RECIPE
+from training_commands import main
 from without_pictures import leave_out_pictures
 
-from training.cli import main
 from training.engine.run_folder import load_model, locked
 from training.errors import RecipeError, RunError, TrainingError
 from training.fit import fit

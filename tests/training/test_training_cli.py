@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+from training_commands import main
 from without_pictures import leave_out_pictures
 
 import keras_vit
-from training.cli import main
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError, TrainingError
 from training.recipe import load_recipe

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from tiny_recipe import TINY_RECIPE
+from training_commands import main, parse
 from without_pictures import leave_out_pictures
 
-from training.cli import main, parse
 from training.errors import RecipeError
 from training.flags import recipe_of
 from training.recipe import load_recipe

@@ -18,9 +18,11 @@ from typing import Any
 from etils.epath import Path, PathLike
 from PIL import Image
 
+from keras_vit.common.command_line import did_you_mean
+
 from .. import storage
 from ..activity import activity
-from ..errors import DataError, did_you_mean
+from ..errors import DataError
 
 # Files and folders that operating systems create beside images, in lower case.
 SYSTEM_FILES = (

@@ -13,7 +13,9 @@ import functools
 import numpy as np
 from etils import epath
 
-from ..errors import DataError, did_you_mean
+from keras_vit.common.command_line import did_you_mean
+
+from ..errors import DataError
 from ..recipe import DataConfig
 from . import digit_tasks, vtab
 from .folder import open_folder

@@ -17,7 +17,7 @@ from ..errors import Preempted, RecipeError, WorkerLost
 from .gpus import divided_gpus
 
 PACKAGE = __name__.removesuffix(".engine.launch")
-MODULE = PACKAGE if PACKAGE == "training" else "keras_vit_command"
+MODULE = PACKAGE if PACKAGE == "training" else "keras_vit"
 COMMAND = (sys.executable, "-m", MODULE)
 # Seconds in which the other workers must end by themselves once one has failed: they
 # notice a lost one after 12 s (TensorFlow's heartbeat), but may be writing a checkpoint

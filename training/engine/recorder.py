@@ -10,6 +10,8 @@ import keras
 import numpy as np
 from etils import epath
 
+from keras_vit.common.file_names import BEST_MODEL, HISTORY
+
 from ..data.splits import Splits
 from ..errors import Preempted
 from ..probe.feature_cache import weights_fingerprint
@@ -170,9 +172,9 @@ class Recorder(keras.callbacks.Callback):
             }
         )
         if best_epoch(self.history) is self.history[-1] and "val_loss" in figures:
-            self.save_model("best.keras")
+            self.save_model(BEST_MODEL)
         if self.chief:
-            run_folder.write_history(self.folder / "history.csv", self.history)
+            run_folder.write_history(self.folder / HISTORY, self.history)
         self.save()
         if self.progress.stopping:
             self.stop()

@@ -34,17 +34,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from etils import epath
 
+from keras_vit.common.atomic_files import UNFINISHED
+from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
+
 from .. import storage
 from ..activity import activity
-from ..errors import RunError, did_you_mean
+from ..errors import RunError
 from ..recipe import Recipe, changed_values, load_recipe, require
 from . import checkpoint
 
 if TYPE_CHECKING:
     import keras
 
-RECIPE = "recipe.yaml"
-REPORT = "report.json"
 LOCK = ".lock"
 MODELS = (".keras", ".h5", ".hdf5")  # suffixes of the files of models
 
@@ -213,7 +215,7 @@ def _refuse_lost_checkpoints(folder: epath.Path) -> None:
     A kill leaves one at most, as there is a checkpoint after each.
     """
     try:
-        with storage.local_copy(folder / "history.csv") as local:
+        with storage.local_copy(folder / HISTORY) as local:
             epochs = len(local.read_text(encoding="utf-8").splitlines()) - 1
     except FileNotFoundError:
         return
@@ -305,7 +307,7 @@ def _delete_run(folder: epath.Path) -> None:
 def _is_empty(folder: epath.Path) -> bool:
     """Whether a folder is empty, apart from what a run killed at its start leaves."""
     return folder.is_dir() and all(
-        path.name == LOCK or path.name.startswith(storage.UNFINISHED)
+        path.name == LOCK or path.name.startswith(UNFINISHED)
         for path in folder.iterdir()
     )
 
@@ -410,11 +412,6 @@ def check_model_file(path: Path) -> None:
         raise RunError(f"{path}: there is no such file")
     if path.suffix not in MODELS:
         raise RunError(f"{path}: must be a .keras file, or a run's folder")
-
-
-def model_file(run_or_file: Path) -> Path:
-    """`best.keras` of a run's folder, or the file itself."""
-    return run_or_file / "best.keras" if run_or_file.is_dir() else run_or_file
 
 
 def write_report(path: epath.PathLike, report: dict[str, Any]) -> None:

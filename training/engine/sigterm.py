@@ -101,5 +101,5 @@ def _watch(reading: int, noticed: threading.Event, may_end: Callable[[], bool]) 
                 os._exit(128 + signal.SIGTERM)
             came = True
             if may_end() and not noticed.wait(PATIENCE):
-                os.write(2, f"error: {STOPPED}\n".encode())
+                os.write(2, f"keras-vit: {STOPPED}\n".encode())
                 os._exit(Preempted.exit_status)

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 import keras_vit
+from keras_vit.common.atomic_files import UNFINISHED, rename
 
 from .. import storage
 from ..data.labeled_images import Split
@@ -66,7 +67,7 @@ def cached_features(
     shape = (len(split), extractor.width)
     if (found := _open(path, shape)) is not None:
         return found
-    unfinished = path.with_name(storage.UNFINISHED + path.stem)
+    unfinished = path.with_name(UNFINISHED + path.stem)
     try:
         unfinished.mkdir(parents=True, exist_ok=True)
         _compute(extractor, split, unfinished, title)
@@ -134,7 +135,7 @@ def _join(folder: Path, path: Path, shape: tuple[int, int]) -> None:
         for number, first in enumerate(range(0, len(whole), CHUNK)):
             whole[first : first + CHUNK] = np.load(_chunk_file(folder, number))
         whole.flush()
-    os.replace(folder / path.name, path)
+    rename(folder / path.name, path)
 
 
 def _with_progress(

@@ -20,8 +20,8 @@ from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import specs
-from keras_vit.__main__ import main
 from keras_vit.applications import application
+from keras_vit.commands import main
 from keras_vit.resnet import ResNet
 
 pytestmark = pytest.mark.backend

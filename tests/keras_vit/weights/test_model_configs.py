@@ -10,7 +10,7 @@ import pytest
 from foreign_files import arrays_of, needs
 
 import keras_vit
-from keras_vit.__main__ import main
+from keras_vit.commands import main
 from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
 from keras_vit.weights.config import model_arguments
 

@@ -241,7 +241,7 @@ def test_embed_without_any_embedding_writes_nothing(with_signatures, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("step", ["pathlib.Path.write_bytes", "pathlib.Path.replace"])
+@pytest.mark.parametrize("step", ["pathlib.Path.write_bytes", "os.replace"])
 def test_embed_keeps_the_old_file_when_it_cannot_write(
     with_signatures, paths, tmp_path, monkeypatch, capsys, step
 ):

@@ -15,8 +15,8 @@ import tensorflow as tf
 from tiny_model import with_random_weights
 
 import keras_vit
+from keras_vit.common.command_line import CommandError, documented_fields
 from serving.__main__ import main
-from serving.commandline import CommandError
 from serving.export import export_command, keras_model, publish, signatures
 from serving.export.numeric_agreement import Disagreement, difference
 from serving.export.options import ExportOptions
@@ -130,7 +130,7 @@ def test_every_option_is_a_flag(indent, monkeypatch):
     for field in dataclasses.fields(ExportOptions):
         assert f"--{field.name}" in flags
         assert str(field.default) in flags
-    assert set(export_command._descriptions()) == {
+    assert set(documented_fields(ExportOptions)) == {
         field.name for field in dataclasses.fields(ExportOptions)
     }
 
@@ -464,7 +464,7 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified
     def fail(*_):
         raise OSError(28, "the disk says no")
 
-    monkeypatch.setattr("serving.rollout.versions.fsync", fail)
+    monkeypatch.setattr("serving.rollout.versions.flush", fail)
     with pytest.raises(CommandError, match="cannot be written: .*the disk says no"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from serving.commandline import CommandError
+from keras_vit.common.command_line import CommandError
 from serving.export import onnx_file, publish
 
 pytest.importorskip("tf2onnx")

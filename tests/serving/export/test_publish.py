@@ -12,7 +12,8 @@ import threading
 import publish_runs
 import pytest
 
-from serving.commandline import CommandError
+from keras_vit.common.command_line import CommandError
+from keras_vit.common.file_names import MANIFEST
 from serving.rollout import manifest
 from serving.rollout.versions import (
     REMOVED,
@@ -124,7 +125,7 @@ def test_everything_is_flushed_before_the_rename_and_the_folder_after_it(
     tmp_path, monkeypatch
 ):
     flushed, at_rename = [], []
-    fsync, rename = os.fsync, pathlib.Path.rename
+    fsync, replace = os.fsync, os.replace
 
     def record_fsync(descriptor):
         flushed.append(os.fstat(descriptor).st_ino)
@@ -132,10 +133,10 @@ def test_everything_is_flushed_before_the_rename_and_the_folder_after_it(
 
     def record_rename(path, target):
         at_rename.extend(flushed)
-        return rename(path, target)
+        return replace(path, target)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
-    monkeypatch.setattr(pathlib.Path, "rename", record_rename)
+    monkeypatch.setattr(os, "replace", record_rename)
     with staged_version(tmp_path) as (folder, _):
         (folder / "variables").mkdir()
         (folder / "variables" / "data").write_text("1")
@@ -186,10 +187,10 @@ def test_the_manifest_is_the_same_for_the_same_files(version):
     for number in range(30):
         (version / f"file-{number * 7 % 30}").write_text("")
     written = manifest.write(version, {"created": "now"})
-    before = (version / manifest.PATH).read_bytes()
+    before = (version / MANIFEST).read_bytes()
     assert list(written["files"]) == sorted(written["files"])
     manifest.write(version, {"created": "now"})
-    assert (version / manifest.PATH).read_bytes() == before
+    assert (version / MANIFEST).read_bytes() == before
 
 
 def test_damage_is_found(version):
@@ -205,11 +206,18 @@ def test_damage_is_found(version):
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"format": 99})])
 def test_an_invalid_manifest_is_damage(version, text):
-    (version / manifest.PATH).write_text(text)
+    (version / MANIFEST).write_text(text)
     assert manifest.read_if_valid(version) is None
-    assert manifest.damage(version) == [f"{manifest.PATH}: missing or not readable"]
+    assert manifest.damage(version) == [f"{MANIFEST}: missing or not readable"]
 
 
 def test_a_version_without_a_manifest(version):
     shutil.rmtree(version / "assets.extra")
     assert manifest.read_if_valid(version) is None
+
+
+def test_a_link_instead_of_the_lock_is_not_followed(tmp_path):
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"), one_writer(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()

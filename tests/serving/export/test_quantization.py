@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.common.command_line import CommandError
 from serving.__main__ import main
-from serving.commandline import CommandError
 from serving.export import formats, publish, quantization
 
 onnx = pytest.importorskip("onnx")

@@ -9,8 +9,9 @@ import signal
 import publish_runs
 import pytest
 
+from keras_vit.common.command_line import CommandError
+from keras_vit.common.file_names import MANIFEST
 from serving.__main__ import main
-from serving.commandline import CommandError
 from serving.rollout import manifest
 from serving.rollout.copy_command import copy_version
 from serving.rollout.versions import STAGING, one_writer, staged_version, versions
@@ -150,20 +151,20 @@ def add_pipe(folder):
 
 
 def remove_manifest(folder):
-    (folder / manifest.PATH).unlink()
+    (folder / MANIFEST).unlink()
 
 
 def pipe_for_manifest(folder):
     remove_manifest(folder)
-    os.mkfifo(folder / manifest.PATH)
+    os.mkfifo(folder / MANIFEST)
 
 
 def nested_manifest(folder):
-    (folder / manifest.PATH).write_text("[" * 100_000)
+    (folder / MANIFEST).write_text("[" * 100_000)
 
 
 def manifest_without_files(folder):
-    (folder / manifest.PATH).write_text('{"format": 1}')
+    (folder / MANIFEST).write_text('{"format": 1}')
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
+from keras_vit.common.command_line import CommandError
 from serving.__main__ import main
 from serving.client import RestClient, ServingError
-from serving.commandline import CommandError
 from serving.local import LocalServer
 from serving.local.config import config_of
 from serving.local.flags import parse_flags
@@ -192,7 +192,7 @@ def test_a_failed_write_keeps_the_config_file(target, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("serving.atomic_write.fsync", fail)
+    monkeypatch.setattr("keras_vit.common.atomic_files.flush", fail)
     with pytest.raises(CommandError, match="No space left"):
         label_moves.add(target, 1, "stable", None)
     assert target.config.read_text() == OTHER

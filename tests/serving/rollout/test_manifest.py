@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keras_vit.common.file_names import MANIFEST
 from serving.__main__ import main
 from serving.rollout import manifest
 
@@ -22,7 +23,7 @@ def version(tmp_path):
     """A function that writes a version with a manifest."""
 
     def write(text):
-        path = tmp_path / "m" / "1" / manifest.PATH
+        path = tmp_path / "m" / "1" / MANIFEST
         path.parent.mkdir(parents=True)
         path.write_text(text)
         return tmp_path / "m" / "1"

@@ -13,7 +13,7 @@ from tiny_model import small
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 import keras_vit
-from keras_vit_command import end_process
+from keras_vit.common.commands import end_process
 from training.__main__ import main
 from training.data.labeled_images import encoded_split
 from training.data.pipeline import evaluation_batches, evaluation_images, images_at
@@ -147,9 +147,9 @@ def test_no_pipeline_outlives_a_command(monkeypatch, capsys, model, kind):
         held["itself"] = held
         raise kind("stopped")
 
-    monkeypatch.setattr("training.cli.main", run)
+    monkeypatch.setattr("keras_vit.common.commands.find", lambda *_: run)
     with pytest.raises(SystemExit):
-        end_process(main([]))
+        end_process(main(["recipes"]))
     assert "stopped" in capsys.readouterr().err
     assert not [each for each in gc.get_objects() if isinstance(each, OwnedIterator)]
 
@@ -162,7 +162,7 @@ def test_a_full_disk_of_the_logs_is_an_error_of_one_line(monkeypatch, capsys):
     def run(arguments):
         raise tf.errors.ResourceExhaustedError(None, None, message)
 
-    monkeypatch.setattr("training.cli.main", run)
-    assert main([]) == 1
+    monkeypatch.setattr("keras_vit.common.commands.find", lambda *_: run)
+    assert main(["recipes"]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {reason}; `keras-vit resume`")
+    assert line.startswith(f"keras-vit recipes: {reason}; `keras-vit resume`")

@@ -12,7 +12,7 @@ import pytest
 from etils import epath
 from fake_bucket import names
 
-from keras_vit import files
+from keras_vit.common import atomic_files
 from training import storage
 from training.engine import checkpoint
 from training.engine.checkpoint import Checkpoint, Owner, latest, restore, save
@@ -247,7 +247,7 @@ def test_a_disk_full_at_any_write_leaves_nothing_behind(tmp_path, monkeypatch, c
                 with open("/dev/full", "wb", buffering=0) as full:
                     full.write(b"x")
 
-    monkeypatch.setattr(files, "_flush", flush)
+    monkeypatch.setattr(atomic_files, "flush", flush)
     assert save(tmp_path, make(2), keep=1) is False
     assert names(tmp_path) == files_of(1)
 

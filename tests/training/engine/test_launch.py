@@ -387,10 +387,10 @@ def test_a_killed_worker_makes_all_resume_and_sigterm_to_one_stops_all(tmp_path)
     os.kill(children(process)[1], signal.SIGTERM)
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 75, output
-    assert "error: another worker has ended" in output
+    assert "keras-vit fit: another worker has ended" in output
     assert "worker 1 ended with exit status 137" in output
     assert "restarting all workers with --resume" in output
-    message = r"error: stopped by SIGTERM after step (\d+)"
+    message = r"keras-vit fit: stopped by SIGTERM after step (\d+)"
     steps = [re.search(message, text)[1] for text in (output, other_log(output))]
     assert steps[0] == steps[1]
     assert f"{int(steps[0]):08d}.json" in checkpoints(folder)
@@ -410,7 +410,7 @@ def test_sigterm_before_the_first_step_stops_all_workers(tmp_path):
     rest, _ = process.communicate(timeout=300)
     assert process.returncode == 75, output + rest
     for text in (rest, other_log(output)):
-        assert "error: stopped by SIGTERM" in text
+        assert "keras-vit fit: stopped by SIGTERM" in text
 
 
 @pytest.mark.slow
@@ -437,5 +437,5 @@ def test_a_worker_of_another_cluster_is_refused(tmp_path):
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 2, output
         # TensorFlow may log lines of its own after it.
-        assert "error: TF_CONFIG must name the same workers" in output, output
+        assert "keras-vit fit: TF_CONFIG must name the same workers" in output, output
     assert not folder.exists()

@@ -97,21 +97,22 @@ def test_the_process_ends_during_a_long_call_where_nothing_is_unsaved():
         f"    {CALL.format(2_000_000_000)}"
     )
     assert result.returncode == 75
-    assert result.stderr == f"error: {STOPPED}\n"
+    assert result.stderr == f"keras-vit: {STOPPED}\n"
 
 
 def test_a_command_ends_during_a_long_call_outside_of_the_steps():
     result = run(
-        "import threading, training.cli\n"
+        "import threading\n"
+        "from keras_vit.common import commands\n"
         "from training.__main__ import main\n"
         "def call(arguments):\n"
         "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
         f"    {CALL.format(2_000_000_000)}"
-        "training.cli.main = call\n"
+        "commands.find = lambda *_: call\n"
         "main(['recipes'])\n"
     )
     assert result.returncode == 75
-    assert result.stderr == f"error: {STOPPED}\n"
+    assert result.stderr == f"keras-vit: {STOPPED}\n"
 
 
 def test_a_long_step_is_finished_where_something_is_unsaved():
@@ -167,20 +168,22 @@ def test_sigterm_before_the_command_is_imported_is_a_preemption():
         "from training.__main__ import main\n"
         "class Sender:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'training.cli': send(signal.SIGTERM)\n"
+        "        if name == 'training.commands': send(signal.SIGTERM)\n"
         "sys.meta_path.insert(0, Sender())\n"
         "print(main(['recipes']))\n"
     )
     assert result.stdout == "75\n"
-    assert result.stderr.startswith("error: stopped by SIGTERM")
+    assert result.stderr.startswith("keras-vit recipes: stopped by SIGTERM")
 
 
 def test_an_unexpected_error_before_tensorflow_is_imported_does_not_import_it():
     result = run(
-        "import sys, training.cli\n"
+        "import sys\n"
+        "sys.argv[0] = 'keras-vit'\n"
+        "from keras_vit.common import commands\n"
         "from training.__main__ import main\n"
         "def fail(arguments): raise AttributeError('a mistake of ours')\n"
-        "training.cli.main = fail\n"
+        "commands.find = lambda *_: fail\n"
         "print(main(['recipes']), 'tensorflow' in sys.modules)\n"
     )
     assert result.stdout == "1 False\n"
@@ -214,7 +217,7 @@ def test_sigterm_outside_of_the_steps_is_a_preemption(
     with monkeypatch.context() as patch:
         patch.setattr(place, send)
         assert main(command) == 75
-    assert "error: stopped by SIGTERM" in capsys.readouterr().err
+    assert ": stopped by SIGTERM" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
     assert main([*command, "--resume"]) == 0
 
@@ -290,7 +293,7 @@ def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(
         patch.setattr("training.fit._board", lambda *_: sender)
         patch.setattr("training.engine.recorder.Recorder.save", pytest.fail)
         assert main(command) == 75
-    assert f"error: {STOPPED}" in capsys.readouterr().err
+    assert f": {STOPPED}" in capsys.readouterr().err
     assert main(["resume", folder]) == 0
 
 
@@ -299,7 +302,7 @@ def test_a_stopped_command_ends_with_all_that_it_has_written(tmp_path):
     (tmp_path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
     command = f"fit --config {tmp_path}/recipe.yaml --output_dir {tmp_path}/run"
     process = subprocess.Popen(
-        [sys.executable, "-m", "keras_vit_command", *command.split(), "--epochs=9999"],
+        [sys.executable, "-m", "keras_vit", *command.split(), "--epochs=9999"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -308,7 +311,7 @@ def test_a_stopped_command_ends_with_all_that_it_has_written(tmp_path):
     process.terminate()
     _, error = process.communicate(timeout=300)
     assert process.returncode == 75
-    assert "error: stopped by SIGTERM after step" in error
+    assert "keras-vit fit: stopped by SIGTERM after step" in error
     rows = (tmp_path / "run" / "history.csv").read_text().splitlines()[1:]
     events = tf.data.TFRecordDataset(
         [str(path) for path in (tmp_path / "run/tensorboard/train").glob("*events*")]

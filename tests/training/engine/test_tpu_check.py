@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_commands import main
 
-from training.cli import main
 from training.engine import tpu_check
 from training.engine.strategy import is_chief, worker_count
 from training.errors import TrainingError

@@ -14,7 +14,7 @@ from image_splits import noise_split
 from tiny_model import build_vit, with_random_weights
 
 import keras_vit
-from training import storage
+from keras_vit.common.atomic_files import UNFINISHED
 from training.errors import RunError
 from training.probe import feature_cache
 from training.probe.feature_cache import cached_features, features_name
@@ -265,7 +265,7 @@ def test_a_damaged_file_is_computed_again(extractor, computed, tmp_path, broken)
 
 def test_a_damaged_chunk_is_computed_again(extractor, computed, tmp_path):
     whole = extractor(SPLIT)
-    folder = tmp_path / f"{storage.UNFINISHED}{features_name(extractor.model, SPLIT)}"
+    folder = tmp_path / f"{UNFINISHED}{features_name(extractor.model, SPLIT)}"
     folder.mkdir()
     np.save(folder / "000000.npy", whole[:8])
     np.save(folder / "000001.npy", whole[8:11])  # too short

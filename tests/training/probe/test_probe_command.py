@@ -8,8 +8,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from tiny_model import build_vit
 from tiny_recipe import TINY_RECIPE
+from training_commands import main
 
-from training.cli import main
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model, save_model
 from training.errors import DataError, RecipeError, RunError

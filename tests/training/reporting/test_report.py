@@ -15,9 +15,9 @@ from etils import epath
 from lxml import html
 from PIL import Image
 from sklearn.calibration import calibration_curve
+from training_commands import parse
 
 from keras_vit import ImageClassifier, ImagePreprocessing
-from training.cli import parse
 from training.evaluate import Evaluation
 from training.flags import recipe_of
 from training.recipe import DataConfig, Recipe

@@ -10,9 +10,9 @@ from lxml import html
 from PIL import Image
 from sklearn.metrics import f1_score
 from tiny_recipe import TINY_RECIPE
+from training_commands import main
 from without_pictures import leave_out_pictures
 
-from training.cli import main
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError

@@ -5,8 +5,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from training_commands import main
 
-from training.cli import main
 from training.errors import RecipeError
 from training.recipe import DataConfig
 from training.recipes import named_recipe

@@ -93,7 +93,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(study, calls, tmp_path, capf
     assert [name for name, _ in calls] == names
     out, err = capfd.readouterr()
     assert "0.3-seed1: failed: ValueError: too fast" in err
-    assert err.splitlines()[-1] == "error: 2 of 6 runs failed: 0.3-seed0, 0.3-seed1"
+    assert err.endswith("study: 2 of 6 runs failed: 0.3-seed0, 0.3-seed1\n")
     assert "2 runs are not finished" in out
     assert "run's own" not in out + err
     log = (folder / "logs" / "0.3-seed0.log").read_text()

@@ -9,10 +9,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import keras_vit.api  # noqa: F401  the whole library, registered with Keras
 from keras_vit.base import ImageModel
 from keras_vit.classifier import ImageClassifier
+from keras_vit.common.atomic_files import replacing
+from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.costs import resnet_costs, vit_costs
-from keras_vit.files import replacing
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
@@ -117,8 +119,8 @@ def read_model(source: str) -> ImageModel:
 
 
 def _own_file(source: str) -> pathlib.Path:
-    """`best.keras` of a run's folder, or the path itself."""
-    run = pathlib.Path(source, "best.keras")
+    """`best.keras` of a run's folder, or the path itself, such as a checkpoint's."""
+    run = pathlib.Path(source, BEST_MODEL)
     return run if run.is_file() else pathlib.Path(source)
 
 

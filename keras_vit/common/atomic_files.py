@@ -33,13 +33,24 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield written
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, written)
-        _flush(written)
-        os.replace(written, path)
-    _flush(path.parent)
+        flush(written)
+        rename(written, path)
 
 
-def _flush(path: pathlib.Path) -> None:
-    """Flush a file, or a folder's entries, to the disk."""
+def write_bytes(path: pathlib.Path, content: bytes | memoryview) -> None:
+    """Write a file; see `replacing`."""
+    with replacing(path) as written:
+        written.write_bytes(content)
+
+
+def rename(path: pathlib.Path, target: pathlib.Path) -> None:
+    """Rename a file or folder, and flush the names in the target's folder."""
+    os.replace(path, target)
+    flush(target.parent)
+
+
+def flush(path: pathlib.Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

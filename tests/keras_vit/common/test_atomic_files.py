@@ -5,13 +5,13 @@ import pathlib
 
 import pytest
 
-from keras_vit import files
+from keras_vit.common import atomic_files
 
 PRECIOUS = "mine"
 
 
 def write(path, text="new"):
-    with files.replacing(path) as beside:
+    with atomic_files.replacing(path) as beside:
         beside.write_text(text)
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path):
 
 
 def test_the_name_is_kept_and_nothing_else_is_left(folder):
-    with files.replacing(folder / "model.keras") as beside:
+    with atomic_files.replacing(folder / "model.keras") as beside:
         beside.write_text("new")
         assert beside.name == "model.keras"  # Keras and NumPy need the suffix
     assert os.listdir(folder) == ["model.keras"]
@@ -41,7 +41,7 @@ def test_the_name_is_kept_and_nothing_else_is_left(folder):
 def test_nobody_else_can_foresee_or_enter_the_folder_of_a_new_file(folder):
     parents = set()
     for _ in range(3):
-        with files.replacing(folder / "note.txt") as beside:
+        with atomic_files.replacing(folder / "note.txt") as beside:
             beside.write_text("new")
             parents.add(beside.parent)
             assert beside.parent.stat().st_mode & 0o777 == 0o700
@@ -75,7 +75,7 @@ def test_the_permissions_of_an_old_file_are_kept(folder):
 
 
 def write_half(path):
-    with files.replacing(path) as beside:
+    with atomic_files.replacing(path) as beside:
         beside.write_text("half of the n")
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""`keras-vit inspect`: pictures and arrays of what a model has learned."""
+"""Pictures and arrays of what a model has learned, for `keras-vit inspect`."""
 
 import argparse
 import pathlib
@@ -14,8 +14,8 @@ from keras_vit.analysis.inspection import (
     inspect_model,
     preprocessing_of,
 )
-from keras_vit.files import replacing
-from keras_vit.weights_commands import read_model
+from keras_vit.commands.weights_files import read_model
+from keras_vit.common.atomic_files import replacing
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 ARRAYS = "arrays.npz"

@@ -1,0 +1,1 @@
+"""What the library, training and serving share; needs neither Keras nor TensorFlow."""

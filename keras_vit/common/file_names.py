@@ -1,0 +1,18 @@
+"""Names of the files in the folder of a run, and in that of a served version."""
+
+import pathlib
+
+# A run's folder, which `training.engine.run_folder` describes.
+RECIPE = "recipe.yaml"
+REPORT = "report.json"
+HISTORY = "history.csv"
+BEST_MODEL, LAST_MODEL = "best.keras", "last.keras"
+
+# A version's folder. TensorFlow Serving ignores assets.extra.
+SAVED_MODEL = "saved_model.pb"
+MANIFEST = pathlib.PurePath("assets.extra", "manifest.json")
+
+
+def model_file(run_or_file: pathlib.Path) -> pathlib.Path:
+    """`best.keras` of a run's folder, or the file itself."""
+    return run_or_file / BEST_MODEL if run_or_file.is_dir() else run_or_file

@@ -1,0 +1,68 @@
+"""TensorFlow without the lines that its libraries print while they are loaded."""
+
+import contextlib
+import faulthandler
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterator
+
+
+def quiet_tensorflow() -> None:
+    """Let TensorFlow, once it is imported, print fatal errors only.
+
+    Whatever else goes wrong is an exception. `TF_CPP_MIN_LOG_LEVEL` wins where it is
+    set: 0 for all lines.
+    """
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if level != "0" and "tensorflow" not in sys.modules:
+        sys.meta_path.insert(0, _QuietImport())
+
+
+class _QuietImport(importlib.abc.MetaPathFinder):
+    """TensorFlow 2.21 logs before it has read the variable, and again in each process.
+
+    Whichever module imports it first: Keras, a data set, the local server.
+    """
+
+    def find_spec(self, fullname, path=None, target=None):
+        """Find TensorFlow; nothing else, so that the next finder goes on.
+
+        It may be called several times: packages look whether there is a TensorFlow.
+        """
+        if fullname != "tensorflow":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_quietly(module):
+                sys.meta_path.remove(self)
+                with _without_native_lines():
+                    load(module)
+
+            spec.loader.exec_module = load_quietly  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def _without_native_lines() -> Iterator[None]:
+    """Drop what is written to the descriptor of standard error but by Python.
+
+    Python's lines go to a copy of the descriptor, also that of a process that aborts.
+    The copy stays open: handlers that modules create meanwhile write to it.
+    """
+    stderr = open(os.dup(2), "w", buffering=1)  # noqa: SIM115
+    traced = faulthandler.is_enabled()
+    faulthandler.enable(stderr)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        with contextlib.redirect_stderr(stderr):
+            yield
+    finally:
+        os.dup2(stderr.fileno(), 2)
+        faulthandler.disable()
+        if traced:
+            faulthandler.enable()

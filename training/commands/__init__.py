@@ -1,0 +1,1 @@
+"""The commands of training: their flags, what they refuse, and what they call."""
