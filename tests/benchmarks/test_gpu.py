@@ -1,7 +1,6 @@
 """`benchmarks.gpu`: its rows, and a run without a GPU and without TensorFlow."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -87,33 +86,6 @@ def test_determinism_is_measured_in_training_on_both_backends(monkeypatch, sees_
     assert both.issubset(gpu.libraries_of(CASE, tiny=True))
     forward = gpu.libraries_of(CASE._replace(training=False), tiny=True)
     assert not any("determin" in name or "TensorFlow" in name for name in forward)
-
-
-SWITCHES = """
-import json, os, sys
-from benchmarks import gpu
-from benchmarks.peer_models import Case
-gpu.LIBRARIES[sys.argv[1]](Case(True, "Ti/16", 32, 2, "bfloat16", 0))
-on = "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
-if "tensorflow" in sys.modules:
-    from tensorflow.python.framework import config
-    on = on or config.is_op_determinism_enabled()
-print(json.dumps(on))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in gpu.LIBRARIES if "keras-vit" in n])
-def test_only_the_deterministic_rows_are(name):
-    environment = os.environ | gpu.LIBRARIES[name].environment
-    answer = subprocess.run(
-        [sys.executable, "-c", SWITCHES, name],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-    assert json.loads(answer.stdout) == ("deterministic" in name)
 
 
 @pytest.mark.slow

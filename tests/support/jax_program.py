@@ -3,9 +3,11 @@
 import contextlib
 import math
 import re
+import unittest.mock
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from training.engine.jax_strategy import make_jax_strategy
@@ -16,13 +18,7 @@ CLASS_NAMES = tuple("0123456789")  # their number does not matter
 
 
 def inspect_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Run one training step of a recipe with random weights, and inspect it.
-
-    Returns:
-        `program_findings` and: (kind, bytes, whether it is in a loop) of each exchange
-        among the devices; the number of the state's arrays, and of those whose memory
-        the new state takes; the bytes of all weights' gradients.
-    """
+    """Run one training step of a recipe with random weights, and inspect it."""
     strategy = make_jax_strategy(recipe)
     with strategy.scope():
         model = build_model(recipe.model, CLASS_NAMES, recipe.precision)
@@ -52,11 +48,10 @@ def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
     """
     from keras.src.backend.jax import trainer as keras_trainer
 
-    jit = keras_trainer.jit
     programs: list = []
 
     def recording_jit(function, **options):
-        jitted = jit(function, **options)
+        jitted = jax.jit(function, **options)
 
         def step(*arguments):
             if not programs:
@@ -66,11 +61,8 @@ def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
 
         return step
 
-    keras_trainer.jit = recording_jit
-    try:
+    with unittest.mock.patch.object(keras_trainer, "jit", recording_jit):
         yield programs
-    finally:
-        keras_trainer.jit = jit
 
 
 COLLECTIVE = re.compile(
@@ -112,10 +104,7 @@ ARGUMENT = re.compile(r"%(?:arg|iterArg)")
 
 
 def program_findings(stablehlo: str) -> dict[str, Any]:
-    """Products, those in float32, transposed weights and recomputed blocks' barriers.
-
-    In a program before optimization, as text.
-    """
+    """What is in a program before optimization, as text."""
     products = PRODUCT.findall(stablehlo)
     transposed = []
     for function in stablehlo.split("func.func")[1:]:

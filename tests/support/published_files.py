@@ -35,12 +35,7 @@ def as_void(array: np.ndarray) -> np.ndarray:
 
 
 def stacked(items, combine):
-    """Blocks under one name each, as a scan over them has it.
-
-    Args:
-        items: Arrays or shapes by name.
-        combine: From those of all blocks in order to one.
-    """
+    """Blocks under one name each, as a scan over them has it, combined in order."""
     result: dict[str, Any] = {}
     blocks: dict[str, dict[int, Any]] = {}
     for name, item in items.items():
