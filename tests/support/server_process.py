@@ -22,7 +22,7 @@ class ServerProcess(NamedTuple):
 @contextlib.contextmanager
 def server_process(log, *flags):
     """Run `keras-vit serve` with these flags for the duration of a block."""
-    command = [sys.executable, *"-m serving serve".split(), *PORTS, *flags]
+    command = [sys.executable, "-m", "serving", "serve", *PORTS, *flags]
     with open(log, "wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:  # only termination is a failure, as loading may take minutes

@@ -9,8 +9,8 @@ A panel is a dictionary of the study's YAML:
     kind: heatmap    x, y, value   two axes
     kind: curves     y             validation loss or accuracy over the epochs
 
-`where` keeps the rows of some of an axis's values: {stage: fine-tuned}. `title`,
-`log` (x) and `log_y` are optional.
+`where` keeps the rows of some of an axis's values: {stage: fine-tuned}. `title`, and of
+lines `log` (x) and `log_y`, are optional.
 """
 
 import math
@@ -34,7 +34,7 @@ MANY = 2000  # times, from which on a logarithmic scale has few labels
 MARKERS = "osD^vP*X<>"
 KEYS = {
     "lines": {"x", "by", "log", "log_y"},
-    "bars": {"log_y"},
+    "bars": set(),
     "heatmap": {"x", "value"},
     "curves": set(),
 }
@@ -202,8 +202,7 @@ def _bars(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
         label = "published, of the paper's data" if study.small else "published"
         axis.plot([], [], "k", linewidth=2, label=label)
     axis.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
-    axis.set_yscale("log" if panel.get("log_y") else "linear")
-    axis.set_ylim(*_limits(lines, columns, bool(panel.get("log_y"))))
+    axis.set_ylim(*_limits(lines, columns))
     axis.grid(alpha=0.3, axis="y")
     if len(columns) > 1 or marked:  # above the bars, which can be anywhere below
         above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
@@ -212,14 +211,12 @@ def _bars(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
         axis.set_ylabel(_title(columns[0]))
 
 
-def _limits(lines, columns, log: bool) -> tuple[float | None, float | None]:
-    """From zero, unless all values are within a tenth of the largest."""
+def _limits(lines, columns) -> tuple[float | None, float | None]:
+    """From zero, unless all values are close to the largest."""
     values = [v for li in lines for c in columns for v in li.values.get(c, ())]
     values += [li.published[c] for li in lines for c in columns if c in li.published]
-    if log or not values:
-        return None, None
-    low, high = min(values), max(values)
-    if low < 0.75 * high:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low < 0.75 * high or not values:
         return 0.0, None
     margin = 0.25 * (high - low) or 0.05 * high
     return low - 2 * margin, high + margin
