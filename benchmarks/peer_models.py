@@ -259,7 +259,8 @@ def _our_trainer(
     from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
     from training.engine.tensorflow_trainer import TensorFlowTrainer
-    from training.recipe import LoraLayer, OptimizerConfig
+    from training.model_config import LoraLayer
+    from training.recipe import OptimizerConfig
 
     config = OptimizerConfig(
         learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema, frozen=frozen

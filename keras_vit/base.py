@@ -13,7 +13,8 @@ from keras_vit.checks import (
     check_image_shape,
     check_model_file,
 )
-from keras_vit.options import ClassifierOptions, rows
+from keras_vit.option_rows import rows
+from keras_vit.options import ClassifierOptions
 
 
 def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:

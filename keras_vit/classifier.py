@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import keras
 
-from keras_vit import options
+from keras_vit import option_rows, options
 from keras_vit.base import ImageModel, classifier
 from keras_vit.preprocessing import ImagePreprocessing
 
 
-@options.options
+@option_rows.options
 class ImageClassifierOptions(options.ClassifierOptions):
     """Options of an `ImageClassifier`."""
 
@@ -35,7 +35,7 @@ class ImageClassifierOptions(options.ClassifierOptions):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-@options.documented
+@option_rows.documented
 class ImageClassifier(ImageModel):
     """Preprocessing, a backbone, and a linear classifier with named classes.
 
@@ -58,7 +58,7 @@ class ImageClassifier(ImageModel):
 
     options_class = ImageClassifierOptions
 
-    @options.built_from(ImageClassifierOptions)
+    @option_rows.built_from(ImageClassifierOptions)
     def __init__(self, made: ImageClassifierOptions):
         _check_backbone(made.backbone)
         self.keep_options(made)

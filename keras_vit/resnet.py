@@ -18,7 +18,8 @@ from keras import ops
 from keras_vit.applications import PublishedModel, application
 from keras_vit.base import classifier
 from keras_vit.checks import check_choice
-from keras_vit.options import ResNetOptions, built_from, documented, rows
+from keras_vit.option_rows import built_from, documented, rows
+from keras_vit.options import ResNetOptions
 from keras_vit.specs import parse_resnet
 
 POOLINGS = rows(ResNetOptions)["pooling"].choices

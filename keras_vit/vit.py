@@ -15,13 +15,8 @@ from keras_vit import features, layers
 from keras_vit.applications import PublishedModel, application
 from keras_vit.base import classifier
 from keras_vit.layers.encoder_blocks import BlockContext
-from keras_vit.options import (
-    BlockOptions,
-    ViTOptions,
-    built_from,
-    documented,
-    part_of,
-)
+from keras_vit.option_rows import built_from, documented, part_of
+from keras_vit.options import BlockOptions, ViTOptions
 from keras_vit.resnet import connect_stem
 from keras_vit.specs import parse_variant, patch_side
 

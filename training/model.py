@@ -13,7 +13,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.base import ImageModel
-from keras_vit.options import SIZES, EncoderOptions, ViTOptions, rows
+from keras_vit.option_rows import rows
+from keras_vit.options import SIZES, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from .convnets import build_cnn, build_resnet
@@ -26,7 +27,8 @@ from .engine.schedule import make_schedule
 from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
 from .head_only import HeadModel
-from .recipe import IMAGE_SIZE, ModelConfig, Recipe
+from .model_config import IMAGE_SIZE, ModelConfig
+from .recipe import Recipe
 from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 
 # Builds a model from the recipe's `model`, the arguments of every model, and a dtype.

@@ -11,6 +11,7 @@ from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
+from keras_vit.option_rows import part_of
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -148,14 +149,14 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         self.attention = MultiHeadSelfAttention(
             heads,
             relative_stddev,
-            **options.part_of(options.AttentionOptions, self),
+            **part_of(options.AttentionOptions, self),
             name="attention",
             dtype=dtype,
         )
         self.norm2 = LayerNorm(self.norm_epsilon, name="norm2", dtype=dtype)
         self.mlp = MLP(
             mlp_dim,
-            **options.part_of(options.MLPOptions, self),
+            **part_of(options.MLPOptions, self),
             name="mlp",
             dtype=dtype,
         )

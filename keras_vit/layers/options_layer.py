@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit import options
+from keras_vit import option_rows
 
 
 class OptionsLayer(keras.layers.Layer):
@@ -17,11 +17,11 @@ class OptionsLayer(keras.layers.Layer):
     options_class: ClassVar[Any]
 
     def __init__(self, **kwargs):
-        made = options.taken(self.options_class, kwargs)
+        made = option_rows.taken(self.options_class, kwargs)
         super().__init__(**kwargs)
-        for name, value in options.part_of(self.options_class, made).items():
+        for name, value in option_rows.part_of(self.options_class, made).items():
             setattr(self, name, value)
 
     def get_config(self):
-        own = options.part_of(self.options_class, self)
+        own = option_rows.part_of(self.options_class, self)
         return {**super().get_config(), **own}

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
-from keras_vit.options import rows
+from keras_vit.option_rows import rows
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
 from keras_vit.weights.checkpoint import (

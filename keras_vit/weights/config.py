@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from keras_vit.costs import least_parameters
-from keras_vit.options import ViTOptions, rows
+from keras_vit.option_rows import rows
+from keras_vit.options import ViTOptions
 from keras_vit.specs import SPECS, image_size_pair, patch_side
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
 from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST

@@ -14,7 +14,8 @@ import numpy as np
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.common.atomic_files import replacing
-from keras_vit.options import ViTOptions, rows
+from keras_vit.option_rows import rows
+from keras_vit.options import ViTOptions
 from keras_vit.weights import config, preprocessing_configs
 from keras_vit.weights.checkpoint import FAMILIES, CheckpointError
 from keras_vit.weights.families.layouts import Row, match_ours

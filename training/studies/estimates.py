@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.costs import Costs, model_costs, resnet_costs
+from keras_vit.options import SIZES
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
 from ..data.splits import load_splits
@@ -25,7 +26,8 @@ from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
 from ..model import build_model
-from ..recipe import IMAGE_SIZE, SIZES, DataConfig, ModelConfig, Recipe
+from ..model_config import IMAGE_SIZE, ModelConfig
+from ..recipe import DataConfig, Recipe
 from .study import Row, Run, Study
 
 CLASSES = 1000  # of a source that is not at hand; the classifier is a small part

@@ -33,7 +33,9 @@ CNN = dataclasses.replace(
     VIT,
     name="cnn",
     published_accuracy=None,
-    model=ModelConfig("cnn", None, width=4, depth=2, image_size=8, channels=1),
+    model=ModelConfig(
+        architecture="cnn", variant=None, width=4, depth=2, image_size=8, channels=1
+    ),
 )
 
 
