@@ -49,9 +49,12 @@ test-tpu: $(VENV)/.test
 parity: peers
 	$(PYTEST) --dist worksteal -m parity
 
-# Measures speed and memory beside the same, for half an hour: benchmarks/*.json.
+# Measures speed and memory beside the same, for half an hour: benchmarks/*.json. The
+# most important come first; each has fewer cases or rounds than by itself.
 bench: peers
-	$(BIN)/python -m benchmarks
+	for run in "forward --quick --rounds 4" "train_step --quick --rounds 4" \
+		"attention --quick --rounds 1" "data --rounds 1" "loading --rounds 1"; do \
+		$(BIN)/python -m benchmarks.$$run || exit 1; done
 
 peers: $(VENV)/.test
 	@$(BIN)/python -c "import torch" 2>/dev/null || echo "Installing PyTorch and others \

@@ -558,13 +558,15 @@ class Recipe:
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False)
 
 
+# Fields of `augmentation` that only say how much of another one, and the repeats.
+STRENGTHS = {"layers", "magnitude", "magnitude_std", "cutmix_share", "repeats"}
 # What `data.cache_features` needs at its default.
 OF_CHANGING_FEATURES = (
-    *("augmentation.crop_min_area", "augmentation.simple_crop"),
-    *("augmentation.crop_from", "augmentation.flip", "augmentation.shift"),
-    *("augmentation.rotate", "augmentation.scale", "augmentation.policy"),
-    *("augmentation.color_jitter", "augmentation.erase"),
-    *("augmentation.mixup", "augmentation.cutmix"),
+    *(
+        f"augmentation.{field.name}"
+        for field in dataclasses.fields(AugmentationConfig)
+        if field.name not in STRENGTHS
+    ),
     *("model.dropout", "model.attention_dropout"),
     *("model.stochastic_depth", "model.patch_dropout"),
     *("model.representation_size", "model.lora_rank"),

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from benchmarks.table6 import ROWS, pretraining_exaflops
 from keras_vit.commands import main
 from keras_vit.costs import model_costs, resnet_costs, variant_costs, vit_costs
 from keras_vit.resnet import ResNet
@@ -45,12 +44,6 @@ def test_the_operations_are_the_published_ones(variant, image_size, gmacs):
 )
 def test_the_operations_are_those_of_timm(variant, macs):
     assert variant_costs(variant).macs == macs
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.variant} {row.epochs}ep")
-def test_pretraining_costs_what_table_6_says(row):
-    ours = pretraining_exaflops(row.variant, row.epochs)
-    assert ours == pytest.approx(row.exaflops, rel=0.1)
 
 
 def graph_macs(model):
