@@ -552,7 +552,7 @@ def test_a_baseline_can_be_fine_tuned(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"width": 24}, ["`width`", "12", "24"]),
+        ({"width": 24}, ["`model.width`", "12", "24"]),
         ({"gelu": "exact"}, ["model.gelu", "tanh", "exact"]),
         (
             {"position_embedding": "sincos2d"},
