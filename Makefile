@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs notebooks protos test test-all test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs notebooks protos client test test-all test-tpu lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -49,9 +49,12 @@ test-tpu: $(VENV)/.test
 parity: peers
 	$(PYTEST) --dist worksteal -m parity
 
-# Measures speed and memory beside the same, for half an hour: benchmarks/*.json.
+# Measures speed and memory beside the same, for half an hour: benchmarks/*.json. The
+# most important come first; each has fewer cases or rounds than by itself.
 bench: peers
-	$(BIN)/python -m benchmarks
+	for run in "forward --quick --rounds 4" "train_step --quick --rounds 4" \
+		"attention --quick --rounds 1" "data --rounds 1" "loading --rounds 1"; do \
+		$(BIN)/python -m benchmarks.$$run || exit 1; done
 
 peers: $(VENV)/.test
 	@$(BIN)/python -c "import torch" 2>/dev/null || echo "Installing PyTorch and others \
@@ -109,6 +112,10 @@ $(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 protos: $(VENV)/.test
 	cd serving/client/protos && $(abspath $(BIN))/python -m grpc_tools.protoc -I . \
 		--include_imports --descriptor_set_out=../messages.binpb serving.proto
+
+# The blocking clients' methods, from those of the asyncio clients.
+client: $(VENV)/.test
+	$(BIN)/python tests/support/blocking_form.py
 
 # Resolves every extra, and JAX for GPUs and TPUs, for all platforms; run after editing setup.cfg.
 constraints: $(VENV)/.python

@@ -56,10 +56,10 @@ def main() -> int:
 
 def learn_photographs() -> list[pathlib.Path]:
     """Learn the photograph that a crop comes from; returns some of the test's crops."""
-    from benchmarks.crops import make_folder
+    from docs.experiments.images import make_crops
 
     print(f"\nCutting three photographs into 600 crops: {CROPS}/")
-    make_folder(CROPS)
+    make_crops(CROPS)
     recipe = "--recipe", "folder_small", "--data.source", f"folder:{CROPS}"
     name = "--name", PHOTOGRAPHS.name, "--overwrite"
     step("fit", *recipe, "--epochs", "12", *name)

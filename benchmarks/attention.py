@@ -9,9 +9,8 @@ ours` above 1 means that keras-vit is faster. Memory is what the process grew by
 peak after its imports. Needs timm: `pip install -e ".[parity]"`.
 """
 
-import argparse
-
 from benchmarks.peer_models import Case
+from benchmarks.report import make_parser
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm")
@@ -20,10 +19,8 @@ SIZES = (224, 384, 512, 768, 1024)
 
 def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "attention", rounds=3)
     parser.add_argument("--quick", action="store_true", help="up to 512 pixels")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", default="benchmarks/attention.json")
     arguments = parser.parse_args()
     contests = [
         (Case(training, variant, size, batch, dtype, threads=1), LIBRARIES)

@@ -7,16 +7,14 @@ in turn, so that all meet the same load of the machine. The median of the rounds
 the ratios are to importing the HTTP library alone.
 """
 
-import argparse
-import json
-import pathlib
 import statistics
 import subprocess
 import sys
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+
+from benchmarks.report import make_parser, show, write
 
 STATEMENTS = {
     "import httpx2": "import httpx2",
@@ -69,19 +67,16 @@ def measure(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints a table of CPU times and their ratios; writes them if asked."""
-    parser = argparse.ArgumentParser(description="Start-up of the client over REST.")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--output", type=pathlib.Path, metavar="FILE.json")
-    args = parser.parse_args()
-    medians = measure(args.rounds)
-    table = Table("", "CPU ms", "httpx2 = 1")
-    for name, seconds in medians.items():
-        ratio = seconds / medians["import httpx2"]
-        table.add_row(name, f"{seconds * 1000:.0f}", f"{ratio:.2f}")
-    Console().print(table)
-    if args.output:
-        args.output.write_text(json.dumps(medians, indent=2) + "\n")
+    """Measures, prints a table of CPU times and their ratios, and writes them."""
+    options = make_parser(__doc__, "client_start", rounds=20).parse_args()
+    medians = measure(options.rounds)
+    first = medians["import httpx2"]
+    rows = [
+        {"what": name, "cpu_ms": 1000 * seconds, "ratio": seconds / first}
+        for name, seconds in medians.items()
+    ]
+    show(rows)
+    write(rows, options.output)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ has no inception crop and gets ours. Needs tf-models-official:
 `pip install -e ".[models]"`.
 """
 
-import argparse
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +21,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_sample_images
 
+from benchmarks.report import make_parser, show, write
 from keras_vit import ImagePreprocessing
 from training.data.labeled_images import Split, encoded_split
 from training.data.pipeline import training_batches
@@ -85,36 +82,17 @@ def decode_and_crop(contents: tf.Tensor) -> tf.Tensor:
     return tf.image.resize(image, (SIZE, SIZE))
 
 
-def random_order() -> tf.data.Dataset:
-    """Endless random numbers of images."""
-    return tf.data.Dataset.random().map(lambda number: number % IMAGES)
-
-
-def bare(files: tf.Tensor) -> tf.data.Dataset:
-    """Nothing but decode_and_crop and resize."""
-
-    def example(index):
-        return tf.cast(decode_and_crop(files[index % FILES]), tf.uint8), index
-
-    return mapped(random_order(), example).batch(BATCH).prefetch(tf.data.AUTOTUNE)
-
-
-def mapped(dataset: tf.data.Dataset, function: Callable) -> tf.data.Dataset:
-    """A parallel map."""
-    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
-
-
 def of_keras(
-    files: tf.Tensor, changes: Sequence[keras.layers.Layer] = (), mixup: bool = False
+    files: tf.Tensor, changes: Sequence[Callable] = (), mixup: bool = False
 ) -> tf.data.Dataset:
-    """The same changes by Keras's layers."""
-    changes = [keras.layers.RandomFlip("horizontal"), *changes]
+    """Decode, crop and resize; then changes by Keras's layers."""
     mix = keras.layers.MixUp(alpha=0.2)
 
-    def example(index):
+    def example(number):
+        index = number % IMAGES
         image = decode_and_crop(files[index % FILES])
-        for change in changes:
-            image = change(image, training=True)
+        for layer in changes:
+            image = layer(image, training=True)
         return tf.cast(image, tf.uint8), tf.one_hot(index % CLASSES, CLASSES)
 
     def mixed(images, labels):
@@ -122,8 +100,10 @@ def of_keras(
         both = mix(both, training=True)
         return tf.cast(both["images"], tf.uint8), both["labels"]
 
-    dataset = mapped(random_order(), example).batch(BATCH)
-    dataset = mapped(dataset, mixed) if mixup else dataset
+    order = tf.data.Dataset.random()
+    dataset = order.map(example, tf.data.AUTOTUNE).batch(BATCH)
+    if mixup:
+        dataset = dataset.map(mixed, tf.data.AUTOTUNE)
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
@@ -133,46 +113,43 @@ def pipelines() -> dict[str, tf.data.Dataset]:
     split = jpeg_split(files)
     augment = {"policy": "randaugment", "layers": 2, "magnitude": MAGNITUDE}
     warp = {"rotate": ROTATE, "scale": SCALE, "shift": SHIFT}
-    rand_augment = keras.layers.RandAugment(
-        (0, 255), num_ops=2, factor=min(MAGNITUDE / 10, 1.0)
-    )
+    flip = keras.layers.RandomFlip("horizontal")
+    factor = min(MAGNITUDE / 10, 1.0)
+    rand_augment = keras.layers.RandAugment((0, 255), num_ops=2, factor=factor)
     warps = [
+        flip,
         keras.layers.RandomRotation(ROTATE / 360, "nearest"),
         keras.layers.RandomZoom(SCALE, SCALE, "nearest"),
         keras.layers.RandomTranslation(SHIFT / SIZE, SHIFT / SIZE, "nearest"),
     ]
     return {
-        "bare decode_and_crop + resize": bare(files),
+        BARE: of_keras(files),
         "ours: crop, flip": ours(split),
         "ours: crop, flip, mixup": ours(split, mixup=0.2),
         "ours: crop, flip, cutmix": ours(split, cutmix=1.0),
         "ours: crop, flip, rotate, scale, shift": ours(split, **warp),
         "ours: crop, flip, RandAugment, mixup": ours(split, mixup=0.2, **augment),
-        "Keras: crop, flip": of_keras(files),
-        "Keras: crop, flip, mixup": of_keras(files, mixup=True),
+        "Keras: crop, flip": of_keras(files, [flip]),
+        "Keras: crop, flip, mixup": of_keras(files, [flip], mixup=True),
         "Keras: crop, flip, rotate, scale, shift": of_keras(files, warps),
-        "Keras: crop, flip, RandAugment, mixup": of_keras(files, [rand_augment], True),
+        "Keras: crop, flip, RandAugment, mixup": of_keras(
+            files, [flip, rand_augment], mixup=True
+        ),
     }
 
 
-# Question, faster pipeline, slower one.
+BARE = "bare decode_and_crop + resize"
+# What Keras does too, then what is beside the bare pipeline.
 RATIOS = {
-    "ours over Keras, with RandAugment(2, 15) and mixup": (
-        "ours: crop, flip, RandAugment, mixup",
-        "Keras: crop, flip, RandAugment, mixup",
-    ),
-    "ours over Keras, with rotation, scale and shift": (
-        "ours: crop, flip, rotate, scale, shift",
-        "Keras: crop, flip, rotate, scale, shift",
-    ),
-    "ours over bare, crop and flip": (
-        "ours: crop, flip",
-        "bare decode_and_crop + resize",
-    ),
-    "ours over bare, crop, flip and mixup": (
-        "ours: crop, flip, mixup",
-        "bare decode_and_crop + resize",
-    ),
+    **{
+        f"ours over Keras: {name}": (f"ours: {name}", f"Keras: {name}")
+        for name in (
+            "crop, flip, RandAugment, mixup",
+            "crop, flip, rotate, scale, shift",
+        )
+    },
+    "ours over bare: crop, flip": ("ours: crop, flip", BARE),
+    "ours over bare: crop, flip, mixup": ("ours: crop, flip, mixup", BARE),
 }
 
 
@@ -184,45 +161,32 @@ def speeds(datasets: dict[str, tf.data.Dataset], seconds: float, rounds: int):
         for name, batches in iterators.items():
             for _ in range(4):  # what was prefetched while the others ran
                 next(batches)
-            rates = one_round(batches, seconds)
+            images, wall, cpu = 0, time.perf_counter(), time.process_time()
+            while (passed := time.perf_counter() - wall) < seconds:
+                images += len(next(batches)[0])
+            rates = images / passed, images / (time.process_time() - cpu)
             best[name] = [max(pair) for pair in zip(best[name], rates, strict=True)]
     return best
 
 
-def one_round(batches, seconds: float) -> tuple[float, float]:
-    """Images in a second and in a CPU second, over some seconds."""
-    images, wall, processor = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
-        images += len(next(batches)[0])
-    passed = time.perf_counter() - wall
-    return images / passed, images / (time.process_time() - processor)
-
-
 def main() -> None:
     """Measures, prints the tables, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "data", rounds=3)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", default="benchmarks/data.json")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     keras.utils.set_random_seed(0)
-    found = speeds(pipelines(), arguments.seconds, arguments.rounds)
-    console = Console()
-    table = Table(title="JPEGs of 500x375 to 224x224 pixels")
-    for heading in ("pipeline", "images/s", "images per CPU second"):
-        table.add_column(heading)
-    for name, (wall, processor) in found.items():
-        table.add_row(name, f"{wall:,.0f}", f"{processor:,.0f}")
-    console.print(table)
+    found = speeds(pipelines(), options.seconds, options.rounds)
     ratios = {
         question: [one / other for one, other in zip(found[a], found[b], strict=True)]
         for question, (a, b) in RATIOS.items()
     }
-    for question, (wall, processor) in ratios.items():
-        console.print(f"{question}: {wall:.2f} in time, {processor:.2f} in CPU time")
-    result = {"images": found, "ratios": ratios}
-    with open(arguments.output, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
+    for title, figures in (("images", found), ("ratios", ratios)):
+        rows = [
+            {"case": name, "by_time": wall, "by_cpu_time": cpu}
+            for name, (wall, cpu) in figures.items()
+        ]
+        show(rows, title)
+    write({"images": found, "ratios": ratios}, options.output)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ int8 the quantization, on random images. Needs the peers:
 `pip install -e ".[parity,formats]"`.
 """
 
-import argparse
 import itertools
 import os
 
 from benchmarks.peer_models import Case
+from benchmarks.report import make_parser
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
@@ -29,10 +29,8 @@ DTYPES = {
 
 def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "forward", rounds=5)
     parser.add_argument("--quick", action="store_true", help="batch 8, one thread")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", default="benchmarks/forward.json")
     arguments = parser.parse_args()
     cases = [
         Case(False, variant, 224, batch, dtype, threads=1)

@@ -14,9 +14,7 @@ had when the model was built. Pages of the mapped file do not count: the system 
 them back whenever it needs them. timm needs `pip install -e ".[parity]"`.
 """
 
-import argparse
 import importlib.util
-import json
 import multiprocessing
 import os
 import pathlib
@@ -28,16 +26,11 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+
+from benchmarks.peer_models import TIMM
+from benchmarks.report import make_parser, show, write
 
 SPAWN = multiprocessing.get_context("spawn")
-READERS = ("numpy", "keras_vit", "timm")
-TIMM_NAMES = {
-    "Ti/16": "vit_tiny_patch16_224",
-    "B/16": "vit_base_patch16_224",
-    "L/16": "vit_large_patch16_224",
-}
 
 
 def prepare(size: str, folder: pathlib.Path) -> None:
@@ -83,7 +76,7 @@ def timm_loader(size: str, path: pathlib.Path) -> Callable[[], object]:
     import timm
     from safetensors.torch import load_file
 
-    model: Any = timm.create_model(TIMM_NAMES[size])
+    model: Any = timm.create_model(TIMM[size])
     if path.suffix == ".npz":
         return lambda: model.load_pretrained(str(path))
     return lambda: model.load_state_dict(load_file(path))
@@ -98,9 +91,8 @@ def serve(reader: str, size: str, path: pathlib.Path, parent) -> None:
     parent.send("ready")
     parent.recv()
     start = time.perf_counter()
-    result = load()
+    _kept = load()
     parent.send(time.perf_counter() - start)
-    del result
 
 
 def anonymous_bytes(process: int | None) -> int:
@@ -129,7 +121,7 @@ def measure(reader: str, size: str, path: pathlib.Path) -> tuple[float, int]:
 
 def rows_of(size: str, rounds: int, folder: pathlib.Path) -> list[dict]:
     """Measures every reader on both files."""
-    readers = [r for r in READERS if r != "timm" or importlib.util.find_spec("timm")]
+    readers = [r for r in LOADERS if r != "timm" or importlib.util.find_spec("timm")]
     largest = int((folder / "largest").read_text())
     rows = []
     for path in (folder / "model.npz", folder / "timm" / "model.safetensors"):
@@ -156,29 +148,17 @@ def rows_of(size: str, rounds: int, folder: pathlib.Path) -> list[dict]:
 
 def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", default="L/16", choices=TIMM_NAMES)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", default="benchmarks/loading.json")
-    arguments = parser.parse_args()
-
+    parser = make_parser(__doc__, "loading", rounds=5)
+    parser.add_argument("--size", default="L/16", choices=TIMM)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        writer = SPAWN.Process(target=prepare, args=(arguments.size, folder))
+        writer = SPAWN.Process(target=prepare, args=(options.size, folder))
         writer.start()
         writer.join()
-        rows = rows_of(arguments.size, arguments.rounds, folder)
-    table = Table(title=f"Loading ViT-{arguments.size}")
-    for heading in (
-        *("file", "reader", "seconds", "to NumPy's"),
-        *("MiB over the model", "to the largest array"),
-    ):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
-    with open(arguments.output, "w", encoding="utf-8") as file:
-        json.dump({"size": arguments.size, "rows": rows}, file, indent=1)
+        rows = rows_of(options.size, options.rounds, folder)
+    show(rows, f"Loading ViT-{options.size}")
+    write({"size": options.size, "rows": rows}, options.output)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,7 @@ cuDNN's on GPUs. Lowering shows what runs, not that it runs
 well; of the GPU, cuDNN 9.10 and a capability of at least 8.0 are assumed.
 """
 
-import argparse
 import dataclasses
-import importlib.metadata
-import json
 import os
 import re
 import sys
@@ -28,9 +25,8 @@ if __name__ == "__main__":
 
 import jax  # noqa: E402
 import keras  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
 
+from benchmarks.report import machine, make_parser, show, write  # noqa: E402
 from keras_vit.devices import Platform  # noqa: E402
 from training.engine.tpu_check import make_trainer  # noqa: E402
 from training.engine.tpu_program import lower_train_step  # noqa: E402
@@ -112,9 +108,8 @@ def assume_cudnn() -> None:
 
 def main() -> None:
     """Lowers, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "lowering")
     parser.add_argument("--recipes", nargs="+", default=recipe_names())
-    parser.add_argument("--output", default="benchmarks/lowering.json")
     options = parser.parse_args()
     assume_cudnn()
     rows: list[dict[str, Any]] = []
@@ -122,13 +117,8 @@ def main() -> None:
         rows.append(row_of(name, recipe))
         jax.clear_caches()
         print(rows[-1], file=sys.stderr)
-        with open(options.output, "w", encoding="utf-8") as file:
-            versions = {n: importlib.metadata.version(n) for n in ("jax", "keras")}
-            json.dump({**versions, "rows": rows}, file, indent=1)
-    table = Table(*(column.replace("_", " ") for column in rows[0]))
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=160).print(table)
+        write({**machine(("jax", "keras")), "rows": rows}, options.output)
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -8,38 +8,323 @@ that library, and read by `from_preset`; then ours is written by `save_checkpoin
 read by the library. Needs `pip install -e ".[parity]"`.
 """
 
-import argparse
+from benchmarks import torch_libraries  # noqa: F401  isort: skip
+
 import dataclasses
-import json
 import pathlib
+import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.parity_cases import CASES, Case
-from benchmarks.parity_libraries import LIBRARIES
+from benchmarks import published_arrays
+from benchmarks.report import make_parser, show, write
 
 TOLERANCE = 1e-4
+SMALL_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 3}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One model of another library."""
+
+    title: str  # what it is, in our grammar
+    library: str  # key of `LIBRARIES`
+    model: dict[str, Any]  # the library's arguments for the published size
+    small: dict[str, Any]  # what replaces them in the small copy
+    image_size: tuple[int, int] = (224, 224)
+    small_image_size: tuple[int, int] = (64, 64)
+    back: bool = True  # whether the library reads what we write
+
+
+def _timm_vit(
+    title, width, depth, heads, patch=16, size=(224, 224), library="timm", **options
+):
+    model = {
+        "architecture": "vit_base_patch16_224",
+        "embed_dim": width,
+        "depth": depth,
+        "num_heads": heads,
+        "patch_size": patch,
+        **options,
+    }
+    small = (max(2 * patch, n * 64 // 224 // patch * patch) for n in size)
+    back = library == "timm"
+    return Case(title, library, model, SMALL_VIT, size, tuple(small), back)
+
+
+def _timm(title, architecture, side=224, small_side=64, **options):
+    return Case(
+        title,
+        options.pop("library", "timm"),
+        {"architecture": architecture, **options.pop("model", {})},
+        SMALL_VIT if "resnetv2" not in architecture else {},
+        (side, side),
+        (small_side, small_side),
+        **options,
+    )
+
+
+def _hub(title, *sizes):
+    names = ("hidden_dim", "num_layers", "num_heads", "mlp_dim")
+    small = dict(zip(names, (24, 2, 3, 52), strict=True))
+    model = dict(zip(names, sizes, strict=True))
+    return Case(title, "keras-hub", model, small, back=False)
+
+
+HF_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+
+
+def _transformers(title, library="transformers", **options):
+    names = (*HF_NAMES, "intermediate_size")
+    model = dict(zip(names, (*B, 3072), strict=True)) | {"patch_size": 16}
+    small = dict(zip(names, (24, 2, 3, 52), strict=True))
+    return Case(title, library, model, small, **options)
+
+
+def _dinov2(title, library, *sizes, side=518, **model):
+    model |= dict(zip(HF_NAMES, sizes, strict=True)) | {"patch_size": 14}
+    small = dict(zip(HF_NAMES, (24, 2, 3), strict=True))
+    name = f"transformers-{library}"
+    return Case(title, name, model, small, (side, side), (70, 70), back=False)
+
+
+TI, S, B = (192, 12, 3), (384, 12, 6), (768, 12, 12)
+TANH: dict[str, Any] = {"act_layer": "gelu_tanh"}
+MEAN = {"global_pool": "avg", "class_token": False}
+MAP: dict[str, Any] = {"global_pool": "map", "class_token": False}
+NPZ: dict[str, Any] = {"library": "timm .npz", "back": False}
+
+CASES = (
+    _timm_vit("Ti/16", *TI),
+    _timm_vit("S/32", *S, patch=32),
+    _timm_vit("B/16", *B),
+    _timm_vit("B/32", *B, patch=32),
+    _timm_vit("B/16 at 384", *B, size=(384, 384)),
+    _timm_vit("B/16 at 224x320", *B, size=(224, 320)),
+    _timm_vit("B/16, tanh GELU", *B, **TANH),
+    _timm_vit("B/16, GAP, fc_norm", *B, **MEAN),
+    _timm_vit("B/16, GAP, no fc_norm", *B, **MEAN, fc_norm=False),
+    _timm_vit("B/16, MAP", *B, **MAP),
+    _timm_vit("B/16, 4 registers", *B, reg_tokens=4, no_embed_class=True),
+    _timm_vit("B/16, 4 registers with positions", *B, reg_tokens=4),
+    _timm_vit("B/16, LayerScale", *B, init_values=0.1, no_embed_class=True),
+    _timm_vit("B/16, qk-norm", *B, qk_norm=True),
+    _timm("R+Ti/16", "vit_tiny_r_s16_p8_224"),
+    _timm("R26+S/32", "vit_small_r26_s32_224"),
+    _timm("R50+B/16", "vit_base_r50_s16_224"),
+    _timm("BiT R50x1", "resnetv2_50x1_bit"),
+    _timm("DeiT III M/16", "deit3_medium_patch16_224"),
+    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", 384, 96),
+    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", 518, 70),
+    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", 518, 70),
+    # Both directions of a billion parameters would need 20 GB.
+    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", 224, 70, back=False),
+    _transformers("B/16"),
+    _transformers("B/16 at 224x320", image_size=(224, 320), small_image_size=(48, 64)),
+    _transformers("B/16, ViTModel", "transformers-bare"),
+    _transformers("DeiT B/16 distilled", "transformers-deit", back=False),
+    _dinov2("DINOv2 S/14", "dinov2", *S),
+    _dinov2("DINOv2 S/14", "dinov2-registers", *S),
+    _dinov2(
+        "DINOv2 g/14", "dinov2-registers", 1536, 40, 24, side=224, use_swiglu_ffn=True
+    ),
+    _hub("B/16", *B, 3072),
+    _hub("L/16", 1024, 24, 16, 4096),
+    _timm_vit("B/16", *B, library="timm .npz", **TANH),
+    _timm("R50+B/16", "vit_base_r50_s16_224", model=TANH, **NPZ),
+    _timm_vit("B/16 of big_vision, MAP", *B, library="timm .npz", **(TANH | MAP)),
+    _timm("BiT R50x1", "resnetv2_50x1_bit", **NPZ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """How a library builds, runs, writes and reads a model."""
+
+    # Arguments, (H, W) and classes to a model with random weights; its logits of pixels
+    # [B, H, W, 3]; the path for `from_preset`; the model in a folder.
+    package: str  # which must be installed
+    build: Callable[[dict[str, Any], tuple[int, int], int], Any]
+    run: Callable[[Any, np.ndarray], np.ndarray]
+    write: Callable[[Any, pathlib.Path], pathlib.Path]
+    read: Callable[[pathlib.Path], Any] | None = None
+
+
+def _noise(shape, random) -> np.ndarray:
+    """Random numbers that keep a signal's size through a layer of this shape.
+
+    Outputs come first in `shape`. Vectors and tokens, of which all axes but one or two
+    are 1, get 0.2; attention's [K, A, D] counts as [D, D].
+    """
+    if len(shape) == 3 and 1 not in shape:
+        scale = max(shape) ** -0.5
+    elif len(shape) in (2, 4):
+        scale = np.sqrt(shape[0] / np.prod(shape))
+    else:
+        scale = 0.2
+    return (scale * random.normal(size=shape)).astype("float32")
+
+
+def _disturb(model):
+    """Random numbers in every parameter, also where a library begins with 0 or 1."""
+    import torch
+
+    random = np.random.default_rng(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            start = 0 if parameter.ndim > 1 else parameter
+            parameter.copy_(start + torch.tensor(_noise(parameter.shape, random)))
+    return model.eval()
+
+
+def _run_torch(model, pixels):
+    import torch
+
+    with torch.no_grad():
+        outputs = model(torch.tensor(pixels.transpose(0, 3, 1, 2)))
+    for name in ("logits", "pooler_output"):
+        outputs = getattr(outputs, name, outputs)
+    return outputs.numpy()
+
+
+def _build_timm(arguments, image_size, classes):
+    import timm
+
+    arguments = dict(arguments)
+    architecture = arguments.pop("architecture")
+    if not architecture.startswith("resnetv2"):
+        arguments["img_size"] = image_size
+    model = timm.create_model(architecture, num_classes=classes, **arguments)
+    return _disturb(model)
+
+
+def _write_timm(model, folder):
+    import timm.models
+
+    config = None
+    if hasattr(model, "blocks"):
+        block = model.blocks[0]
+        names = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "SiLU": "silu"}
+        arguments = {
+            "num_heads": block.attn.num_heads,
+            "img_size": list(model.patch_embed.img_size),
+            "act_layer": names[type(block.mlp.act).__name__],
+        }
+        config = {"model_args": arguments}
+    timm.models.save_for_hf(model, folder, model_config=config, safe_serialization=True)
+    return folder
+
+
+def _write_npz(model, folder):
+    """An .npz of random numbers, read by timm's own loader."""
+    folder.mkdir()
+    path = folder / "model.npz"
+    random = np.random.default_rng(5)
+    arrays = {
+        name: _noise(shape[::-1], random).transpose()
+        for name, shape in _npz_shapes(model).items()
+    }
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    model.load_pretrained(str(path))
+    return path
+
+
+def _npz_shapes(model):
+    classes = model.num_classes
+    if hasattr(model, "stages"):
+        return published_arrays.bit(published_arrays.UNITS["R50"], 1, classes)
+    mlp, embedding = model.blocks[0].mlp, model.patch_embed
+    heads = model.blocks[0].attn.num_heads
+    size = (model.embed_dim, len(model.blocks), mlp.fc1.out_features, heads)
+    sides = embedding.proj.kernel_size[0], embedding.grid_size[0]
+    if model.attn_pool is not None:
+        return published_arrays.big_vision(size, *sides, classes, pooling="map")
+    hybrid = hasattr(embedding, "backbone")
+    units = published_arrays.UNITS["R50-3"] if hybrid else None
+    return published_arrays.google(size, *sides, classes, units=units)
+
+
+def _read_timm(folder):
+    import timm
+
+    return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+
+def _hugging_face(name: str) -> Library:
+    """A class of transformers' models."""
+
+    def build(arguments, image_size, classes):
+        import transformers
+
+        kind = name.removesuffix("Model").removesuffix("ForImageClassification")
+        config: Any = getattr(transformers, f"{kind}Config")
+        height, width = image_size
+        size = height if height == width else [height, width]
+        config = config(**arguments, image_size=size, num_labels=classes)
+        return _disturb(getattr(transformers, name)(config))
+
+    def write(model, folder):
+        model.save_pretrained(folder)
+        return folder
+
+    def read(folder):
+        import transformers
+
+        return getattr(transformers, name).from_pretrained(folder).eval()
+
+    return Library("transformers", build, _run_torch, write, read)
+
+
+def _build_keras_hub(arguments, image_size, classes):
+    import keras_hub
+
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(*image_size, 3), patch_size=16, **arguments
+    )
+    model = keras_hub.models.ViTImageClassifier(
+        backbone=backbone, num_classes=classes, preprocessor=None
+    )
+    random = np.random.default_rng(5)
+    for weight in model.weights:
+        # Keras has the outputs last where PyTorch has them first.
+        noise = _noise(weight.shape[::-1], random).transpose()
+        weight.assign(noise if len(weight.shape) > 1 else weight + noise)
+    return model
+
+
+def _write_keras_hub(model, folder):
+    model.save_to_preset(str(folder))
+    return folder
+
+
+LIBRARIES = {
+    "timm": Library("timm", _build_timm, _run_torch, _write_timm, _read_timm),
+    "timm .npz": Library("timm", _build_timm, _run_torch, _write_npz),
+    "transformers": _hugging_face("ViTForImageClassification"),
+    "transformers-bare": _hugging_face("ViTModel"),
+    "transformers-deit": _hugging_face("DeiTForImageClassification"),
+    "transformers-dinov2": _hugging_face("Dinov2Model"),
+    "transformers-dinov2-registers": _hugging_face("Dinov2WithRegistersModel"),
+    "keras-hub": Library(
+        "keras_hub",
+        _build_keras_hub,
+        lambda model, pixels: np.asarray(model(pixels)),
+        _write_keras_hub,
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one case gave.
-
-    Args:
-        parameters: Of our model.
-        logits: The largest of the library's logits, without sign.
-        read: Largest difference of our logits from the library's.
-        back: The same where the library reads what we wrote; None if it does not.
-    """
+    """What one case gave."""
 
     parameters: int
-    logits: float
-    read: float
-    back: float | None
+    logits: float  # the largest of the library's logits, without sign
+    read: float  # largest difference of ours from them
+    back: float | None  # the same where the library reads what we wrote, if it does
 
 
 def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
@@ -75,36 +360,22 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
 
 def main() -> int:
     """Prints the table and writes `benchmarks/parity.json`."""
-    parser = argparse.ArgumentParser(description="Logits of other libraries' models.")
-    parser.add_argument("--small", action="store_true", help="small copies")
-    parser.add_argument("--only", default="", help="titles that contain this")
-    arguments = parser.parse_args()
-    console = Console()
-    table = Table(caption="largest difference of two images' logits, float32")
-    for heading in ("model", "library", "parameters", "logits", "read", "back"):
-        table.add_column(
-            heading, justify="left" if heading in ("model", "library") else "right"
-        )
+    parser = make_parser(__doc__, "parity")
+    parser.add_argument("--small", action="store_true", help="small copies; no file")
+    parser.add_argument("--only", default="", help="titles that contain this; no file")
+    options = parser.parse_args()
     results = {}
     for case in CASES:
-        if arguments.only not in f"{case.library} {case.title}":
+        name = f"{case.library}: {case.title}"
+        if options.only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            result = compare(case, arguments.small, pathlib.Path(folder))
-        results[f"{case.library}: {case.title}"] = dataclasses.asdict(result)
-        console.print(f"{case.library} {case.title}: {result.read:.1e}")
-        table.add_row(
-            case.title,
-            case.library,
-            f"{result.parameters:,}",
-            f"{result.logits:.2f}",
-            f"{result.read:.1e}",
-            "" if result.back is None else f"{result.back:.1e}",
-        )
-    console.print(table)
-    if not (arguments.small or arguments.only):
-        path = pathlib.Path(__file__).with_suffix(".json")
-        path.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
+            result = compare(case, options.small, pathlib.Path(folder))
+        results[name] = dataclasses.asdict(result)
+        print(f"{name}: {result.read:.1e}", file=sys.stderr)
+    show([{"model": name, **row} for name, row in results.items()])
+    if not (options.small or options.only):
+        write(results, options.output)
     worst = max(max(r["read"], r["back"] or 0.0) for r in results.values())
     return int(worst > TOLERANCE)
 

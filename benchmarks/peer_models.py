@@ -26,23 +26,14 @@ CACHED_STEPS = 100  # in a call of `fit`, whose own time would be most of one st
 
 
 class Case(NamedTuple):
-    """What is measured.
-
-    Attributes:
-        training: Whether a training step, or a forward pass.
-        variant: Size of the model, such as `"B/16"`.
-        image_size: In pixels.
-        batch: Images.
-        dtype: `"float32"` or `"bfloat16"`.
-        threads: Threads that a library may use.
-    """
+    """What is measured: a training step or a forward pass."""
 
     training: bool
     variant: str
     image_size: int
     batch: int
-    dtype: str
-    threads: int
+    dtype: str  # "float32" or "bfloat16"
+    threads: int  # that a library may use
 
 
 Step = Callable[[], object]
@@ -108,36 +99,31 @@ def stock_keras(case: Case) -> Callable[[], Step]:
 
 
 def keras_hub(case: Case) -> Callable[[], Step]:
-    """keras-hub's classifier."""
+    """keras-hub's classifier (its GELU is the exact one)."""
     _tensorflow(case.threads)
     from keras_vit.specs import parse_variant
 
     def build():
+        import keras_hub
+
         spec, patch_size = parse_variant(case.variant)
-        model = keras_hub_model(spec, patch_size, case.image_size, _policy(case))
+        backbone = keras_hub.models.ViTBackbone(
+            image_shape=(case.image_size, case.image_size, 3),
+            patch_size=patch_size,
+            num_layers=spec.depth,
+            num_heads=spec.heads,
+            hidden_dim=spec.width,
+            mlp_dim=spec.mlp_dim,
+            dtype=_policy(case),
+        )
+        model = keras_hub.models.ViTImageClassifier(
+            backbone, preprocessor=None, num_classes=CLASSES, dtype=_policy(case)
+        )
         if not case.training:
             return _keras_forward(model, case)
         return _keras_fit(_compiled(model), case)
 
     return build
-
-
-def keras_hub_model(spec: Any, patch_size: int, image_size: int, dtype: str):
-    """keras-hub's classifier of a size (its GELU is the exact one)."""
-    import keras_hub
-
-    backbone = keras_hub.models.ViTBackbone(
-        image_shape=(image_size, image_size, 3),
-        patch_size=patch_size,
-        num_layers=spec.depth,
-        num_heads=spec.heads,
-        hidden_dim=spec.width,
-        mlp_dim=spec.mlp_dim,
-        dtype=dtype,
-    )
-    return keras_hub.models.ViTImageClassifier(
-        backbone=backbone, num_classes=CLASSES, preprocessor=None, dtype=dtype
-    )
 
 
 def timm(case: Case, compiled: bool = False) -> Callable[[], Step]:
@@ -273,7 +259,8 @@ def _our_trainer(
     from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
     from training.engine.tensorflow_trainer import TensorFlowTrainer
-    from training.recipe import LoraLayer, OptimizerConfig
+    from training.model_config import LoraLayer
+    from training.recipe import OptimizerConfig
 
     config = OptimizerConfig(
         learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema, frozen=frozen

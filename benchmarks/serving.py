@@ -6,45 +6,45 @@ All contestants take turns in each round; a ratio is the median over the rounds 
 ratios within a round. echo: half_plus_two over REST beside a bare Starlette JSON echo
 on the same uvicorn. model: JPEG bytes for a Ti/16 at 224 in a closed loop, with and
 without batching in the graph, beside calling the SavedModel from as many threads in a
-process of its own, and beside a web server that calls `model.predict`.
+process of its own. clients: the asyncio client in tasks beside the blocking one in
+threads, with 3,000 numbers.
 
-The load generator uses our own asyncio clients, which cost about 1 ms of CPU per
-request over REST: in the echo part that is most of a request, so that its ratios are
-closer to 1 than those of the servers alone. The JSON holds `client_cpu`, the share of a
-core that the generator used.
+Over REST the load generator sends the same bytes by httpx2, over gRPC by our client. In
+the echo part it uses most of a core, so that the ratios are closer to 1 than those of
+the servers alone. The JSON holds `client_cpu`, the generator's share of a core.
 """
 
 import argparse
 import asyncio
+import base64
+import concurrent.futures
 import contextlib
-import functools
 import itertools
 import json
 import os
+import re
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import httpx2
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from benchmarks import serving_models
-from benchmarks.server_process import server_process
-from serving.client import AsyncGrpcClient, AsyncRestClient, ServingError
-from serving.client.async_client import AsyncClient
-from serving.client.protocol import Call, Protocol, Target
-from serving.client.rest_protocol import RestProtocol, RestReply, RestRequest
+from benchmarks.report import make_parser, show, write
+from serving.client import AsyncGrpcClient, AsyncRestClient, RestClient, ServingError
 from serving.load import Load, Result, generate
 
+IMAGES = 6
 # A contestant runs a round with a number of clients, for a number of seconds.
 Figures = dict[str, float]
 Contestant = Callable[[int, float], Figures]
@@ -61,15 +61,20 @@ def figures(seconds: float, latencies: Any, errors: int = 0) -> Figures:
     }
 
 
-def over_network(connect: Callable[[], AsyncClient], calls: list[Call]) -> Contestant:
-    """A server under the load generator, which uses our own clients."""
+# Sends one of several inputs by its number.
+Send = Callable[[int], Awaitable[object]]
+Connect = Callable[[], contextlib.AbstractAsyncContextManager[Send]]
+
+
+def over_network(connect: Connect, count: int) -> Contestant:
+    """A server under the load generator, with so many inputs in turn."""
 
     async def measure(load: Load) -> Result:
-        async with connect() as client:
-            for call in calls:  # the first requests may take long
-                await client.ask_once(call)
-            turns = itertools.cycle(calls)
-            return await generate(lambda: client.ask_once(next(turns)), load)
+        async with connect() as send:
+            for number in range(count):  # the first requests may take long
+                await send(number)
+            turns = itertools.cycle(range(count))
+            return await generate(lambda: send(next(turns)), load)
 
     def run(clients: int, seconds: float) -> Figures:
         load = Load(clients=clients, duration=seconds, warmup=0.3)
@@ -83,44 +88,83 @@ def over_network(connect: Callable[[], AsyncClient], calls: list[Call]) -> Conte
     return run
 
 
-def over_rest(url: str, calls: list[Call]) -> Contestant:
-    """A server over HTTP."""
-    return over_network(lambda: AsyncRestClient(url, "model", timeout=120), calls)
+def over_rest(url: str, bodies: Sequence[bytes]) -> Contestant:
+    """A server over HTTP, whose answers are not read."""
+
+    @contextlib.asynccontextmanager
+    async def connect() -> AsyncIterator[Send]:
+        async with httpx2.AsyncClient(timeout=120) as http:
+
+            async def send(number: int) -> None:
+                reply = await http.post(url, content=bodies[number])
+                if reply.status_code != 200:
+                    raise ServingError(f"HTTP {reply.status_code}: {reply.text[:200]}")
+
+            yield send
+
+    return over_network(connect, len(bodies))
 
 
-def post(path: str, body: bytes) -> Call:
-    """A POST of any path, whose answer is not read."""
-    return Call(RestRequest("POST", path, body), check_status)
+def over_client(
+    kind: type[AsyncGrpcClient | AsyncRestClient], address: str, model: str, inputs
+) -> Contestant:
+    """A server under one of our asyncio clients."""
+
+    @contextlib.asynccontextmanager
+    async def connect() -> AsyncIterator[Send]:
+        async with kind(address, model, timeout=120) as client:
+            yield lambda number: client.predict(inputs[number])
+
+    return over_network(connect, len(inputs))
 
 
-def check_status(reply: RestReply) -> None:
-    """Raise for every status but 200."""
-    if reply.status != 200:
-        raise ServingError(f"HTTP {reply.status}: {reply.content[:200]!r}")
+def in_threads(url: str, model: str, inputs: dict[str, Any]) -> Contestant:
+    """A server under our blocking client in as many threads."""
+
+    def run(clients: int, seconds: float) -> Figures:
+        def loop(_: int) -> list[float]:
+            latencies = []
+            while (begin := time.perf_counter()) < end:
+                client.predict(inputs)
+                latencies.append(time.perf_counter() - begin)
+            return latencies
+
+        with (
+            RestClient(url, model, timeout=120) as client,
+            concurrent.futures.ThreadPoolExecutor(clients) as threads,
+        ):
+            client.predict(inputs)
+            end = time.perf_counter() + seconds
+            return figures(
+                seconds, list(itertools.chain(*threads.map(loop, range(clients))))
+            )
+
+    return run
 
 
-class Peer:
-    """A process of benchmarks.serving_peers, for the duration of a block."""
+class Process:
+    """A contestant in a process of its own, for the duration of a block.
 
-    def __init__(self, *arguments: str):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.serving_peers", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.first_line = self.read_line()
+    Args:
+        arguments: Of `python -m`.
+        ready: Pattern of the line that it prints when it is ready.
+    """
 
-    def read_line(self) -> str:
-        """Read the next line of its output."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+    def __init__(self, *arguments: str, ready: str = r"(\d+|ready)$"):
+        command = [sys.executable, "-m", *arguments]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe)
+        self._process: Any = process
+        matches = (re.search(ready, line) for line in process.stdout or ())
+        found = next(filter(None, matches), None)
+        if found is None:
+            raise RuntimeError(f"{arguments} terminated before it was ready")
+        self.ready = found
 
     def run(self, clients: int, seconds: float) -> Figures:
-        """Run a round of `serving_peers.direct`."""
-        assert self._process.stdin is not None
+        """Run a round of `direct`."""
         print(clients, seconds, file=self._process.stdin, flush=True)
-        answer = json.loads(self.read_line())
+        answer = json.loads(self._process.stdout.readline())
         return figures(answer["seconds"], answer["latencies"])
 
     def __enter__(self) -> Self:
@@ -128,7 +172,22 @@ class Peer:
 
     def __exit__(self, *exc_info: object) -> None:
         self._process.terminate()
-        self._process.wait()
+        self._process.communicate()
+
+
+def peer(*arguments: str) -> Process:
+    """A process of `echo` or `direct`."""
+    return Process("benchmarks.serving", "--peer", *arguments)
+
+
+def local_server(folder: Path) -> Process:
+    """`keras-vit serve` of a model; `ready` has the URL of REST and gRPC's address."""
+    return Process(
+        *("serving", "serve", "--port=0", "--rest_api_port=0"),
+        f"--model_name={folder.name}",
+        f"--model_base_path={folder}",
+        ready=r"REST (http://\S+)/v1/models, gRPC (\S+)",
+    )
 
 
 def take_turns(
@@ -148,143 +207,190 @@ def take_turns(
         found = contestants[name](number, seconds)
         if turn:
             seen.setdefault((name, number), []).append(found)
-    return [
-        _row(name, number, found, seen[reference, number])
-        for (name, number), found in seen.items()
-    ]
-
-
-def _row(
-    name: str, clients: int, found: list[Figures], reference: list[Figures]
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"contestant": name, "clients": clients}
-    for key in found[0]:
-        row[key] = statistics.median(figures[key] for figures in found)
-    for ratio, key in (("throughput_ratio", "per_second"), ("p99_ratio", "p99_ms")):
-        pairs = zip(found, reference, strict=True)
-        row[ratio] = statistics.median(a[key] / b[key] for a, b in pairs)
-    return row
+    rows = []
+    for (name, number), figures in seen.items():
+        pairs = list(zip(figures, seen[reference, number], strict=True))
+        row: dict[str, Any] = {"contestant": name, "clients": number}
+        for key in figures[0]:
+            row[key] = statistics.median(each[key] for each in figures)
+        for ratio, key in (("throughput_ratio", "per_second"), ("p99_ratio", "p99_ms")):
+            row[ratio] = statistics.median(a[key] / b[key] for a, b in pairs)
+        rows.append(row)
+    return rows
 
 
 def echo_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
     """half_plus_two, and a JSON echo of the same body."""
-    serving_models.half_plus_two(folder / "half_plus_two")
-    server = stack.enter_context(_local_server(folder, "half_plus_two"))
-    echo = stack.enter_context(Peer("echo"))
-    body = b'{"instances": [1.0, 2.0, 5.0]}'
-    predict = post("/v1/models/half_plus_two:predict", body)
-    echo_url = f"http://127.0.0.1:{echo.first_line}"
+    half_plus_two(folder / "half_plus_two")
+    server = stack.enter_context(local_server(folder / "half_plus_two"))
+    echo = stack.enter_context(peer("echo"))
+    body = [b'{"instances": [1.0, 2.0, 5.0]}']
     return {
-        "local server": over_rest(server.rest, [predict]),
-        "Starlette echo": over_rest(echo_url, [post("/echo", body)]),
+        "local server": over_rest(
+            f"{server.ready[1]}/v1/models/half_plus_two:predict", body
+        ),
+        "Starlette echo": over_rest(f"http://127.0.0.1:{echo.ready[1]}/echo", body),
     }
+
+
+def half_plus_two(folder: Path) -> None:
+    """Write TensorFlow Serving's smallest model, y = 0.5 x + 2, as version 1."""
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.half = tf.Variable(0.5)
+    module.two = tf.Variable(2.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def serve(x):
+        return {"y": module.half * x + module.two}
+
+    tf.saved_model.save(module, str(folder / "1"), signatures=serve)
 
 
 def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
     """Ti/16 over both transports and called directly, with and without batching."""
-    from serving.client.grpc_protocol import GrpcProtocol
+    import keras
 
-    images = serving_models.write_jpegs(folder)
-    inputs = [{"image_bytes": [image.read_bytes()]} for image in images]
+    import keras_vit
+    from benchmarks.data import jpegs
+    from serving.export.options import ExportOptions
+    from serving.export.signatures import save
+
+    keras.utils.set_random_seed(0)
+    model = keras_vit.VisionTransformer.from_variant("Ti/16", classes=1000)
+    images = jpegs().numpy()[:IMAGES]
+    paths = [folder / f"{number}.jpg" for number in range(len(images))]
+    for path, image in zip(paths, images, strict=True):
+        path.write_bytes(image)
+    encoded = [{"b64": base64.b64encode(image).decode()} for image in images]
+    inputs = [{"image_bytes": [image]} for image in images]
+    bodies = [json.dumps({"inputs": {"image_bytes": [b]}}).encode() for b in encoded]
     found: dict[str, Contestant] = {}
     for batching in ("graph", "none"):
-        name = f"vit_{batching}"
-        serving_models.export(serving_models.vit(), folder / name, batching)
-        server = stack.enter_context(_local_server(folder, name))
-        rest = predict_calls(RestProtocol(Target(name)), inputs, check_status)
-        grpc = predict_calls(GrpcProtocol(Target(name)), inputs, lambda reply: None)
-        connect = functools.partial(AsyncGrpcClient, server.grpc, "model", timeout=120)
-        version = str(folder / name / "1")
-        label = f"batching {batching}"
-        found[f"REST, {label}"] = over_rest(server.rest, rest)
-        found[f"gRPC, {label}"] = over_network(connect, grpc)
-        for way in ("function", "session"):
-            peer = stack.enter_context(Peer("direct", way, version, *map(str, images)))
-            found[f"{way}, {label}"] = peer.run
-    keras = stack.enter_context(Peer("keras"))
-    found["Starlette, model.predict"] = over_rest(
-        f"http://127.0.0.1:{keras.first_line}",
-        [post("/predict", call.request.content) for call in rest],
-    )
+        name, label = f"vit_{batching}", f"batching {batching}"
+        options = ExportOptions(batching=batching)
+        save(model, folder / name / "1", options)
+        server = stack.enter_context(local_server(folder / name))
+        url = f"{server.ready[1]}/v1/models/{name}:predict"
+        found[f"REST, {label}"] = over_rest(url, bodies)
+        found[f"gRPC, {label}"] = over_client(
+            AsyncGrpcClient, server.ready[2], name, inputs
+        )
+        words = ("direct", str(folder / name / "1"), *map(str, paths))
+        found[f"session, {label}"] = stack.enter_context(peer(*words)).run
     return found
 
 
-def predict_calls(
-    protocol: Protocol, inputs: list[Any], read: Callable[[Any], Any]
-) -> list[Call]:
-    """Calls of serving_default whose answers are checked by `read` alone."""
-    calls = [protocol.predict("serving_default", values, {}) for values in inputs]
-    return [Call(call.request, read) for call in calls]
-
-
-def _local_server(folder: Path, name: str):
-    return server_process(
-        folder / f"{name}.log",
-        f"--model_name={name}",
-        f"--model_base_path={folder / name}",
+def clients_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
+    """Both clients over REST, for half_plus_two of 3,000 numbers."""
+    name = "half_plus_two"
+    half_plus_two(folder / name)
+    url, inputs = (
+        stack.enter_context(local_server(folder / name)).ready[1],
+        [0.5] * 3000,
     )
+    return {
+        "AsyncRestClient": over_client(AsyncRestClient, url, name, [{"x": inputs}]),
+        "RestClient": in_threads(url, name, {"x": inputs}),
+    }
 
 
 # Part: its contestants, and the reference of the ratios.
 PARTS = {
     "echo": (echo_part, "Starlette echo"),
     "model": (model_part, "session, batching graph"),
+    "clients": (clients_part, "RestClient"),
 }
 
 
-def show(part: str, rows: list[dict[str, Any]]) -> None:
-    """Print the table of one part."""
-    table = Table(
-        title=f"{part}; ratios to {PARTS[part][1]}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 0, 0, 1),
-    )
-    table.add_column("contestant", no_wrap=True)
-    for name in ("clients", "per s", "ratio", "p50 ms", "p99 ms", "ratio", "errors"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row["contestant"],
-            str(row["clients"]),
-            f"{row['per_second']:.1f}",
-            f"{row['throughput_ratio']:.2f}",
-            f"{row['p50_ms']:.1f}",
-            f"{row['p99_ms']:.1f}",
-            f"{row['p99_ratio']:.2f}",
-            f"{row['errors']:.0f}",
-        )
-    Console().print(table)
+def echo() -> None:
+    """Serve POST /echo, the minimum cost of the same HTTP server, on a free port."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse(await request.json())
+
+    app = Starlette(routes=[Route("/echo", answer, methods=["POST"])])
+    bound = socket.create_server(("127.0.0.1", 0))
+    print(bound.getsockname()[1], flush=True)
+    off: dict[str, Any] = dict.fromkeys(("access_log", "server_header"), False)
+    config = uvicorn.Config(app, http="h11", ws="none", log_level="warning", **off)
+    uvicorn.Server(config).run([bound])
+
+
+def direct(saved_model: str, *images: str) -> None:
+    """Call `serving_default` from threads, a round for each "CLIENTS SECONDS" line."""
+    call = _session(saved_model)
+    contents = [Path(image).read_bytes() for image in images]
+
+    def loop(first: int, until: float) -> list[float]:
+        latencies: list[float] = []
+        while (begin := time.perf_counter()) < until:
+            call(contents[(first + len(latencies)) % len(contents)])
+            latencies.append(time.perf_counter() - begin)
+        return latencies
+
+    for content in contents:
+        call(content)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        clients, seconds = int(line.split()[0]), float(line.split()[1])
+        begin = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(clients) as threads:
+            futures = [
+                threads.submit(loop, number, begin + seconds)
+                for number in range(clients)
+            ]
+            latencies = [value for future in futures for value in future.result()]
+        # Until the end of the last call, since all calls are counted.
+        elapsed = time.perf_counter() - begin
+        print(json.dumps({"seconds": elapsed, "latencies": latencies}), flush=True)
+
+
+def _session(saved_model: str) -> Callable[[bytes], Any]:
+    """Load into a session, as TensorFlow Serving does."""
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    session: Any = tf.compat.v1.Session(graph=graph)
+    with graph.as_default():
+        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], saved_model)
+    signature = meta_graph.signature_def["serving_default"]
+    fetches = [info.name for info in signature.outputs.values()]
+    run = session.make_callable(fetches, [signature.inputs["image_bytes"].name])
+    return lambda content: run(np.array([content], dtype=object))
+
+
+PEERS: dict[str, Callable[..., None]] = {"echo": echo, "direct": direct}
 
 
 def main() -> None:
     """Measure, print the tables, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "serving", rounds=5)
     names = list(PARTS)
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 16])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each turn")
-    parser.add_argument("--output", default="benchmarks/serving.json")
-    arguments = parser.parse_args()
+    parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peer:
+        PEERS[options.peer[0]](*options.peer[1:])
+        return
     found = {}
-    for part in arguments.parts:
+    for part in options.parts:
         build, reference = PARTS[part]
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             with Console(stderr=True).status(f"{part}: models and servers"):
                 contestants = build(Path(folder), stack)
-            found[part] = take_turns(
-                contestants,
-                reference,
-                arguments.clients,
-                arguments.rounds,
-                arguments.seconds,
-            )
-        show(part, found[part])
-    with open(arguments.output, "w", encoding="utf-8") as file:
-        json.dump(found, file, indent=1)
+            turns = (options.clients, options.rounds, options.seconds)
+            found[part] = take_turns(contestants, reference, *turns)
+        show(found[part], f"{part}; ratios to {reference}")
+    write(found, options.output)
 
 
 if __name__ == "__main__":

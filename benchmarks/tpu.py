@@ -12,15 +12,10 @@ are. The least time is what the operations take at the chip's full rate, those o
 second forward pass included. Needs libtpu: `pip install "jax[tpu]"`.
 """
 
-import argparse
-import importlib.metadata
-import json
 import sys
 from typing import Any, Literal, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.report import machine, make_parser, show, write
 from keras_vit.costs import variant_costs
 from training.engine.tpu_check import CLASS_NAMES, Target, make_trainer
 from training.engine.tpu_program import compile_train_step, lower_train_step, teraflop
@@ -28,15 +23,9 @@ from training.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
 
 
 class Case(NamedTuple):
-    """A model whose step is compiled.
+    """A model whose step is compiled."""
 
-    Attributes:
-        images: Images on each chip.
-        strategy: Whether the weights are divided.
-        model: The recipe's model.
-    """
-
-    images: int
+    images: int  # on each chip
     strategy: Literal["auto", "fsdp"]
     model: ModelConfig
 
@@ -56,8 +45,10 @@ MODELS = {
     "B/16 at 512": Case(16, "auto", vit("B/16", 512)),
     "L/16 at 512": Case(8, "fsdp", vit("L/16", 512)),
     "R50+B/16": Case(32, "auto", vit("R50+B/16")),
-    "R50x1": Case(32, "fsdp", ModelConfig("bit", variant="R50x1")),
-    "ResNet50": Case(32, "auto", ModelConfig("resnet", variant="ResNet50")),
+    "R50x1": Case(32, "fsdp", ModelConfig(architecture="bit", variant="R50x1")),
+    "ResNet50": Case(
+        32, "auto", ModelConfig(architecture="resnet", variant="ResNet50")
+    ),
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4")
 
@@ -98,23 +89,15 @@ def row_of(name: str, target: Target) -> dict[str, Any]:
         "strategy": case.strategy,
         "images_per_chip": case.images,
         "state_on_paper_mib": None if on_paper is None else round(on_paper),
-        "state_mib": round(program.state / 2**20),
-        "temporary_mib": round(program.temporary / 2**20),
-        "of_memory": round(
-            (program.state + program.temporary) / 2**30 / target.chip.memory, 2
-        ),
-        "teraflop": round(operations, 2),
-        "least_milliseconds": round(1e3 * operations / target.chip.teraflops, 1),
-        "compiled_seconds": round(program.compiling),
+        **target.figures(program, operations),
     }
 
 
 def main() -> None:
     """Compiles, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "tpu")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
-    parser.add_argument("--output", default="benchmarks/tpu.json")
     options = parser.parse_args()
     targets = [Target(topology) for topology in options.topologies]
     rows = []
@@ -122,18 +105,8 @@ def main() -> None:
         for target in targets:
             rows.append(row_of(name, target))
             print(rows[-1], file=sys.stderr)
-            write(rows, options.output)
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title="A train step")
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=160).print(table)
-
-
-def write(rows: list[dict[str, Any]], output: str) -> None:
-    """Write what is compiled so far."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
-    with open(output, "w", encoding="utf-8") as file:
-        json.dump({"versions": str(versions), "rows": rows}, file, indent=1)
+            write({**machine(("jax", "libtpu")), "rows": rows}, options.output)
+    show(rows, "A train step")
 
 
 if __name__ == "__main__":

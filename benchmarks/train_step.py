@@ -12,9 +12,8 @@ of a whole training step, whatever a row computes of it. Needs the peers:
 `pip install -e ".[parity]"`.
 """
 
-import argparse
-
 from benchmarks.peer_models import CACHED_STEPS, Case
+from benchmarks.report import make_parser
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
@@ -35,10 +34,8 @@ FINE_TUNING = (
 
 def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__, "train_step", rounds=4)
     parser.add_argument("--quick", action="store_true", help="S/16, peers")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--output", default="benchmarks/train_step.json")
     arguments = parser.parse_args()
     contests = [
         (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES + OPTIONS),

@@ -1,33 +1,25 @@
 """Libraries that take turns, each in a process of its own, whose memory is its own.
 
-`compare` starts a process for each library (`peer_models`),
-and lets them run one after the other for some rounds. The best round counts.
+`compare` starts a process for each library (`peer_models`), and lets them run one after
+the other for some rounds. The best round counts.
 """
 
-import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.peer_models import Case
-from keras_vit.common.atomic_files import replacing
+from benchmarks.report import machine, processor, show, write
 from keras_vit.costs import model_costs
 from keras_vit.specs import parse_variant
 
-PACKAGES = (
-    *("tensorflow", "keras", "keras-hub"),
-    *("torch", "timm", "transformers", "onnxruntime"),
-)
 # As in keras-vit's commands, for each library that uses TensorFlow.
 DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
+CASE_KEYS = ("threads", "variant", "dtype", "pixels", "batch")
 
 
 def compare(
@@ -50,39 +42,34 @@ def compare(
     Raises:
         RuntimeError: A process failed; its output is above.
     """
-    headings = ("case", "library", "seconds", "GFLOP/s", "time / ours", "MB")
-    table = Table(*headings, title=title)
+    shown: list[dict[str, Any]] = []
     slow_half = not any("bf16" in word for word in processor().split())
     for case, names in contests:
+        print(*case, file=sys.stderr)
         if slow_half and case.dtype == "bfloat16":
-            print(f"{_words(case)}: not supported by this processor", file=sys.stderr)
+            print("  not supported by this processor", file=sys.stderr)
             continue
-        rows: list[dict[str, Any]] = []
-        for name, figures in _measure(names, case, rounds).items():
-            seconds = figures[_clock(case)]
-            if name == names[0]:
-                ours = seconds
-            rows.append(
-                {
-                    "variant": case.variant,
-                    "pixels": case.image_size,
-                    "batch": case.batch,
-                    "dtype": case.dtype,
-                    "threads": case.threads,
-                    "library": name,
-                    "gflop_per_second": round(flops_of(case) / seconds / 1e9, 1),
-                    "time_to_ours": round(seconds / ours, 3),
-                    "memory_mb": figures["memory_mb"],
-                }
-                | ({"training": case.training} if case.training else {})
-            )
-            row = rows[-1]
-            cells = [name, f"{seconds:.2f}", f"{row['gflop_per_second']:.0f}"]
-            cells += [f"{row['time_to_ours']:.2f}", str(row["memory_mb"])]
-            table.add_row(_words(case), *cells)
-        print(_words(case), file=sys.stderr)
+        # CPU time holds still on a shared machine, but not with several threads.
+        clock = "cpu_seconds" if case.threads == 1 else "seconds"
+        figures = _measure(names, case, rounds)
+        rows = [
+            {
+                "variant": case.variant,
+                "pixels": case.image_size,
+                "batch": case.batch,
+                "dtype": case.dtype,
+                "threads": case.threads,
+                "library": name,
+                "gflop_per_second": round(flops_of(case) / found[clock] / 1e9, 1),
+                "time_to_ours": round(found[clock] / figures[names[0]][clock], 3),
+                "memory_mb": found["memory_mb"],
+            }
+            | ({"training": case.training} if case.training else {})
+            for name, found in figures.items()
+        ]
         record(rows, pathlib.Path(output))
-    Console(width=120).print(table)
+        shown += rows
+    show(shown, title)
 
 
 def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
@@ -93,24 +80,11 @@ def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
     kept = [row for row in kept if _case_of(row) != _case_of(rows[0])]
     rows = sorted([*kept, *rows], key=_case_of)
     records[processor()] = {"machine": here, "rows": rows}
-    with replacing(file) as beside:
-        beside.write_text(json.dumps(records, indent=1), "utf-8")
+    write(records, str(file))
 
 
 def _case_of(row: dict[str, Any]) -> tuple:
-    keys = ("threads", "variant", "dtype", "pixels", "batch")
-    return row.get("training", False), *(row[key] for key in keys)
-
-
-def _words(case: Case) -> str:
-    words = [case.variant, "training" if case.training else "forward", case.dtype]
-    words += [f"{case.image_size} px", f"batch {case.batch}"]
-    return ", ".join([*words, f"{case.threads} threads"])
-
-
-def _clock(case: Case) -> str:
-    """CPU time holds still on a shared machine, but says nothing of several threads."""
-    return "cpu_seconds" if case.threads == 1 else "seconds"
+    return row.get("training", False), *(row[key] for key in CASE_KEYS)
 
 
 def flops_of(case: Case) -> float:
@@ -142,31 +116,6 @@ def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
         | {"memory_mb": rows[-1]["memory_mb"]}
         for name, rows in answers.items()
     }
-
-
-def machine(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
-    """Processor and versions, for the file of figures."""
-    installed = {each.name: each.version for each in importlib.metadata.distributions()}
-    versions = {name: installed[name] for name in packages if name in installed}
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
-    }
-
-
-def processor() -> str:
-    """The processor, and its instructions for bfloat16 if it has any."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            fields = dict(line.split(":", 1) for line in file if ":" in line)
-        fields = {key.strip(): value.strip() for key, value in fields.items()}
-        flags = fields["flags"].split()
-        useful = [flag for flag in flags if "bf16" in flag]
-        model = f"family {fields['cpu family']} model {fields['model']}"
-        return " ".join([fields["model name"], model, *useful])
-    except (OSError, KeyError):
-        return platform.processor()
 
 
 def _start(name: str, case: Case) -> subprocess.Popen:

@@ -10,7 +10,7 @@ import keras_vit
 import serving.client
 
 # Methods that the models call on each other.
-INTERNAL = {"keep_arguments"}
+INTERNAL = {"keep_options"}
 
 
 def library() -> str:

@@ -1,10 +1,9 @@
 """The base of all models here: config, classifier, and a check of the pixel range."""
 
 import functools
-import numbers
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import keras
 
@@ -14,6 +13,8 @@ from keras_vit.checks import (
     check_image_shape,
     check_model_file,
 )
+from keras_vit.option_rows import rows
+from keras_vit.options import ClassifierOptions
 
 
 def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
@@ -45,8 +46,8 @@ def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
 class ImageModel(keras.Model):
     """A functional model that its constructor's arguments describe completely.
 
-    A subclass's constructor passes its `locals()` to `keep_arguments`, builds the graph
-    from the attributes that this sets, and passes inputs and outputs to this class.
+    A subclass's constructor passes its options to `keep_options`, builds the graph from
+    the attributes that this sets, and passes inputs and outputs to this class.
 
     Warns once if the images are pixels from 0 to 255 and the model reads normalized
     ones, or the other way round, and once of validation images. Calls of the model
@@ -54,6 +55,7 @@ class ImageModel(keras.Model):
     graph is the same with and without.
     """
 
+    options_class: ClassVar[Any]
     preprocessing: Any
     classifier_activation: str | None
     include_preprocessing = True
@@ -71,21 +73,12 @@ class ImageModel(keras.Model):
         super().__init__(inputs, outputs, name=name)
         self.dtype_policy = self._policy
 
-    def keep_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Make the constructor's arguments attributes, and parts of the config.
-
-        Args:
-            arguments: `locals()` of the constructor, as long as it holds nothing but
-                arguments.
-        """
-        own = ("self", "__class__", "dtype", "name")
-        values = {key: value for key, value in arguments.items() if key not in own}
-        self._argument_names = tuple(values)
-        for name, value in values.items():
-            if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-                value = int(value)  # NumPy's integers cannot be written as JSON
-            setattr(self, name, value)
-        dtype = arguments["dtype"] or keras.config.dtype_policy()
+    def keep_options(self, made: ClassifierOptions) -> None:
+        """Make the options attributes, and parts of the config."""
+        for name in rows(type(made)):
+            if name not in ("dtype", "name"):
+                setattr(self, name, getattr(made, name))
+        dtype = made.dtype or keras.config.dtype_policy()
         self._policy = keras.dtype_policies.get(dtype)
 
     def images_input(self):
@@ -127,6 +120,12 @@ class ImageModel(keras.Model):
             self._range_warnings += (name,)
             # The caller's line, of an array; others are read inside Keras.
             warnings.warn(f"{self.name}: {problem}", stacklevel=5)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The constructor's arguments, but dtype and name."""
+        names = rows(self.options_class).keys() - {"dtype", "name"}
+        return {name: getattr(self, name) for name in sorted(names)}
 
     @property
     def reads_raw_pixels(self) -> bool:
@@ -182,7 +181,7 @@ class ImageModel(keras.Model):
                 open.
         """
         _check_not_quantized(self)
-        config = {name: getattr(self, name) for name in self._argument_names}
+        config = self.options
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
         config["preprocessing"] = keras.saving.serialize_keras_object(

@@ -1,16 +1,41 @@
 """Image classifier around any Keras backbone."""
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from typing import Annotated, Any
 
 import keras
 
+from keras_vit import option_rows, options
 from keras_vit.base import ImageModel, classifier
-from keras_vit.checks import check_images_and_classes
 from keras_vit.preprocessing import ImagePreprocessing
 
 
+@option_rows.options
+class ImageClassifierOptions(options.ClassifierOptions):
+    """Options of an `ImageClassifier`."""
+
+    backbone: Annotated[
+        keras.Model,
+        "Any functional `keras.Model`, a built `Sequential` included, from images [B, "
+        "H, W, C] of one size to features [B, D], or to maps [B, h, w, D], which are "
+        "averaged over h and w.",
+    ]
+    classes: Annotated[options.Count, "Number of classes."] = dataclasses.field()
+    preprocessing: Annotated[
+        ImagePreprocessing | None,
+        "An `ImagePreprocessing` layer to put in front, or `None`. Its `mean=0, std=1` "
+        "is for a backbone that reads 0 to 255 and normalizes them in operations; one "
+        "with a `Rescaling` or `Normalization` layer needs none.",
+    ] = None
+    dtype: Annotated[
+        Any,
+        "The dtype policy that the backbone was built with; the global policy when "
+        "absent. The classifier computes in float32 in any.",
+    ] = None
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
+@option_rows.documented
 class ImageClassifier(ImageModel):
     """Preprocessing, a backbone, and a linear classifier with named classes.
 
@@ -23,19 +48,7 @@ class ImageClassifier(ImageModel):
     their activation).
 
     Args:
-        backbone: Any functional `keras.Model`, a built `Sequential` included, from
-            images [B, H, W, C] of one size to features [B, D], or to maps [B, h, w, D],
-            which are averaged over h and w.
-        classes: Number of classes.
-        head_bias_init: Initial bias of the classifier. Its kernel starts at zero.
-        classifier_activation: Activation of the scores, or `None` for logits.
-        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`. Its
-            `mean=0, std=1` is for a backbone that reads 0 to 255 and normalizes them in
-            operations; one with a `Rescaling` or `Normalization` layer needs none.
-        class_names: Names of the classes, which are saved with the model.
-        dtype: The dtype policy that the backbone was built with; the global policy when
-            absent. The classifier computes in float32 in any.
-        name: Name of the model.
+    {options}
 
     Raises:
         ValueError: An argument that does not fit.
@@ -43,31 +56,23 @@ class ImageClassifier(ImageModel):
 
     _reads_normalized = False  # the backbone may normalize by itself
 
-    def __init__(
-        self,
-        *,
-        backbone: keras.Model,
-        classes: int,
-        head_bias_init: float = 0.0,
-        classifier_activation: str | None = None,
-        preprocessing: ImagePreprocessing | None = None,
-        class_names: Sequence[str] | None = None,
-        dtype: Any = None,
-        name: str | None = None,
-    ):
-        if class_names is not None:
-            class_names = list(class_names)
-        _check_backbone(backbone)
-        self.keep_arguments(locals())
-        check_images_and_classes(self)
+    options_class = ImageClassifierOptions
+
+    @option_rows.built_from(ImageClassifierOptions)
+    def __init__(self, made: ImageClassifierOptions):
+        _check_backbone(made.backbone)
+        self.keep_options(made)
+        made.check_preprocessing(self.image_size, self.channels)
         images = self.images_input()
-        x = images if preprocessing is None else preprocessing(images, fitted=True)
-        features = backbone(x)
+        x = images
+        if self.preprocessing is not None:
+            x = self.preprocessing(images, fitted=True)
+        features = self.backbone(x)
         if len(features.shape) == 4:
             features = keras.layers.GlobalAveragePooling2D(
                 data_format="channels_last", dtype="float32", name="pooling"
             )(features)
-        super().__init__(images, classifier(features, self), name=name)
+        super().__init__(images, classifier(features, self), name=made.name)
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from keras_vit.options import ViTOptions
 from keras_vit.specs import (
     ViTSpec,
     image_size_pair,
@@ -80,7 +81,7 @@ def model_costs(
     channels: int = 3,
     classes: int | None = 1000,
     class_token: bool = True,
-    attention: str = "full",
+    attention: Literal["full", "axial"] = "full",
     bytes_per_value: int = 4,
 ) -> Costs:
     """Compute the cost of a ViT with class-token or average pooling.
@@ -102,28 +103,45 @@ def model_costs(
     Raises:
         ValueError: `image_size` is not a multiple of what a patch sees.
     """
-    height, width = image_size_pair(image_size)
-    pixels = patch_side(patch_size, spec.resnet_blocks)
-    if height % pixels or width % pixels:
-        hybrid = spec.resnet_blocks is not None
-        step = f" times the stem's stride: of {pixels}" if hybrid else ""
-        raise ValueError(
-            f"`image_size` must be a multiple of `patch_size`{step}. "
-            f"Received: image_size={image_size}, patch_size={patch_size}"
-        )
-    image = x = _Map(height, width, channels)
-    sums = _Sums()
-    if spec.resnet_blocks is not None:
-        x = sums.add_resnet(image, spec.resnet_blocks, 1, preactivation=False)
-    grid = x.step(patch_size, spec.width)
-    tokens = grid.positions + class_token
-    sums.add_convolution(x, grid, patch_size)
-    sums.parameters += spec.width * (1 + class_token + tokens)  # bias, token, positions
-    attended = (grid.width, grid.height) if attention == "axial" else (tokens,)
-    for length in attended:
-        sums.add_encoder(spec, tokens, length)
-    sums.add_final_norm(spec, tokens)
-    sums.add_classifier(spec.width, classes)
+    size = dataclasses.asdict(spec)
+    options = ViTOptions(
+        **size,
+        patch_size=patch_size,
+        image_size=image_size,
+        channels=channels,
+        classes=classes,
+        class_token=class_token,
+        pooling="token" if class_token else "avg",
+        attention=attention,
+    )
+    return vit_costs(options, bytes_per_value)
+
+
+def vit_costs(options: Any, bytes_per_value: int = 4) -> Costs:
+    """Compute the cost of a `VisionTransformer`, without attention pooling's layers.
+
+    Args:
+        options: The model, or its `ViTOptions`.
+        bytes_per_value: Of the compute dtype: 4 for float32, 2 for bfloat16.
+
+    Returns:
+        The `Costs`, for one image.
+    """
+    height, width = options.image_size
+    image = x = _Map(height, width, options.channels)
+    sums, width = _Sums(), options.width
+    if options.resnet_blocks is not None:
+        x = sums.add_resnet(image, options.resnet_blocks, 1, preactivation=False)
+    grid = x.step(options.patch_size, width)
+    tokens = grid.positions + options.class_token
+    sums.add_convolution(x, grid, options.patch_size)
+    # bias, token, positions
+    sums.parameters += width * (1 + options.class_token + tokens)
+    axial = options.attention == "axial"
+    for length in (grid.width, grid.height) if axial else (tokens,):
+        sums.add_encoder(options, tokens, length)
+    sums.add_final_norm(width, tokens)
+    sums.add_classifier(width, options.classes)
     return sums.costs(image, tokens, bytes_per_value)
 
 
@@ -236,11 +254,12 @@ class _Sums:
             self.parameters += (width + 1) * classes
             self.macs += width * classes
 
-    def add_encoder(self, spec: ViTSpec, n: int, attended: int) -> None:
+    def add_encoder(self, spec: Any, n: int, attended: int) -> None:
         """The blocks on N tokens, each of which attends to `attended` tokens."""
         d, m = spec.width, spec.mlp_dim
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
-        block = 4 * d * (d + 1) + d * (m + 1) + first * (d + 1) + 4 * d
+        biases = d * (1 + 3 * spec.qkv_bias)
+        block = 4 * d * d + biases + d * (m + 1) + first * (d + 1) + 4 * d
         self.parameters += spec.depth * block
         attention = 4 * n * d * d + 2 * n * attended * d
         self.macs += spec.depth * (attention + n * d * (first + m))
@@ -258,10 +277,10 @@ class _Sums:
         # layer.
         self.kept += spec.depth * (8 * tokens + scores + hidden)
 
-    def add_final_norm(self, spec: ViTSpec, n: int) -> None:
+    def add_final_norm(self, width: int, n: int) -> None:
         """The norm after the blocks; its input and the head's are kept."""
-        self.parameters += 2 * spec.width
-        self.kept += 2 * n * spec.width
+        self.parameters += 2 * width
+        self.kept += 2 * n * width
 
     def add_resnet(
         self, image: _Map, blocks: Sequence[int], width: int, preactivation: bool

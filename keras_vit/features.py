@@ -24,7 +24,7 @@ class AttentionWeights(keras.layers.Layer):
 
     Call arguments:
         tokens: Tensor [B, N, D], what the block is given.
-        relative_embedding: Tensor [2 N - 1, K] where the block is given one.
+        context: What else the block is given, see `BlockContext` of the layers.
 
     Returns:
         Tensor [B, A, N, N], of the pooling [B, A, 1, N], in float32.
@@ -34,10 +34,8 @@ class AttentionWeights(keras.layers.Layer):
         super().__init__(**kwargs)
         self.block = block
 
-    def call(self, tokens, relative_embedding=None):
-        if relative_embedding is None:
-            return self.block.attention_weights(tokens)
-        return self.block.attention_weights(tokens, relative_embedding)
+    def call(self, tokens, context=None):
+        return self.block.attention_weights(tokens, context)
 
     def get_config(self):
         block = keras.saving.serialize_keras_object(self.block)
@@ -238,7 +236,7 @@ def block_attention_weights(model, blocks: int | Iterable[int]) -> list:
     return [
         AttentionWeights(
             block, dtype=block.dtype_policy, name=f"{block.name}_attention_weights"
-        )(*keras.tree.flatten(block.input))
+        )(keras.tree.flatten(block.input)[0], model.block_context)
         for block in _block_layers(model, blocks)
     ]
 

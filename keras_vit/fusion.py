@@ -54,7 +54,7 @@ def fused_dense(
     Where that is one kernel, its result is not kept for the gradient.
 
     Args:
-        layers: Built layers with biases and without activations.
+        layers: Built layers without activations.
         function: A function of rank-2 tensors; see `fused`.
         inputs: See `fused`.
         training: See `fused`.
@@ -66,8 +66,11 @@ def fused_dense(
     """
     quantized = any(layer.quantization_mode for layer in layers)
     if training and on_tensorflow_cpu() and not quantized:
-        kernel = _dense_kernel(function, dtype, tuple(options.items()), len(inputs))
+        biased = tuple(layer.bias is not None for layer in layers)
+        key = (function, dtype, tuple(options.items()), len(inputs), biased)
+        kernel = _dense_kernel(*key)
         weights = [w for layer in layers for w in (layer.kernel, layer.bias)]
+        weights = [weight for weight in weights if weight is not None]
         return kernel(*inputs, *(ops.cast(weight, dtype) for weight in weights))
     x = fused(function, *inputs, training=training, dtype=dtype, **options)
     return [layer(x) for layer in layers]
@@ -92,20 +95,23 @@ def _kernel(function: Callable, dtype: str, options: tuple) -> Callable:
 
 @functools.cache
 def _dense_kernel(
-    function: Callable, dtype: str, options: tuple, count: int
+    function: Callable, dtype: str, options: tuple, count: int, biased: tuple[bool, ...]
 ) -> Callable:
-    """The same of `count` inputs, then kernel and bias of each dense layer."""
+    """The same of `count` inputs, then each dense layer's kernel and bias if any."""
     import tensorflow as tf
 
     forward, backward = _compiled(function, dtype, options)
 
     @tf.custom_gradient
     def kernel(*tensors):
-        inputs, weights = tensors[:count], tensors[count:]
-        kernels, biases = weights[::2], weights[1::2]
-        x = forward(*inputs)
-        products = (tf.matmul(x, each) for each in kernels)
-        outputs = list(map(tf.nn.bias_add, products, biases))
+        inputs, weights = tensors[:count], iter(tensors[count:])
+        kernels, outputs, x = [], [], forward(*inputs)
+        for has_bias in biased:
+            kernels.append(next(weights))
+            product = tf.matmul(x, kernels[-1])
+            outputs.append(
+                tf.nn.bias_add(product, next(weights)) if has_bias else product
+            )
 
         def differentiate(*upstreams):
             of_x = tf.add_n(
@@ -116,11 +122,11 @@ def _dense_kernel(
             )
             x, of_inputs = backward(inputs, of_x)
             of_weights = []
-            for upstream in upstreams:
-                of_weights += [
-                    tf.matmul(x, upstream, transpose_a=True),
-                    tf.raw_ops.BiasAddGrad(out_backprop=upstream),
-                ]
+            for upstream, has_bias in zip(upstreams, biased, strict=True):
+                of_weights.append(tf.matmul(x, upstream, transpose_a=True))
+                if has_bias:
+                    of_bias = tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+                    of_weights.append(of_bias)
             return (*of_inputs, *of_weights)
 
         return outputs, differentiate

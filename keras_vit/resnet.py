@@ -17,11 +17,12 @@ from keras import ops
 
 from keras_vit.applications import PublishedModel, application
 from keras_vit.base import classifier
-from keras_vit.checks import check_choice, check_count, check_images_and_classes
-from keras_vit.preprocessing import ImagePreprocessing
-from keras_vit.specs import image_size_pair, parse_resnet, resnet_blocks_tuple
+from keras_vit.checks import check_choice
+from keras_vit.option_rows import built_from, documented, rows
+from keras_vit.options import ResNetOptions
+from keras_vit.specs import parse_resnet
 
-POOLINGS = ("avg", None)
+POOLINGS = rows(ResNetOptions)["pooling"].choices
 CONVENTIONS = ("vit", "bit")
 GROUPS = 32
 GROUP_NORM_EPSILON = {"vit": 1e-6, "bit": 1e-5}
@@ -285,6 +286,7 @@ def connect_stem(x, blocks: Sequence[int], width_factor: int, policy):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@documented
 class ResNet(PublishedModel):
     """Big Transfer's ResNet V2, the paper's baseline, a functional `keras.Model`.
 
@@ -298,60 +300,20 @@ class ResNet(PublishedModel):
     [B, ceil(H / 32), ceil(W / 32), 2048 * width_factor].
 
     Args:
-        image_size: (H, W) or one integer for both.
-        blocks: Units in each stage; the stages after the first halve the map.
-        width_factor: The first stage has 256 * `width_factor` channels.
-        channels: Channels C of the images.
-        classes: Number of classes, or `None` for features instead of scores.
-        pooling: `"avg"` (mean over the feature map) or `None` (the map itself;
-            `classes` is ignored).
-        head_bias_init: Initial bias of the classifier. Its kernel starts at zero.
-        classifier_activation: Activation of the scores, or `None` for logits.
-        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`.
-        include_preprocessing: Whether `preprocessing` is a part of the model. If not,
-            the model reads what that layer returns, and keeps it for training, export
-            and checkpoints.
-        class_names: Names of the classes, which are saved with the model.
-        dtype: A dtype policy, such as `"mixed_bfloat16"`; the global policy when
-            absent. Standardization, GroupNorm and classifier compute in float32 in any.
-        name: Name of the model.
+    {options}
 
     Raises:
         ValueError: An argument that does not fit.
     """
 
     architecture = "resnet"
+    options_class = ResNetOptions
 
-    def __init__(
-        self,
-        *,
-        image_size: int | tuple[int, int] = 224,
-        blocks: Sequence[int] = (3, 4, 6, 3),
-        width_factor: int = 1,
-        channels: int = 3,
-        classes: int | None = 1000,
-        pooling: str | None = "avg",
-        head_bias_init: float = 0.0,
-        classifier_activation: str | None = None,
-        preprocessing: ImagePreprocessing | None = None,
-        include_preprocessing: bool = True,
-        class_names: Sequence[str] | None = None,
-        dtype: Any = None,
-        name: str | None = None,
-    ):
-        image_size = image_size_pair(image_size)
-        blocks = resnet_blocks_tuple("blocks", blocks)
-        if pooling is None:
-            classes = None
-        if class_names is not None:
-            class_names = list(class_names)
-        self.keep_arguments(locals())
-        check_choice("pooling", pooling, POOLINGS)
-        check_count("width_factor", width_factor)
-        check_count("channels", channels)
-        check_images_and_classes(self)
+    @built_from(ResNetOptions)
+    def __init__(self, options: ResNetOptions):
+        self.keep_options(options)
         images = self.images_input()
-        super().__init__(images, self._connect(images), name=name)
+        super().__init__(images, self._connect(images), name=options.name)
 
     def _connect(self, images):
         """Images [B, H, W, C] -> the model's output."""

@@ -6,7 +6,6 @@ The letters in comments are those of `keras_vit.layers`.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,18 +14,15 @@ from keras import ops
 from keras_vit import features, layers
 from keras_vit.applications import PublishedModel, application
 from keras_vit.base import classifier
-from keras_vit.checks import check_vit
-from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.layers.encoder_blocks import BlockContext
+from keras_vit.option_rows import built_from, documented, part_of
+from keras_vit.options import BlockOptions, ViTOptions
 from keras_vit.resnet import connect_stem
-from keras_vit.specs import (
-    image_size_pair,
-    parse_variant,
-    patch_side,
-    resnet_blocks_tuple,
-)
+from keras_vit.specs import parse_variant, patch_side
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+@documented
 class VisionTransformer(PublishedModel):
     """The Vision Transformer of the paper, a functional `keras.Model`.
 
@@ -43,132 +39,20 @@ class VisionTransformer(PublishedModel):
     `attention_weights_model` give intermediate features and attention weights.
 
     Args:
-        image_size: (H, W) or one integer for both; multiples of `patch_size`, for a
-            hybrid times the stride of its stem.
-        patch_size: Side P of the square patches, in pixels; in a hybrid in those of
-            the stem's feature map.
-        width: Width D of the tokens.
-        depth: Number of encoder blocks.
-        mlp_dim: Width M of the hidden layer in each block's MLP.
-        heads: Number of attention heads A; divides `width`.
-        channels: Channels C of the images.
-        classes: Number of classes, or `None` for features instead of scores.
-        pooling: How tokens become one vector: `"token"` (the class token), `"avg"`
-            (mean over the patches), `"map"` (attention pooling), or `None` (not at all;
-            `classes` is ignored).
-        class_token: Whether there is a class token.
-        dropout: Dropout rate after every dense layer except the query, key and value
-            projections, and after adding the position embedding (appendix B.1).
-        attention_dropout: Dropout rate on the attention weights; the paper has none.
-        stochastic_depth: Drop rate of the last block's residual branches; it rises
-            linearly from 0 at the first block.
-        representation_size: Width of the dense tanh layer before the classifier that
-            pre-training used (section 3.2), or `None` for no such layer.
-        gelu: `"tanh"`, the approximation of the official code, or `"exact"`, what
-            timm and Hugging Face compute.
-        swiglu: Whether the MLP of each block is a SwiGLU of hidden width M instead
-            (arXiv:2002.05202, equation 6), as in DINOv2's g/14; the MLP of attention
-            pooling keeps its GELU.
-        position_embedding: Table 8: `"learned_1d"` (one vector for each token),
-            `"learned_2d"` (halves for row and column), `"relative"` (1-D, in the
-            attention), `"none"`; or fixed sines and cosines,
-            `"sincos2d"` as in big_vision, `"sincos2d_mae"` as in MAE.
-        position_placement: Where they are added: `"stem"`, `"every_layer"` (each with
-            its own), `"shared"` (at every layer the same). `None`: at the stem, and
-            relative ones at every layer.
-        prefix_positions: Whether class token and registers have learned positions too;
-            big_vision and timm's `no_embed_class` leave them without.
-        position_stddev: Standard deviation of the initial position embedding: 0.02 in
-            the official code, D^-0.5 in big_vision.
-        register_tokens: Number of learned tokens between class token and patches
-            (arXiv:2309.16588); no pooling reads them.
-        layer_scale: Initial value of the learned vector that scales each residual
-            branch (arXiv:2103.17239), or `None` for no such vector.
-        qk_norm: Whether a LayerNorm over each head's K elements follows the query and
-            key projections (arXiv:2302.05442).
-        patch_dropout: Fraction of the patches dropped from each image in training
-            (arXiv:2212.00794).
-        fc_norm: Whether the final LayerNorm follows the pooling, not precedes it.
-        attention: `"full"`, or `"axial"`: within rows, then within columns, with an MLP
-            after each (appendix D.6); for patches without other tokens.
-        norm_epsilon: Epsilon of every LayerNorm: 1e-6 in the official code and timm,
-            1e-12 in Hugging Face's ViT.
-        resnet_blocks: Units in each stage of a hybrid's ResNet stem, such as
-            (3, 4, 9); `()` for its root alone, `None` for no stem (section 3.1).
-        resnet_width_factor: Width factor of the stem.
-        head_bias_init: Initial bias of the classifier, for example -10 for a sigmoid
-            loss over many classes. Its kernel starts at zero.
-        classifier_activation: Activation of the scores, or `None` for logits.
-        preprocessing: An `ImagePreprocessing` layer to put in front, or `None`.
-        include_preprocessing: Whether `preprocessing` is a part of the model. If not,
-            the model reads what that layer returns, and keeps it for training, export
-            and checkpoints.
-        class_names: Names of the classes, which are saved with the model.
-        dtype: A dtype policy, such as `"mixed_bfloat16"`; the global policy when
-            absent. LayerNorm, softmax and the classifier compute in float32 in any.
-        name: Name of the model.
+    {options}
 
     Raises:
         ValueError: Sizes that do not fit each other, or an unknown choice.
     """
 
     architecture = "vit"
+    options_class = ViTOptions
 
-    def __init__(
-        self,
-        *,
-        image_size: int | tuple[int, int] = 224,
-        patch_size: int,
-        width: int,
-        depth: int,
-        mlp_dim: int,
-        heads: int,
-        channels: int = 3,
-        classes: int | None = 1000,
-        pooling: str | None = "token",
-        class_token: bool = True,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        stochastic_depth: float = 0.0,
-        representation_size: int | None = None,
-        gelu: str = "tanh",
-        swiglu: bool = False,
-        position_embedding: str = "learned_1d",
-        position_placement: str | None = None,
-        prefix_positions: bool = True,
-        position_stddev: float = 0.02,
-        register_tokens: int = 0,
-        layer_scale: float | None = None,
-        qk_norm: bool = False,
-        patch_dropout: float = 0.0,
-        fc_norm: bool = False,
-        attention: str = "full",
-        norm_epsilon: float = layers.LAYER_NORM_EPSILON,
-        resnet_blocks: Sequence[int] | None = None,
-        resnet_width_factor: int = 1,
-        head_bias_init: float = 0.0,
-        classifier_activation: str | None = None,
-        preprocessing: ImagePreprocessing | None = None,
-        include_preprocessing: bool = True,
-        class_names: Sequence[str] | None = None,
-        dtype: Any = None,
-        name: str | None = None,
-    ):
-        image_size = image_size_pair(image_size)
-        if pooling is None:
-            classes = None
-        if position_placement is None:
-            position_placement = (
-                "every_layer" if position_embedding == "relative" else "stem"
-            )
-        if resnet_blocks is not None:
-            resnet_blocks = resnet_blocks_tuple("resnet_blocks", resnet_blocks)
-        if class_names is not None:
-            class_names = list(class_names)
-        self.keep_arguments(locals())
-        check_vit(self)
+    @built_from(ViTOptions)
+    def __init__(self, options: ViTOptions):
+        self.keep_options(options)
         images = self.images_input()
-        super().__init__(images, self._connect(images), name=name)
+        super().__init__(images, self._connect(images), name=options.name)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -239,9 +123,9 @@ class VisionTransformer(PublishedModel):
                 dtype=self._policy,
                 name="patch_dropout",
             )(x)
-        shared = {}
+        self.block_context: BlockContext = {}
         if (self.position_embedding, self.position_placement) == ("relative", "shared"):
-            shared["relative_embedding"] = layers.RelativePosition(
+            self.block_context["relative_embedding"] = layers.RelativePosition(
                 self.heads,
                 self.position_stddev,
                 dtype=self._policy,
@@ -250,7 +134,7 @@ class VisionTransformer(PublishedModel):
         for index in range(self.depth):
             inputs = before_block[index](x)
             block = self._block(index)
-            x = block(inputs, **shared)
+            x = block(inputs, self.block_context)
         norm = _identity
         if not self.fc_norm:
             norm = layers.LayerNorm(
@@ -258,7 +142,9 @@ class VisionTransformer(PublishedModel):
             )
         x = norm(x)  # all tokens, for whoever asks these layers for their `output`
         if self._asks_for_class_token_alone:
-            return norm(block(inputs, first=1))
+            return norm(
+                block(inputs, {**self.block_context, "asked_for": inputs[:, :1]})
+            )
         return x
 
     @property
@@ -300,17 +186,11 @@ class VisionTransformer(PublishedModel):
         relative = self.position_embedding == "relative"
         own_relative = relative and self.position_placement != "shared"
         arguments = {
+            **part_of(BlockOptions, self),
             "mlp_dim": self.mlp_dim,
             "heads": self.heads,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
             "stochastic_depth": self.stochastic_depth * index / max(self.depth - 1, 1),
-            "gelu": self.gelu,
-            "layer_scale": self.layer_scale,
-            "qk_norm": self.qk_norm,
-            "norm_epsilon": self.norm_epsilon,
             "relative_stddev": self.position_stddev if own_relative else None,
-            "swiglu": self.swiglu,
         }
         common = {"dtype": self._policy, "name": f"encoder_block_{index}"}
         if self.attention == "axial":
@@ -331,10 +211,7 @@ class VisionTransformer(PublishedModel):
                 patches = x[:, self.prefix_tokens :]
                 x = ops.concatenate([x[:, : self.class_token], patches], axis=1)
             return layers.AttentionPooling(
-                self.mlp_dim,
-                self.heads,
-                self.gelu,
-                self.norm_epsilon,
+                *(self.mlp_dim, self.heads, self.gelu, self.norm_epsilon),
                 dtype=self._policy,
                 name="attention_pooling",
             )(x)

@@ -1,32 +1,21 @@
 """`keras-vit load`: latency and throughput of a served model under load.
 
-Closed loop: N clients, each of which sends its next request once the last one is
-answered. Open loop: Poisson arrivals at a given rate, however slow the server is. A
-latency counts from the moment when its request was due, so that the wait for a slow
-server is part of it (leaving it out is known as coordinated omission).
-
 Requests go through the project's asyncio clients, encoded once and never sent again
 after an error. The clients' own cost is in the latencies: about 1 ms per request.
 """
 
 import argparse
 import asyncio
-import collections
-import contextlib
-import dataclasses
 import io
 import itertools
 import json
-import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 from keras_vit.common.atomic_files import write_bytes
@@ -37,177 +26,21 @@ from keras_vit.common.command_line import (
 )
 
 from .client.async_client import AsyncClient
-from .client.errors import ServingError, Unavailable
 from .client.image_encoding import upright
 from .client.protocol import Call
 from .client.responses import TensorInfo
-from .client_commands.arguments import connect, make_parser, one_line, server_errors
+from .client_commands.arguments import connect, make_parser, server_errors
 from .client_commands.image_files import image_paths
+from .load_generator import Load, Result, generate
 
 SWEEP = "1,2,4,8,16,32"
 PERCENTILES = (50, 90, 99)
-# Open loop: requests in flight; more of them are due, and wait for a free slot.
-MAX_IN_FLIGHT = 256
-# A server that is down refuses at once; asking again immediately measures nothing.
-PAUSE_AFTER_UNAVAILABLE = 0.05
 # Above this share of a core, the generator itself limits what is measured.
 BUSY = 0.85
-NOT_SENT = "not sent"
-
-
-@dataclasses.dataclass(frozen=True)
-class Load:
-    """How much to send, and for how long; either `clients` or `rate` is given.
-
-    Attributes:
-        clients: Closed loop: requests in flight.
-        rate: Open loop: mean arrivals per second.
-        duration: Seconds that are measured.
-        warmup: Seconds of the same load before that, not measured.
-        timeout: Seconds after the end in which late requests are still sent.
-    """
-
-    clients: int | None = None
-    rate: float | None = None
-    duration: float = 10.0
-    warmup: float = 2.0
-    timeout: float = 10.0
-
-    def __str__(self) -> str:
-        if self.rate is not None:
-            return f"{self.rate:g}/s"
-        return f"{self.clients} client{'s' if self.clients != 1 else ''}"
-
-
-class Sample(NamedTuple):
-    """One request: seconds on the event loop's clock, and the kind of its error."""
-
-    due: float
-    finished: float
-    error: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The measurements of one load, without its warm-up.
-
-    Attributes:
-        load: The load.
-        latencies: Seconds of the requests that succeeded, ascending, float64.
-        requests_per_second: Successful answers within the measured time.
-        errors: Failed requests by kind: a class of `serving.client.errors`, or "not
-            sent".
-        messages: The first error message of each kind.
-        cpu: Share of one core that the generator used.
-    """
-
-    load: Load
-    latencies: np.ndarray
-    requests_per_second: float
-    errors: dict[str, int]
-    messages: dict[str, str]
-    cpu: float
-
-    @property
-    def requests(self) -> int:
-        """Requests that were due within the measured time."""
-        return len(self.latencies) + sum(self.errors.values())
-
-    def percentile(self, percent: float) -> float | None:
-        """An observed latency in seconds, not interpolated; None without any."""
-        if not len(self.latencies):
-            return None
-        return float(np.percentile(self.latencies, percent, method="inverted_cdf"))
-
-
-async def generate(send: Callable[[], Awaitable[object]], load: Load) -> Result:
-    """Run a load.
-
-    Args:
-        send: Sends one request and waits for its answer; raises `ServingError`.
-        load: How much to send, and for how long.
-
-    Returns:
-        The measurements, at the latest two timeouts after the end of the load.
-    """
-    now = asyncio.get_running_loop().time
-    start, cpu = now(), time.process_time()
-    begin = start + load.warmup
-    end = begin + load.duration
-    schedule = _arrivals(load, start, end) if load.rate else _at_once(now, end)
-    samples: list[Sample] = []
-    messages: dict[str, str] = {}
-
-    async def attempt() -> str | None:
-        """The kind of the error, or None."""
-        if now() > end + load.timeout:
-            return NOT_SENT
-        try:
-            await send()
-        except ServingError as error:
-            kind = type(error).__name__
-            messages.setdefault(kind, one_line(error))
-            return kind
-        return None
-
-    async def work() -> None:
-        for due in schedule:
-            await asyncio.sleep(max(due - now(), 0))
-            error = await attempt()
-            samples.append(Sample(due, now(), error))
-            if error == Unavailable.__name__:
-                await asyncio.sleep(PAUSE_AFTER_UNAVAILABLE)
-
-    workers = load.clients or MAX_IN_FLIGHT
-    await asyncio.gather(*(work() for _ in range(workers)))
-    cpu = (time.process_time() - cpu) / max(now() - start, 1e-9)
-    return _result(load, samples, messages, begin, end, cpu)
-
-
-def _at_once(now: Callable[[], float], end: float) -> Iterator[float]:
-    """Closed loop: a request is due when its client is free."""
-    while (due := now()) < end:
-        yield due
-
-
-def _arrivals(load: Load, start: float, end: float) -> Iterator[float]:
-    """Open loop: the moments of a Poisson process, the same in every run."""
-    exponential = random.Random(0).expovariate
-    due = start
-    while due < end:
-        yield due
-        due += exponential(load.rate or 0.0)
-
-
-def _result(
-    load: Load,
-    samples: Sequence[Sample],
-    messages: dict[str, str],
-    begin: float,
-    end: float,
-    cpu: float,
-) -> Result:
-    measured = [sample for sample in samples if sample.due >= begin]
-    answered = sum(s.error is None and begin <= s.finished <= end for s in samples)
-    return Result(
-        load=load,
-        latencies=np.sort([s.finished - s.due for s in measured if s.error is None]),
-        requests_per_second=answered / load.duration,
-        errors=dict(collections.Counter(s.error for s in measured if s.error)),
-        messages=messages,
-        cpu=cpu,
-    )
 
 
 def main(argv: list[str]) -> int:
-    """Measure a model on a running server.
-
-    Args:
-        argv: The arguments after `load`.
-
-    Returns:
-        The exit status: 0, or 1 if some load had no successful answer.
-    """
+    """Measure a model on a running server; 1 if some load had no successful answer."""
     parser = _parser()
     args = parser.parse_args(argv)
     _check_outputs(args)
@@ -273,7 +106,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list_of(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """The type of an argument that takes several values, separated by commas."""
     return lambda text: [convert(part) for part in text.split(",")]
 
 
@@ -295,14 +127,10 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 
 async def _measure(args: argparse.Namespace) -> list[Result]:
-    loads = [
-        Load(clients, rate, args.duration, args.warmup, args.timeout)
-        for clients, rate in (
-            [(None, rate) for rate in args.rate]
-            if args.rate
-            else [(clients, None) for clients in args.clients]
-        )
-    ]
+    seconds = (args.duration, args.warmup, args.timeout)
+    loads = [Load(clients, None, *seconds) for clients in args.clients]
+    if args.rate:
+        loads = [Load(None, rate, *seconds) for rate in args.rate]
     async with connect(args, asynchronous=True) as client:
         calls = await _calls(client, args)
         for call in calls:  # what fails without load fails here, once
@@ -310,29 +138,11 @@ async def _measure(args: argparse.Namespace) -> list[Result]:
         turns = itertools.cycle(calls)
         results = []
         for load in loads:
-            async with _progress_bar(load):
+            with Console(stderr=True).status(str(load)):
                 results.append(
                     await generate(lambda: client.ask_once(next(turns)), load)
                 )
         return results
-
-
-@contextlib.asynccontextmanager
-async def _progress_bar(load: Load) -> AsyncIterator[None]:
-    columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task(str(load), total=load.warmup + load.duration)
-
-        async def advance() -> None:
-            while True:
-                await asyncio.sleep(0.25)
-                progress.advance(bar, 0.25)
-
-        advancing = asyncio.create_task(advance())
-        try:
-            yield
-        finally:
-            advancing.cancel()
 
 
 async def _calls(client: AsyncClient, args: argparse.Namespace) -> list[Call]:
@@ -463,34 +273,27 @@ def _row(result: Result, images_per_request: int) -> dict[str, Any]:
 
 
 def picture(results: Sequence[Result], title: str) -> bytes:
-    """Draw latency, throughput and errors over the loads, as a PNG."""
+    """Draw latency and throughput over the loads, as a PNG."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, (latency, throughput, errors) = pyplot.subplots(
-        1, 3, figsize=(14, 4.5), layout="constrained"
+    figure, (latency, throughput) = pyplot.subplots(
+        1, 2, figsize=(10, 4.5), layout="constrained"
     )
-    places = range(len(results))
+    loads = [str(result.load) for result in results]
     for percent in PERCENTILES:
         seconds = [result.percentile(percent) for result in results]
         values = [np.nan if value is None else 1000 * value for value in seconds]
-        latency.plot(places, values, marker="o", label=f"p{percent}")
+        latency.plot(values, marker="o", label=f"p{percent}")
     latency.set(title="Latency (ms)", ylim=(0, None))
-    throughput.plot(places, [r.requests_per_second for r in results], marker="o")
+    latency.legend()
+    throughput.plot([r.requests_per_second for r in results], marker="o")
     throughput.set(title="Successful requests per second", ylim=(0, None))
-    bottom = np.zeros(len(results))
-    for kind in sorted({kind for result in results for kind in result.errors}):
-        counts = np.array([result.errors.get(kind, 0) for result in results])
-        errors.bar(places, counts, bottom=bottom, label=kind)
-        bottom += counts
-    errors.set(title="Errors" if bottom.any() else "No errors")
-    for axes in (latency, throughput, errors):
-        axes.set_xticks(places, [str(result.load) for result in results])
+    for axes in (latency, throughput):
+        axes.set_xticks(range(len(loads)), loads)
         axes.grid(axis="y", alpha=0.3)
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend()
     figure.suptitle(title)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)

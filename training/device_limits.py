@@ -11,10 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from .engine.device_peaks import peak_flops
 from .engine.trainer import Trainer
 from .errors import TrainingError
 from .recipe import Recipe
-from .reporting.throughput import closed_form_costs, device_name, peak_flops
+from .reporting.throughput import closed_form_costs, device_name
 
 # Processors' instructions that multiply in a precision, as /proc/cpuinfo names them.
 INSTRUCTIONS = {
@@ -118,6 +119,7 @@ def _free_memory() -> int | None:
         if stats := jax.local_devices()[0].memory_stats():
             return stats["bytes_limit"] - stats["bytes_in_use"]
     elif tf.config.list_logical_devices("GPU"):
+        # `tf.config` tells what is in use, but not the limit of the memory.
         from tensorflow.python.client import device_lib
 
         devices = device_lib.list_local_devices()

@@ -9,6 +9,8 @@ TrainingError       exit status 1
 `-- WorkerLost      exit status 77: another worker ended; restart all with --resume
 """
 
+from typing import Any
+
 from keras_vit.common.command_line import CommandError
 
 # At the end of a message.
@@ -49,3 +51,9 @@ class Diverged(TrainingError):
     """The loss or the weights are not finite; a retry would end in the same way."""
 
     exit_status = 76
+
+
+def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
+    """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
+    if not ok:
+        raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -12,6 +13,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.base import ImageModel
+from keras_vit.option_rows import rows
+from keras_vit.options import SIZES, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from .convnets import build_cnn, build_resnet
@@ -24,24 +27,25 @@ from .engine.schedule import make_schedule
 from .engine.trainer import Trainer
 from .errors import RecipeError, RunError
 from .head_only import HeadModel
-from .recipe import IMAGE_SIZE, SIZES, ModelConfig, Recipe
+from .model_config import IMAGE_SIZE, ModelConfig
+from .recipe import Recipe
 from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 
-# What every architecture has, and what each has beyond that.
-COMMON = (
-    *("architecture", "variant", "weights", "image_size", "channels"),
-    *("head_bias_init", "head_stddev"),
-    *("interpolation", "antialias", "crop_fraction", "resize"),
-)
-SCALE = ("pixel_mean", "pixel_std")
-SETTINGS = {
-    "bit": (*COMMON, *SCALE, "resnet_blocks", "resnet_width_factor"),
-    "resnet": COMMON,
-    "cnn": (
-        *(name for name in COMMON if name != "variant"),
-        *(*SCALE, "width", "depth", "dropout"),
-    ),
-}
+# Builds a model from the recipe's `model`, the arguments of every model, and a dtype.
+Builder: TypeAlias = Callable[[ModelConfig, dict[str, Any], str], keras.Model]
+VIT_ROWS = {**rows(EncoderOptions), **{name: rows(ViTOptions)[name] for name in SIZES}}
+
+
+class Architecture(NamedTuple):
+    """A value of `model.architecture`.
+
+    Attributes:
+        options: The fields of `model` that it has.
+        build: How it is built, with weights where the recipe names some.
+    """
+
+    options: Collection[str]
+    build: Builder
 
 
 def build_model(
@@ -65,9 +69,10 @@ def build_model(
         RecipeError: The sizes do not fit each other, an option is not one of this
             architecture, or the weights cannot be loaded.
     """
-    _refuse_foreign_settings(config)
+    architecture = ARCHITECTURES[config.architecture]
+    _refuse_foreign_settings(config, architecture.options)
     try:
-        model = _build_architecture(config, class_names, dtype)
+        model = architecture.build(config, _common(config, class_names), dtype)
     except (ValueError, ImportError) as error:
         raise RecipeError(f"model: {' '.join(str(error).split())}") from error
     if config.head_stddev and class_names is not None:
@@ -75,25 +80,14 @@ def build_model(
     return model
 
 
-def _build_architecture(
-    config: ModelConfig, class_names: tuple[str, ...] | None, dtype: str
-) -> keras.Model:
-    common: dict[str, Any] = {
+def _common(config: ModelConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    """Arguments of every model."""
+    return {
         "classes": None if class_names is None else len(class_names),
         "class_names": class_names,
         "head_bias_init": config.head_bias_init,
         "preprocessing": make_preprocessing(config),
     }
-    if config.architecture in BASELINES:
-        return _build_baseline(config, common, dtype)
-    common |= {
-        "image_size": common["preprocessing"].image_size,
-        "channels": config.channels,
-        "dtype": dtype,
-    }
-    if config.architecture == "bit":
-        return _build_bit(config, common | {"pooling": "avg"})
-    return _build_vit(config, common)
 
 
 def _randomize_zero_head(model: keras.Model, stddev: float) -> None:
@@ -134,33 +128,41 @@ def _in_bytes(value: float | tuple[float, ...]) -> float | list[float]:
     return round(255 * value, 9)
 
 
-def _refuse_foreign_settings(config: ModelConfig) -> None:
+def _refuse_foreign_settings(config: ModelConfig, options: Collection[str]) -> None:
     """Raise RecipeError for settings that this architecture does not support."""
-    used = SETTINGS.get(config.architecture)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        given = value is not None and value != field.default
-        if used is not None and field.name not in used and given:
+        if field.name not in options and value is not None and value != field.default:
             raise RecipeError(
                 f"`model.{field.name}` must be left out for {config.architecture}, "
                 f"which has no such option. Received: {value!r}"
             )
 
 
-def _build_baseline(config: ModelConfig, common: dict[str, Any], dtype: str):
-    build = BASELINES[config.architecture]
-    if not _is_own(config):
-        return build(config, common, dtype)
-    own = _own_model(config, keras_vit.ImageClassifier)
-    model = build(dataclasses.replace(config, weights=None), common, dtype)
-    copy_weights(own, model)
-    return model
+def _build_backbone(build: Builder) -> Builder:
+    """`build`, or a model that begins with the weights of a run's `.keras` file."""
+
+    def build_or_copy(config: ModelConfig, common: dict[str, Any], dtype: str):
+        if not _is_own(config):
+            return build(config, common, dtype)
+        own = _own_model(config, keras_vit.ImageClassifier)
+        model = build(dataclasses.replace(config, weights=None), common, dtype)
+        copy_weights(own, model)
+        return model
+
+    return build_or_copy
 
 
-BASELINES = {"resnet": build_resnet, "cnn": build_cnn}
+def _images(config: ModelConfig, common: dict[str, Any], dtype: str) -> dict[str, Any]:
+    return common | {
+        "image_size": common["preprocessing"].image_size,
+        "channels": config.channels,
+        "dtype": dtype,
+    }
 
 
-def _build_bit(config: ModelConfig, arguments: dict[str, Any]) -> keras.Model:
+def _build_bit(config: ModelConfig, common: dict[str, Any], dtype: str):
+    arguments = _images(config, common, dtype) | {"pooling": "avg"}
     if config.resnet_blocks is not None:
         arguments |= {
             "blocks": config.resnet_blocks,
@@ -169,18 +171,23 @@ def _build_bit(config: ModelConfig, arguments: dict[str, Any]) -> keras.Model:
     return _build(keras_vit.ResNet, config, arguments)
 
 
-def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
-    arguments = common | {name: getattr(config, name) for name in OF_THE_RUN}
+def _build_vit(config: ModelConfig, common: dict[str, Any], dtype: str):
+    """What the recipe leaves at its default is as variant and weights have it."""
+    arguments = _images(config, common, dtype)
+    arguments["pooling"] = config.pooling
     if config.pooling is None and not _is_own(config):
         arguments["pooling"] = "token"
-    if config.weights is None:
-        names = (*STRUCTURE, "position_stddev")
-        arguments |= {name: getattr(config, name) for name in names}
-    sizes = {name: getattr(config, name) for name in (*SIZES, *OPTIONAL)}
-    arguments |= {k: size for k, size in sizes.items() if size != _default(k)}
+    structure = {}
+    for name, row in VIT_ROWS.items():
+        value = getattr(config, name)
+        default = value == getattr(ModelConfig, name)
+        free = config.weights is None or row.adaptable
+        if row.of_the_run or (free and not default):
+            arguments[name] = value
+        elif not default:
+            structure[name] = value
     model = _build(keras_vit.VisionTransformer, config, arguments)
-    if config.weights is not None:
-        _check_structure(config, model)
+    _check_structure(config, model, structure)
     if config.lora_rank is not None:
         enable_lora(model, config.lora_rank, config.lora_layers)
     if config.rematerialize:
@@ -188,38 +195,17 @@ def _build_vit(config: ModelConfig, common: dict[str, Any]) -> keras.Model:
     return model
 
 
-# What the recipe decides, whatever weights the model begins with; `pooling` where it
-# is not None.
-OF_THE_RUN = ("pooling", "dropout", "stochastic_depth", "representation_size")
-# What the weights decide where the recipe leaves it at its default.
-OPTIONAL = ("attention_dropout", "patch_dropout", "resnet_blocks", "swiglu")
-# What weights have, and cannot be changed.
-STRUCTURE = (
-    *("class_token", "register_tokens", "gelu", "layer_scale", "attention", "qk_norm"),
-    *("fc_norm", "norm_epsilon", "position_embedding", "position_placement"),
-    *("prefix_positions", "resnet_width_factor"),
-)
-
-
-def _default(name: str) -> Any:
-    return getattr(ModelConfig, name)
-
-
-def _check_structure(config: ModelConfig, model) -> None:
-    """Raise RecipeError where the recipe asks for another structure than the weights'.
-
-    What it leaves at its default is as the weights have it.
-    """
-    for name in STRUCTURE:
-        wanted, value = getattr(model, name), getattr(config, name)
-        if value == _default(name) or value == wanted:
-            continue
+def _check_structure(config: ModelConfig, model, structure: dict[str, Any]) -> None:
+    """Raise RecipeError for another structure than that of the weights."""
+    for name, value in structure.items():
+        wanted = getattr(model, name)
         if name == "layer_scale" and wanted is not None:
             continue  # its value is only the initial one
-        raise RecipeError(
-            f"`model.{name}` must be {wanted!r}, as the weights {config.weights!r} "
-            f"have it. Received: {value!r}"
-        )
+        if value != wanted:
+            raise RecipeError(
+                f"`model.{name}` must be {wanted!r}, as the weights "
+                f"{config.weights!r} have it. Received: {value!r}"
+            )
 
 
 def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
@@ -377,3 +363,22 @@ def compiles(recipe: Recipe, model: keras.Model) -> bool:
         return recipe.strategy == "tpu" or recipe.jit_compile == "on"
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
     return on_gpu and not (recipe.deterministic and has_max_pooling(model))
+
+
+_COMMON = (
+    *("architecture", "weights", "image_size", "channels"),
+    *("head_bias_init", "head_stddev"),
+    *("interpolation", "antialias", "crop_fraction", "resize"),
+)
+_SCALE = ("pixel_mean", "pixel_std")
+ARCHITECTURES = {
+    "vit": Architecture(rows(ModelConfig), _build_vit),
+    "bit": Architecture(
+        (*_COMMON, *_SCALE, "variant", "resnet_blocks", "resnet_width_factor"),
+        _build_bit,
+    ),
+    "resnet": Architecture((*_COMMON, "variant"), _build_backbone(build_resnet)),
+    "cnn": Architecture(
+        (*_COMMON, *_SCALE, "width", "depth", "dropout"), _build_backbone(build_cnn)
+    ),
+}

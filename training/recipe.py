@@ -4,221 +4,22 @@ A recipe is a tree of frozen dataclasses, written as YAML. Those of this project
 names; see `recipes`.
 """
 
-import ast
 import dataclasses
-import importlib.util
-import inspect
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 
 from keras_vit.common.command_line import did_you_mean
 
-from .errors import RecipeError
+from .errors import RecipeError, require
+from .model_config import ModelConfig
 from .typed_values import build, place_of, read_file
 
-
-def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
-    """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
-    if not ok:
-        raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
-
-
-def _with_model_arguments(cls):
-    """Document the fields that are `VisionTransformer`'s arguments in its own words.
-
-    They are read from the source: importing the library would import Keras, which
-    `--help` has no time for.
-    """
-    library = importlib.util.find_spec("keras_vit")
-    if library is None or library.origin is None:
-        raise ModuleNotFoundError("keras_vit must be installed", name="keras_vit")
-    tree = ast.parse(Path(library.origin).with_name("vit.py").read_text("utf-8"))
-    [model] = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    documented = re.findall(
-        r"^    (\w+): (.+(?:\n {8}.+)*)", ast.get_docstring(model) or "", re.MULTILINE
-    )
-    own = inspect.cleandoc(cls.__doc__)
-    names = {field.name for field in dataclasses.fields(cls)}
-    names -= set(re.findall(r"^    (\w+): ", own, re.MULTILINE))
-    cls.__doc__ = own + "".join(
-        f"\n    {name}: {text}" for name, text in documented if name in names
-    )
-    return cls
-
-
-IMAGE_SIZE = 224
 Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"]
-LoraLayer = Literal["query", "key", "value", "out", "mlp"]
-
-
-@_with_model_arguments
-@dataclass(frozen=True)
-class ModelConfig:
-    """The network.
-
-    Fields without a line here are the arguments of `keras_vit.VisionTransformer`. With
-    `weights`, those that are left at their default take the values stored with the
-    weights, except `representation_size`, `dropout` and `stochastic_depth`; for
-    `pooling` see below.
-
-    Args:
-        architecture: vit (a Vision Transformer or a hybrid), bit (keras_vit.ResNet, the
-            paper's "ResNet (BiT)"), resnet (keras.applications) or cnn (a small
-            convolutional network, the baseline of small images).
-        variant: A published size: B/16 or R50+B/16 of vit, R50x1 of bit, ResNet50 of
-            resnet. Null for a vit where patch_size, width, depth, mlp_dim and heads are
-            given; where both are, these win; and for a bit where resnet_blocks are
-            given. A run's `.keras` file given as `weights`
-            has its own size, whatever this is.
-        weights: Published or own weights to begin with: a name that
-            `keras_vit.list_weights()` has, or the path of a file; for resnet imagenet.
-            Null for random ones.
-        image_size: Side of the input in pixels, or (height, width). Null for that of
-            the run's `.keras` file given as `weights`, and for 224 without one.
-        pooling: What the classifier reads: token, avg or map. Null for what a run's
-            `.keras` file given as `weights` has, and for token without one.
-        head_stddev: Standard deviation of a new classifier's initial kernel; the
-            paper's is zero (section 3.2), Hugging Face's is drawn with 0.02.
-        rematerialize: Whether to compute the activations of each encoder block again
-            in the backward pass, instead of keeping them.
-        lora_rank: Rank of LoRA's matrices (arXiv:2106.09685), or null to train all
-            weights. Only they and the classifier are then trained, which needs a
-            fraction of the optimizer's memory; the saved model is an ordinary one.
-        lora_layers: What LoRA adapts in each encoder block: some of query, key, value,
-            out and mlp.
-        pixel_mean: Subtracted from the pixels inside the model, these scaled to 0..1:
-            one number, or one for each channel, such as ImageNet's [0.485, 0.456,
-            0.406].
-        pixel_std: What they are then divided by; ImageNet's is [0.229, 0.224, 0.225].
-        interpolation: How images of another size are resized.
-        antialias: Whether to filter before shrinking.
-        crop_fraction: Fraction of each side that evaluation keeps, by a center crop.
-        resize: How evaluation resizes before the crop: plain (both sides, the aspect
-            ratio changes) or small (the shorter side, the aspect ratio stays).
-    """
-
-    architecture: Literal["vit", "bit", "resnet", "cnn"] = "vit"
-    variant: str | None = "S/16"
-    weights: str | None = None
-    patch_size: int | None = None
-    width: int | None = None
-    depth: int | None = None
-    mlp_dim: int | None = None
-    heads: int | None = None
-    resnet_blocks: tuple[int, ...] | None = None
-    resnet_width_factor: int = 1
-    image_size: int | tuple[int, int] | None = IMAGE_SIZE
-    channels: Literal[1, 3] = 3
-    pooling: Literal["token", "avg", "map"] | None = None
-    class_token: bool = True
-    register_tokens: int = 0
-    representation_size: int | None = None
-    head_bias_init: float = 0.0
-    head_stddev: float = 0.0
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    patch_dropout: float = 0.0
-    layer_scale: float | None = None
-    gelu: Literal["tanh", "exact"] = "tanh"
-    swiglu: bool = False
-    attention: Literal["full", "axial"] = "full"
-    qk_norm: bool = False
-    fc_norm: bool = False
-    norm_epsilon: float = 1e-6
-    position_embedding: Literal[
-        "learned_1d", "learned_2d", "relative", "sincos2d", "sincos2d_mae", "none"
-    ] = "learned_1d"
-    position_placement: Literal["stem", "every_layer", "shared"] | None = None
-    prefix_positions: bool = True
-    position_stddev: float = 0.02
-    rematerialize: bool = False
-    lora_rank: int | None = None
-    lora_layers: tuple[LoraLayer, ...] = get_args(LoraLayer)
-    pixel_mean: float | tuple[float, ...] = 0.5
-    pixel_std: float | tuple[float, ...] = 0.5
-    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos3", "lanczos5"] = (
-        "bilinear"
-    )
-    antialias: bool = False
-    crop_fraction: float = 1.0
-    resize: Literal["plain", "small"] = "plain"
-
-    def __post_init__(self):
-        given = [name for name in SIZES if getattr(self, name) is not None]
-        missing = [name for name in SIZES if name not in given]
-        require(
-            self.variant is not None
-            or (self.weights is not None and self.architecture != "resnet")
-            or not missing
-            or (self.resnet_blocks is not None and self.architecture == "bit")
-            or self.architecture not in ("vit", "bit", "resnet"),
-            "model.variant",
-            f"given, or else model.{', model.'.join(missing)}",
-            self.variant,
-        )
-        for name in given:
-            value = getattr(self, name)
-            require(value >= 1, f"model.{name}", "at least 1", value)
-        require(
-            self.variant in (None, ModelConfig.variant) or bool(missing),
-            "model.variant",
-            f"null where all of model.{', model.'.join(SIZES)} are given, as here",
-            self.variant,
-        )
-        for name in (
-            "dropout",
-            "attention_dropout",
-            "stochastic_depth",
-            "patch_dropout",
-        ):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"model.{name}", "in [0, 1)", value)
-        require(
-            self.position_stddev > 0,
-            "model.position_stddev",
-            "positive",
-            self.position_stddev,
-        )
-        rank = self.lora_rank
-        require(rank is None or rank >= 1, "model.lora_rank", "at least 1", rank)
-        require(
-            rank is None or bool(self.lora_layers),
-            "model.lora_layers",
-            "at least one of query, key, value, out and mlp",
-            self.lora_layers,
-        )
-        value = self.head_stddev
-        require(value >= 0, "model.head_stddev", "at least 0", value)
-        for name in ("pixel_mean", "pixel_std"):
-            self._require_share(name)
-        require(
-            0 < self.crop_fraction <= 1,
-            "model.crop_fraction",
-            "in (0, 1]",
-            self.crop_fraction,
-        )
-
-    def _require_share(self, name: str) -> None:
-        """A number of 0 to 1, above 0 for a deviation, or one for each channel."""
-        value = getattr(self, name)
-        values = value if isinstance(value, (list, tuple)) else [value] * self.channels
-        least = 0 if name == "pixel_mean" else 1e-6
-        require(
-            len(values) == self.channels and all(least <= v <= 1 for v in values),
-            f"model.{name}",
-            f"of pixels scaled to 0..1: a number in {'[' if least == 0 else '('}0, 1], "
-            f"or one for each of the {self.channels} channels",
-            value,
-        )
-
-
-SIZES = ("patch_size", "width", "depth", "mlp_dim", "heads")
 
 
 @dataclass(frozen=True)
@@ -757,13 +558,15 @@ class Recipe:
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False)
 
 
+# Fields of `augmentation` that only say how much of another one, and the repeats.
+STRENGTHS = {"layers", "magnitude", "magnitude_std", "cutmix_share", "repeats"}
 # What `data.cache_features` needs at its default.
 OF_CHANGING_FEATURES = (
-    *("augmentation.crop_min_area", "augmentation.simple_crop"),
-    *("augmentation.crop_from", "augmentation.flip", "augmentation.shift"),
-    *("augmentation.rotate", "augmentation.scale", "augmentation.policy"),
-    *("augmentation.color_jitter", "augmentation.erase"),
-    *("augmentation.mixup", "augmentation.cutmix"),
+    *(
+        f"augmentation.{field.name}"
+        for field in dataclasses.fields(AugmentationConfig)
+        if field.name not in STRENGTHS
+    ),
     *("model.dropout", "model.attention_dropout"),
     *("model.stochastic_depth", "model.patch_dropout"),
     *("model.representation_size", "model.lora_rank"),

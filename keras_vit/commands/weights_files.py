@@ -1,7 +1,6 @@
 """Commands that open weights files: `convert`, and `info FILE`."""
 
 import argparse
-import dataclasses
 import os
 import pathlib
 from typing import Any
@@ -15,9 +14,9 @@ from keras_vit.base import ImageModel
 from keras_vit.classifier import ImageClassifier
 from keras_vit.common.atomic_files import replacing
 from keras_vit.common.file_names import BEST_MODEL
-from keras_vit.costs import model_costs, resnet_costs
+from keras_vit.costs import resnet_costs, vit_costs
 from keras_vit.resnet import ResNet
-from keras_vit.specs import RESNET_DEPTHS, SPECS, ViTSpec, patch_side
+from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
@@ -173,7 +172,7 @@ def model_facts(model: Any) -> dict[str, str]:
 def _model_name(model: Any) -> str:
     if isinstance(model, ImageClassifier):
         return f"ImageClassifier around {model.backbone.name}"
-    return _variant({name: getattr(model, name) for name in model._argument_names})
+    return _variant(model.options)
 
 
 def _size(model: Any) -> str:
@@ -188,9 +187,7 @@ def _gflops(model: Any) -> str:
     if isinstance(model, ResNet):
         costs = resnet_costs(model.blocks, model.width_factor, *size)
     elif isinstance(model, VisionTransformer) and model.attention == "full":
-        names = [field.name for field in dataclasses.fields(ViTSpec)]
-        spec = ViTSpec(**{name: getattr(model, name) for name in names})
-        costs = model_costs(spec, model.patch_size, *size, model.class_token)
+        costs = vit_costs(model)
     else:
         return ""
     # The closed form knows no registers, attention pooling and other additions.

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
+from keras_vit.option_rows import rows
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
 from keras_vit.weights.checkpoint import (
@@ -299,14 +300,6 @@ def with_image_size(
     return rebuild(model, resample, **changes)
 
 
-# Arguments that `rebuild` can change: the weights are adapted or do not depend on them.
-_ADAPTABLE = (
-    *("image_size", "patch_size", "channels", "dtype", "name"),
-    *("preprocessing", "include_preprocessing"),
-    *("classes", "class_names", "pooling", "representation_size"),
-    *("head_bias_init", "classifier_activation"),
-    *("dropout", "attention_dropout", "stochastic_depth", "patch_dropout"),
-)
 # Layers above the encoder, which are newly initialized under another pooling.
 _TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
 
@@ -330,12 +323,13 @@ def rebuild(model, resample: str = "google", **changes):
         ValueError: An argument that the weights would not fit or follow.
     """
     own, changes = model.get_config(), {**changes}
+    own_rows = rows(model.options_class)
     if "image_size" in changes:
         size = changes["image_size"] = image_size_pair(changes["image_size"])
         if model.preprocessing is not None:
             changes.setdefault("preprocessing", _for_size(model.preprocessing, size))
     for name, value in changes.items():
-        if name not in _ADAPTABLE and value != own[name]:
+        if not own_rows[name].adaptable and value != own[name]:
             raise ValueError(
                 f"`{name}` must be {own[name]!r}, as the weights have it. "
                 f"Received: {name}={value!r}"

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from keras_vit.costs import least_parameters
+from keras_vit.option_rows import rows
+from keras_vit.options import ViTOptions
 from keras_vit.specs import SPECS, image_size_pair, patch_side
 from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
 from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST
@@ -332,12 +334,10 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         "channels": shapes[_first_kernel(shapes)][2],
         "classes": shapes["head/kernel"][-1] if "head/kernel" in shapes else None,
         "representation_size": shapes.get("pre_logits/bias", (None,))[0],
-        "class_token": "class_token/token" in shapes,
         "register_tokens": shapes.get("register_tokens/tokens", (1, 0))[1],
         "layer_scale": 1e-5 if "encoder_block_0/layer_scale1/gamma" in shapes else None,
-        "qk_norm": "encoder_block_0/attention/query_norm/gamma" in shapes,
-        "fc_norm": "fc_norm/gamma" in shapes,
         "position_embedding": _positions(checkpoint, shapes),
+        **_shown(checkpoint, shapes),
         **_stem(shapes),
     }
     arguments.update(config_settings(checkpoint, arguments["swiglu"]))
@@ -348,6 +348,23 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         arguments["heads"] = heads
     arguments.update(_grid(checkpoint, shapes, arguments, grid))
     return arguments
+
+
+def _shown(checkpoint: Checkpoint, shapes) -> dict[str, bool]:
+    """Options that the presence of a weight shows, as the config must state them."""
+    stated = checkpoint.file.config
+    if checkpoint.family == "timm":
+        stated = stated.get("model_args", {})
+    found = {}
+    for name, row in rows(ViTOptions).items():
+        if row.shown_by is None:
+            continue
+        found[name] = row.shown_by in shapes
+        value = stated.get(name)
+        if isinstance(value, bool) and value != found[name]:
+            rule = f"`{name}` must be {found[name]}, as the arrays show"
+            _refuse(checkpoint, rule, value)
+    return found
 
 
 # Number of axes of the weights whose shapes determine a model's sizes.

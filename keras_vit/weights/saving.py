@@ -14,6 +14,8 @@ import numpy as np
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.common.atomic_files import replacing
+from keras_vit.option_rows import rows
+from keras_vit.options import ViTOptions
 from keras_vit.weights import config, preprocessing_configs
 from keras_vit.weights.checkpoint import FAMILIES, CheckpointError
 from keras_vit.weights.families.layouts import Row, match_ours
@@ -22,6 +24,7 @@ from keras_vit.weights.preprocessing_configs import (
     timm_preprocessing,
 )
 
+ROWS = rows(ViTOptions)
 _TIMM_HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -65,6 +68,7 @@ def incompatibilities(model, family: str) -> list[str]:
     if family == "google":
         need(model.gelu == "tanh", "gelu must be 'tanh', which its code computes")
         need(not model.swiglu, "swiglu must be False")
+        need(model.qkv_bias, "qkv_bias must be True")
     if family in ("google", "timm"):
         need(model.norm_epsilon == 1e-6, "norm_epsilon must be 1e-6, its own")
     if family == "google":
@@ -176,15 +180,14 @@ def _timm_vit(model) -> tuple[str, dict[str, Any]]:
         "depth": model.depth,
         "num_heads": model.heads,
         "mlp_ratio": ratio,
-        "class_token": model.class_token,
         "global_pool": _TIMM_POOLINGS[model.pooling],
         # Our attention pooling includes the class token.
         "pool_include_prefix": model.pooling == "map" and model.class_token,
         "no_embed_class": not model.prefix_positions,
         "reg_tokens": model.register_tokens,
         "init_values": scale,
-        "qk_norm": model.qk_norm,
-        "fc_norm": model.fc_norm,
+        # timm calls them as we do.
+        **{name: getattr(model, name) for name, row in ROWS.items() if row.shown_by},
         "act_layer": {"tanh": "gelu_tanh", "exact": "gelu"}[model.gelu],
     }
     if model.swiglu:
@@ -217,7 +220,7 @@ def _hugging_face(model) -> dict[str, Any]:
         "image_size": _square_or_pair(model.image_size),
         "patch_size": model.patch_size,
         "num_channels": model.channels,
-        "qkv_bias": True,
+        "qkv_bias": model.qkv_bias,
         "dtype": "float32",
     }
     if model.classes is not None:

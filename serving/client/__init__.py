@@ -27,14 +27,8 @@ from .errors import (
     Unavailable,
     Unimplemented,
 )
-from .responses import (
-    Attention,
-    Metadata,
-    Prediction,
-    Signature,
-    TensorInfo,
-    VersionStatus,
-)
+from .image_signatures import Attention, Prediction
+from .responses import Metadata, Signature, TensorInfo, VersionStatus
 from .rest_client import RestClient
 
 if TYPE_CHECKING:

@@ -1,32 +1,221 @@
-"""Asyncio clients: every call is awaited, and many run concurrently in one loop."""
+"""The methods of the asyncio clients.
+
+A request is retried until its deadline, but only after an error whose class is
+`worth_retrying`: the server was not reached, or is overloaded. Every other answer would
+be the same the second time.
+"""
 
 import asyncio
-import contextlib
-from abc import abstractmethod
-from collections.abc import AsyncIterator
-from typing import Any, Self, TypeVar
+import functools
+import itertools
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .base_client import BaseClient
-from .errors import ServingError
-from .steps import (
-    Await,
-    Done,
-    Flow,
-    Give,
-    Pause,
-    Send,
-    Start,
-    Step,
-    Steps,
-    Work,
-    advance,
+from .errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    MessageTooLarge,
+    NotFound,
+    ServingError,
+    Unavailable,
 )
+from .image_encoding import Image, bytes_or_error, encode_images, in_batches
+from .image_signatures import (
+    ATTENTION,
+    EMBED,
+    Attention,
+    Exported,
+    Prediction,
+    classification,
+)
+from .protocol import MISREAD, Call
+from .responses import Metadata, Signature, VersionStatus
+from .retries import READY_PAUSE, jittered, pause_after
+from .tasks import in_order, in_thread
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Result = TypeVar("Result")
 
+_UNKNOWN = Signature(inputs={}, outputs={})
 
-class AsyncClient(BaseClient):
-    """Base of the asyncio clients: operations are coroutines, flows run in tasks."""
+
+class AsyncClient(BaseClient, ABC):
+    """The methods of an asyncio client.
+
+    Every method raises `ServingError`, see `serving.client.errors`; those that take
+    images also raise OSError, TypeError or ValueError for one that cannot be used.
+    """
+
+    async def classify(
+        self, images: Iterable[Image], top_k: int | None = None
+    ) -> list[Prediction]:
+        """Classify images by the signature `serving_default`.
+
+        All images are sent in one request, so one bad image fails it.
+
+        Args:
+            images: Paths, bytes, PIL images or uint8 arrays [H, W, C], or one array
+                [N, H, W, C].
+            top_k: Classes to keep of the K that the model returns; None keeps all.
+
+        Returns:
+            One prediction for each image, in order.
+        """
+        return await self._ask_exported(images, classification(top_k))
+
+    async def embed(self, images: Iterable[Image]) -> "np.ndarray":
+        """Compute the classifier's input for each image, by the signature `embed`.
+
+        Args:
+            images: As for `classify`.
+
+        Returns:
+            float32 [N, D]; [0, 0] for no images.
+        """
+        return await self._ask_exported(images, EMBED)
+
+    async def attention(self, images: Iterable[Image]) -> list[Attention]:
+        """Compute the attention rollout of each image, by the signature `attention`.
+
+        Models without full attention have none: `FailedPrecondition`.
+
+        Args:
+            images: As for `classify`.
+
+        Returns:
+            One map for each image, in order.
+        """
+        return await self._ask_exported(images, ATTENTION)
+
+    def classify_many(
+        self,
+        images: Iterable[Image],
+        top_k: int | None = None,
+        *,
+        batch_size: int = 1,
+        concurrency: int = 8,
+    ) -> AsyncIterator[tuple[int, Prediction | ServingError]]:
+        """Classify any number of images by concurrent requests.
+
+        A bad image fails alone: the others of its request are sent again, each in a
+        request of its own.
+
+        Args:
+            images: An iterable of images as for `classify`, read lazily.
+            top_k: As for `classify`.
+            batch_size: Images in one request.
+            concurrency: Concurrent requests; `batch_size` times as many images are held
+                in memory.
+
+        Yields:
+            (index, prediction), or (index, `ServingError`), in the order of the images.
+        """
+        return self._stream(images, classification(top_k), batch_size, concurrency)
+
+    def embed_many(
+        self, images: Iterable[Image], *, batch_size: int = 1, concurrency: int = 8
+    ) -> AsyncIterator[tuple[int, "np.ndarray | ServingError"]]:
+        """Embed any number of images: (index, float32 [D]), as `classify_many`."""
+        return self._stream(images, EMBED, batch_size, concurrency)
+
+    def attention_many(
+        self, images: Iterable[Image], *, batch_size: int = 1, concurrency: int = 8
+    ) -> AsyncIterator[tuple[int, Attention | ServingError]]:
+        """Attention of any number of images: (index, map), as `classify_many`."""
+        return self._stream(images, ATTENTION, batch_size, concurrency)
+
+    async def predict(
+        self, inputs: Mapping[str, Any], signature_name: str = "serving_default"
+    ) -> dict[str, "np.ndarray"]:
+        """Compute the outputs of any signature.
+
+        The signatures are read from the server on the first call and cached until a
+        call fails: the server may have loaded another version of the model.
+
+        Args:
+            inputs: By name; lists, numbers, text, bytes or arrays. They are converted
+                to the types of the signature.
+            signature_name: Of the model.
+
+        Returns:
+            Arrays by name, in the types of the signature; strings as bytes in arrays
+            of objects.
+
+        Raises:
+            InvalidArgument: Also for an input that does not fit its type.
+        """
+        from .tensors import input_array  # NumPy: as long to import as httpx2
+
+        deadline = self._deadline()
+        try:
+            if signature_name not in self._signatures:
+                metadata = await self._ask(self.protocol.metadata(), deadline)
+                self._signatures = metadata.signatures
+            # The server refuses an unknown name, in its own words.
+            signature = self._signatures.get(signature_name, _UNKNOWN)
+            try:
+                arrays = {
+                    name: input_array(name, value, signature.inputs.get(name))
+                    for name, value in inputs.items()
+                }
+                call = self.protocol.predict(signature_name, arrays, signature.outputs)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise InvalidArgument(f"`inputs` cannot be sent: {error}") from error
+            return await self._ask(call, deadline)
+        except ServingError:
+            self._signatures = {}
+            raise
+
+    async def status(self) -> list[VersionStatus]:
+        """List the versions that the server knows and their states, newest first."""
+        return await self._ask(self.protocol.status(), self._deadline())
+
+    async def metadata(self) -> Metadata:
+        """Read the version that answers, and its signatures."""
+        return await self._ask(self.protocol.metadata(), self._deadline())
+
+    async def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the model answers.
+
+        Args:
+            timeout: In seconds.
+
+        Raises:
+            DeadlineExceeded: It was not ready in time; the message ends with the
+                reason.
+            ServingError: Waiting does not help, as with an unknown label.
+        """
+        # Metadata, not status: the status of a model that is still loading is a 200.
+        call = self.protocol.metadata()
+        deadline = time.monotonic() + timeout
+        reason: ServingError | None = None
+        while True:
+            try:
+                await self._send(call, min(deadline, self._deadline()))
+                return
+            except (Unavailable, NotFound, DeadlineExceeded) as error:
+                # What the server said explains more than the silence at the end.
+                if reason is None or not isinstance(error, DeadlineExceeded):
+                    reason = error
+                pause = jittered(READY_PAUSE)
+                if pause >= deadline - time.monotonic():
+                    raise DeadlineExceeded(
+                        f"not ready within {timeout:g} s: {reason}"
+                    ) from reason
+            await asyncio.sleep(pause)
+
+    async def ask_once(self, call: Call) -> Any:
+        """Send a prepared call without retries, as a load generator does.
+
+        Args:
+            call: Built by `protocol`.
+        """
+        return await self._send(call, self._deadline())
 
     async def close(self) -> None:
         """Close the connections, those of an injected transport too."""
@@ -39,47 +228,100 @@ class AsyncClient(BaseClient):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def _run(self, steps: Steps[Result]) -> Result:
-        step = advance(steps)
-        while not isinstance(step, Done):
-            try:
-                outcome = await self._perform(step)
-            except Exception as error:
-                step = advance(steps, error=error)
-            else:
-                step = advance(steps, outcome)
-        return step.result
+    async def _ask_exported(
+        self, images: Iterable[Image], exported: Exported[Result]
+    ) -> Result:
+        contents = await in_thread(encode_images, images)
+        return await self._ask_encoded(contents, exported)
 
-    async def _perform(self, step: Step) -> Any:
-        match step:
-            case Send(request, timeout):
-                return await self._transmit(request, timeout)
-            case Pause(seconds):
-                return await asyncio.sleep(seconds)
-            case Work(function):
-                return await asyncio.to_thread(function)
+    async def _ask_encoded(
+        self, contents: list[bytes], exported: Exported[Result]
+    ) -> Result:
+        if not contents:
+            return exported.empty()
+        call = self.protocol.predict(
+            exported.signature_name,
+            {"image_bytes": contents},
+            exported.outputs,
+            as_lists=exported.as_lists,
+        )
+        checked = Call(
+            call.request, lambda reply: exported.read(call.read(reply), len(contents))
+        )
+        return await self._ask(checked, self._deadline())
 
-    async def _stream(
-        self, flow: Flow[Result]
-    ) -> AsyncIterator[tuple[int, Result | ServingError]]:
-        tasks: list[asyncio.Task] = []
-        outcome: Any = None
+    def _stream(
+        self,
+        images: Iterable[Image],
+        exported: Exported[Any],
+        batch_size: int,
+        concurrency: int,
+    ) -> AsyncIterator[tuple[int, Any]]:
+        batches = in_batches(images, batch_size, concurrency)
+        ask = functools.partial(self._ask_each, exported=exported)
+        return in_order(ask, batches, concurrency)
+
+    async def _ask_each(
+        self, images: list[Image], exported: Exported[Any]
+    ) -> list[Any]:
+        """The result or the error of each image of a request."""
+        contents = await in_thread(bytes_or_error, images)
+        readable = [content for content in contents if isinstance(content, bytes)]
+        answers = iter(await self._ask_apart_if_refused(readable, exported))
+        return [
+            next(answers) if isinstance(content, bytes) else content
+            for content in contents
+        ]
+
+    async def _ask_apart_if_refused(
+        self, contents: list[bytes], exported: Exported[Any]
+    ) -> list[Any]:
         try:
-            with contextlib.suppress(StopIteration):
-                while True:
-                    match flow.steps.send(outcome):
-                        case Start(steps):
-                            outcome = asyncio.create_task(self._run(steps))
-                            tasks = [task for task in tasks if not task.done()]
-                            tasks.append(outcome)
-                        case Await(handle):
-                            outcome = await handle
-                        case Give(item):
-                            outcome = yield item
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            return list(await self._ask_encoded(contents, exported))
+        except ServingError as error:
+            one_may_be_bad = isinstance(error, InvalidArgument | MessageTooLarge)
+            if len(contents) == 1 or not one_may_be_bad:
+                return [error] * len(contents)
+        results = []
+        for content in contents:
+            results += await self._ask_apart_if_refused([content], exported)
+        return results
+
+    async def _ask(self, call: Call, deadline: float) -> Any:
+        refused: ServingError | None = None
+        for attempt in itertools.count():
+            try:
+                return await self._send(call, deadline)
+            except DeadlineExceeded as error:
+                if refused is None:
+                    raise
+                raise DeadlineExceeded(f"{error}; before that: {refused}") from refused
+            except ServingError as error:
+                if not error.worth_retrying:
+                    raise
+                pause = pause_after(attempt, deadline)
+                if pause is None:
+                    raise
+                refused = error
+            await asyncio.sleep(pause)
+
+    async def _send(self, call: Call, deadline: float) -> Any:
+        timeout = max(deadline - time.monotonic(), 0.001)  # 0 may mean none
+        try:
+            reply = await self._transmit(call.request, timeout)
+        except Exception as error:
+            if self._closed:
+                raise ServingError("the client is closed") from error
+            raise
+        try:
+            return call.read(reply)
+        except MISREAD as error:
+            raise ServingError(
+                f"the answer is not in TensorFlow Serving's form: {error!r}"
+            ) from error
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.timeout
 
     @abstractmethod
     async def _transmit(self, request: Any, timeout: float) -> Any:

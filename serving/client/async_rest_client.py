@@ -1,11 +1,13 @@
 """The asyncio client over REST, apart because importing asyncio takes time."""
 
 import asyncio
-import contextlib
+import ssl
+from typing import Any
 
 import httpx2
 
 from .async_client import AsyncClient
+from .asyncio_transport import AsyncioTransport
 from .rest_client import ERRORS, Rest, reply_of
 from .rest_protocol import RestReply, RestRequest
 
@@ -13,15 +15,23 @@ from .rest_protocol import RestReply, RestRequest
 class AsyncRestClient(Rest, AsyncClient):
     """`RestClient` for asyncio: the same arguments; its methods are awaited."""
 
-    _open = httpx2.AsyncClient
+    @staticmethod
+    def _open(
+        *, verify: ssl.SSLContext | bool, transport: Any, **options: Any
+    ) -> httpx2.AsyncClient:
+        context = httpx2.create_ssl_context(verify)
+        # Not as its transport, for which httpx2 ignores the environment's proxies.
+        direct = None if transport else {"all://": AsyncioTransport(context)}
+        return httpx2.AsyncClient(
+            verify=context, transport=transport, mounts=direct, **options
+        )
 
     async def _transmit(self, request: RestRequest, timeout: float) -> RestReply:
         sent = self._http_request(request, timeout)
         try:
             async with asyncio.timeout(timeout):
-                response = await self._http.send(sent, stream=True)
-                async with contextlib.aclosing(response):
-                    return reply_of(response, await response.aread())
+                response = await self._http.send(sent)
+            return reply_of(response, response.content)
         except ERRORS as error:
             raise self._converted(error, timeout) from error
 

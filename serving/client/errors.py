@@ -80,61 +80,38 @@ class DeadlineExceeded(ServingError):
     """There was no answer in time."""
 
 
-# By canonical gRPC code; all others are a plain ServingError.
-OF_CODE: dict[str, type[ServingError]] = {
-    "INVALID_ARGUMENT": InvalidArgument,
-    "OUT_OF_RANGE": InvalidArgument,
-    "FAILED_PRECONDITION": FailedPrecondition,
-    "NOT_FOUND": NotFound,
-    "UNAUTHENTICATED": Unauthenticated,
-    "PERMISSION_DENIED": PermissionDenied,
-    "RESOURCE_EXHAUSTED": ResourceExhausted,
-    "UNIMPLEMENTED": Unimplemented,
-    "UNAVAILABLE": Unavailable,
-    "DEADLINE_EXCEEDED": DeadlineExceeded,
+# Canonical gRPC codes and HTTP statuses; any other is a plain ServingError.
+_KINDS: dict[type[ServingError], tuple[str | int, ...]] = {
+    InvalidArgument: ("INVALID_ARGUMENT", "OUT_OF_RANGE", 400),
+    FailedPrecondition: ("FAILED_PRECONDITION",),
+    NotFound: ("NOT_FOUND", 404),
+    Unauthenticated: ("UNAUTHENTICATED", 401),
+    PermissionDenied: ("PERMISSION_DENIED", 403),
+    ResourceExhausted: ("RESOURCE_EXHAUSTED", 429),
+    MessageTooLarge: (413,),
+    Unimplemented: ("UNIMPLEMENTED", 501),
+    Unavailable: ("UNAVAILABLE", 502, 503),
+    DeadlineExceeded: ("DEADLINE_EXCEEDED", 504),
 }
-
-OF_HTTP_STATUS: dict[int, type[ServingError]] = {
-    400: InvalidArgument,
-    401: Unauthenticated,
-    403: PermissionDenied,
-    404: NotFound,
-    413: MessageTooLarge,
-    429: ResourceExhausted,
-    501: Unimplemented,
-    502: Unavailable,
-    503: Unavailable,
-    504: DeadlineExceeded,
-}
+_KIND_OF = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
 
-def from_code(code: str, message: str) -> ServingError:
-    """Create the error of a gRPC status.
-
-    Args:
-        code: Name of the canonical code, such as "NOT_FOUND".
-        message: The details of the status, which distinguish gRPC's message limits
-            from the server's quotas.
-    """
+def error_of(code: str | int, message: str) -> ServingError:
+    """Create the error of a canonical gRPC code or of an HTTP status from 400."""
+    # One code each for gRPC's limits and for quotas, for signatures and for the rest.
     if code == "RESOURCE_EXHAUSTED" and "message larger than max" in message:
         return MessageTooLarge(message)
-    return OF_CODE.get(code, ServingError)(readable(message))
-
-
-def from_http_status(status: int, message: str) -> ServingError:
-    """Create the error of an HTTP status.
-
-    Args:
-        status: 400 or above.
-        message: The text of the answer, which distinguishes an unknown signature from
-            other 400s.
-    """
-    if status == 400 and message.startswith("Serving signature name: "):
+    if code == 400 and message.startswith("Serving signature name: "):
         return FailedPrecondition(message)
-    return OF_HTTP_STATUS.get(status, ServingError)(readable(message))
+    return _KIND_OF.get(code, ServingError)(_readable(message))
 
 
-def readable(message: str) -> str:
+def too_late(where: str, timeout: float) -> DeadlineExceeded:
+    """Create the error of a timeout in the client, in seconds, for a server's URL."""
+    return DeadlineExceeded(f"no answer from {where} within {timeout:.3g} s")
+
+
+def _readable(message: str) -> str:
     """A server's message without the nodes of the graph and a failed assertion's form.
 
     "assertion failed: [No image.] [At index] [0]\\n\\t [[{{node Assert}}]]" becomes "No
@@ -145,13 +122,3 @@ def readable(message: str) -> str:
     if match := re.fullmatch(r"assertion failed: \[(.*)\]", message, re.DOTALL):
         return match[1].replace("] [", " ")
     return message
-
-
-def too_late(where: str, timeout: float) -> DeadlineExceeded:
-    """Create the error of a timeout in the client.
-
-    Args:
-        where: URL or address of the server.
-        timeout: In seconds.
-    """
-    return DeadlineExceeded(f"no answer from {where} within {timeout:.3g} s")

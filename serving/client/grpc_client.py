@@ -2,20 +2,18 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import grpc
 from google.protobuf.message import Message
 
-from . import messages
 from .async_client import AsyncClient
 from .base_client import BaseClient
 from .blocking_client import BlockingClient
-from .errors import ServingError, from_code, too_late
+from .errors import ServingError, error_of, too_late
 from .grpc_protocol import GrpcProtocol, GrpcRequest
 from .protocol import Target, checked_headers
-from .steps import Steps, operation
 
 _OPTIONS = {
     # gRPC's default of 4 MiB is less than the attention maps of many images.
@@ -31,15 +29,6 @@ _OPTIONS = {
 }
 
 
-# Methods by service, and the messages of their answers.
-_METHODS = {
-    "PredictionService/Predict": messages.PredictResponse,
-    "PredictionService/GetModelMetadata": messages.GetModelMetadataResponse,
-    "ModelService/GetModelStatus": messages.GetModelStatusResponse,
-    "ModelService/HandleReloadConfigRequest": messages.ReloadConfigResponse,
-}
-
-
 class Grpc(BaseClient):
     """Base of both clients over gRPC.
 
@@ -48,8 +37,7 @@ class Grpc(BaseClient):
     """
 
     protocol: GrpcProtocol
-    _insecure: ClassVar[Callable[..., Any]]
-    _secure: ClassVar[Callable[..., Any]]
+    _library: ClassVar[Any]  # grpc or grpc.aio
 
     def __init__(
         self,
@@ -68,44 +56,22 @@ class Grpc(BaseClient):
         self.address = _checked_address(address)
         self._metadata = tuple(checked_headers("metadata", metadata).items())
         self._channel = channel or self._connect(credentials, options or {})
-        self._methods = {
-            path.rpartition("/")[2]: self._channel.unary_unary(
-                f"/tensorflow.serving.{path}",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=response.FromString,
-            )
-            for path, response in _METHODS.items()
-        }
-
-    @operation
-    def reload_config(self, config: Message | str) -> Steps[None]:
-        """Replace the server's model config, and wait until its models are loaded.
-
-        The server waits indefinitely for a model that has no version; the client gives
-        up after its `timeout`, while the server continues.
-
-        Args:
-            config: The whole config, as a message or in text form.
-
-        Raises:
-            ServingError: One of its subclasses; the server keeps its models.
-            ValueError: The text is not a ModelServerConfig.
-        """
-        call = self.protocol.reload_config(config)
-        return (yield from self._ask(call, self._deadline()))
 
     def _connect(
         self, credentials: grpc.ChannelCredentials | None, options: Mapping[str, Any]
     ) -> Any:
-        merged: Sequence[tuple[str, Any]] = list({**_OPTIONS, **options}.items())
+        merged = list({**_OPTIONS, **options}.items())
         if credentials is None:
-            return self._insecure(self.address, merged)
-        return self._secure(self.address, credentials, merged)
+            return self._library.insecure_channel(self.address, merged)
+        return self._library.secure_channel(self.address, credentials, merged)
 
     def _call(self, request: GrpcRequest, timeout: float) -> Any:
-        return self._methods[request.method](
-            request.message, timeout=timeout, metadata=self._metadata
+        call = self._channel.unary_unary(
+            f"/tensorflow.serving.{request.method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=request.answer.FromString,
         )
+        return call(request.message, timeout=timeout, metadata=self._metadata)
 
     def _error(self, error: Any, timeout: float) -> ServingError:
         """Convert an error of gRPC."""
@@ -117,7 +83,7 @@ class Grpc(BaseClient):
             return ServingError(
                 f"{self.address} does not speak gRPC; is it the port of REST?"
             )
-        return from_code(error.code().name, details)
+        return error_of(error.code().name, details)
 
 
 class GrpcClient(Grpc, BlockingClient):
@@ -139,8 +105,22 @@ class GrpcClient(Grpc, BlockingClient):
         ValueError: An argument that cannot be used.
     """
 
-    _insecure = staticmethod(grpc.insecure_channel)
-    _secure = staticmethod(grpc.secure_channel)
+    _library = grpc
+
+    def reload_config(self, config: Message | str) -> None:
+        """Replace the server's model config, and wait until its models are loaded.
+
+        The server waits indefinitely for a model that has no version; the client gives
+        up after its `timeout`, while the server continues.
+
+        Args:
+            config: The whole config, as a message or in text form.
+
+        Raises:
+            ServingError: One of its subclasses; the server keeps its models.
+            ValueError: The text is not a ModelServerConfig.
+        """
+        self._ask(self.protocol.reload_config(config), self._deadline())
 
     def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
         try:
@@ -158,8 +138,11 @@ class AsyncGrpcClient(Grpc, AsyncClient):
     It must be created in a running event loop, and belongs to that loop.
     """
 
-    _insecure = staticmethod(grpc.aio.insecure_channel)
-    _secure = staticmethod(grpc.aio.secure_channel)
+    _library = grpc.aio
+
+    async def reload_config(self, config: Message | str) -> None:
+        """Replace the server's model config, as `GrpcClient.reload_config`."""
+        await self._ask(self.protocol.reload_config(config), self._deadline())
 
     def _connect(self, *args: Any) -> Any:
         asyncio.get_running_loop()  # or gRPC picks a loop that never runs

@@ -1,33 +1,27 @@
 """TensorFlow Serving's gRPC protocol; imports no TensorFlow."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
 from . import messages, tensor_messages
-from .errors import from_code
-from .protocol import Call, Protocol, Target
-from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
-
-if TYPE_CHECKING:
-    import numpy as np
+from .errors import error_of
+from .protocol import Call, Target
+from .responses import TensorInfo, read_metadata, read_status
 
 
 class GrpcRequest(NamedTuple):
-    """Name of a method, and its message."""
+    """A method of `tensorflow.serving`, its message, and the type of its answer."""
 
     method: str
     message: Message
+    answer: Any
 
 
-class GrpcProtocol(Protocol):
-    """Calls as protocol messages.
-
-    Args:
-        target: Model and version.
-    """
+class GrpcProtocol:
+    """Calls of a model as protocol messages, by the methods of `RestProtocol`."""
 
     def __init__(self, target: Target):
         self._target = target
@@ -35,11 +29,12 @@ class GrpcProtocol(Protocol):
     def status(self) -> Call:
         """GetModelStatus."""
         message = messages.GetModelStatusRequest(model_spec=self._spec())
-
-        def read(reply: Message) -> list[VersionStatus]:
-            return read_status(_as_json(reply))
-
-        return Call(GrpcRequest("GetModelStatus", message), read)
+        return Call(
+            GrpcRequest(
+                "ModelService/GetModelStatus", message, messages.GetModelStatusResponse
+            ),
+            lambda reply: read_status(_as_json(reply)),
+        )
 
     def metadata(self) -> Call:
         """GetModelMetadata."""
@@ -47,7 +42,7 @@ class GrpcProtocol(Protocol):
             model_spec=self._spec(), metadata_field=["signature_def"]
         )
 
-        def read(reply: Any) -> Metadata:
+        def read(reply: Any) -> Any:
             packed = reply.metadata["signature_def"].value
             signatures = messages.SignatureDefMap.FromString(packed)
             answer = {
@@ -56,40 +51,44 @@ class GrpcProtocol(Protocol):
             }
             return read_metadata(answer)
 
-        return Call(GrpcRequest("GetModelMetadata", message), read)
+        return Call(
+            GrpcRequest(
+                "PredictionService/GetModelMetadata",
+                message,
+                messages.GetModelMetadataResponse,
+            ),
+            read,
+        )
 
     def predict(
         self,
         signature_name: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
+        as_lists: bool = False,
     ) -> Call:
-        """Predict; the answer names its types itself, so `outputs` is unused."""
-
-        def read(reply: Any) -> "dict[str, np.ndarray]":
-            return {
-                name: tensor_messages.to_array(tensor)
-                for name, tensor in reply.outputs.items()
-            }
-
-        return Call(self._predict_request(signature_name, inputs), read)
-
-    def predict_lists(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, TensorInfo],
-    ) -> Call:
-        """`predict`, read without NumPy."""
+        """Predict; the answer names its types itself."""
+        message = messages.PredictRequest(
+            model_spec=self._spec(signature_name),
+            inputs={name: _tensor(value) for name, value in inputs.items()},
+        )
 
         def read(reply: Any) -> dict[str, Any]:
+            if not as_lists:
+                return {
+                    name: tensor_messages.to_array(tensor)
+                    for name, tensor in reply.outputs.items()
+                }
             return {
                 name: tensor_messages.to_lists(tensor)
                 for name, tensor in reply.outputs.items()
                 if name in outputs
             }
 
-        return Call(self._predict_request(signature_name, inputs), read)
+        return Call(
+            GrpcRequest("PredictionService/Predict", message, messages.PredictResponse),
+            read,
+        )
 
     def reload_config(self, config: Message | str) -> Call:
         """HandleReloadConfigRequest, which returns nothing."""
@@ -98,18 +97,16 @@ class GrpcProtocol(Protocol):
         def read(reply: Any) -> None:
             status = _as_json(reply.status)
             if status["error_code"] != "OK":
-                raise from_code(status["error_code"], status["error_message"])
+                raise error_of(status["error_code"], status["error_message"])
 
-        return Call(GrpcRequest("HandleReloadConfigRequest", message), read)
-
-    def _predict_request(
-        self, signature_name: str, inputs: Mapping[str, Any]
-    ) -> GrpcRequest:
-        message = messages.PredictRequest(
-            model_spec=self._spec(signature_name),
-            inputs={name: _tensor(value) for name, value in inputs.items()},
+        return Call(
+            GrpcRequest(
+                "ModelService/HandleReloadConfigRequest",
+                message,
+                messages.ReloadConfigResponse,
+            ),
+            read,
         )
-        return GrpcRequest("Predict", message)
 
     def _spec(self, signature_name: str = "") -> Any:
         spec = messages.ModelSpec(

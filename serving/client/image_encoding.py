@@ -6,10 +6,13 @@ be 1 or 255.
 """
 
 import io
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
+
+from .errors import InvalidArgument, ServingError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,26 +57,41 @@ def encode_image(image: Image) -> bytes:
 
 
 def encode_images(images: Iterable[Image]) -> list[bytes]:
-    """Encode several images.
-
-    Args:
-        images: A list or another iterable of images, or pixels [N, H, W, C].
-
-    Raises:
-        OSError, TypeError, ValueError, ModuleNotFoundError: As `encode_image`; a
-            single image is a TypeError too.
-    """
-    check_images(images)
+    """Encode images as `encode_image`; a single one is a TypeError."""
+    _check_images(images)
     return [encode_image(image) for image in images]
 
 
-def check_images(images: Iterable[Image]) -> None:
-    """Check that there are several images, before any of them is read.
+def bytes_or_error(images: Iterable[Image]) -> list[bytes | ServingError]:
+    """Encode images; `InvalidArgument` in place of one that cannot be used."""
+    contents: list[bytes | ServingError] = []
+    for image in images:
+        try:
+            contents.append(encode_image(image))
+        except (OSError, TypeError, ValueError) as error:
+            refused = InvalidArgument(str(error))
+            refused.__cause__ = error
+            contents.append(refused)
+    return contents
 
-    Raises:
-        TypeError: It is a single image, or not an iterable.
-    """
-    if not _holds_images(images):
+
+def in_batches(
+    images: Iterable[Image], batch_size: int, concurrency: int
+) -> Iterator[list[Image]]:
+    """Divide images lazily, after a check of the arguments of `classify_many`."""
+    for name, value in {"batch_size": batch_size, "concurrency": concurrency}.items():
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+    _check_images(images)
+    iterator = iter(images)
+    return iter(lambda: list(itertools.islice(iterator, batch_size)), [])
+
+
+def _check_images(images: Iterable[Image]) -> None:
+    """Check that there are several, before any of them is read."""
+    # Iterating over a single array [H, W, C] would send its rows.
+    several = images.ndim == 4 if _is_array(images) else isinstance(images, Iterable)
+    if not several or isinstance(images, str | bytes):
         raise TypeError(
             "`images` must be a list of images or an array [N, H, W, C]. "
             f"Received: one {type(images).__name__}; write [image] for a single image"
@@ -87,13 +105,6 @@ def _is_array(value: Any) -> TypeGuard["np.ndarray"]:
 
 def _is_pil_image(value: Any) -> TypeGuard["PILImage"]:
     return hasattr(value, "mode") and hasattr(value, "save")
-
-
-def _holds_images(images: Any) -> bool:
-    if _is_array(images):
-        # Iterating over a single [H, W, C] would send its rows.
-        return images.ndim == 4
-    return isinstance(images, Iterable) and not isinstance(images, str | bytes)
 
 
 def _pil_image(pixels: "np.ndarray") -> "PILImage":
@@ -134,13 +145,7 @@ def _png(image: "PILImage") -> bytes:
 
 
 def upright(image: "PILImage") -> "PILImage":
-    """Turn an image as its EXIF states, and leave one with damaged EXIF as it is.
-
-    The server does the same with a file.
-
-    Raises:
-        OSError: The image's file is damaged.
-    """
+    """Turn an image as its EXIF states, unless that is damaged, as the server does."""
     from PIL import ImageOps
 
     image.load()

@@ -3,13 +3,12 @@
 Their names and types are fixed, so that no request for metadata is needed.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import ServingError
-from .nested_lists import shape
-from .responses import Attention, Prediction, TensorInfo
+from .responses import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +16,57 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The K best classes of one image, best first.
+
+    Attributes:
+        labels: K class names.
+        scores: K probabilities, rounded to float32.
+        class_ids: K class indices.
+    """
+
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    class_ids: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """Name of the best class."""
+        return self.labels[0]
+
+    @property
+    def score(self) -> float:
+        """Probability of the best class."""
+        return self.scores[0]
+
+    @property
+    def class_id(self) -> int:
+        """Index of the best class."""
+        return self.class_ids[0]
+
+    def best(self, top_k: int | None) -> "Prediction":
+        """Keep the `top_k` best classes; None keeps all."""
+        return Prediction(
+            self.labels[:top_k], self.scores[:top_k], self.class_ids[:top_k]
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """The attention map of one image.
+
+    Attributes:
+        rollout: float32 [h, w], the share of each patch by attention rollout; sums to
+            1.
+        seen: The image as the model saw it, resized and cropped; PNG.
+    """
+
+    rollout: "np.ndarray"
+    seen: bytes
+
+
+@dataclasses.dataclass(frozen=True)
 class Exported(Generic[Result]):
     """A signature with encoded images as input, `image_bytes` [N].
 
@@ -72,6 +121,17 @@ def _attention(outputs: Mapping[str, Any], images: int) -> list[Attention]:
     return [Attention(rollout, seen) for rollout, seen in pairs]
 
 
+def classification(top_k: int | None) -> Exported[list[Prediction]]:
+    """`serving_default`, with the best classes of each image alone; None keeps all."""
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
+
+    def read(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
+        return [prediction.best(top_k) for prediction in _predictions(outputs, images)]
+
+    return dataclasses.replace(CLASSIFY, read=read)
+
+
 CLASSIFY: Exported[list[Prediction]] = Exported(
     "serving_default",
     {
@@ -117,4 +177,10 @@ def _check(outputs: Mapping[str, Any], exported: Exported, images: int) -> None:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return shape(value) if isinstance(value, list) else value.shape
+    """The shape of an array or of nested lists; ValueError for ragged ones."""
+    if not isinstance(value, list):
+        return getattr(value, "shape", ())
+    inner = {_shape(item) for item in value}
+    if len(inner) > 1:
+        raise ValueError(f"ragged lists: {sorted(inner)}")
+    return (len(value), *(inner.pop() if inner else ()))

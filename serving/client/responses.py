@@ -1,71 +1,18 @@
-"""Results of the clients: predictions, versions and states, signatures.
+"""Answers about a model: versions and states, signatures.
 
 Protocol messages have the form of REST's JSON after `google.protobuf.json_format`, so
 that one function reads the answers of both transports.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import numpy as np
+from typing import Any
 
 # TensorFlow's names of these types cannot be derived from the protocol's.
 _FLOATS = {"DT_HALF": "float16", "DT_FLOAT": "float32", "DT_DOUBLE": "float64"}
 
 # TensorFlow's own entry for restoring the variables, which cannot be called.
 _INIT_OP = "__saved_model_init_op"
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The K best classes of one image, best first.
-
-    Attributes:
-        labels: K class names.
-        scores: K probabilities, rounded to float32.
-        class_ids: K class indices.
-    """
-
-    labels: tuple[str, ...]
-    scores: tuple[float, ...]
-    class_ids: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """Name of the best class."""
-        return self.labels[0]
-
-    @property
-    def score(self) -> float:
-        """Probability of the best class."""
-        return self.scores[0]
-
-    @property
-    def class_id(self) -> int:
-        """Index of the best class."""
-        return self.class_ids[0]
-
-    def best(self, top_k: int | None) -> "Prediction":
-        """Keep the `top_k` best classes; None keeps all."""
-        return Prediction(
-            self.labels[:top_k], self.scores[:top_k], self.class_ids[:top_k]
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Attention:
-    """The attention map of one image.
-
-    Attributes:
-        rollout: float32 [h, w], the share of each patch by attention rollout; sums to
-            1.
-        seen: The image as the model saw it, resized and cropped; PNG.
-    """
-
-    rollout: "np.ndarray"
-    seen: bytes
 
 
 @dataclass(frozen=True)
@@ -161,15 +108,11 @@ def _tensor(info: Mapping[str, Any]) -> TensorInfo:
     shape = info.get("tensor_shape")
     if shape is None or shape["unknown_rank"]:
         return TensorInfo(name, None)
-    return TensorInfo(name, _sizes(shape["dim"]))
+    sizes = (int(dimension["size"]) for dimension in shape["dim"])
+    return TensorInfo(name, tuple(None if size < 0 else size for size in sizes))
 
 
 def dtype_name(protocol_name: str) -> str:
     """TensorFlow's name of a type, such as "float32" for DT_FLOAT."""
     plain = protocol_name.removeprefix("DT_").lower()
     return _FLOATS.get(protocol_name, plain)
-
-
-def _sizes(dimensions: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:
-    sizes = (int(dimension["size"]) for dimension in dimensions)
-    return tuple(None if size < 0 else size for size in sizes)

@@ -17,7 +17,6 @@ from .blocking_client import BlockingClient
 from .errors import ServingError, Unavailable, too_late
 from .protocol import Target, checked_headers
 from .rest_protocol import RestProtocol, RestReply, RestRequest
-from .retries import seconds_left
 
 if TYPE_CHECKING:
     import ssl
@@ -113,8 +112,7 @@ class RestClient(Rest, BlockingClient):
         try:
             response = self._http.send(sent, stream=True)
             with contextlib.closing(response):
-                content = _body(response, sent.extensions["timeout"])
-            return reply_of(response, content)
+                return reply_of(response, _body(response, sent.extensions["timeout"]))
         except ERRORS as error:
             raise self._converted(error, timeout) from error
 
@@ -135,20 +133,7 @@ class _TimeLeft(dict):
         self.deadline = deadline
 
     def get(self, phase: str, default: Any = None) -> float:
-        return seconds_left(self.deadline)
-
-
-def _checked_url(url: str) -> httpx2.URL:
-    try:
-        parsed = httpx2.URL(url)
-        valid = parsed.scheme in ("http", "https") and bool(parsed.host)
-    except httpx2.InvalidURL:
-        valid = False
-    if not valid:
-        raise ValueError(
-            f"`url` must look like http://127.0.0.1:8501. Received: {url!r}"
-        )
-    return parsed
+        return max(self.deadline - time.monotonic(), 0.001)
 
 
 def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
@@ -159,3 +144,18 @@ def _body(response: httpx2.Response, time_left: _TimeLeft) -> bytes:
         if time.monotonic() > time_left.deadline:
             raise httpx2.ReadTimeout("the body did not end in time")
     return b"".join(chunks)
+
+
+def _checked_url(url: str) -> httpx2.URL:
+    try:
+        parsed = httpx2.URL(url)
+        labels = parsed.raw_host.decode().removesuffix(".").split(".")
+        named = all(0 < len(label) < 64 for label in labels)
+        valid = parsed.scheme in ("http", "https") and named
+    except httpx2.InvalidURL:
+        valid = False
+    if not valid:
+        raise ValueError(
+            f"`url` must look like http://127.0.0.1:8501. Received: {url!r}"
+        )
+    return parsed

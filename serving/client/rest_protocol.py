@@ -2,17 +2,18 @@
 
 import base64
 import json
+import math
+import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from .errors import ServingError, from_http_status
-from .nested_lists import from_json
-from .protocol import Call, Protocol, Target
-from .responses import Metadata, TensorInfo, VersionStatus, read_metadata, read_status
+from .errors import ServingError, error_of
+from .protocol import Call, Target
+from .responses import TensorInfo, read_metadata, read_status
 
-if TYPE_CHECKING:
-    import numpy as np
+# The numbers that `classify` returns, as `struct` has them.
+_FORMATS = {"float32": "f", "int64": "q"}
 
 
 class RestRequest(NamedTuple):
@@ -31,12 +32,8 @@ class RestReply(NamedTuple):
     location: str | None
 
 
-class RestProtocol(Protocol):
-    """Calls as HTTP requests.
-
-    Args:
-        target: Model and version.
-    """
+class RestProtocol:
+    """Calls of a model as HTTP requests."""
 
     def __init__(self, target: Target):
         path = f"/v1/models/{quote(target.model, safe='')}"
@@ -47,54 +44,52 @@ class RestProtocol(Protocol):
         self._path = path
 
     def status(self) -> Call:
-        """GET the model."""
-
-        def read(reply: RestReply) -> list[VersionStatus]:
-            return read_status(_json(reply))
-
-        return Call(RestRequest("GET", self._path, None), read)
+        """GET the model: a list of `VersionStatus`."""
+        request = RestRequest("GET", self._path, None)
+        return Call(request, lambda reply: read_status(_json(reply)))
 
     def metadata(self) -> Call:
-        """GET the model's metadata."""
-
-        def read(reply: RestReply) -> Metadata:
-            return read_metadata(_json(reply))
-
-        return Call(RestRequest("GET", f"{self._path}/metadata", None), read)
+        """GET the model's `Metadata`."""
+        request = RestRequest("GET", f"{self._path}/metadata", None)
+        return Call(request, lambda reply: read_metadata(_json(reply)))
 
     def predict(
         self,
         signature_name: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
+        as_lists: bool = False,
     ) -> Call:
-        """POST in the column format, which holds inputs of any shape."""
+        """POST in the column format, which holds inputs of any shape.
+
+        Args:
+            signature_name: Of the model.
+            inputs: Arrays, or lists of bytes, by name.
+            outputs: Types of the outputs, which are arrays by name.
+            as_lists: Without NumPy: nested lists of strings, float32 and int64.
+        """
         body = {"signature_name": signature_name, "inputs": dict(inputs)}
         # NaN and Infinity are not JSON, but TensorFlow Serving reads them.
         content = json.dumps(body, default=_json_value).encode()
 
-        def read(reply: RestReply) -> dict[str, "np.ndarray"]:
-            from .tensors import output_arrays  # NumPy: as long to import as httpx2
-
-            return output_arrays(_outputs(reply, outputs), outputs)
-
-        return Call(RestRequest("POST", f"{self._path}:predict", content), read)
-
-    def predict_lists(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, Any],
-        outputs: Mapping[str, TensorInfo],
-    ) -> Call:
-        """`predict`, read without NumPy."""
-
         def read(reply: RestReply) -> dict[str, Any]:
             values = _outputs(reply, outputs)
+            converted = {
+                name: _from_json(values[name], info.dtype)
+                if as_lists or info.dtype == "string"
+                else values[name]
+                for name, info in outputs.items()
+            }
+            if as_lists:
+                return converted
+            from .tensors import output_array  # NumPy: as long to import as httpx2
+
             return {
-                name: from_json(values[name], outputs[name].dtype) for name in outputs
+                name: output_array(value, outputs[name])
+                for name, value in converted.items()
             }
 
-        return Call(self.predict(signature_name, inputs, outputs).request, read)
+        return Call(RestRequest("POST", f"{self._path}:predict", content), read)
 
 
 def _json_value(value: Any) -> Any:
@@ -120,6 +115,30 @@ def _outputs(reply: RestReply, outputs: Mapping[str, TensorInfo]) -> Mapping[str
     return values
 
 
+def _from_json(value: Any, dtype: str) -> Any:
+    """Convert nested lists of strings, float32 or int64; strings become bytes.
+
+    Strings that are no UTF-8 are {"b64": ...}.
+    """
+    if isinstance(value, list):
+        return [_from_json(item, dtype) for item in value]
+    if dtype != "string":
+        return _number(value, _FORMATS[dtype])
+    if isinstance(value, dict):
+        return base64.b64decode(value["b64"])
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _number(value: Any, form: str) -> Any:
+    """Round a number to float32, as in arrays, or check that it is an int64."""
+    try:
+        return struct.unpack(form, struct.pack(form, value))[0]
+    except OverflowError:  # of a float: infinite, as in TensorFlow
+        return math.copysign(math.inf, value)
+    except struct.error as error:
+        raise ValueError(f"{error}: {value!r}") from error
+
+
 def _json(reply: RestReply) -> dict[str, Any]:
     try:
         # Labels that are not UTF-8 must survive the way back to bytes.
@@ -129,7 +148,7 @@ def _json(reply: RestReply) -> dict[str, Any]:
     if reply.status == 200 and isinstance(answer, dict):
         return answer
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-        raise from_http_status(reply.status, answer["error"])
+        raise error_of(reply.status, answer["error"])
     raise _foreign_answer(reply)
 
 
@@ -139,7 +158,7 @@ def _foreign_answer(reply: RestReply) -> ServingError:
         message = f"HTTP {reply.status}: give the URL that it leads to, "
         return ServingError(message + reply.location)
     words = " ".join(reply.content[:400].decode("utf-8", "replace").split())
-    return from_http_status(
+    return error_of(
         reply.status,
         f"HTTP {reply.status}, not in TensorFlow Serving's form: {words[:100]!r}",
     )

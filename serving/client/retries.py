@@ -3,11 +3,11 @@
 A prediction changes nothing on the server, so that a retry is safe.
 """
 
-import itertools
 import random
 import time
-from collections.abc import Iterator
 
+# Readiness polling interval, in seconds.
+READY_PAUSE = 0.25
 # Mean pauses before the second attempt and between later ones, in seconds.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
@@ -17,25 +17,21 @@ SHARE_OF_THE_REST = 0.5
 SHORTEST_PAUSE = 0.05
 
 
-def pauses(deadline: float) -> Iterator[float]:
-    """Generate the pauses before retries, in seconds, until a time of `time.monotonic`.
+def pause_after(attempt: int, deadline: float) -> float | None:
+    """Seconds before the next attempt, if there is time for one.
 
     They double, with jitter so that clients that failed together do not retry together,
     and get shorter again shortly before the deadline.
+
+    Args:
+        attempt: The number of the one that failed, from 0.
+        deadline: A time of `time.monotonic`.
     """
-    for attempt in itertools.count():
-        pause = jittered(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))
-        pause = min(pause, SHARE_OF_THE_REST * seconds_left(deadline))
-        if pause < SHORTEST_PAUSE:
-            return
-        yield pause
+    pause = jittered(min(FIRST_PAUSE * 2 ** min(attempt, 10), LONGEST_PAUSE))
+    pause = min(pause, SHARE_OF_THE_REST * (deadline - time.monotonic()))
+    return pause if pause >= SHORTEST_PAUSE else None
 
 
 def jittered(mean: float) -> float:
     """Add jitter: from 0.5 to 1.5 times the mean."""
     return mean * random.uniform(0.5, 1.5)
-
-
-def seconds_left(deadline: float) -> float:
-    """Seconds until a time of `time.monotonic`; never 0, which means no timeout."""
-    return max(deadline - time.monotonic(), 0.001)

@@ -6,12 +6,11 @@ NumPy is imported by the functions that convert arrays.
 import array
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import ServingError
 from .messages import TensorProto
-from .nested_lists import nested
 from .responses import dtype_name
 
 if TYPE_CHECKING:
@@ -19,19 +18,14 @@ if TYPE_CHECKING:
 
 # Each type's name, and the field of its values where they are not in `tensor_content`.
 _FIELDS = {
+    **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int_val"),
+    **dict.fromkeys(("float16", "bfloat16"), "half_val"),
     "float32": "float_val",
     "float64": "double_val",
-    "int8": "int_val",
-    "int16": "int_val",
-    "int32": "int_val",
     "int64": "int64_val",
-    "uint8": "int_val",
-    "uint16": "int_val",
     "uint32": "uint32_val",
     "uint64": "uint64_val",
     "bool": "bool_val",
-    "float16": "half_val",
-    "bfloat16": "half_val",
     "complex64": "scomplex_val",
     "complex128": "dcomplex_val",
     "string": "string_val",
@@ -91,10 +85,23 @@ def to_lists(tensor: Any) -> Any:
     name, sizes = _type(tensor), _sizes(tensor)
     size = math.prod(sizes)
     if name == "string":
-        return nested(_strings(tensor, size), sizes)
+        return _nested(_strings(tensor, size), sizes)
     values = array.array(_TYPECODES[name], tensor.tensor_content)
     values.extend(getattr(tensor, _FIELDS[name]))
-    return nested(_repeated(values.tolist(), size), sizes)
+    return _nested(_repeated(values.tolist(), size), sizes)
+
+
+def _nested(values: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Arrange values in lists of these sizes, the last dimension innermost."""
+    if len(values) != math.prod(sizes):
+        raise ValueError(f"{len(values)} values for the shape {list(sizes)}")
+    return _arranged(iter(values), sizes)
+
+
+def _arranged(values: Iterator[Any], sizes: Sequence[int]) -> Any:
+    if not sizes:
+        return next(values)
+    return [_arranged(values, sizes[1:]) for _ in range(sizes[0])]
 
 
 def _strings(tensor: Any, size: int) -> list[bytes]:

@@ -4,11 +4,9 @@ The same call returns the same arrays over REST and gRPC. Strings are bytes in o
 arrays, as in TensorFlow.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from .errors import InvalidArgument
-from .nested_lists import bytes_from_json
 from .responses import TensorInfo
 
 try:
@@ -43,16 +41,8 @@ def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
         ) from error
 
 
-def output_arrays(
-    values: Mapping[str, Any], outputs: Mapping[str, TensorInfo]
-) -> dict[str, np.ndarray]:
-    """Convert the nested lists of a REST answer to arrays, by name."""
-    return {name: _output_array(values[name], outputs[name]) for name in outputs}
-
-
-def _output_array(value: Any, info: TensorInfo) -> np.ndarray:
-    if info.dtype == "string":
-        value = _bytes(value)
+def output_array(value: Any, info: TensorInfo) -> np.ndarray:
+    """Convert nested lists of a REST answer, whose strings are bytes."""
     with np.errstate(over="ignore"):  # overflow is infinite, as in TensorFlow
         return np.asarray(value, dtype=_numpy_dtype(info))
 
@@ -82,9 +72,3 @@ def _encoded(array: np.ndarray) -> np.ndarray:
     encoded = np.empty(array.size, dtype=object)
     encoded[:] = flat
     return encoded.reshape(array.shape)
-
-
-def _bytes(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_bytes(item) for item in value]
-    return bytes_from_json(value)

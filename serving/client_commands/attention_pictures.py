@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ..client.responses import Attention
+from ..client.image_signatures import Attention
 
 # Small images are enlarged up to this side, in pixels.
 SIDE = 448

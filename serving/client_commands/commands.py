@@ -1,6 +1,7 @@
 """`keras-vit classify`, `embed`, `attention` and `status`.
 
-Results go to standard output, one line per error to standard error.
+Each takes the arguments after its name and returns the exit status. Results go to
+standard output, one line per error to standard error.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from keras_vit.common.command_line import CommandError, complain, positive_integ
 
 from ..client.blocking_client import BlockingClient
 from ..client.errors import NotFound, ServingError
-from ..client.responses import Prediction
+from ..client.image_signatures import Prediction
 from .arguments import add_images, make_parser, one_line, run
 from .image_files import image_paths
 
@@ -28,14 +29,7 @@ Results = Iterator[tuple[int, Any]]
 
 
 def classify(argv: list[str]) -> int:
-    """Classify image files, each in a request of its own, so that each fails alone.
-
-    Args:
-        argv: The arguments after `classify`.
-
-    Returns:
-        The exit status.
-    """
+    """Classify image files, each in a request of its own, so that each fails alone."""
     parser = make_parser("classify", "Classify images on a server.")
     add_images(parser)
     parser.add_argument(
@@ -49,14 +43,7 @@ def classify(argv: list[str]) -> int:
 
 
 def embed(argv: list[str]) -> int:
-    """Write the embeddings of image files.
-
-    Args:
-        argv: The arguments after `embed`.
-
-    Returns:
-        The exit status.
-    """
+    """Write the embeddings of image files."""
     parser = make_parser(
         "embed", "Write `embeddings` [N, D] and `paths` [N] of images to an .npz file."
     )
@@ -66,14 +53,7 @@ def embed(argv: list[str]) -> int:
 
 
 def attention(argv: list[str]) -> int:
-    """Draw the attention maps of image files.
-
-    Args:
-        argv: The arguments after `attention`.
-
-    Returns:
-        The exit status.
-    """
+    """Draw the attention maps of image files."""
     parser = make_parser(
         "attention", "Draw images as the model saw them, beside its attention maps."
     )
@@ -83,14 +63,7 @@ def attention(argv: list[str]) -> int:
 
 
 def status(argv: list[str]) -> int:
-    """Print the versions of a model and their states.
-
-    Args:
-        argv: The arguments after `status`.
-
-    Returns:
-        The exit status.
-    """
+    """Print the versions of a model and their states."""
     parser = make_parser("status", "List the versions of a model and their states.")
     parser.add_argument(
         "--json", action="store_true", help="print JSON, with the signatures"

@@ -10,8 +10,9 @@ import numpy_vit
 import pytest
 from tiny_model import numpy
 
-from keras_vit import attention, devices
+from keras_vit import devices
 from keras_vit.devices import making_graphs_for
+from keras_vit.layers import dot_product_attention as attention
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow only"

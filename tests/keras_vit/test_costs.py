@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from benchmarks.table6 import ROWS, pretraining_exaflops
 from keras_vit.commands import main
-from keras_vit.costs import model_costs, resnet_costs, variant_costs
+from keras_vit.costs import model_costs, resnet_costs, variant_costs, vit_costs
 from keras_vit.resnet import ResNet
 
 
@@ -47,12 +46,6 @@ def test_the_operations_are_those_of_timm(variant, macs):
     assert variant_costs(variant).macs == macs
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.variant} {row.epochs}ep")
-def test_pretraining_costs_what_table_6_says(row):
-    ours = pretraining_exaflops(row.variant, row.epochs)
-    assert ours == pytest.approx(row.exaflops, rel=0.1)
-
-
 def graph_macs(model):
     """The MACs of each product in the model's own TensorFlow graph, by its shapes."""
     import tensorflow as tf
@@ -87,6 +80,11 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu
     costs = model_costs(spec, 2, (22, 14), **{"classes": 7, **kwargs})
     assert costs.macs == graph_macs(computing_all_tokens(model))
     assert costs.parameters == model.count_params()
+
+
+def test_projections_without_biases_have_fewer_parameters(tiny_vit):
+    model = tiny_vit(qkv_bias=False)
+    assert vit_costs(model).parameters == model.count_params()
 
 
 @pytest.mark.parametrize("swiglu", [False, True])

@@ -8,6 +8,7 @@ import pytest
 from tiny_model import numpy
 
 from keras_vit import fusion, layers
+from keras_vit.layers import mlp
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(
@@ -42,7 +43,7 @@ def outputs_and_gradients(call, x):
 def test_gelu_and_its_gradient_equal_the_equations(kind, dtype, tolerance):
     """In bfloat16 each is rounded once, with half a unit in the last place to spare."""
     x = tokens(2.0, dtype)
-    approximate = layers.GELUS[kind]
+    approximate = mlp.GELUS[kind]
     outputs, gradient = outputs_and_gradients(
         lambda x: fusion.fused(
             keras.activations.gelu,
@@ -64,7 +65,7 @@ def test_gelu_and_its_gradient_equal_the_equations(kind, dtype, tolerance):
 def test_swiglu_equals_the_equation():
     x = tokens(2.0)[..., :12]
     outputs, gradient = outputs_and_gradients(
-        lambda x: fusion.fused(layers.silu_gate, x, training=True, dtype="float32"), x
+        lambda x: fusion.fused(mlp.silu_gate, x, training=True, dtype="float32"), x
     )
     gate, values = np.split(x.astype("float64"), 2, axis=-1)
     sigmoid = 1 / (1 + np.exp(-gate))
@@ -103,7 +104,7 @@ def test_layer_norm_and_its_gradients_equal_the_equation():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"gelu": "exact", "qk_norm": True}, {"swiglu": True}]
+    "kwargs", [{}, {"gelu": "exact", "qkv_bias": False}, {"swiglu": True}]
 )
 def test_a_model_has_the_same_logits_and_gradients_without_kernels(
     tiny_vit, images, monkeypatch, kwargs

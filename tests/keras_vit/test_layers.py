@@ -19,6 +19,7 @@ BLOCK = {
     "gelu": "exact",
     "layer_scale": 0.4,
     "qk_norm": True,
+    "qkv_bias": False,
     "norm_epsilon": 0.01,
     "relative_stddev": 0.5,
     "swiglu": True,
@@ -39,6 +40,7 @@ ARGUMENTS = {
         "heads": 3,
         "attention_dropout": 0.1,
         "qk_norm": True,
+        "qkv_bias": False,
         "norm_epsilon": 0.01,
         "relative_stddev": 0.5,
     },
@@ -109,14 +111,14 @@ def test_patch_dropout_draws_anew_and_every_patch_as_often():
     np.testing.assert_allclose(kept, 3 / 5, atol=0.03)
 
 
-def test_a_block_computes_the_first_tokens_alone(inputs):
-    block = layers.EncoderBlock(**{**BLOCK, "relative_stddev": None})
+@pytest.mark.parametrize("relative_stddev", [None, 0.5])
+def test_a_block_computes_the_tokens_alone_that_are_asked_for(inputs, relative_stddev):
+    block = layers.EncoderBlock(**{**BLOCK, "relative_stddev": relative_stddev})
     expected = numpy(block(inputs))[:, :2]
-    output = block(inputs, first=2)
+    output = block(inputs, {"asked_for": inputs[:, :2]})
     np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=1e-5)
-    assert block(keras.Input((6, 12)), first=2).shape == (None, 2, 12)
-    with pytest.raises(ValueError, match="relative positions.*Received: first=2"):
-        layers.EncoderBlock(**BLOCK)(inputs, first=2)
+    tokens = keras.Input((6, 12))
+    assert block(tokens, {"asked_for": tokens[:, :2]}).shape == (None, 2, 12)
 
 
 def test_the_branches_of_an_axial_block_are_dropped_for_whole_images():
@@ -208,7 +210,7 @@ def test_attention_normalizes_tokens_and_queries(inputs):
     attention, norm = layers.MultiHeadSelfAttention(3), layers.LayerNorm()
     norm.build(inputs.shape)
     norm.gamma.assign(np.linspace(0.5, 2, 12))
-    outputs = attention(inputs, queries=inputs[:, :2], norm=norm)
+    outputs = attention(inputs, queries=inputs[:, :2], project=norm.dense)
     normalized = norm(inputs)
     expected = attention(normalized, queries=normalized[:, :2])
     np.testing.assert_allclose(numpy(outputs), numpy(expected), rtol=0, atol=1e-5)

@@ -77,6 +77,12 @@ def test_an_option_adds_these_weights_to_a_block(kwargs, added):
     assert {path: shapes[path] for path in set(shapes) - set(BLOCK_PATHS)} == added
 
 
+def test_projections_without_biases_have_kernels_alone():
+    shapes = block_shapes(small(qkv_bias=False))
+    lacking = {f"attention/{name}/bias" for name in ("query", "key", "value")}
+    assert set(BLOCK_PATHS) - set(shapes) == lacking
+
+
 NORM = {"encoder_norm/gamma": (30,), "encoder_norm/beta": (30,)}
 CLASS = {"class_token/token": (1, 1, 30)}
 REGISTERS = {**CLASS, "register_tokens/tokens": (1, 4, 30)}

@@ -23,7 +23,7 @@ def layer_norm(x, weights, name, epsilon=1e-6):
 
 
 def dense(x, weights, name):
-    return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
+    return x @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
 
 
 def gelu(x, kind):

@@ -60,7 +60,7 @@ def soak_cases(metadata):
             weight = 0.02 if "too many" in name else 1.0
             cases.append(Case(transport, name, call, error, weight))
     path = f"/v1/models/{metadata.model}:predict"
-    read = RestProtocol(Target(metadata.model)).status().interpret
+    read = RestProtocol(Target(metadata.model)).status().read
     for name, body in MALFORMED_BODIES.items():
         call = Call(RestRequest("POST", path, body), read)
         cases.append(Case("REST", name, call, InvalidArgument))

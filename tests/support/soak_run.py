@@ -23,10 +23,10 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(8 * 2**20))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(64 * 2**20))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from server_process import server_process
 from soak import MEBIBYTE, Record, Soak, Versions, growth
 from soak_requests import soak_cases
 
-from benchmarks.server_process import server_process
 from serving.client import AsyncGrpcClient, AsyncRestClient, NotFound, RestClient
 from serving.rollout.versions import version_folders
 

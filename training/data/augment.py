@@ -1,10 +1,13 @@
 """Augmentation of single training images, as pure functions of a seed.
 
 All operations are stateless: the same seed gives the same pixels, whatever runs in
-parallel and whether or not the run was interrupted.
+parallel and whether or not the run was interrupted. A new augmentation is a field of
+the recipe's `AugmentationConfig` and a row of `CHANGES`; those that mix images, and so
+change labels, are in `mixup`.
 """
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -103,19 +106,10 @@ def resize(
 
 
 def change(image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig) -> tf.Tensor:
-    """Flip, warp, change colors and erase: uint8 [H, W, C] to the same shape."""
-    if config.flip:
-        image = random_flip(image, for_purpose(seed, FLIP))
-    if config.rotate or config.scale:
-        image = random_warp(image, seed, config)
-    elif config.shift:
-        image = random_shift(image, for_purpose(seed, SHIFT), config.shift)
-    image = apply_policy(image, for_purpose(seed, POLICY), config)
-    if config.color_jitter:
-        jitter = for_purpose(seed, JITTER)
-        image = color_jitter(image, jitter, config.color_jitter)
-    if config.erase:
-        image = random_erase(image, for_purpose(seed, ERASE), config.erase)
+    """Flip, move, change colors and erase: uint8 [H, W, C] to the same shape."""
+    for fields, apply in CHANGES.items():
+        if any(getattr(config, field) not in (0, "none") for field in fields):
+            image = apply(image, seed, config)
     return image
 
 
@@ -297,3 +291,26 @@ def _first_that_fits(numbers: tf.Tensor, shape) -> tuple[tf.Tensor, tf.Tensor]:
     size = tf.where(tf.reduce_any(fits), sizes[first], tf.zeros(2))
     begin = tf.floor(numbers[2:, first] * (sides - size + 1))
     return tf.cast(begin, tf.int32), tf.cast(size, tf.int32)
+
+
+def _move(image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig) -> tf.Tensor:
+    if config.rotate or config.scale:
+        return random_warp(image, seed, config)
+    return random_shift(image, for_purpose(seed, SHIFT), config.shift)
+
+
+# In this order: the fields, of which one switches it on, and a function of the image
+# uint8 [H, W, C], the example's seed and the config.
+CHANGES: dict[tuple[str, ...], Callable[..., tf.Tensor]] = {
+    ("flip",): lambda image, seed, _: random_flip(image, for_purpose(seed, FLIP)),
+    ("rotate", "scale", "shift"): _move,
+    ("policy",): lambda image, seed, config: apply_policy(
+        image, for_purpose(seed, POLICY), config
+    ),
+    ("color_jitter",): lambda image, seed, config: color_jitter(
+        image, for_purpose(seed, JITTER), config.color_jitter
+    ),
+    ("erase",): lambda image, seed, config: random_erase(
+        image, for_purpose(seed, ERASE), config.erase
+    ),
+}

@@ -30,6 +30,7 @@ def ask_for_determinism(recipe: Recipe) -> None:
     """Set XLA's flag where JAX has not started; `check_deterministic` sees whether."""
     if not recipe.deterministic:
         return
+    # There is no public function that asks without starting JAX: jax-ml/jax#23320.
     from jax._src.xla_bridge import backends_are_initialized
 
     # libtpu reads XLA_FLAGS as well, and has flags of its own.
@@ -83,7 +84,8 @@ def has_max_pooling(model: keras.Model) -> bool:
 def deterministic_operations(recipe: Recipe) -> Iterator[None]:
     """Context in which TensorFlow's operations are as the recipe says.
 
-    Those that read images too. On a TPU they are as they were before.
+    Those that read images too. On a TPU they are as they were before. Of the three
+    functions TensorFlow makes only `enable_op_determinism` public.
     """
     from tensorflow.python.framework import config
 

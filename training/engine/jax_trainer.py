@@ -208,28 +208,35 @@ class JaxTrainer(Trainer):
                 return
             mesh = local.distribution.device_mesh.backend_mesh
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-            shared = [(v, v.value, v._layout) for v in self.model.variables]
+            layout_of = self.distribute_strategy.distribution.get_variable_layout
+            shared = [(v, v.value, layout_of(v)) for v in self.model.variables]
             for variable, value, _ in shared:
-                variable._value = jax.device_put(whole_array(value), everywhere)
-                variable._layout = None
+                _move(variable, jax.device_put(whole_array(value), everywhere))
             try:
                 with local.scope():
                     yield
             finally:
                 for variable, value, layout in shared:
-                    variable._value, variable._layout = value, layout
+                    _move(variable, value, layout)
 
     @contextlib.contextmanager
     def without_others(self) -> Iterator[None]:
         """See `Trainer.without_others`; the others need not wait."""
         if self.distribute_strategy.workers > 1:
             for variable in self.state().values():
-                whole = whole_array(variable.value)
-                variable._layout = None
-                variable.assign(whole)
+                _move(variable, jax.numpy.asarray(whole_array(variable.value)))
             gather(self.distribute_strategy, 0)  # `shutdown` waits for seconds only
             jax.distributed.shutdown()
         yield
+
+
+def _move(variable: Any, value: jax.Array, layout: Any = None) -> None:
+    """Give a variable a value on other devices.
+
+    Keras has no public way: `assign` divides every value by the layout with which the
+    variable was made (keras-team/keras#21194 and #21264 speak of `_layout` too).
+    """
+    variable._value, variable._layout = value, layout
 
 
 def _unpack(data):

@@ -23,25 +23,26 @@ def rematerialize_blocks(model: keras.Model) -> None:
 def _rematerialize(block: keras.layers.Layer) -> None:
     once = block.call
 
-    def call(tokens, training=False, **options):
+    def call(tokens, context=None, training=False):
         if not training:
-            return once(tokens, training=False, **options)
+            return once(tokens, context, training=False)
         variables = block.variables  # weights, and the states of the seed generators
         weights = {id(weight) for weight in block.weights}
         seeds = [v for v in variables if id(v) not in weights]
-        tensors = {k: x for k, x in options.items() if keras.ops.is_tensor(x)}
+        names = sorted(context or {})
 
         def compute(tokens, *values):
             """The block as a pure function of its tensors and all its variables."""
-            given = options | dict(zip(tensors, values, strict=False))
-            states = zip(variables, values[len(tensors) :], strict=True)
+            given = dict(zip(names, values, strict=False))
+            states = zip(variables, values[len(names) :], strict=True)
             with keras.StatelessScope(state_mapping=list(states)) as scope:
-                outputs = once(tokens, training=True, **given)
+                outputs = once(tokens, given, training=True)
                 return outputs, *(scope.get_current_value(seed) for seed in seeds)
 
         # Copies: outside of a graph the second time would read the next step's seeds.
         values = (keras.ops.copy(variable.value) for variable in variables)
-        outputs, *states = keras.remat(compute)(tokens, *tensors.values(), *values)
+        tensors = ((context or {})[name] for name in names)
+        outputs, *states = keras.remat(compute)(tokens, *tensors, *values)
         for seed, state in zip(seeds, states, strict=True):
             seed.assign(state)
         return outputs

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -28,6 +28,7 @@ from ..errors import TrainingError
 from ..model import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
+from .device_peaks import TPU_MEMORY, peak_flops
 
 if TYPE_CHECKING:
     from .tensorflow_trainer import TensorFlowTrainer
@@ -55,26 +56,12 @@ COLUMNS = (
     *("TPU", "images", "state MiB", "temp MiB", "memory"),
     *("TFLOP", "least ms", "compile s"),
 )
+FORMS = ("d", ",d", ",d", ".0%", ".2f", ",.1f", ",d")
 LEGEND = (
     "state: weights, optimizer and images; temp: gradients and activations; least ms: "
     "what the operations take at the chip's full rate"
 )
 
-
-class Chip(NamedTuple):
-    """Memory in GiB, and 10^12 operations in bfloat16 per second."""
-
-    memory: int
-    teraflops: int
-
-
-# cloud.google.com/tpu/docs
-CHIPS = {
-    "v4": Chip(32, 275),
-    "v5e": Chip(16, 197),
-    "v5p": Chip(95, 459),
-    "v6e": Chip(32, 918),
-}
 
 INSTALL = (
     "not compiled for a TPU, as libtpu is not installed: "
@@ -241,11 +228,9 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
                 failed.append(f"{target.topology}: {_first_line(error)}")
                 continue
         images = math.ceil(recipe.batch_size / len(target.devices))
-        table.add_row(
-            target.topology,
-            str(images),
-            *target.figures(program, operations / len(target.devices)),
-        )
+        figures = target.figures(program, operations / len(target.devices))
+        values = zip((images, *figures.values()), FORMS, strict=True)
+        table.add_row(target.topology, *(f"{value:{form}}" for value, form in values))
     if table.rows:
         Console().print(table)
         Console().print(LEGEND, highlight=False)
@@ -292,27 +277,32 @@ class Target:
         self.devices = description.devices
 
     @property
-    def chip(self) -> Chip:
-        """Its chips' figures; TrainingError where they are not known."""
+    def chip(self) -> tuple[float, float]:
+        """Its chips' memory in bytes, and FLOP/s in bfloat16.
+
+        Raises:
+            TrainingError: They are not known.
+        """
         kind = self.topology.partition(":")[0]
-        if kind not in CHIPS:
+        peak = peak_flops(f"TPU {kind}", "mixed_bfloat16")
+        if kind not in TPU_MEMORY or peak is None:
             raise TrainingError(
-                f"`topology` must be of {', '.join(CHIPS)} on JAX. "
+                f"`topology` must be of {', '.join(TPU_MEMORY)} on JAX. "
                 f"Received: {self.topology!r}"
             )
-        return CHIPS[kind]
+        return TPU_MEMORY[kind] * 2**30, peak
 
-    def figures(self, program: "Program", teraflop: float) -> list[str]:
-        """A program's figures on a chip, as cells of the table."""
-        needed = program.state + program.temporary
-        return [
-            f"{program.state / 2**20:,.0f}",
-            f"{program.temporary / 2**20:,.0f}",
-            f"{needed / 2**30 / self.chip.memory:.0%}",
-            f"{teraflop:.2f}",
-            f"{1e3 * teraflop / self.chip.teraflops:,.1f}",
-            f"{program.compiling:,.0f}",
-        ]
+    def figures(self, program: "Program", teraflop: float) -> dict[str, float]:
+        """What a program with so many operations needs on a chip."""
+        memory, flops = self.chip
+        return {
+            "state_mib": round(program.state / 2**20),
+            "temporary_mib": round(program.temporary / 2**20),
+            "of_memory": round((program.state + program.temporary) / memory, 2),
+            "teraflop": round(teraflop, 2),
+            "least_milliseconds": round(1e15 * teraflop / flops, 1),
+            "compiled_seconds": round(program.compiling),
+        }
 
     def compile(self, step: Step) -> str:
         """Compile a step for one chip; report the time it took and its memory."""
@@ -333,7 +323,12 @@ class Target:
 
 
 def _compile(program: str, device: Any) -> Any:
-    """An executable for one device of a topology; private parts of JAX 0.10."""
+    """An executable for one device of a topology, of a program as StableHLO text.
+
+    The only use of JAX's private modules for this: `jax.export` and `jax.jit` compile
+    what JAX has traced, and `jax.experimental.jax2tf.call_tf` takes no function that
+    assigns variables. TensorFlow itself compiles for TPUs that are attached.
+    """
     from jax._src.compiler import get_compile_options
     from jax._src.interpreters.mlir import make_ir_context
     from jax._src.lib import _jax

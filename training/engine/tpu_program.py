@@ -57,7 +57,10 @@ def lower_train_step(
         jax.eval_shape(lambda: trainers.append(make_trainer(recipe)))
         [trainer] = trainers
         state = tuple(
-            [_shape(v.shape, v.dtype, v._layout) for v in variables]
+            [
+                _shape(v.shape, v.dtype, distribution.get_variable_layout(v))
+                for v in variables
+            ]
             for variables in (
                 trainer.trainable_variables,
                 trainer.non_trainable_variables,

@@ -19,7 +19,7 @@ from keras_vit.specs import patch_side
 from ..data.masking import masked_patches
 from ..engine.forward_pass import ForwardPass, strategy_of
 from ..recipe import SelfSupervisionConfig, require
-from .layers import (
+from .pretext_layers import (
     LEVELS,
     ColorLosses,
     CorruptPatches,

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from ..data.masking import Masking
-from .layers import BITS, LEVELS, join_patches, patch_statistics, split_patches
 from .pretext import DIVISIONS, PretextModel
+from .pretext_layers import BITS, LEVELS, join_patches, patch_statistics, split_patches
 
 HIDDEN = 128  # the gray of masked patches
 Array = np.ndarray[Any, Any]

@@ -30,22 +30,21 @@ CLASSIFIERS = {
 PIXEL_RANGE = 16
 
 
-def baseline_scores(recipe: Recipe) -> list[tuple[str, float, float]]:
-    """Fit each classifier to a recipe's training and validation images.
+Scores = list[tuple[str, float, float]]  # name, accuracy and macro F1
 
-    Returns:
-        Rows of name, accuracy and macro F1 on the test images.
-    """
+
+def baseline_scores(recipe: Recipe) -> Scores:
+    """Those on the test images of classifiers fitted to all other images."""
     splits = load_splits(recipe.data, recipe.model.channels)
     parts = [part for part in (splits.train, splits.validation) if part is not None]
     pixels = np.concatenate([_pixels(recipe, part) for part in parts])
     labels = np.concatenate([part.labels for part in parts])
-    test = _pixels(recipe, splits.test)
+    test, wanted = _pixels(recipe, splits.test), splits.test.labels
     rows = []
     for name, classifier in CLASSIFIERS.items():
         predicted = classifier.fit(pixels, labels).predict(test)
-        f1 = f1_score(splits.test.labels, predicted, average="macro")
-        rows.append((name, accuracy_score(splits.test.labels, predicted), float(f1)))
+        f1 = float(f1_score(wanted, predicted, average="macro"))
+        rows.append((name, accuracy_score(wanted, predicted), f1))
     return rows
 
 
@@ -56,16 +55,8 @@ def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
     return np.round(images.reshape(len(images), -1) * (PIXEL_RANGE / 255), 3)
 
 
-def run_scores(recipe: Recipe, folder: Path) -> list[tuple[str, float, float]]:
-    """Scores of the finished runs with the same data.
-
-    Args:
-        recipe: Its `data` must be the run's.
-        folder: The folder of the runs.
-
-    Returns:
-        Rows of name, accuracy and macro F1, and of their mean where there are several.
-    """
+def run_scores(recipe: Recipe, folder: Path) -> Scores:
+    """Those of the finished runs of a recipe's data in a folder, and their mean."""
     rows = []
     for path in sorted(folder.glob("*/report.json")):
         if load_recipe(path.parent / "recipe.yaml").data == recipe.data:
@@ -83,9 +74,8 @@ def print_comparison(recipe: Recipe, runs_folder: Path) -> None:
     table.add_column("model")
     table.add_column("accuracy", justify="right")
     table.add_column("macro F1", justify="right")
-    for name, accuracy, f1 in baseline_scores(recipe):
-        table.add_row(name, f"{accuracy:.4f}", f"{f1:.4f}")
-    table.add_section()
-    for name, accuracy, f1 in run_scores(recipe, runs_folder):
-        table.add_row(name, f"{accuracy:.4f}", f"{f1:.4f}")
+    for rows in (baseline_scores(recipe), run_scores(recipe, runs_folder)):
+        for name, accuracy, f1 in rows:
+            table.add_row(name, f"{accuracy:.4f}", f"{f1:.4f}")
+        table.add_section()
     Console().print(table)

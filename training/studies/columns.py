@@ -10,146 +10,109 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from keras_vit.common.command_line import did_you_mean
-
-from ..errors import RecipeError
 from ..recipe import Recipe, load_recipe
 from .estimates import images_seen, model_config_costs
-from .study import Run, Study
+from .study import Run, Study, check_name
 
 MEASURED = "measured.json"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished run's folder says.
-
-    Args:
-        run: The run.
-        recipe: The recipe that it was trained with.
-        report: The contents of report.json.
-        measured: The contents of measured.json.
-        history: One row for each epoch; empty where nothing was trained.
-        before: The result of the run whose model this one began with, or None.
-    """
+    """What a finished run's folder says."""
 
     run: Run
-    recipe: Recipe
-    report: dict[str, Any]
-    measured: dict[str, Any]
-    history: list[dict[str, float]]
-    before: "Result | None"
+    recipe: Recipe  # that it was trained with
+    report: dict[str, Any]  # report.json
+    measured: dict[str, Any]  # measured.json
+    history: list[dict[str, float]]  # a row for each epoch; none without training
+    before: "Result | None"  # of the run whose model this one began with
+
+    @property
+    def pretraining(self) -> "Result":
+        """The run at which a chain of runs begins: papers count its compute."""
+        return self if self.before is None else self.before.pretraining
+
+    @property
+    def flops(self) -> int | None:
+        """FLOPs of a forward pass of one image."""
+        classes = len(self.report.get("classes", ())) or None
+        costs = model_config_costs(self.recipe.model, classes)
+        return None if costs is None else costs.flops
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column.
-
-    Args:
-        title: Its heading.
-        form: The format of a value.
-        value: Function from a result to its value, None where there is none.
-    """
+class Column(NamedTuple):
+    """One column."""
 
     title: str
-    form: str
+    form: str  # the format of a value
     value: Callable[[Result], float | None]
 
 
-def _reported(key: str, factor: float = 1.0) -> Callable[[Result], float | None]:
-    return lambda result: _times(result.report.get(key), factor)
+def _reported(title: str, form: str, key: str, factor: float = 1.0) -> Column:
+    return Column(title, form, lambda result: _times(result.report.get(key), factor))
 
 
-def _measured(key: str, factor: float = 1.0) -> Callable[[Result], float | None]:
-    return lambda result: _times(result.measured.get(key), factor)
+def _measured(title: str, key: str) -> Column:
+    return Column(title, ".2f", lambda result: _times(result.measured.get(key), 100))
 
 
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else factor * value
 
 
-def _validation_accuracy(result: Result) -> float | None:
-    """Of the last epoch, in percent."""
-    return _times(result.history[-1].get("val_accuracy"), 100)
-
-
-def _gigaflops(result: Result) -> float | None:
-    costs = model_config_costs(result.recipe.model, _classes(result))
-    return None if costs is None else costs.flops / 1e9
-
-
-def _classes(result: Result) -> int | None:
-    """Number of classes; None where no labels were learned."""
-    return len(result.report.get("classes", ())) or None
-
-
-def _pretraining(result: Result) -> Result:
-    """Where a run begins with another, that one: papers count its compute."""
-    return result if result.before is None else _pretraining(result.before)
-
-
 def _exaflops(result: Result) -> float | None:
-    """Of the training of this run and of its trials; see `_pretraining`."""
-    result = _pretraining(result)
+    """Of the training of this run and of its trials, or of its pre-training's."""
+    result = result.pretraining
     trials = [candidate.trial for candidate in result.run.row.candidates.values()]
     images = result.report["training_images"]
     seen = sum(images_seen(recipe, images) or 0 for recipe in (*trials, result.recipe))
-    costs = model_config_costs(result.recipe.model, _classes(result))
-    return None if costs is None else 3 * costs.flops * seen / 1e18
+    return _times(result.flops, 3 * seen / 1e18)
 
 
 def _core_hours(result: Result) -> float | None:
     """Hours of training at the last epoch's speed, times the cores or devices.
 
-    Without validation and the first step's compilation; see `_pretraining`.
+    Without validation and the first step's compilation; that of its pre-training.
     """
-    result = _pretraining(result)
+    result = result.pretraining
     speed = result.report["images_per_second"]
     seen = images_seen(result.recipe, result.report["training_images"])
     if not speed or seen is None:
         return None
     on_cpu = result.report["device_name"] == "CPU"
-    cores = result.report["cores" if on_cpu else "devices"]
-    return cores * seen / speed / 3600
+    return result.report["cores" if on_cpu else "devices"] * seen / speed / 3600
 
 
 COLUMNS = {
-    "accuracy": Column("accuracy, %", ".2f", _reported("accuracy", 100)),
-    "macro_f1": Column("macro F1, %", ".2f", _reported("macro_f1", 100)),
-    "accuracy_before": Column(
-        "accuracy before, %", ".2f", _measured("accuracy_before", 100)
-    ),
-    "macro_f1_before": Column(
-        "macro F1 before, %", ".2f", _measured("macro_f1_before", 100)
-    ),
+    "accuracy": _reported("accuracy, %", ".2f", "accuracy", 100),
+    "macro_f1": _reported("macro F1, %", ".2f", "macro_f1", 100),
+    "accuracy_before": _measured("accuracy before, %", "accuracy_before"),
+    "macro_f1_before": _measured("macro F1 before, %", "macro_f1_before"),
     "validation_accuracy": Column(
-        "validation accuracy, %", ".2f", _validation_accuracy
+        "validation accuracy, %",
+        ".2f",
+        lambda result: _times(result.history[-1].get("val_accuracy"), 100),
     ),
     **{
-        f"fewshot_{shots}": Column(
-            f"{shots}-shot linear, %", ".2f", _measured(f"fewshot_{shots}", 100)
-        )
-        for shots in (1, 5, 10, 25)
+        f"fewshot_{n}": _measured(f"{n}-shot linear, %", f"fewshot_{n}")
+        for n in (1, 5, 10, 25)
     },
-    "linear": Column("linear probe, %", ".2f", _measured("linear", 100)),
-    "parameters": Column("million weights", ".4g", _reported("parameters", 1e-6)),
-    "gigaflops": Column("GFLOPs", ".4g", _gigaflops),
+    "linear": _measured("linear probe, %", "linear"),
+    "parameters": _reported("million weights", ".4g", "parameters", 1e-6),
+    "gigaflops": Column("GFLOPs", ".4g", lambda result: _times(result.flops, 1e-9)),
     "exaflops": Column("exaFLOPs", ".3g", _exaflops),
     "core_hours": Column("core-hours", ".3g", _core_hours),
-    "minutes": Column("minutes", ".2g", _reported("seconds", 1 / 60)),
-    "images_per_second": Column(
-        "training images/s", ",.0f", _reported("images_per_second")
+    "minutes": _reported("minutes", ".2g", "seconds", 1 / 60),
+    "images_per_second": _reported("training images/s", ",.0f", "images_per_second"),
+    "forward_images_per_second": _reported(
+        "forward images/s", ",.1f", "forward_images_per_second"
     ),
-    "forward_images_per_second": Column(
-        "forward images/s", ",.1f", _reported("forward_images_per_second")
-    ),
-    "largest_batch": Column("largest batch", ",.0f", _reported("largest_batch")),
-    "tokens": Column("tokens", ",.0f", _reported("tokens")),
+    "largest_batch": _reported("largest batch", ",.0f", "largest_batch"),
+    "tokens": _reported("tokens", ",.0f", "tokens"),
 }
-
-
 # Those that no seed changes; their deviation is not worth a cell.
 FIXED = ("parameters", "gigaflops", "exaflops", "tokens", "largest_batch")
 
@@ -157,9 +120,7 @@ FIXED = ("parameters", "gigaflops", "exaflops", "tokens", "largest_batch")
 def check_columns(study: Study) -> None:
     """Raise RecipeError for an unknown column in a study."""
     for name in (*study.columns, *study.published):
-        if name not in COLUMNS:
-            hint = did_you_mean(name, COLUMNS) or f" There are: {', '.join(COLUMNS)}"
-            raise RecipeError(f"{study.name}: no column {name!r}.{hint}")
+        check_name(name, list(COLUMNS), f"{study.name}: no column")
 
 
 def shots_of(study: Study) -> tuple[int, ...]:
@@ -176,14 +137,15 @@ def read_result(run: Run, folder: Path) -> Result | None:
     return Result(
         run,
         load_recipe(path / "recipe.yaml"),
-        _json(path / "report.json"),
-        _json(path / MEASURED),
+        read_json(path / "report.json"),
+        read_json(path / MEASURED),
         read_history(path),
         None if run.begins_with is None else read_result(run.begins_with, folder),
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The contents of a JSON file; nothing where it is missing."""
     return json.loads(path.read_text("utf-8")) if path.exists() else {}
 
 

@@ -1,31 +1,26 @@
 """`compare`: train recipes on the same images, and compare them in one table."""
 
-import csv
 import dataclasses
 import gc
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from .. import storage
-from ..data.splits import load_splits
 from ..engine import run_folder
-from ..engine.strategy import evaluation_strategy
 from ..errors import RecipeError, RunError
-from ..evaluate import evaluate
 from ..finish import versions
 from ..fit import fit
-from ..model import build_model
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot
 from ..reporting.report import picture, write_page
+from .columns import read_history, read_json
+from .study_runs import untrained_scores
 
 COLUMNS = (
     *("recipe", "weights", "accuracy before", "after", "F1 before", "after"),
@@ -35,40 +30,26 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """The results of one recipe.
-
-    Args:
-        name: The recipe's name.
-        parameters: Number of the model's parameters.
-        accuracy_before: Test accuracy before training. A new classifier is all-zero, so
-            every image gets the first class.
-        accuracy: Test accuracy of the best epoch.
-        macro_f1_before: Mean of the classes' F1 before training.
-        macro_f1: Mean of the classes' F1 of the best epoch.
-        published_accuracy: The accuracy in the recipe's reference, or None.
-        seconds: Duration of training and validation.
-    """
+    """The results of one recipe: on the test images, those of the best epoch."""
 
     name: str
     parameters: int
+    # A new classifier is all-zero, so that every image gets the first class.
     accuracy_before: float
     accuracy: float
     macro_f1_before: float
     macro_f1: float
     published_accuracy: float | None
-    seconds: float
+    seconds: float  # of training and validation
 
     def cells(self) -> list[str]:
         """The row as text, in the order of `COLUMNS`."""
-        published = self.published_accuracy
+        before = self.accuracy_before, self.accuracy
+        scores = (*before, self.macro_f1_before, self.macro_f1, self.published_accuracy)
         return [
             self.name,
             f"{self.parameters / 1e6:.2f}M",
-            f"{self.accuracy_before:.4f}",
-            f"{self.accuracy:.4f}",
-            f"{self.macro_f1_before:.4f}",
-            f"{self.macro_f1:.4f}",
-            "" if published is None else f"{published:.4f}",
+            *("" if score is None else f"{score:.4f}" for score in scores),
             f"{self.seconds / 60:.1f}",
         ]
 
@@ -95,9 +76,9 @@ def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
     for recipe in recipes:
         _check_run(recipe, folder / recipe.name)
     # First, as it finds errors in all recipes before any is trained.
-    befores = [_before(r, folder / f"{r.name}-before.json") for r in recipes]
-    rows = [_row(*pair, folder) for pair in zip(recipes, befores, strict=True)]
-    histories = {r.name: _history(folder / r.name / "history.csv") for r in recipes}
+    before = [_before(r, folder / f"{r.name}-before.json") for r in recipes]
+    rows = [_row(*pair, folder) for pair in zip(recipes, before, strict=True)]
+    histories = {r.name: read_history(folder / r.name) for r in recipes}
     draw_curves(histories, folder / "curves.png")
     _write_results(rows, folder)
     print_rows(rows, f"Test images of {recipes[0].data.source}")
@@ -129,46 +110,29 @@ def _check_run(recipe: Recipe, run: Path) -> None:
         )
 
 
+def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
+    """Accuracy and F1 of the untrained model, cached in the file."""
+    kept = read_json(file)
+    if kept.get("recipe") != recipe.to_yaml():
+        kept = {**untrained_scores(recipe), "recipe": recipe.to_yaml()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        run_folder.write_report(file, kept)
+    return {key: kept[key] for key in ("accuracy", "macro_f1")}
+
+
 def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Row:
     run = folder / recipe.name
     if not (run / "report.json").exists():
         fit(recipe, run, resume=True)
         gc.collect()  # two large models at a time need not fit into memory
-    report = json.loads((run / "report.json").read_text("utf-8"))
+    report = read_json(run / "report.json")
+    keys = ("parameters", "accuracy", "macro_f1", "seconds")
     return Row(
         recipe.name,
-        report["parameters"],
-        before["accuracy"],
-        report["accuracy"],
-        before["macro_f1"],
-        report["macro_f1"],
-        recipe.published_accuracy,
-        report["seconds"],
+        published_accuracy=recipe.published_accuracy,
+        **{f"{key}_before": value for key, value in before.items()},
+        **{key: report[key] for key in keys},
     )
-
-
-def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
-    """Accuracy and F1 of the untrained model, cached in the file."""
-    if file.exists():
-        kept = json.loads(file.read_text("utf-8"))
-        if kept["recipe"] == recipe.to_yaml():
-            return kept
-    devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
-    splits = load_splits(recipe.data, recipe.model.channels)
-    keras.utils.set_random_seed(recipe.seed)
-    with devices.scope():
-        model = build_model(recipe.model, splits.class_names, recipe.precision)
-        summary = evaluate(model, splits.test).summary()
-    kept = {key: summary[key] for key in ("accuracy", "macro_f1")}
-    kept["recipe"] = recipe.to_yaml()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    run_folder.write_report(file, kept)
-    return kept
-
-
-def _history(file: Path) -> list[dict[str, float]]:
-    with file.open(encoding="utf-8", newline="") as rows:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(rows)]
 
 
 def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> None:

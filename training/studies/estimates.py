@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,36 +18,29 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.costs import Costs, model_costs, resnet_costs
+from keras_vit.options import SIZES
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
 from ..data.splits import load_splits
+from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
 from ..model import build_model
-from ..recipe import IMAGE_SIZE, SIZES, DataConfig, ModelConfig, Recipe
-from ..reporting.throughput import peak_flops
+from ..model_config import IMAGE_SIZE, ModelConfig
+from ..recipe import DataConfig, Recipe
 from .study import Row, Run, Study
 
-UTILIZATION = 0.4  # share of the peak; TPUs and H100s reach it with L/16
 CLASSES = 1000  # of a source that is not at hand; the classifier is a small part
 HOUR = 3600
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of one run.
+    """The cost of one run; None is unknown."""
 
-    Args:
-        parameters: Number of weights, with one learned position for each token; None
-            where the recipe does not say the model's size.
-        flops: Floating-point operations of a forward pass of one image, or None where
-            there is no closed form.
-        images: Images seen in training, over all epochs and candidates, or None.
-    """
-
-    parameters: int | None
-    flops: int | None
-    images: int | None
+    parameters: int | None  # with one learned position for each token
+    flops: int | None  # of a forward pass of one image
+    images: int | None  # seen in training, over all epochs and candidates
 
     @property
     def training_flops(self) -> float | None:
@@ -58,7 +52,10 @@ class Estimate:
 
 def estimate(row: Row) -> Estimate:
     """The cost of one run of a row, with that of its candidates."""
-    images, classes = _size_of_data(row)
+    images, classes = row.images, row.classes or CLASSES
+    if images is None and row.recipe.steps is None:
+        images, found = _count(row.recipe.data, row.recipe.model.channels)
+        classes = row.classes or found
     costs = model_config_costs(row.recipe.model, classes)
     # A masked autoencoder's encoder does not get all tokens.
     partial = row.recipe.self_supervision.task == "mae"
@@ -71,13 +68,13 @@ def estimate(row: Row) -> Estimate:
 
 def _all_images_seen(row: Row, training_images: int | None) -> int | None:
     """Those of a run and of its trials; the longest candidate's where one is chosen."""
-    trials = [c.trial for c in row.candidates.values()]
-    finals = [c.final for c in row.candidates.values()] or [row.recipe]
-    counts = [images_seen(recipe, training_images) for recipe in (*trials, *finals)]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
+    candidates = list(row.candidates.values())
+    trials = [images_seen(each.trial, training_images) for each in candidates]
+    finals = [each.final for each in candidates] or [row.recipe]
+    last = [images_seen(recipe, training_images) for recipe in finals]
+    if None in trials or None in last:
         return None
-    return sum(known[: len(trials)]) + max(known[len(trials) :])
+    return sum(filter(None, trials)) + max(filter(None, last))
 
 
 def images_seen(recipe: Recipe, training_images: int | None) -> int | None:
@@ -88,14 +85,6 @@ def images_seen(recipe: Recipe, training_images: int | None) -> int | None:
         return None
     steps_per_pass = max(1, training_images // recipe.batch_size)
     return run_length(recipe, steps_per_pass).steps * recipe.batch_size
-
-
-def _size_of_data(row: Row) -> tuple[int | None, int]:
-    """Training images and classes: as the study states them, or as they are."""
-    if row.images is not None or row.recipe.steps is not None:
-        return row.images, row.classes or CLASSES
-    images, classes = _count(row.recipe.data, row.recipe.model.channels)
-    return images, row.classes or classes
 
 
 @functools.cache
@@ -203,7 +192,7 @@ def print_estimates(
         study: The study.
         runs: The runs to print.
         folder: The study's folder; finished runs in it are marked.
-        device: Name of a device of `throughput.PEAKS`.
+        device: Name of a device of `device_peaks.PEAKS`.
         utilization: Share of the device's peak.
 
     Raises:
@@ -215,15 +204,22 @@ def print_estimates(
             f"as H100, A100, V100 or 'TPU v3'. Received: {device!r}"
         )
     table = Table(title=study.title, box=SIMPLE, padding=(0, 1))
-    table.add_column("run", no_wrap=True)
-    for title in ("weights", "GFLOPs", "images", "exaFLOPs", "hours"):
-        table.add_column(title, justify="right", no_wrap=True)
+    for title in ("run", "weights", "GFLOPs", "images", "exaFLOPs", "hours"):
+        side: Any = "left" if title == "run" else "right"
+        table.add_column(title, justify=side, no_wrap=True)
     total, total_hours, unknown = 0.0, 0.0, 0
     for run in runs:
         cost = estimate(run.row)
         time = hours(run.row, cost, device, utilization)
         done = " (finished)" if (folder / run.name / "report.json").exists() else ""
-        table.add_row(run.name + done, *_cells(cost, time))
+        table.add_row(
+            run.name + done,
+            _cell(cost.parameters, 1e6, ".2f", "M"),
+            _cell(cost.flops, 1e9),
+            _cell(cost.images, 1),
+            _cell(cost.training_flops, 1e18),
+            _cell(time, 1),
+        )
         total += cost.training_flops or 0.0
         total_hours += time or 0.0
         unknown += cost.training_flops is None
@@ -238,13 +234,5 @@ def print_estimates(
     )
 
 
-def _cells(cost: Estimate, time: float | None) -> list[str]:
-    flops = None if cost.flops is None else cost.flops / 1e9
-    training = cost.training_flops
-    return [
-        "-" if cost.parameters is None else f"{cost.parameters / 1e6:.2f}M",
-        "-" if flops is None else f"{flops:.3g}",
-        "-" if cost.images is None else f"{cost.images:.3g}",
-        "-" if training is None else f"{training / 1e18:.3g}",
-        "-" if time is None else f"{time:.3g}",
-    ]
+def _cell(value: float | None, unit: float, form: str = ".3g", letter: str = "") -> str:
+    return "-" if value is None else f"{value / unit:{form}}{letter}"

@@ -25,6 +25,7 @@ MORE_STEPS = 8
 # its value, its gradient and Adam's two averages.
 MEMORY = 16e9
 BYTES_OF_A_WEIGHT = 4 * 4
+Steps = Callable[[int, int], None]  # computes batches: images in each, number
 
 
 def measure(recipe: Recipe) -> dict[str, Any]:
@@ -34,10 +35,8 @@ def measure(recipe: Recipe) -> dict[str, Any]:
         recipe: Model, precision and optimizer; the images are random.
 
     Returns:
-        For report.json: `forward_images_per_second` and `images_per_second` (of
-        training), the peak over batch sizes; `largest_batch` of training,
-        by trying on a GPU and otherwise in closed form for 16 GB; `tokens`,
-        `parameters`, `classes`, `device_name`.
+        What report.json has: images per second are the peak over batch sizes;
+        `largest_batch` is tried on a GPU, and otherwise in closed form for 16 GB.
     """
     names = tuple(map(str, range(CLASSES)))
     model = build_model(recipe.model, names, recipe.precision)
@@ -62,9 +61,6 @@ def closed_form_batch(costs: Costs) -> int:
     """Images of a training step in `MEMORY`, in closed form."""
     free = MEMORY - BYTES_OF_A_WEIGHT * costs.parameters
     return max(0, int(free // costs.training_bytes))
-
-
-Steps = Callable[[int, int], None]  # computes batches: images in each, number
 
 
 def peak_speed(steps: Steps, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -118,15 +114,11 @@ def largest_batch(steps: Steps) -> int:
 
 def _forward(model: keras.Model) -> Steps:
     call = tf.function(lambda images: model(images, training=False), autograph=False)
-
-    @functools.lru_cache(1)
-    def images(batch: int) -> tf.Tensor:
-        return tf.constant(_pixels(model, batch))
+    images = functools.lru_cache(1)(lambda batch: tf.constant(_pixels(model, batch)))
 
     def steps(batch: int, count: int) -> None:
-        pixels = images(batch)
         for _ in range(count):
-            scores = call(pixels)
+            scores = call(images(batch))
         scores.numpy()
 
     return steps

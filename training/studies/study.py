@@ -20,38 +20,23 @@ JOINT = "|"  # between the groups of a row that is in several
 
 
 class Candidate(NamedTuple):
-    """One of the settings that a run is to choose from.
+    """One of the settings that a run is to choose from."""
 
-    Args:
-        trial: The recipe of the trial, with validation images.
-        final: The recipe of the run if it is chosen.
-    """
-
-    trial: Recipe
-    final: Recipe
+    trial: Recipe  # with validation images
+    final: Recipe  # that of the run if it is chosen
 
 
 @dataclass(frozen=True)
 class Row:
-    """One setting of a study.
+    """One setting of a study."""
 
-    Args:
-        name: The names of its axes' values, joined by hyphens.
-        labels: The name of the value of each axis, and `group` where one is given.
-        recipe: The recipe, with the first seed.
-        images: Number of training images where it is stated, or None.
-        classes: Number of classes where it is stated, or None.
-        begins_with: The earlier row whose best model this one begins with, or None.
-        parse_candidates: Function that returns `candidates`; parsing all of them takes
-            longer than everything else.
-    """
-
-    name: str
-    labels: Mapping[str, str]
-    recipe: Recipe
-    images: int | None = None
+    name: str  # the names of its axes' values, joined by hyphens
+    labels: Mapping[str, str]  # the value's name on each axis, and `group` if given
+    recipe: Recipe  # with the first seed
+    images: int | None = None  # training images and classes, where they are stated
     classes: int | None = None
-    begins_with: "Row | None" = None
+    begins_with: "Row | None" = None  # the earlier row whose best model it begins with
+    # Parsing all candidates takes longer than everything else.
     parse_candidates: Callable[[], Mapping[str, Candidate]] = dict
 
     @functools.cached_property
@@ -62,14 +47,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """A row with a seed; `name` is that of its folder."""
+    """A row with a seed."""
 
     row: Row
     seed: int
 
     @property
     def name(self) -> str:
-        """The row's name and the seed."""
+        """The row's name and the seed: that of its folder."""
         return f"{self.row.name}-seed{self.seed}"
 
     @property
@@ -95,36 +80,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: its rows and what is read of them.
+    """A study: its rows and what is read of them; `study_files.KEYS` has its keys."""
 
-    Args:
-        name: Name of the file.
-        small: Whether this is the small form.
-        title: One line.
-        reference: Paper, table and figure.
-        rows: The rows, in the order of the file.
-        axes: Names of the axes.
-        seeds: Seeds of each row.
-        columns: Names of `columns.COLUMNS`.
-        figure: Panels, as dictionaries.
-        published: By column and row: published values. Rows that are not the study's
-            are in the table with these values alone.
-        table: `rows` and `columns` of the Markdown table, or empty for one line a row.
-        means: An axis or `group`: the means over the rows of each of its values, and
-            over all rows, are lines of the table; or None.
-        measure: `training` or `speed`.
-        fewshot: Images of the few-shot columns, or None for each run's own.
-    """
-
-    name: str
+    name: str  # that of the file
     small: bool
     title: str
     reference: str
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...]  # in the order of the file
     axes: tuple[str, ...]
     seeds: tuple[int, ...]
     columns: tuple[str, ...]
     figure: tuple[dict[str, Any], ...]
+    # By column and row; rows that are not the study's have these values alone.
     published: Mapping[str, Mapping[str, float]]
     table: Mapping[str, str]
     means: str | None
@@ -136,14 +103,18 @@ class Study:
         return [Run(row, seed) for seed in self.seeds for row in self.rows]
 
 
+def study_folder(study: Study, output_dir: str | None) -> Path:
+    """The folder of a study's runs, by default that of its name and form."""
+    return Path(
+        output_dir or STUDIES / f"{study.name}{'-small' if study.small else ''}"
+    )
+
+
 def selected(study: Study, wanted: Sequence[str]) -> Study:
     """The study with some of its rows, and those that they begin with."""
     known = [name for row in study.rows for name in (row.name, *row.labels.values())]
     for name in wanted:
-        if name not in known:
-            names = list(dict.fromkeys(known))
-            hint = did_you_mean(name, names) or f" There are: {', '.join(names)}"
-            raise RecipeError(f"{study.name} has no row {name!r}.{hint}")
+        check_name(name, known, f"{study.name} has no row")
     chosen: set[str] = set()
     for row in reversed(study.rows):
         if row.name in chosen or {row.name, *row.labels.values()} & set(wanted):
@@ -154,11 +125,12 @@ def selected(study: Study, wanted: Sequence[str]) -> Study:
     return dataclasses.replace(study, rows=rows)
 
 
-def study_folder(study: Study, output_dir: str | None) -> Path:
-    """The folder of a study's runs, by default that of its name and form."""
-    return Path(
-        output_dir or STUDIES / f"{study.name}{'-small' if study.small else ''}"
-    )
+def check_name(name: str, known: Sequence[str], problem: str) -> None:
+    """Raise RecipeError where a name is not known, with the closest one."""
+    if name not in known:
+        names = list(dict.fromkeys(known))
+        hint = did_you_mean(name, names) or f" There are: {', '.join(names)}"
+        raise RecipeError(f"{problem} {name!r}.{hint}")
 
 
 def part_of(study: Study, part: str | None) -> list[Run]:
@@ -178,9 +150,8 @@ def part_of(study: Study, part: str | None) -> list[Run]:
     require(1 <= int(number) <= int(parts), "--part", wanted, part)
     begins = [run for run in runs if run.row.begins_with is None]
     chosen = {run.name for run in begins[int(number) - 1 :: int(parts)]}
-    return [run for run in runs if first(run).name in chosen]
+    return [run for run in runs if _first(run).name in chosen]
 
 
-def first(run: Run) -> Run:
-    """The run at which the chain of runs that begin with another one starts."""
-    return run if run.begins_with is None else first(run.begins_with)
+def _first(run: Run) -> Run:
+    return run if run.begins_with is None else _first(run.begins_with)

@@ -49,10 +49,7 @@ def run_command(
     """Run a study, or a part of it, and write its table and figure.
 
     Args:
-        name: Name of the study, or the path of its file.
-        small: Whether to run the small form.
-        flags: Values of the recipe for all rows, by their dotted paths, as typed.
-        rows: Names of rows or of axes' values; all where empty.
+        name, small, flags, rows: As for `load_study`.
         part: `N/M`; see `part_of`.
         dry_run: Device and utilization; then only the costs are printed.
         draw: Whether only to draw what is finished.

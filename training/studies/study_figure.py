@@ -4,13 +4,13 @@ A panel is a dictionary of the study's YAML:
 
     kind: lines      x, y, by      a line for each value of `by` (an axis or `group`);
                                    x is an axis of numbers, or a column
-    kind: bars       y, by         a bar for each row, beside it the published value;
+    kind: bars       y             a bar for each row, beside it the published value;
                                    y may be a list
     kind: heatmap    x, y, value   two axes
     kind: curves     y             validation loss or accuracy over the epochs
 
-`where` keeps the rows of some of an axis's values: {stage: fine-tuned}. `title`,
-`log` (x) and `log_y` are optional.
+`where` keeps the rows of some of an axis's values: {stage: fine-tuned}. `title`, and of
+lines `log` (x) and `log_y`, are optional.
 """
 
 import math
@@ -32,35 +32,40 @@ PANEL = (5.6, 4.2)  # inches
 MOST_ACROSS = 2
 MANY = 2000  # times, from which on a logarithmic scale has few labels
 MARKERS = "osD^vP*X<>"
-COMMON = {"kind", "y", "title", "where"}
 KEYS = {
-    "lines": COMMON | {"x", "by", "log", "log_y"},
-    "bars": COMMON | {"by", "log_y"},
-    "heatmap": COMMON | {"x", "value"},
-    "curves": COMMON,
+    "lines": {"x", "by", "log", "log_y"},
+    "bars": set(),
+    "heatmap": {"x", "value"},
+    "curves": set(),
 }
+COMMON = {"kind", "y", "title", "where"}
+Panel = dict[str, Any]
 
 
 def check_figure(study: Study) -> None:
     """Raise RecipeError where a panel asks for what the study does not have."""
     axes = {*study.axes, MEAN, *(key for row in study.rows for key in row.labels)}
+    known = {*axes, *study.columns, "loss"}
     for panel in study.figure:
         kind = str(panel.get("kind"))
-        if kind not in KEYS or not set(panel) <= KEYS[kind] or "y" not in panel:
+        keys = COMMON | KEYS.get(kind, set())
+        if kind not in KEYS or not set(panel) <= keys or "y" not in panel:
             raise RecipeError(
                 f"{study.name}: a panel of the `figure` must have `kind` ("
                 f"{', '.join(KEYS)}), `y` and of {kind} at most "
-                f"{', '.join(sorted(KEYS.get(kind, COMMON)))}. Received: {panel}"
+                f"{', '.join(sorted(keys))}. Received: {panel}"
             )
-        known = {*axes, *study.columns, "loss"}
         values = [panel.get(key) for key in ("x", "by", "value")]
-        values += panel["y"] if isinstance(panel["y"], list) else [panel["y"]]
-        for value in (*values, *panel.get("where", ())):
+        for value in (*values, *_columns(panel), *panel.get("where", ())):
             if value is not None and value not in known:
                 raise RecipeError(
                     f"{study.name}: a panel of the `figure` must have axes and columns "
                     f"of the study: {', '.join(sorted(known))}. Received: {value!r}"
                 )
+
+
+def _columns(panel: Panel) -> list[str]:
+    return panel["y"] if isinstance(panel["y"], list) else [panel["y"]]
 
 
 def draw_figure(study: Study, lines: Sequence[Line], folder: Path) -> None:
@@ -83,22 +88,19 @@ def draw_figure(study: Study, lines: Sequence[Line], folder: Path) -> None:
             axis.set_title(panel["title"])
     figure.suptitle(study.title + (" (small form)" if study.small else ""))
     if missing := missing_runs(lines):
-        figure.supxlabel(_shortened(missing), fontsize=8, color="firebrick")
+        shown = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
+        text = f"{len(missing)} runs {NOT_RUN}: {shown}"
+        figure.supxlabel(text, fontsize=8, color="firebrick")
     with storage.atomic_write(folder / "figure.png") as local:
         figure.savefig(local, dpi=DPI)
     plt.close(figure)
-
-
-def _shortened(missing: Sequence[str]) -> str:
-    shown = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
-    return f"{len(missing)} runs {NOT_RUN}: {shown}"
 
 
 def _is_in(line: Line, where: Mapping[str, Any]) -> bool:
     return all(line.labels.get(axis) == str(value) for axis, value in where.items())
 
 
-def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+def _lines(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
     """A line for each group, over an axis's numbers or a column."""
     by, x, y = panel.get("by"), panel["x"], panel["y"]
     ours = [line for line in lines if line.labels]
@@ -115,7 +117,7 @@ def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> No
         axis.errorbar(
             [place for place, _ in drawn],
             [line.mean(y) for _, line in drawn],
-            yerr=[_spread(line, y) for _, line in drawn],
+            yerr=_spreads([line for _, line in drawn], y),
             color=f"C{number % 10}",
             marker=MARKERS[number % len(MARKERS)],
             markersize=5,
@@ -123,15 +125,16 @@ def _lines(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> No
             label=group + (f" ({missing} {NOT_RUN})" if missing else ""),
         )
     axis.set(xlabel=_title(x), ylabel=_title(y))
-    if panel.get("log"):
-        axis.set_xscale("log")
-        _label_logarithmic(axis.xaxis)
-        if x in study.axes:
-            places = sorted({place for line in ours if (place := _place(line, x))})
-            axis.set_xticks(places, [f"{place:g}" for place in places])
-    if panel.get("log_y"):
-        axis.set_yscale("log")
-        _label_logarithmic(axis.yaxis)
+    for key, side, scale in (
+        ("log", axis.xaxis, axis.set_xscale),
+        ("log_y", axis.yaxis, axis.set_yscale),
+    ):
+        if panel.get(key):
+            scale("log")
+            _label_logarithmic(side)
+    if panel.get("log") and x in study.axes:
+        places = sorted({place for line in ours if (place := _place(line, x))})
+        axis.set_xticks(places, [f"{place:g}" for place in places])
     axis.grid(alpha=0.3, which="both")
     if by is not None:
         axis.legend(fontsize=8)
@@ -152,10 +155,10 @@ def _groups(line: Line, by: str | None) -> list[str]:
     return line.labels.get(by or "", "").split(JOINT)
 
 
-def _spread(line: Line, column: str) -> float:
-    """Half of an error bar; none (NaN) for a single seed."""
-    deviation = line.deviation(column)
-    return math.nan if deviation is None else deviation
+def _spreads(lines: Sequence[Line], column: str) -> list[float]:
+    """Halves of error bars; none (NaN) for a single seed."""
+    deviations = (line.deviation(column) for line in lines)
+    return [math.nan if each is None else each for each in deviations]
 
 
 def _place(line: Line, x: str) -> float | None:
@@ -171,9 +174,9 @@ def _place(line: Line, x: str) -> float | None:
         ) from None
 
 
-def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+def _bars(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
     """Bars of the rows, in groups of columns; published values as black marks."""
-    columns = panel["y"] if isinstance(panel["y"], list) else [panel["y"]]
+    columns = _columns(panel)
     names = [line.name for line in lines]
     places, width = np.arange(len(lines)), 0.8 / len(columns)
     for number, column in enumerate(columns):
@@ -183,7 +186,7 @@ def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> Non
             places + shift,
             [mean or 0.0 for mean in means],
             width,
-            yerr=[_spread(line, column) for line in lines],
+            yerr=_spreads(lines, column),
             capsize=2,
             label=_title(column),
         )
@@ -199,8 +202,7 @@ def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> Non
         label = "published, of the paper's data" if study.small else "published"
         axis.plot([], [], "k", linewidth=2, label=label)
     axis.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
-    axis.set_yscale("log" if panel.get("log_y") else "linear")
-    axis.set_ylim(*_limits(lines, columns, bool(panel.get("log_y"))))
+    axis.set_ylim(*_limits(lines, columns))
     axis.grid(alpha=0.3, axis="y")
     if len(columns) > 1 or marked:  # above the bars, which can be anywhere below
         above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
@@ -209,46 +211,39 @@ def _bars(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> Non
         axis.set_ylabel(_title(columns[0]))
 
 
-def _limits(lines, columns, log: bool) -> tuple[float | None, float | None]:
-    """From zero, unless all values are within a tenth of the largest."""
+def _limits(lines, columns) -> tuple[float | None, float | None]:
+    """From zero, unless all values are close to the largest."""
     values = [v for li in lines for c in columns for v in li.values.get(c, ())]
     values += [li.published[c] for li in lines for c in columns if c in li.published]
-    if log or not values:
-        return None, None
-    low, high = min(values), max(values)
-    if low < 0.75 * high:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low < 0.75 * high or not values:
         return 0.0, None
     margin = 0.25 * (high - low) or 0.05 * high
     return low - 2 * margin, high + margin
 
 
-def _heatmap(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+def _heatmap(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
     """Two axes against each other; what is not run is white, with a cross."""
-    across = list(dict.fromkeys(li.labels[panel["x"]] for li in lines if li.labels))
-    down = list(dict.fromkeys(li.labels[panel["y"]] for li in lines if li.labels))
+    cells = {
+        (li.labels[panel["y"]], li.labels[panel["x"]]): li for li in lines if li.labels
+    }
+    down, across = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     column = panel["value"]
-    values = np.full((len(down), len(across)), np.nan)
-    for line in lines:
-        if line.labels:
-            cell = (
-                down.index(line.labels[panel["y"]]),
-                across.index(line.labels[panel["x"]]),
-            )
-            mean = line.mean(column)
-            values[cell] = math.nan if mean is None else mean
+    means = {cell: line.mean(column) for cell, line in cells.items()}
+    values = np.array([[means.get((d, a)) for a in across] for d in down], "float64")
     image = axis.imshow(values, aspect="auto")
     for cell, value in np.ndenumerate(values):
-        text = "x" if math.isnan(value) else f"{value:{COLUMNS[column].form}}"
-        axis.text(cell[1], cell[0], text, ha="center", va="center", color="white")
+        text, color = f"{value:{COLUMNS[column].form}}", "white"
         if math.isnan(value):
-            axis.texts[-1].set_color("firebrick")
+            text, color = "x", "firebrick"
+        axis.text(cell[1], cell[0], text, ha="center", va="center", color=color)
     axis.set_xticks(range(len(across)), across, rotation=30, ha="right")
     axis.set_yticks(range(len(down)), down)
     axis.set(xlabel=panel["x"], ylabel=panel["y"])
     axis.figure.colorbar(image, ax=axis, label=_title(column))
 
 
-def _curves(axis, study: Study, panel: dict[str, Any], lines, folder: Path) -> None:
+def _curves(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
     """Validation loss or accuracy over the epochs, of the first seed of each row."""
     key = f"val_{panel['y']}"
     for number, line in enumerate(line for line in lines if line.labels):

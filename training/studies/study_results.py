@@ -5,7 +5,7 @@ import io
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.box import SIMPLE
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from .. import storage
 from ..errors import RecipeError
-from .columns import COLUMNS, FIXED, Result, read_result
+from .columns import COLUMNS, FIXED, read_result
 from .study import Run, Study
 
 NOT_RUN = "not run"
@@ -23,22 +23,13 @@ MEAN = "mean"  # label of the lines that are means
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table.
+    """One line of the table."""
 
-    Args:
-        name: The row's name.
-        labels: The name of the value of each axis, and `group`; empty for a row that
-            was only published.
-        values: By column: the values of the finished runs, one for each seed.
-        published: By column: the published value.
-        missing: Names of the runs that are not finished.
-    """
-
-    name: str
-    labels: dict[str, str]
-    values: dict[str, list[float]]
-    published: dict[str, float]
-    missing: tuple[str, ...] = ()
+    name: str  # the row's
+    labels: dict[str, str]  # those of the row; empty where it was only published
+    values: dict[str, list[float]]  # by column: of the finished runs, one a seed
+    published: dict[str, float]  # by column
+    missing: tuple[str, ...] = ()  # names of the runs that are not finished
 
     def mean(self, column: str) -> float | None:
         """The mean over the seeds; None where no run is finished."""
@@ -73,34 +64,27 @@ class Line:
 
 def read_lines(study: Study, folder: Path) -> list[Line]:
     """The lines of the finished and the missing runs, then of the published rows."""
-    published = study.published
-
-    def published_of(name: str) -> dict[str, float]:
-        return {c: rows[name] for c, rows in published.items() if name in rows}
-
+    published: dict[str, dict[str, float]] = {row.name: {} for row in study.rows}
+    for column, rows in study.published.items():
+        for name, value in rows.items():
+            published.setdefault(name, {})[column] = value
     lines = []
     for row in study.rows:
         runs = [Run(row, seed) for seed in study.seeds]
         results = {run.name: read_result(run, folder) for run in runs}
         finished = [result for result in results.values() if result is not None]
         missing = tuple(name for name, result in results.items() if result is None)
-        values = {column: _values(finished, column) for column in study.columns}
-        lines.append(
-            Line(row.name, dict(row.labels), values, published_of(row.name), missing)
-        )
+        values = {
+            column: [v for r in finished if (v := COLUMNS[column].value(r)) is not None]
+            for column in study.columns
+        }
+        own = published.pop(row.name)
+        lines.append(Line(row.name, dict(row.labels), values, own, missing))
     if study.means is not None:
         for line in lines:
             line.labels[MEAN] = "no"
         lines += _means(lines, study.means, study.table.get("rows"))
-    ours = {line.name for line in lines}
-    others = dict.fromkeys(name for rows in published.values() for name in rows)
-    lines += [Line(n, {}, {}, published_of(n)) for n in others if n not in ours]
-    return lines
-
-
-def _values(results: Sequence[Result], column: str) -> list[float]:
-    values = (COLUMNS[column].value(result) for result in results)
-    return [value for value in values if value is not None]
+    return lines + [Line(name, {}, {}, each) for name, each in published.items()]
 
 
 def _means(lines: Sequence[Line], key: str, axis: str | None) -> list[Line]:
@@ -108,12 +92,10 @@ def _means(lines: Sequence[Line], key: str, axis: str | None) -> list[Line]:
     lines = [line for line in lines if key in line.labels]
     groups = dict.fromkeys(line.labels[key] for line in lines)
     parts = {
-        group: [line for line in lines if line.labels[key] == group] for group in groups
+        f"mean of {g}": [li for li in lines if li.labels[key] == g] for g in groups
     }
-    return [
-        *(_mean(f"mean of {group}", part, axis) for group, part in parts.items()),
-        _mean("mean of all", lines, axis),
-    ]
+    parts["mean of all"] = lines
+    return [_mean(name, part, axis) for name, part in parts.items()]
 
 
 def _mean(name: str, lines: Sequence[Line], axis: str | None) -> Line:
@@ -121,50 +103,42 @@ def _mean(name: str, lines: Sequence[Line], axis: str | None) -> Line:
 
     It is in the table under its name on this axis, and where its rows are on others.
     """
+    incomplete = any(line.missing for line in lines)
     values = {
         column: [
             statistics.fmean(seeds)
             for seeds in zip(*(line.values[column] for line in lines), strict=False)
+            if not incomplete
         ]
         for column in lines[0].values
-        if not any(line.missing for line in lines)
     }
     published = {
         column: statistics.fmean(line.published[column] for line in lines)
         for column in lines[0].published
         if all(column in line.published for line in lines)
     }
-    common = set.intersection(*(set(line.labels.items()) for line in lines))
-    labels = {axis: dict(common).get(axis, name) for axis in lines[0].labels}
-    missing: dict[str, list[float]] = {
-        column: [] for column in lines[0].values if column not in values
-    }
-    if axis is not None:
-        labels[axis] = name
-    return Line(name, {**labels, MEAN: "yes"}, values | missing, published)
+    common = dict(set.intersection(*(set(line.labels.items()) for line in lines)))
+    labels = {key: common.get(key, name) for key in lines[0].labels}
+    own = {} if axis is None else {axis: name}
+    return Line(name, {**labels, **own, MEAN: "yes"}, values, published)
 
 
 def write_results(study: Study, lines: Sequence[Line], folder: Path) -> None:
     """Write table.csv, table.json and table.md into the study's folder."""
-    header, rows = _wide(study, lines)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows(_numbers(study, lines))
+    everything = [{"row": line.name, **asdict(line)} for line in lines]
+    for each in everything:
+        del each["name"]
+    text = json.dumps(everything, indent=1, ensure_ascii=False)
+    header, rows = _wide(study, lines)
+    markdown = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     storage.write_text(folder / "table.csv", buffer.getvalue())
-    everything = [
-        {
-            "row": line.name,
-            "labels": line.labels,
-            "values": line.values,
-            "published": line.published,
-            "missing": line.missing,
-        }
-        for line in lines
-    ]
+    storage.write_text(folder / "table.json", text)
     storage.write_text(
-        folder / "table.json", json.dumps(everything, indent=1, ensure_ascii=False)
+        folder / "table.md", "".join(f"| {' | '.join(row)} |\n" for row in markdown)
     )
-    storage.write_text(folder / "table.md", _markdown(header, rows))
 
 
 def _numbers(study: Study, lines: Sequence[Line]) -> Iterator[list[object]]:
@@ -183,45 +157,31 @@ def _wide(study: Study, lines: Sequence[Line]) -> tuple[list[str], list[list[str
     """Header and cells: one line a row, or two axes against each other."""
     if study.table:
         return _crossed(study, lines)
-    header = ["row"]
+    header, rows = ["row"], [[line.name] for line in lines]
     for column in study.columns:
-        header.append(COLUMNS[column].title)
-        if column in study.published:
-            header.append("published")
-    rows = []
-    for line in lines:
-        cells = [line.name]
-        for column in study.columns:
-            cells.append(line.text(column))
-            if column in study.published:
-                cells.append(line.published_text(column))
-        rows.append(cells)
+        published = column in study.published
+        header += [COLUMNS[column].title, *["published"] * published]
+        for row, line in zip(rows, lines, strict=True):
+            row += [line.text(column), *[line.published_text(column)] * published]
     return header, rows
 
 
 def _crossed(study: Study, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """The first column by two axes; "ours (published)" in each cell."""
     column = study.columns[0]
-    down, across = study.table["rows"], study.table["columns"]
-    ours = [line for line in lines if line.labels]
-    names = list(dict.fromkeys(line.labels[across] for line in ours))
     cells: dict[str, dict[str, str]] = {}
-    for line in ours:
-        published = line.published_text(column)
-        text = line.text(column) + (f" ({published})" if published else "")
-        cells.setdefault(line.labels[down], {})[line.labels[across]] = text
+    names: dict[str, None] = {}
     for line in lines:
-        if not line.labels:  # published only, COLUMN-ROW
+        if line.labels:
+            row, name = (line.labels[study.table[key]] for key in ("rows", "columns"))
+        else:  # published only, COLUMN-ROW
             name, _, row = line.name.rpartition("-")
-            cells.setdefault(row, {})[name] = f"({line.published_text(column)})"
-            names += [name] if name not in names else []
+        published = line.published_text(column)
+        words = (line.text(column), f"({published})" if published else "")
+        cells.setdefault(row, {})[name] = " ".join(filter(None, words))
+        names[name] = None
     header = [f"{COLUMNS[column].title} (published)", *names]
     return header, [[row, *(by.get(n, "") for n in names)] for row, by in cells.items()]
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def print_results(study: Study, lines: Sequence[Line]) -> None:

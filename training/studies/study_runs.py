@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -29,7 +28,14 @@ from ..probe.fewshot import fewshot_accuracy
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot
 from . import speed
-from .columns import COLUMNS, MEASURED, read_history, read_result, shots_of
+from .columns import (
+    COLUMNS,
+    MEASURED,
+    read_history,
+    read_json,
+    read_result,
+    shots_of,
+)
 from .study import Run, Study
 
 MARKER = "study.json"  # says whose folder it is
@@ -62,7 +68,15 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
     marker = {"study": study.name, "small": study.small}
     storage.write_text(folder / MARKER, json.dumps(marker) + "\n")
     failures: dict[str, str] = {}
-    with _quiet_loggers(), _progress() as progress:
+    progress = Progress(
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(file=sys.stderr),
+        redirect_stdout=False,  # the runs' own output goes to files
+        redirect_stderr=False,
+    )
+    with _quiet_loggers(), progress:
         task = progress.add_task(study.name, total=len(runs))
         for run in runs:
             progress.update(task, description=run.name)
@@ -71,7 +85,10 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
             except Preempted:
                 raise
             except Exception as error:  # whatever it is, the other runs go on
-                failures[run.name] = _one_line(error)
+                kind = (
+                    "" if isinstance(error, RunError) else type(error).__name__ + ": "
+                )
+                failures[run.name] = kind + " ".join(str(error).split())
                 line = f"failed: {failures[run.name]}"
             progress.console.print(f"{run.name}: {line}", highlight=False)
             progress.advance(task)
@@ -94,18 +111,6 @@ def _quiet_loggers() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _progress() -> Progress:
-    """A bar on standard error; the runs' own output goes to files."""
-    return Progress(
-        *Progress.get_default_columns()[:2],
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(file=sys.stderr),
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
 
 
 def check_folder(study: Study, folder: Path) -> None:
@@ -139,11 +144,6 @@ def _check_run(run: Run, folder: Path) -> None:
         )
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, RunError) else f"{type(error).__name__}: {text}"
-
-
 def _finish_run(study: Study, run: Run, folder: Path) -> str:
     """Do what a run still lacks.
 
@@ -175,11 +175,18 @@ def _finish_run(study: Study, run: Run, folder: Path) -> str:
 
 def _is_complete(study: Study, path: Path) -> bool:
     """Whether a run is finished and has what the study computes in addition."""
-    names = [name for name in study.columns if name.endswith("_before")]
-    names += [f"fewshot_{shots}" for shots in shots_of(study)]
-    names += [name for name in study.columns if name == "linear"]
-    measured = _read_measured(path)
-    return run_folder.is_finished(path) and all(name in measured for name in names)
+    return run_folder.is_finished(path) and _measured_columns(study) <= set(
+        read_json(path / MEASURED)
+    )
+
+
+def _measured_columns(study: Study) -> set[str]:
+    """Those that `_before` and `_frozen` compute."""
+    return {
+        name
+        for name in study.columns
+        if name.startswith(("fewshot_", "linear")) or name.endswith("_before")
+    }
 
 
 def _measure_speed(recipe: Recipe, path: Path) -> None:
@@ -195,7 +202,7 @@ def _train(study: Study, run: Run, folder: Path) -> None:
     before = run.begins_with
     if before is not None and not run_folder.is_finished(folder / before.name):
         raise RunError(f"it begins with {before.name}, which is not finished")
-    measured = _read_measured(path)
+    measured = read_json(path / MEASURED)
     recipe = run.row.recipe
     if run.row.candidates:
         measured.setdefault("choice", choose(run, folder))
@@ -231,13 +238,18 @@ def _before(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     """Scores of the untrained model, where the study asks for them."""
     if not any(name.endswith("_before") for name in study.columns):
         return {}
+    return {f"{key}_before": value for key, value in untrained_scores(recipe).items()}
+
+
+def untrained_scores(recipe: Recipe) -> dict[str, float]:
+    """Test accuracy and macro F1 of a recipe's model before its training."""
     devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     splits = load_splits(recipe.data, recipe.model.channels)
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(recipe.model, splits.class_names, recipe.precision)
         summary = evaluate(model, splits.test).summary()
-    return {f"{key}_before": summary[key] for key in ("accuracy", "macro_f1")}
+    return {key: summary[key] for key in ("accuracy", "macro_f1")}
 
 
 def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
@@ -259,8 +271,3 @@ def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
         [row] = probe(frozen, splits, ProbeConfig("linear"))
         found["linear"] = row["accuracy"]
     return found
-
-
-def _read_measured(path: Path) -> dict[str, Any]:
-    file = path / MEASURED
-    return json.loads(file.read_text("utf-8")) if file.exists() else {}

@@ -21,9 +21,9 @@ from foreign_files import (
     write_npz,
     write_safetensors,
 )
+from published_files import as_void, inlined, prefixed, stacked
 from tiny_model import numpy
 
-from benchmarks.published_arrays import as_void, inlined, prefixed, stacked
 from keras_vit.resnet import ResNet
 from keras_vit.weights.loading import assign, fresh_copy, load_checkpoint
 

@@ -210,6 +210,7 @@ def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
         {"pooling": "map", "class_token": False, "register_tokens": 2},
         {"layer_scale": 0.0},
         {"fc_norm": True},
+        {"qkv_bias": False, "qk_norm": True},
         {"resnet_blocks": (3, 4, 9), "patch_size": 2, "image_size": (64, 32)},
     ],
 )
@@ -270,18 +271,21 @@ def test_timm_fine_tunes_a_resnet_that_we_write(tmp_path):
 
 @pytest.mark.parity
 @needs("timm")
-def test_timms_token_pooling_with_fc_norm_is_read(tmp_path):
+@pytest.mark.parametrize(
+    "options", [{"fc_norm": True}, {"qkv_bias": False}, {"class_token": True}]
+)
+def test_what_timm_makes_is_read(tmp_path, options):
     import timm
     import torch
 
     twin = timm.models.VisionTransformer(
         img_size=28, patch_size=7, embed_dim=24, depth=2, num_heads=3, num_classes=7,
-        fc_norm=True,
+        **options,
     ).eval()  # fmt: skip
     twin.pretrained_cfg = {"architecture": "vit_base_patch16_224"}
     arrays = {name: value.numpy() for name, value in twin.state_dict().items()}
     foreign_files.write_safetensors(tmp_path / "model.safetensors", arrays)
-    args = {"num_heads": 3, "fc_norm": True}
+    args = {"num_heads": 3, **options}
     config = {"global_pool": "token", "model_args": args}
     (tmp_path / "config.json").write_text(json.dumps(config))
     pixels = np.random.default_rng(3).uniform(-1, 1, (2, 28, 28, 3)).astype("float32")

@@ -2,21 +2,19 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import pytest
+from published_files import (
+    inlined,
+    parameters,
+    prefixed,
+    stacked,
+    with_adam,
+    write_sparse,
+)
 from shapes_only import shapes_only
 
 import keras_vit
-from benchmarks import published_arrays
-from benchmarks.published_arrays import (
-    SIZES,
-    UNITS,
-    big_vision,
-    bit,
-    google,
-    parameters,
-    prefixed,
-)
+from benchmarks.published_arrays import SIZES, UNITS, big_vision, bit, google
 from keras_vit.resnet import ResNet
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.config import model_arguments
@@ -149,16 +147,6 @@ def check_all_used(model, checkpoint, arrays):
     assert not any((*nothing, report.resampled, report.adapted, report.notes))
 
 
-def test_sparse_files_are_numpys_own(tmp_path):
-    arrays = google(SIZES["Ti"], 16, 3, 5, True, UNITS["R"]) | {"step": ()}
-    size = published_arrays.write_sparse(tmp_path / "sparse.npz", arrays)
-    zeros = {name: np.zeros(shape, "float32") for name, shape in arrays.items()}
-    np.savez(tmp_path / "numpy.npz", **zeros)
-    expected = (tmp_path / "numpy.npz").read_bytes()
-    assert size == len(expected)
-    assert (tmp_path / "sparse.npz").read_bytes() == expected
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -169,7 +157,7 @@ def test_sparse_files_are_numpys_own(tmp_path):
 def published(request, tmp_path_factory):
     """A row of the table, and its file."""
     path = tmp_path_factory.mktemp("published") / "weights.npz"
-    published_arrays.write_sparse(path, request.param.shapes)
+    write_sparse(path, request.param.shapes)
     yield request.param, path
     path.unlink()
 
@@ -213,7 +201,7 @@ def test_a_bit_file_fills_its_resnet_completely(name, classes, tmp_path):
     shapes = bit(units, factor, classes)
     count += (classes - 1000) * (2048 * factor + 1)
     assert parameters(shapes) == count
-    published_arrays.write_sparse(tmp_path / "weights.npz", shapes)
+    write_sparse(tmp_path / "weights.npz", shapes)
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:
         assert checkpoint.family == "bit"
         model = build(ResNet, checkpoint)
@@ -225,7 +213,7 @@ def test_a_bit_file_fills_its_resnet_completely(name, classes, tmp_path):
 def test_a_training_checkpoint_gives_the_model_and_names_the_rest(tmp_path):
     arrays = google(SIZES["S"], 16, 14, 1000)
     path = tmp_path / "weights.npz"
-    published_arrays.write_sparse(path, published_arrays.with_adam(arrays))
+    write_sparse(path, with_adam(arrays))
     check_listed(path, "252.57 MiB")  # gs://vit_models/sam/ViT-S_16.npz
     with open_checkpoint(path) as checkpoint:
         model = build(keras_vit.VisionTransformer, checkpoint)
@@ -247,12 +235,12 @@ def test_a_big_vision_tower_fills_a_model_completely(
     arrays = big_vision(SIZES[size], 16, rows, pooling="map")
     assert parameters(arrays) == count
     if change == "inlined":
-        arrays = published_arrays.inlined(arrays)
+        arrays = inlined(arrays)
     elif change == "stacked":
-        arrays = published_arrays.stacked(arrays, lambda all_: (len(all_), *all_[0]))
+        arrays = stacked(arrays, lambda all_: (len(all_), *all_[0]))
     text = {"params/txt/head/bias": (768,), "params/t": (1,), "params/b": (1,)}
     arrays = prefixed("params/img/", arrays)
-    published_arrays.write_sparse(tmp_path / "weights.npz", {**arrays, **text})
+    write_sparse(tmp_path / "weights.npz", {**arrays, **text})
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:
         assert checkpoint.family == "big_vision"
         model = build(keras_vit.VisionTransformer, checkpoint)
@@ -269,7 +257,7 @@ def test_big_vision_without_position_arrays_has_sine_positions(tmp_path):
     # gs://big_vision/vit_s16_i1k_90ep.npz (arXiv:2205.01580)
     arrays = big_vision(SIZES["S"], 16, 14, 1000)
     del arrays["pos_embedding"]
-    published_arrays.write_sparse(tmp_path / "weights.npz", arrays)
+    write_sparse(tmp_path / "weights.npz", arrays)
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:
         model = build(keras_vit.VisionTransformer, checkpoint)
         check_all_used(model, checkpoint, arrays)
@@ -279,7 +267,7 @@ def test_big_vision_without_position_arrays_has_sine_positions(tmp_path):
 
 def test_the_all_zero_classifier_of_the_paper_is_reported(tmp_path):
     arrays = google((6, 2, 10, 3), 4, 3, 5, pre_logits=True)
-    published_arrays.write_sparse(tmp_path / "weights.npz", arrays)
+    write_sparse(tmp_path / "weights.npz", arrays)
     with open_checkpoint(tmp_path / "weights.npz") as checkpoint:
         arguments = model_arguments(checkpoint)
     model = keras_vit.VisionTransformer(**arguments)

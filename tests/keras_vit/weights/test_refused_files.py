@@ -202,6 +202,7 @@ def test_an_unknown_family_is_refused(model, tmp_path):
         ({"image_size": {"height": 22, "width": 14}}, "are malformed"),
         ({"num_attention_heads": "five"}, "heads='five', this one has heads=5"),
         ({"layer_norm_eps": "tiny"}, "norm_epsilon='tiny'"),
+        ({"qkv_bias": False}, "`qkv_bias` must be True, as the arrays show.*False in"),
         ({"patch_size": 4}, r"`patch_size` must be 2, the side.*\(4, 4\)"),
         ({"patch_size": [2, 4]}, r"`patch_size` must be 2, the side.*\(2, 4\)"),
     ],

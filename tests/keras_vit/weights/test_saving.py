@@ -35,6 +35,7 @@ FORMS = [
     ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
     ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT}),
     ("timm", {"layer_scale": 0.1, "prefix_positions": False, **EXACT}),
+    ("timm", {"qkv_bias": False, **EXACT}),
     ("timm", {"layer_scale": 0.1, "swiglu": True, **EXACT}),
     ("timm", {**HYBRID, **EXACT}),
     ("timm", {"pooling": None}),
@@ -45,6 +46,7 @@ FORMS = [
     ("timm", {"classes": None}),
     ("hugging_face", HUGGING_FACE),
     ("hugging_face", {"classes": None, **HUGGING_FACE}),
+    ("hugging_face", {"qkv_bias": False, **HUGGING_FACE}),
     ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
 ]
 
@@ -207,6 +209,7 @@ def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path)
             ["no class token beside"],
         ),
         ("google", {**EXACT, "qk_norm": True}, ["gelu must be", "query_norm"]),
+        ("google", {"qkv_bias": False}, ["qkv_bias must be True"]),
     ],
 )
 def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(

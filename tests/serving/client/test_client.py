@@ -1,9 +1,10 @@
 """Behavior of all four clients: REST and gRPC, blocking and asyncio."""
 
-import functools
 import json
 import time
+import types
 
+import blocking_form
 import httpx2
 import numpy as np
 import pytest
@@ -41,10 +42,8 @@ from serving.client import (
     VersionStatus,
     retries,
 )
-from serving.client.async_client import AsyncClient
-from serving.client.base_client import READY_PAUSE
 from serving.client.blocking_client import BlockingClient
-from serving.client.steps import Pause, Work
+from serving.client.retries import READY_PAUSE
 from serving.client.tensors import input_array
 
 STRINGS = info("DT_STRING", -1)
@@ -92,15 +91,13 @@ def headers_name(connect, request):
 def pauses(monkeypatch):
     """The pauses of the clients, recorded instead of waited for."""
     asked = []
-    for kind in (BlockingClient, AsyncClient):
-        perform = kind._perform
 
-        def skip(self, step, perform=perform):
-            if isinstance(step, Pause):
-                step = Work(functools.partial(asked.append, step.seconds))
-            return perform(self, step)
+    async def skip(seconds):
+        asked.append(seconds)
 
-        monkeypatch.setattr(kind, "_perform", skip)
+    blocking = types.SimpleNamespace(monotonic=time.monotonic, sleep=asked.append)
+    monkeypatch.setattr("serving.client.blocking_client.time", blocking)
+    monkeypatch.setattr("serving.client.async_client.asyncio.sleep", skip)
     return asked
 
 
@@ -297,6 +294,12 @@ def test_predict_refuses_values_that_are_not_of_the_type(connect, fake, inputs):
     assert "predict" not in fake.calls
 
 
+@pytest.mark.parametrize("value", [object(), [[1.0], [2.0, 3.0]], "\ud800"])
+def test_predict_refuses_an_unknown_input_that_cannot_be_sent(connect, value):
+    with pytest.raises(ServingError):
+        connect().predict({"nobody": value}, "multi")
+
+
 def test_strings_keep_zero_bytes_at_their_end():
     array = input_array("x", [b"a\x00", "é"], TensorInfo("string", (None,)))
     assert array.tolist() == [b"a\x00", "é".encode()]
@@ -349,9 +352,8 @@ def test_metadata_has_types_and_shapes(connect):
     ],
 )
 def test_errors_have_a_class_and_the_server_s_message(
-    connect, fake, monkeypatch, code, words, wanted
+    connect, fake, without_retries, code, words, wanted
 ):
-    monkeypatch.setattr("serving.client.base_client.pauses", lambda deadline: iter(()))
     fake.answers = [Failure(code, words)]
     with pytest.raises(ServingError) as caught:
         connect().classify([b"1"])
@@ -422,12 +424,12 @@ def test_retries_end_at_the_deadline(connect, fake, refusal, batch_size):
     assert 3 / batch_size < len(fake.calls) <= 3 / batch_size * 12
 
 
-@pytest.mark.parametrize("timeout", [0.06, 0.3, 2.0, 20.0])
+@pytest.mark.parametrize("timeout", [0.06, 0.3, 2.0, 20.0, 2000.0])
 def test_pauses_grow_and_end_before_the_deadline(monkeypatch, timeout):
     now = [100.0]
     monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
     seen = []
-    for pause in retries.pauses(now[0] + timeout):
+    while pause := retries.pause_after(len(seen), 100.0 + timeout):
         seen.append(pause)
         now[0] += pause
     left = 100.0 + timeout - now[0]
@@ -510,6 +512,11 @@ def test_a_closed_client_raises(connect, method):
     arguments = {"status": [], "predict": [{"x": [1.0]}]}.get(method, [[b"1"]])
     with pytest.raises(ServingError, match="the client is closed"):
         getattr(client, method)(*arguments)
+
+
+def test_the_blocking_clients_are_derived_from_the_asyncio_clients():
+    written = blocking_form.RESULT.read_text("utf-8")
+    assert written == blocking_form.blocking_form(blocking_form.SOURCE.read_text())
 
 
 def test_every_public_name_exists():

@@ -1,5 +1,6 @@
 """The clients over REST on real sockets: deadlines, closed connections, TLS."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -10,9 +11,15 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from client_fakes import STATUS, connected, make_certificate
+from client_fakes import KINDS, STATUS, connected, make_certificate
 
-from serving.client import DeadlineExceeded, RestClient, Unavailable
+from serving.client import (
+    DeadlineExceeded,
+    MessageTooLarge,
+    RestClient,
+    Unavailable,
+    asyncio_transport,
+)
 
 
 @pytest.fixture
@@ -139,3 +146,59 @@ class StatusHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *args):
         pass
+
+
+PIECES = b"5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (BODY[:5], len(BODY) - 5, BODY[5:])
+FORMS = {
+    "until it closes": b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
+    "in pieces": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + PIECES,
+    "after a notice": b"HTTP/1.1 102 Processing\r\n\r\n" + WHOLE,
+    "and close": WHOLE.replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["rest", "rest-asyncio"])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_answers_of_every_form_are_read(kind, form):
+    with serving([form]) as (url, requests), connected(kind, url) as client:
+        assert [client.status()[0].version for _ in range(2)] == [124, 124]
+    assert len(requests) == 2
+
+
+@pytest.mark.parametrize("kind", ["rest", "rest-asyncio"])
+def test_a_body_that_is_refused_unread_is_too_large(kind):
+    answer = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
+    with (
+        serving([answer]) as (url, requests),
+        connected(kind, url) as client,
+        pytest.raises(MessageTooLarge),
+    ):
+        client.classify([bytes(2**24)])
+    assert len(requests) == 1
+
+
+def test_idle_connections_are_few_and_kept_for_a_while(monkeypatch):
+    opened = []
+
+    async def answer(reader, writer):
+        opened.append(writer)
+        while await reader.read(65536):
+            writer.write(WHOLE)
+        writer.close()
+
+    async def ask():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with KINDS["rest-asyncio"](f"http://127.0.0.1:{port}", "m") as client:
+            for limit, at_once, wanted in ((5.0, 3, 3), (5.0, 3, 4), (0.0, 1, 5)):
+                monkeypatch.setattr(asyncio_transport, "IDLE_SECONDS", limit)
+                await asyncio.gather(*(client.status() for _ in range(at_once)))
+                assert len(opened) == wanted
+            monkeypatch.undo()
+            await client.status()
+            opened[-1].close()
+            await asyncio.sleep(0.05)
+            await client.ask_once(client.protocol.status())
+
+    monkeypatch.setattr(asyncio_transport, "IDLE_CONNECTIONS", 2)
+    asyncio.run(ask())

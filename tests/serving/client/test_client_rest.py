@@ -83,7 +83,10 @@ def test_paths_name_model_version_and_label(connect, fake, which, path):
     assert fake.requests[0].url.raw_path.decode() == path
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8501", "ftp://server", "http://", ""])
+LONG = f"http://{'a' * 64}.example"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8501", "ftp://server", "http://", "", LONG])
 def test_invalid_urls_are_refused(url):
     with pytest.raises(ValueError, match=r"`url` must look like http://127\.0\.0\.1"):
         RestClient(url, "tiny_vit")

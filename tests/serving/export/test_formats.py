@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import attention
 from keras_vit.common.command_line import CommandError
+from keras_vit.layers import dot_product_attention as attention
 from serving.__main__ import main
 from serving.export import formats, publish
 from serving.export.options import ExportOptions

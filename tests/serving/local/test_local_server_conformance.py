@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from benchmarks.server_process import server_process
+from server_process import server_process
 
 CORPUS = Path(
     os.environ.get("KERAS_VIT_CONFORMANCE")

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from protocol_model import save_protocol_model
-
-from benchmarks.server_process import server_process
+from server_process import server_process
 
 REQUESTS = int(os.environ.get("KERAS_VIT_FUZZ_REQUESTS", "240"))
 MODEL = "probe"

@@ -9,9 +9,9 @@ import sys
 
 import jax
 import pytest
+from jax_program import donated, program_findings
 from tiny_recipe import TINY_RECIPE
 
-from benchmarks.jax_program import donated, program_findings
 from training.recipe import OptimizerConfig
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -32,11 +32,11 @@ RECIPES = {
     ),
 }
 INSPECT = """
-import dataclasses, json, sys
-from benchmarks.jax_program import inspect_recipe
+import json, sys
+from jax_program import inspect_recipe
 from training.recipe import parse_recipe
 for text in sys.argv[1:]:
-    print(json.dumps(dataclasses.asdict(inspect_recipe(parse_recipe(text, "here")))))
+    print(json.dumps(inspect_recipe(parse_recipe(text, "here"))))
 """
 
 
@@ -48,6 +48,7 @@ def found():
         cwd=ROOT,
         env=os.environ
         | {
+            "PYTHONPATH": str(ROOT / "tests" / "support"),
             "KERAS_BACKEND": "jax",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}",
         },

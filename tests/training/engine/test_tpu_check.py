@@ -77,7 +77,8 @@ MODELS = {
         class_token=False, layer_scale=0.1, position_embedding="sincos2d",
         rematerialize=True,
     ),
-    "cnn": ModelConfig("cnn", variant=None, width=8, depth=2, image_size=8),
+    "cnn": ModelConfig(
+        architecture="cnn", variant=None, width=8, depth=2, image_size=8),
     "hybrid": ModelConfig(
         variant="R26+Ti/32", **{**SIZES, "patch_size": None}, image_size=64
     ),

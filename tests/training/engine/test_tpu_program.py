@@ -16,9 +16,9 @@ import dataclasses, json
 import jax, keras
 import numpy as np
 from keras.distribution import DeviceMesh, LayoutMap
-from benchmarks.jax_program import recorded_step
+from jax_program import recorded_step
 from benchmarks.lowering import KERNELS, assume_cudnn
-from keras_vit import attention
+from keras_vit.layers import dot_product_attention as attention
 from training.engine.jax_strategy import make_jax_strategy
 from training.engine.tpu_check import make_trainer
 from training.engine.tpu_program import lower_train_step
@@ -90,7 +90,7 @@ for name, (shape, axes) in meshes.items():
 
 
 COMPILE = """
-from benchmarks.jax_program import collectives
+from jax_program import collectives
 from training.engine.tpu_check import Target
 
 chips = Target("v5e:2x2").devices
@@ -108,7 +108,9 @@ def lines_of(script):
     result = subprocess.run(
         [sys.executable, "-c", START + script],
         cwd=ROOT,
-        env=os.environ | {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags},
+        env=os.environ
+        | {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
+        | {"PYTHONPATH": str(ROOT / "tests" / "support")},
         capture_output=True,
         text=True,
     )

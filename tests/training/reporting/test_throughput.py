@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import keras_vit
+from training.engine.device_peaks import peak_flops
 from training.reporting import throughput
 from training.reporting.throughput import (
     Throughput,
     device_name,
-    peak_flops,
     training_flops,
     utilization_factor,
 )

@@ -16,8 +16,12 @@ from training.engine.datasets import training_data, validation_arguments
 from training.errors import RecipeError
 from training.model import build_model, compile_trainer, model_to_train
 from training.recipe import Recipe, SelfSupervisionConfig
-from training.self_supervision.layers import color_codes, join_patches, split_patches
 from training.self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
+from training.self_supervision.pretext_layers import (
+    color_codes,
+    join_patches,
+    split_patches,
+)
 
 pytestmark = pytest.mark.backend
 # Every size is another number: 2 x 3 patches of 4 pixels.

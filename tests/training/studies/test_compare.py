@@ -19,6 +19,7 @@ from training.errors import RecipeError, RunError
 from training.evaluate import evaluate
 from training.recipe import DataConfig, ModelConfig
 from training.studies import compare as module
+from training.studies.columns import read_history
 from training.studies.compare import compare
 
 VIT = dataclasses.replace(
@@ -32,7 +33,9 @@ CNN = dataclasses.replace(
     VIT,
     name="cnn",
     published_accuracy=None,
-    model=ModelConfig("cnn", None, width=4, depth=2, image_size=8, channels=1),
+    model=ModelConfig(
+        architecture="cnn", variant=None, width=4, depth=2, image_size=8, channels=1
+    ),
 )
 
 
@@ -109,7 +112,7 @@ def test_a_table_and_a_picture_are_written(compared):
 def test_each_curve_is_labeled_with_its_images(compared, monkeypatch, tmp_path, names):
     """Validation images, except for the CNN, whose history here has none."""
     folder, _ = compared
-    histories = {name: module._history(folder / name / "history.csv") for name in names}
+    histories = {name: read_history(folder / name) for name in names}
     images = dict.fromkeys(names, "validation")
     if "cnn" in names:
         images["cnn"] = "training"
@@ -134,7 +137,7 @@ def test_each_curve_is_labeled_with_its_images(compared, monkeypatch, tmp_path, 
 def test_finished_runs_are_reused(compared, monkeypatch):
     folder, rows = compared
     monkeypatch.setattr(module, "fit", None)
-    monkeypatch.setattr(module, "build_model", None)
+    monkeypatch.setattr(module, "untrained_scores", None)
     assert compare([VIT, CNN], folder) == rows
 
 

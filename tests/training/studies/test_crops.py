@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from benchmarks.crops import make_folder
+from docs.experiments.images import make_crops
 from training.fit import fit
 from training.recipes import named_recipe
 
 
 @pytest.mark.slow
 def test_learns_real_jpegs_from_scratch(tmp_path):
-    make_folder(tmp_path / "crops")
+    make_crops(tmp_path / "crops")
     recipe = named_recipe("folder_small")
     recipe = dataclasses.replace(
         recipe,

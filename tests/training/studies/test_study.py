@@ -192,7 +192,7 @@ def test_candidates_differ_in_their_trials_images(write):
         (("recipe: digits", "recipe: digitz"), ["digitz", "digits"]),
         (("recipe: digits", ""), ["narrow-low", "needs a `recipe`"]),
         (("width: 24", "widht: 24"), ["narrow-low", "widht", "width"]),
-        (("width: 24", "width: 0"), ["`model.width` must be at least 1"]),
+        (("width: 24", "width: 0"), ["`model.width` must be an integer of at least 1"]),
         (("[accuracy]", "[acuracy]"), ["'acuracy'", "Did you mean accuracy?"]),
         (("title: Two", "title: [Two"), ["mine.yaml"]),
         (("title: Two axes", "title: 7"), ["`title` must be text", "7"]),

@@ -1,62 +1,23 @@
-"""What does XLA make of the training step on JAX: collectives, memory, precision?
+"""The training step on JAX as XLA compiles it: collectives, memory, precision."""
 
-    KERAS_BACKEND=jax XLA_FLAGS=--xla_force_host_platform_device_count=4 \\
-        python -m benchmarks.jax_program RECIPE.yaml
-
-One step of the recipe's `fit` runs, on images of zeros and all devices of JAX; the
-program that ran is searched for what costs time or memory. No figure is a time, so that
-a CPU will do.
-"""
-
-import argparse
 import contextlib
-import dataclasses
-import json
 import math
-import pathlib
 import re
+import unittest.mock
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from training.engine.jax_strategy import make_jax_strategy
 from training.model import build_model, compile_trainer
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a compiled training step contains.
-
-    Args:
-        collectives: (kind, bytes, whether it is in a loop) of each exchange among the
-            devices.
-        state_arrays: Arrays of the state: weights, slots, metrics, random seeds.
-        donated: Arrays of the state whose memory the new state takes.
-        gradient_bytes: Of the gradients of all weights.
-        products: Matrix products and convolutions, before optimization.
-        float32_products: Operands and result of those with float32 in them.
-        transposed_weights: Operand of each transposition of a weight.
-        barriers: Blocks that are computed again for the gradient.
-        temporary_bytes: Memory of one device beside the state and the batch.
-    """
-
-    collectives: list[tuple[str, int, bool]]
-    state_arrays: int
-    donated: int
-    gradient_bytes: int
-    products: int
-    float32_products: list[str]
-    transposed_weights: list[str]
-    barriers: int
-    temporary_bytes: int
-
-
-def inspect_recipe(recipe: Recipe) -> Findings:
+def inspect_recipe(recipe: Recipe) -> dict[str, Any]:
     """Run one training step of a recipe with random weights, and inspect it."""
     strategy = make_jax_strategy(recipe)
     with strategy.scope():
@@ -70,14 +31,13 @@ def inspect_recipe(recipe: Recipe) -> Findings:
     [(lowered, compiled)] = steps
     hlo = compiled.as_text()
     weights = model.trainable_variables
-    return Findings(
-        collectives=collectives(hlo),
-        state_arrays=len(trainer.state()),
-        donated=donated(hlo),
-        gradient_bytes=sum(math.prod(w.shape) * 4 for w in weights),
+    return {
+        "collectives": collectives(hlo),
+        "state_arrays": len(trainer.state()),
+        "donated": donated(hlo),
+        "gradient_bytes": sum(math.prod(w.shape) * 4 for w in weights),
         **program_findings(lowered.as_text()),
-        temporary_bytes=compiled.memory_analysis().temp_size_in_bytes,
-    )
+    }
 
 
 @contextlib.contextmanager
@@ -88,11 +48,10 @@ def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
     """
     from keras.src.backend.jax import trainer as keras_trainer
 
-    jit = keras_trainer.jit
     programs: list = []
 
     def recording_jit(function, **options):
-        jitted = jit(function, **options)
+        jitted = jax.jit(function, **options)
 
         def step(*arguments):
             if not programs:
@@ -102,11 +61,8 @@ def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
 
         return step
 
-    keras_trainer.jit = recording_jit
-    try:
+    with unittest.mock.patch.object(keras_trainer, "jit", recording_jit):
         yield programs
-    finally:
-        keras_trainer.jit = jit
 
 
 COLLECTIVE = re.compile(
@@ -148,7 +104,7 @@ ARGUMENT = re.compile(r"%(?:arg|iterArg)")
 
 
 def program_findings(stablehlo: str) -> dict[str, Any]:
-    """The findings in a program before optimization, by their names in `Findings`."""
+    """What is in a program before optimization, as text."""
     products = PRODUCT.findall(stablehlo)
     transposed = []
     for function in stablehlo.split("func.func")[1:]:
@@ -164,18 +120,3 @@ def program_findings(stablehlo: str) -> dict[str, Any]:
         "transposed_weights": transposed,
         "barriers": stablehlo.count("stablehlo.optimization_barrier"),
     }
-
-
-def main() -> None:
-    """Reads the command line and prints the findings."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recipe", type=pathlib.Path)
-    parser.add_argument("--precision", default="mixed_bfloat16")
-    arguments = parser.parse_args()
-    recipe = load_recipe(arguments.recipe)
-    recipe = dataclasses.replace(recipe, precision=arguments.precision)
-    print(json.dumps(dataclasses.asdict(inspect_recipe(recipe)), indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
-"""Makes a folder of characters as a scanner sees them: letters, or written digits.
+"""Make a folder of images to train on: letters, written digits, shapes, or crops.
 
-    python -m benchmarks.characters FOLDER [--what letters|digits|strokes] [--seed 0]
+    python docs/experiments/images.py FOLDER [--what letters|...] [--seed 0]
     keras-vit fit --recipe folder_small-gray --data.source folder:FOLDER
 
 Letters are A to Z in matplotlib's fonts, 30 images each in train/, 10 in val/ and 20 in
@@ -11,15 +11,23 @@ pixels, with the test images of the recipe `digits`.
 Strokes are made-up handwriting in the form of MNIST: digits of 28x28 pixels, white on
 black, 4,000 for training and 1,000 for the test. Each is one of a few ways of writing
 it, whose points, slant, proportions, size, rotation, pen and background vary.
+
+Shapes are circles, squares, stars and triangles, 60 images of each in train/ and 100 in
+test/. Color, size, position and a rotation of up to 17 degrees are random: only the
+outline tells the class. They are for the recipe `folder_small`, as are the crops: 600
+JPEGs of three photographs, scikit-learn's two and matplotlib's one, whose names are the
+classes. Those in test/ come from other parts of the pictures than those in train/.
 """
 
 import argparse
+import math
 import string
 from pathlib import Path
 
-import matplotlib
+import matplotlib.cbook
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from sklearn.datasets import load_sample_image
 
 from training.data.splits import load_splits
 from training.recipe import DataConfig
@@ -42,6 +50,24 @@ FONTS = {
         "cmtt10",
     ),
 }
+
+SHAPES = {"train": 60, "test": 100}  # of each shape
+SHAPE_SIDE, SHAPE_SCALE = 96, 4  # drawn larger, then reduced: smooth outlines
+LEAST_CONTRAST = 100  # of a color to white paper, as a distance in RGB
+# Corners on a circle, the radius of the corners between them, and the upright angle.
+CORNERS = {
+    "circle": (90, None, 0.0),
+    "square": (4, None, math.pi / 4),
+    "star": (5, 0.45, -math.pi / 2),
+    "triangle": (3, None, -math.pi / 2),
+}
+
+CROPS = {"train": 150, "test": 50}  # of each picture
+SIDES = (80, 128)
+# Each picture is cut into cells, and no crop crosses a border; these are for the test.
+ROWS, COLUMNS = 3, 4
+TEST_CELLS = {(0, 1), (1, 3), (2, 0)}
+QUALITY = 92
 
 WRITTEN = {"train": 400, "test": 100}  # of each digit
 WRITTEN_SIDE, FINER = 28, 4  # pixels; how much finer strokes are drawn
@@ -197,13 +223,94 @@ def make_strokes(folder: Path, seed: int = 0) -> None:
                 _save(write(digit, random), folder, part, digit, number)
 
 
+def outline(shape: str, radius: float, angle: float) -> np.ndarray:
+    """Corners of a shape around the origin, float64 [n, 2]."""
+    corners, inner, upright = CORNERS[shape]
+    radii = [radius] if inner is None else [radius, inner * radius]
+    n = corners * len(radii)
+    turns = upright + angle + 2 * math.pi * np.arange(n) / n
+    lengths = np.resize(radii, n)
+    return np.stack([lengths * np.cos(turns), lengths * np.sin(turns)], axis=1)
+
+
+def draw_shape(shape: str, random: np.random.Generator) -> Image.Image:
+    """A shape of random color, size, place and rotation on white paper."""
+    color = np.full(3, 255)
+    while np.linalg.norm(255 - color) < LEAST_CONTRAST:
+        color = random.integers(0, 256, 3)
+    side = SHAPE_SIDE * SHAPE_SCALE
+    radius = random.uniform(0.15, 0.4) * side
+    center = random.uniform(radius, side - radius, 2)
+    points = center + outline(shape, radius, random.uniform(-0.3, 0.3))
+    image = Image.new("RGB", (side, side), "white")
+    corners = [tuple(point) for point in points.tolist()]
+    ImageDraw.Draw(image).polygon(corners, fill=tuple(color.tolist()))
+    return image.resize((SHAPE_SIDE, SHAPE_SIDE), Image.Resampling.BOX)
+
+
+def make_shapes(folder: Path, seed: int = 0) -> None:
+    """Writes FOLDER/PART/SHAPE/NUMBER.png."""
+    random = np.random.default_rng(seed)
+    for shape in CORNERS:
+        for part, count in SHAPES.items():
+            for number in range(count):
+                _save(draw_shape(shape, random), folder, part, shape, number)
+
+
+def photographs() -> dict[str, np.ndarray]:
+    """uint8 [h, w, 3] by name."""
+    path = matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
+    portrait = np.asarray(Image.open(str(path)).convert("RGB"))
+    return {
+        "china": load_sample_image("china.jpg"),
+        "flower": load_sample_image("flower.jpg"),
+        "portrait": portrait,
+    }
+
+
+def cells(picture: np.ndarray) -> dict[str, list[np.ndarray]]:
+    """The pieces of a picture, for training and for the test."""
+    parts: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+    for row, band in enumerate(np.array_split(picture, ROWS, axis=0)):
+        for column, cell in enumerate(np.array_split(band, COLUMNS, axis=1)):
+            part = "test" if (row, column) in TEST_CELLS else "train"
+            parts[part].append(cell)
+    return parts
+
+
+def crop(cell: np.ndarray, random: np.random.Generator) -> Image.Image:
+    """A square part of a cell."""
+    side = random.integers(SIDES[0], min(SIDES[1], *cell.shape[:2]) + 1)
+    top = random.integers(0, cell.shape[0] - side + 1)
+    left = random.integers(0, cell.shape[1] - side + 1)
+    return Image.fromarray(cell[top : top + side, left : left + side])
+
+
+def make_crops(folder: Path, seed: int = 0) -> None:
+    """Writes FOLDER/train/CLASS/NUMBER.jpg and FOLDER/test/CLASS/NUMBER.jpg."""
+    random = np.random.default_rng(seed)
+    for name, picture in photographs().items():
+        for part, pieces in cells(picture).items():
+            target = folder / part / name
+            target.mkdir(parents=True, exist_ok=True)
+            for number in range(CROPS[part]):
+                image = crop(pieces[number % len(pieces)], random)
+                image.save(target / f"{number:03d}.jpg", quality=QUALITY)
+
+
 def _save(image: Image.Image, folder: Path, part: str, name: str, number: int) -> None:
     path = folder / part / name / f"{number:04d}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
 
 
-MAKERS = {"letters": make_letters, "digits": make_digits, "strokes": make_strokes}
+MAKERS = {
+    "letters": make_letters,
+    "digits": make_digits,
+    "strokes": make_strokes,
+    "shapes": make_shapes,
+    "crops": make_crops,
+}
 
 
 def main() -> None:

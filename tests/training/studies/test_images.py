@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from sklearn.svm import SVC
 
-from benchmarks import characters
+from docs.experiments import images as characters
 
 
 def written(digit, seed, count):

@@ -1,0 +1,102 @@
+"""What benchmarks have in common: flags, turns, a table of rows, a JSON file."""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+PACKAGES = (
+    *("tensorflow", "keras", "keras-hub"),
+    *("torch", "timm", "transformers", "onnxruntime"),
+)
+
+
+def make_parser(doc: str, name: str, rounds: int | None = None):
+    """The parser of a benchmark's flags.
+
+    Args:
+        doc: Its docstring.
+        name: That of its JSON file.
+        rounds: How often its contestants have a turn, by default.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--output", default=f"benchmarks/{name}.json")
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def write(record: Any, output: str) -> None:
+    """Write a JSON file."""
+    pathlib.Path(output).write_text(json.dumps(record, indent=1), "utf-8")
+
+
+def show(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
+    """Print rows as a table, whose columns are all their keys."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(title=title)
+    for column in columns:
+        number = any(isinstance(row.get(column), int | float) for row in rows)
+        side: Any = "right" if number else "left"
+        table.add_column(column.replace("_", " "), justify=side)
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "" if value is None else str(value)
+
+
+def best_seconds(
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Least seconds of each function; they take turns, and the first round traces."""
+    best = dict.fromkeys(functions, float("inf"))
+    for turn in range(rounds + 1):
+        for name, function in functions.items():
+            start = clock()
+            function()
+            if turn:
+                best[name] = min(best[name], clock() - start)
+    return best
+
+
+def machine(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
+    """Processor and versions, for the file of figures."""
+    installed = {each.name: each.version for each in importlib.metadata.distributions()}
+    versions = {name: installed[name] for name in packages if name in installed}
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "versions": ", ".join(f"{name} {value}" for name, value in versions.items()),
+    }
+
+
+def processor() -> str:
+    """The processor, and its instructions for bfloat16 if it has any."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            fields = dict(line.split(":", 1) for line in file if ":" in line)
+        fields = {key.strip(): value.strip() for key, value in fields.items()}
+        flags = fields["flags"].split()
+        useful = [flag for flag in flags if "bf16" in flag]
+        model = f"family {fields['cpu family']} model {fields['model']}"
+        return " ".join([fields["model name"], model, *useful])
+    except (OSError, KeyError):
+        return platform.processor()

@@ -1,0 +1,281 @@
+"""Encoder blocks, and what they are made of beside attention and MLP."""
+
+from typing import Any, TypedDict
+
+import keras
+from keras import ops
+
+from keras_vit import options
+from keras_vit.checks import check_rate
+from keras_vit.layers.mlp import MLP
+from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.options_layer import OptionsLayer
+from keras_vit.layers.self_attention import MultiHeadSelfAttention
+from keras_vit.option_rows import part_of
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StochasticDepth(keras.layers.Layer):
+    """Drop a residual branch for whole examples while training (arXiv:1603.09382).
+
+    Args:
+        rate: Probability in [0, 1) that an example skips the branch. The branches
+            that stay are scaled by 1 / (1 - rate).
+        seed: Integer or `keras.random.SeedGenerator`.
+
+    Call arguments:
+        branch: Tensor [B, ...].
+        training: Nothing is dropped unless true.
+
+    Returns:
+        Tensor of the same shape.
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        check_rate("rate", rate)
+        self.rate = rate
+        self.seed = seed
+        if rate > 0.0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, branch, training=False):
+        if not training or self.rate == 0.0:
+            return branch
+        shape = (ops.shape(branch)[0],) + (1,) * (len(branch.shape) - 1)
+        keep = 1.0 - self.rate
+        uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
+        kept = ops.cast(uniform < keep, branch.dtype)
+        return branch * kept / keep
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerScale(keras.layers.Layer):
+    """Multiply a residual branch by a learned vector (arXiv:2103.17239, section 2).
+
+    Args:
+        initial_value: Of each element: 0.1 up to 18 blocks, 1e-5 up to 24 and 1e-6
+            beyond in the paper.
+
+    Call arguments:
+        branch: Tensor [B, ..., D].
+
+    Returns:
+        Tensor of the same shape.
+    """
+
+    def __init__(self, initial_value, **kwargs):
+        super().__init__(**kwargs)
+        self.initial_value = initial_value
+
+    def build(self, input_shape):
+        self.gamma = self.add_weight(
+            name="gamma",
+            shape=(input_shape[-1],),
+            initializer=keras.initializers.Constant(self.initial_value),
+        )
+
+    def call(self, branch):
+        return branch * ops.cast(self.gamma, branch.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial_value": self.initial_value}
+
+
+class BlockContext(TypedDict, total=False):
+    """What a model gives to each of its blocks beside the tokens: tensors alone.
+
+    Attributes:
+        relative_embedding: Relative positions [2 N - 1, K] that all blocks share.
+        asked_for: The first Q of the tokens, [B, Q, D], where nothing reads the others
+            after the block.
+    """
+
+    relative_embedding: Any
+    asked_for: Any
+
+
+class _AnyBlock(keras.layers.Layer):
+    """Base of the encoder blocks, which are called alike."""
+
+    def compute_output_shape(self, tokens_shape):
+        return tokens_shape
+
+    def compute_output_spec(self, tokens, context=None, training=False):
+        asked_for = (context or {}).get("asked_for", tokens)
+        return keras.KerasTensor(asked_for.shape, self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class EncoderBlock(OptionsLayer, _AnyBlock):
+    """One pre-norm encoder block (equations 2 and 3).
+
+    Args:
+        mlp_dim: Width M of the MLP's hidden layer.
+        heads: Number of attention heads A.
+        relative_stddev: Standard deviation of the initial relative embeddings of its
+            own, or `None` for none.
+        **kwargs: Those of `keras_vit.options.BlockOptions`, and of every layer.
+
+    Call arguments:
+        tokens: Tensor [B, N, D]; or [B, ..., N, D], where N tokens attend to each
+            other.
+        context: See `BlockContext`; it may be absent.
+        training: Whether dropout and stochastic depth are active.
+
+    Returns:
+        Tensor of the shape of the tokens, or of those that are asked for.
+    """
+
+    options_class = options.BlockOptions
+
+    def __init__(self, mlp_dim, heads, relative_stddev=None, **kwargs):
+        super().__init__(**kwargs)
+        self.mlp_dim = mlp_dim
+        self.heads = heads
+        self.relative_stddev = relative_stddev
+        dtype = self.dtype_policy
+        self.norm1 = LayerNorm(self.norm_epsilon, name="norm1", dtype=dtype)
+        self.attention = MultiHeadSelfAttention(
+            heads,
+            relative_stddev,
+            **part_of(options.AttentionOptions, self),
+            name="attention",
+            dtype=dtype,
+        )
+        self.norm2 = LayerNorm(self.norm_epsilon, name="norm2", dtype=dtype)
+        self.mlp = MLP(
+            mlp_dim,
+            **part_of(options.MLPOptions, self),
+            name="mlp",
+            dtype=dtype,
+        )
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=dtype)
+        self.stochastic_depth_layer = StochasticDepth(
+            self.stochastic_depth, dtype=dtype
+        )
+        self.layer_scale1 = self._layer_scale("layer_scale1")
+        self.layer_scale2 = self._layer_scale("layer_scale2")
+
+    def _layer_scale(self, name):
+        if self.layer_scale is None:
+            return None
+        return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
+
+    def build(self, tokens_shape):
+        scales = (self.layer_scale1, self.layer_scale2)
+        for layer in (self.norm1, self.attention, self.norm2, self.mlp, *scales):
+            if layer is not None:
+                layer.build(tokens_shape)
+
+    def call(self, tokens, context=None, training=False):
+        context = context or {}
+        relative = context.get("relative_embedding")
+        asked_for = context.get("asked_for")
+        branch = self._attend(tokens, relative, asked_for, training)
+        branch = self.dropout_layer(branch, training=training)
+        tokens = tokens if asked_for is None else asked_for
+        tokens = self._add(tokens, branch, self.layer_scale1, training)
+        branch = self.mlp(tokens, project=self.norm2.dense, training=training)
+        return self._add(tokens, branch, self.layer_scale2, training)
+
+    def _attend(self, tokens, relative, asked_for, training):
+        """The attention's output for the tokens that are asked for, or all."""
+        if asked_for is None:
+            return self.attention(
+                tokens,
+                relative_embedding=relative,
+                project=self.norm1.dense,
+                training=training,
+            )
+        count = asked_for.shape[1]
+        if relative is None and self.relative_stddev is None:
+            normalized = self.norm1(tokens, training=training)
+            queries = normalized[:, :count]
+            return self.attention(normalized, queries=queries, training=training)
+        # Relative scores are computed of all tokens with all.
+        return self._attend(tokens, relative, None, training)[:, :count]
+
+    def attention_weights(self, tokens, context=None):
+        """Attention weights [B, A, N, N] in float32, a softmax over the last axis."""
+        relative = (context or {}).get("relative_embedding")
+        normalized = self.norm1(tokens)
+        return self.attention.attention_weights(normalized, relative_embedding=relative)
+
+    def _add(self, tokens, branch, layer_scale, training):
+        if layer_scale is not None:
+            branch = layer_scale(branch)
+        return tokens + self.stochastic_depth_layer(branch, training=training)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "heads": self.heads,
+            "relative_stddev": self.relative_stddev,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialEncoderBlock(_AnyBlock):
+    """Axial attention: within the rows, then within the columns (appendix D.6).
+
+    Two `EncoderBlock`s with weights of their own, `rows` and `columns`: each patch
+    attends to its row, passes an MLP, attends to its column, passes another.
+
+    Args:
+        grid: (h, w), rows and columns of patches.
+        block: Arguments of both blocks.
+
+    Call arguments:
+        tokens: Tensor [B, h * w, D], row by row.
+        context: See `BlockContext`; without relative positions.
+        training: Whether dropout and stochastic depth are active.
+
+    Returns:
+        Tensor [B, h * w, D], or of the tokens that are asked for.
+    """
+
+    def __init__(self, grid, block, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = tuple(grid)
+        self.block = block
+        self.rows = EncoderBlock(**block, dtype=self.dtype_policy, name="rows")
+        self.columns = EncoderBlock(**block, dtype=self.dtype_policy, name="columns")
+
+    def build(self, tokens_shape):
+        (rows, columns), (_, tokens, width) = self.grid, tokens_shape
+        if tokens != rows * columns:
+            raise ValueError(
+                "Axial attention needs the patches of the whole `grid` and no other "
+                f"token. Received: grid={self.grid}, {tokens} tokens"
+            )
+        self.rows.build((None, rows, columns, width))
+        self.columns.build((None, columns, rows, width))
+
+    def call(self, tokens, context=None, training=False):
+        context = context or {}
+        if "relative_embedding" in context:
+            raise ValueError(
+                "Axial attention has no relative positions. Received: "
+                f"context={context!r}"
+            )
+        x = ops.reshape(tokens, (-1, *self.grid, tokens.shape[-1]))  # [B, h, w, D]
+        x = self.rows(x, training=training)
+        x = ops.transpose(x, (0, 2, 1, 3))  # [B, w, h, D]
+        x = self.columns(x, training=training)
+        x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), ops.shape(tokens))
+        return x[:, : context["asked_for"].shape[1]] if "asked_for" in context else x
+
+    def get_config(self):
+        return {**super().get_config(), "grid": self.grid, "block": self.block}

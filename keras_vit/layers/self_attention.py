@@ -1,0 +1,150 @@
+"""Multi-head self-attention."""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_vit import options
+from keras_vit.layers.dot_product_attention import (
+    apply_weights,
+    attention_weights,
+    dot_product_attention,
+)
+from keras_vit.layers.normalization import LayerNorm, dense
+from keras_vit.layers.options_layer import OptionsLayer
+from keras_vit.layers.positions import normal, relative_scores
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadSelfAttention(OptionsLayer):
+    """Multi-head scaled dot-product attention (appendix A, equations 5 to 8).
+
+    Attention dropout needs all weights [B, A, N, N] in memory in training, as relative
+    positions always do; see `keras_vit.layers.dot_product_attention`.
+
+    Args:
+        heads: Number of heads A; must divide the width D of the tokens.
+        relative_stddev: Standard deviation of the initial relative embeddings
+            [2 N - 1, K] of its own, or `None` for none; see `relative_scores`.
+        **kwargs: Those of `keras_vit.options.AttentionOptions`, and of every layer.
+
+    Call arguments:
+        tokens: Tensor [B, N, D], the keys and values; or [B, ..., N, D], where N
+            tokens attend to each other.
+        queries: Tensor [B, Q, D]; the tokens themselves when absent.
+        relative_embedding: Tensor [2 N - 1, K] that is not its own.
+        project: Function that computes dense layers of tokens: `LayerNorm.dense` of
+            those that it normalizes before.
+        training: Whether dropout is active.
+
+    Returns:
+        Tensor of the queries' shape.
+    """
+
+    options_class = options.AttentionOptions
+
+    def __init__(self, heads, relative_stddev=None, **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+        self.relative_stddev = relative_stddev
+        self.dropout_layer = keras.layers.Dropout(
+            self.attention_dropout, dtype=self.dtype_policy
+        )
+
+    def build(self, tokens_shape, queries_shape=None):
+        length, width = tokens_shape[-2:]
+        if width % self.heads:
+            raise ValueError(
+                "`heads` must divide the width of the tokens. "
+                f"Received: heads={self.heads}, width={width}"
+            )
+        for name in ("query", "key", "value", "out"):
+            layer = keras.layers.Dense(
+                width,
+                use_bias=self.qkv_bias or name == "out",
+                dtype=self.dtype_policy,
+                name=name,
+            )
+            layer.build((None, width))
+            setattr(self, name, layer)
+        head_width = width // self.heads
+        if self.qk_norm:
+            for name in ("query_norm", "key_norm"):
+                norm = LayerNorm(self.norm_epsilon, name=name, dtype=self.dtype_policy)
+                norm.build((None, None, None, head_width))
+                setattr(self, name, norm)
+        if self.relative_stddev is not None:
+            self.relative_embedding = self.add_weight(
+                name="relative_embedding",
+                shape=(2 * length - 1, head_width),
+                initializer=normal(self.relative_stddev),
+            )
+
+    def _projections(self, tokens, queries, project=dense, training=False):
+        """Queries [B, Q, A, K], keys and values [B, N, A, K]."""
+        if queries is None:
+            layers = [self.query, self.key, self.value]
+            query, key, value = project(layers, tokens, training)
+            queries = tokens
+        else:
+            [query] = project([self.query], queries, training)
+            key, value = project([self.key, self.value], tokens, training)
+        query = self._split_heads(query, queries)
+        key, value = (self._split_heads(x, tokens) for x in (key, value))
+        if self.qk_norm:
+            query = self.query_norm(query, training=training)
+            key = self.key_norm(key, training=training)
+        return query, key, value
+
+    def _split_heads(self, x, tokens):
+        """[B * N, D] -> [B, N, A, K]."""
+        length, width = ops.shape(tokens)[-2], tokens.shape[-1]
+        return ops.reshape(x, (-1, length, self.heads, width // self.heads))
+
+    def attention_weights(self, tokens, queries=None, relative_embedding=None):
+        """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
+
+        For the arguments see the class. There is no dropout.
+        """
+        query, key, _ = self._projections(tokens, queries)
+        return self._attention_weights(query, key, relative_embedding)
+
+    def _attention_weights(self, query, key, relative_embedding):
+        if self.relative_stddev is not None:
+            relative_embedding = ops.cast(self.relative_embedding, query.dtype)
+        bias = None
+        if relative_embedding is not None:
+            bias = functools.partial(relative_scores, embedding=relative_embedding)
+        return attention_weights(query, key, bias)
+
+    def call(
+        self,
+        tokens,
+        queries=None,
+        relative_embedding=None,
+        project=dense,
+        training=False,
+    ):
+        query, key, value = self._projections(tokens, queries, project, training)
+        queries = tokens if queries is None else queries
+        relative = not (self.relative_stddev is None and relative_embedding is None)
+        if relative or (training and self.attention_dropout):
+            weights = self._attention_weights(query, key, relative_embedding)
+            weights = ops.cast(weights, value.dtype)
+            weights = self.dropout_layer(weights, training=training)
+            heads = apply_weights(weights, value)
+        else:
+            heads = dot_product_attention(query, key, value, training)
+        merged = ops.reshape(heads, (-1, queries.shape[-1]))
+        return ops.reshape(self.out(merged), ops.shape(queries))
+
+    def compute_output_shape(self, tokens_shape, queries_shape=None):
+        return queries_shape or tokens_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "relative_stddev": self.relative_stddev,
+        }

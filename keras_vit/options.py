@@ -1,0 +1,414 @@
+"""The options of the models: a row each, from which everything else is derived.
+
+From a row come a model's signature, docstring, checks and config, the fields and flags
+of a recipe, what the arrays of a checkpoint show, and what `rebuild` may change; see
+`keras_vit.option_rows`. This module does not import Keras.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from keras_vit.option_rows import (
+    ADAPTABLE,
+    OF_THE_RUN,
+    Check,
+    ShownBy,
+    at_least,
+    check,
+    options,
+    rows,
+)
+from keras_vit.specs import image_size_pair, patch_side, resnet_blocks_tuple
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import ImagePreprocessing
+else:
+    ImagePreprocessing = Any
+
+LAYER_NORM_EPSILON = 1e-6
+
+Count = Annotated[int, at_least(1)]
+Rate = Annotated[float, Check("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
+Positive = Annotated[float, Check("positive", lambda value: value > 0)]
+
+
+# Rows that a recipe has too, where it leaves them to a variant or to weights.
+ImageSize = int | tuple[int, int]
+PatchSize = Annotated[
+    Count,
+    ADAPTABLE,
+    "Side P of the square patches, in pixels; in a hybrid in those of the stem's "
+    "feature map.",
+]
+Width = Annotated[Count, "Width D of the tokens."]
+Depth = Annotated[Count, "Number of encoder blocks."]
+MLPDim = Annotated[Count, "Width M of the hidden layer in each block's MLP."]
+Heads = Annotated[Count, "Number of attention heads A; divides `width`."]
+HeadBiasInit = Annotated[
+    float,
+    ADAPTABLE,
+    "Initial bias of the classifier, for example -10 for a sigmoid loss over many "
+    "classes. Its kernel starts at zero.",
+]
+
+
+@options
+class AttentionOptions:
+    """Options of multi-head self-attention."""
+
+    attention_dropout: Annotated[
+        Rate, ADAPTABLE, "Dropout rate on the attention weights; the paper has none."
+    ] = 0.0
+    qkv_bias: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/query/bias"),
+        "Whether the query, key and value projections of the blocks have biases.",
+    ] = True
+    qk_norm: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/query_norm/gamma"),
+        "Whether a LayerNorm over each head's K elements follows the query and key "
+        "projections (arXiv:2302.05442).",
+    ] = False
+    norm_epsilon: Annotated[
+        float,
+        "Epsilon of every LayerNorm: 1e-6 in the official code and timm, 1e-12 in "
+        "Hugging Face's ViT.",
+    ] = LAYER_NORM_EPSILON
+
+
+@options
+class MLPOptions:
+    """Options of a block's MLP."""
+
+    dropout: Annotated[
+        Rate,
+        OF_THE_RUN,
+        "Dropout rate after every dense layer except the query, key and value "
+        "projections, and after adding the position embedding (appendix B.1).",
+    ] = 0.0
+    gelu: Annotated[
+        Literal["tanh", "exact"],
+        '`"tanh"`, the approximation of the official code, or `"exact"`, what timm and '
+        "Hugging Face compute.",
+    ] = "tanh"
+    swiglu: Annotated[
+        bool,
+        "Whether the MLP of each block is a SwiGLU of hidden width M instead "
+        "(arXiv:2002.05202, equation 6), as in DINOv2's g/14; the MLP of attention "
+        "pooling keeps its GELU.",
+    ] = False
+
+
+@options
+class BlockOptions(AttentionOptions, MLPOptions):
+    """Options of an encoder block."""
+
+    stochastic_depth: Annotated[
+        Rate,
+        OF_THE_RUN,
+        "Drop rate of the last block's residual branches; it rises linearly from 0 at "
+        "the first block.",
+    ] = 0.0
+    layer_scale: Annotated[
+        float | None,
+        "Initial value of the learned vector that scales each residual branch "
+        "(arXiv:2103.17239), or `None` for no such vector.",
+    ] = None
+
+
+@options
+class EncoderOptions(BlockOptions):
+    """Options of a Vision Transformer that a variant does not state."""
+
+    class_token: Annotated[
+        bool, ShownBy("class_token/token"), "Whether there is a class token."
+    ] = True
+    register_tokens: Annotated[
+        int,
+        at_least(0),
+        "Number of learned tokens between class token and patches (arXiv:2309.16588); "
+        "no pooling reads them.",
+    ] = 0
+    representation_size: Annotated[
+        Count | None,
+        OF_THE_RUN,
+        "Width of the dense tanh layer before the classifier that pre-training used "
+        "(section 3.2), or `None` for no such layer.",
+    ] = None
+    position_embedding: Annotated[
+        Literal[
+            "learned_1d", "learned_2d", "relative", "sincos2d", "sincos2d_mae", "none"
+        ],
+        'Table 8: `"learned_1d"` (one vector for each token), `"learned_2d"` (halves '
+        'for row and column), `"relative"` (1-D, in the attention), `"none"`; or fixed '
+        'sines and cosines, `"sincos2d"` as in big_vision, `"sincos2d_mae"` as in MAE.',
+    ] = "learned_1d"
+    position_placement: Annotated[
+        Literal["stem", "every_layer", "shared"] | None,
+        'Where they are added: `"stem"`, `"every_layer"` (each with its own), '
+        '`"shared"` (at every layer the same). `None`: at the stem, and relative ones '
+        "at every layer.",
+    ] = None
+    prefix_positions: Annotated[
+        bool,
+        "Whether class token and registers have learned positions too; big_vision and "
+        "timm's `no_embed_class` leave them without.",
+    ] = True
+    position_stddev: Annotated[
+        Positive,
+        ADAPTABLE,
+        "Standard deviation of the initial position embedding: 0.02 in the official "
+        "code, D^-0.5 in big_vision.",
+    ] = 0.02
+    patch_dropout: Annotated[
+        Rate,
+        ADAPTABLE,
+        "Fraction of the patches dropped from each image in training "
+        "(arXiv:2212.00794).",
+    ] = 0.0
+    fc_norm: Annotated[
+        bool,
+        ShownBy("fc_norm/gamma"),
+        "Whether the final LayerNorm follows the pooling, not precedes it.",
+    ] = False
+    attention: Annotated[
+        Literal["full", "axial"],
+        '`"full"`, or `"axial"`: within rows, then within columns, with an MLP after '
+        "each (appendix D.6); for patches without other tokens.",
+    ] = "full"
+    resnet_blocks: Annotated[
+        Sequence[int] | None,
+        "Units in each stage of a hybrid's ResNet stem, such as (3, 4, 9); `()` for "
+        "its root alone, `None` for no stem (section 3.1).",
+    ] = None
+    resnet_width_factor: Annotated[Count, "Width factor of the stem."] = 1
+
+
+@options
+class ClassifierOptions:
+    """What every model has, whatever its backbone."""
+
+    classes: Annotated[
+        Count | None,
+        ADAPTABLE,
+        "Number of classes, or `None` for features instead of scores.",
+    ] = 1000
+    head_bias_init: HeadBiasInit = 0.0
+    classifier_activation: Annotated[
+        str | None, ADAPTABLE, "Activation of the scores, or `None` for logits."
+    ] = None
+    preprocessing: Annotated[
+        ImagePreprocessing | None,
+        ADAPTABLE,
+        "An `ImagePreprocessing` layer to put in front, or `None`.",
+    ] = None
+    class_names: Annotated[
+        Sequence[str] | None,
+        ADAPTABLE,
+        "Names of the classes, which are saved with the model.",
+    ] = None
+    dtype: Annotated[
+        Any,
+        ADAPTABLE,
+        'A dtype policy, such as `"mixed_bfloat16"`; the global policy when absent. '
+        "Normalization, softmax and the classifier compute in float32 in any.",
+    ] = None
+    name: Annotated[str | None, ADAPTABLE, "Name of the model."] = None
+
+    def __post_init__(self):
+        """Bring the values into one form, and check them.
+
+        Raises:
+            ValueError: A value that is not what its row says, or that contradicts
+                another.
+        """
+        if self.class_names is not None:
+            self._set(class_names=list(self.class_names))
+        for name in rows(type(self)):
+            value = getattr(self, name)
+            # NumPy's integers cannot be written as JSON.
+            if isinstance(value, Integral) and not isinstance(value, bool):
+                self._set(**{name: int(value)})
+        check(self)
+        names = self.class_names
+        if names is not None and len(names) != self.classes:
+            raise ValueError(
+                "`class_names` must have one name for each class. "
+                f"Received: {len(names)} names, classes={self.classes}"
+            )
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def check_preprocessing(self, image_size: tuple[int, int], channels: int) -> None:
+        """Raise ValueError where `preprocessing` is not for such images."""
+        if self.preprocessing is None:
+            return
+        for name in ("mean", "std"):
+            value = getattr(self.preprocessing, name)
+            if isinstance(value, tuple) and len(value) != channels:
+                raise ValueError(
+                    f"`preprocessing` must have one {name}, or one for each channel. "
+                    f"Received: preprocessing.{name}={value}, channels={channels}"
+                )
+        if self.preprocessing.image_size != image_size:
+            raise ValueError(
+                "`preprocessing` must produce images of `image_size`. Received: "
+                f"preprocessing.image_size={self.preprocessing.image_size}, "
+                f"image_size={image_size}"
+            )
+
+
+@options
+class ModelOptions(ClassifierOptions):
+    """What the models of this library have."""
+
+    image_size: Annotated[ImageSize, ADAPTABLE, "(H, W) or one integer for both."] = 224
+    channels: Annotated[Count, ADAPTABLE, "Channels C of the images."] = 3
+    include_preprocessing: Annotated[
+        bool,
+        ADAPTABLE,
+        "Whether `preprocessing` is a part of the model. If not, the model reads what "
+        "that layer returns, and keeps it for training, export and checkpoints.",
+    ] = True
+    pooling: Annotated[str | None, ADAPTABLE, "How features become one vector."]
+
+    def __post_init__(self):
+        image_size = image_size_pair(self.image_size)
+        self._set(image_size=image_size)
+        if self.pooling is None:
+            self._set(classes=None)
+        super().__post_init__()
+        self.check_preprocessing(image_size, self.channels)
+
+
+@options
+class ResNetOptions(ModelOptions):
+    """Options of Big Transfer's ResNet."""
+
+    blocks: Annotated[
+        Sequence[int], "Units in each stage; the stages after the first halve the map."
+    ] = (3, 4, 6, 3)
+    width_factor: Annotated[
+        Count, "The first stage has 256 * `width_factor` channels."
+    ] = 1
+    pooling: Annotated[
+        Literal["avg"] | None,
+        ADAPTABLE,
+        '`"avg"` (mean over the feature map) or `None` (the map itself; `classes` is '
+        "ignored).",
+    ] = "avg"
+
+    def __post_init__(self):
+        self._set(blocks=resnet_blocks_tuple("blocks", self.blocks))
+        super().__post_init__()
+
+
+@options
+class ViTOptions(EncoderOptions, ModelOptions):
+    """Options of a Vision Transformer."""
+
+    patch_size: PatchSize
+    width: Width
+    depth: Depth
+    mlp_dim: MLPDim
+    heads: Heads
+    pooling: Annotated[
+        Literal["token", "avg", "map"] | None,
+        ADAPTABLE,
+        'How tokens become one vector: `"token"` (the class token), `"avg"` (mean over '
+        'the patches), `"map"` (attention pooling), or `None` (not at all; `classes` '
+        "is ignored).",
+    ] = "token"
+    image_size: Annotated[
+        ImageSize,
+        ADAPTABLE,
+        "(H, W) or one integer for both; multiples of `patch_size`, for a hybrid times "
+        "the stride of its stem.",
+    ] = 224
+
+    def __post_init__(self):
+        if self.position_placement is None:
+            relative = self.position_embedding == "relative"
+            self._set(position_placement="every_layer" if relative else "stem")
+        if self.resnet_blocks is not None:
+            blocks = resnet_blocks_tuple("resnet_blocks", self.resnet_blocks)
+            self._set(resnet_blocks=blocks)
+        super().__post_init__()
+        for wrong, rule, names in self._conflicts():
+            if wrong:
+                received = ", ".join(
+                    f"{name}={getattr(self, name)!r}" for name in names
+                )
+                raise ValueError(f"{rule}. Received: {received}")
+
+    def _conflicts(self) -> Iterator[tuple[bool, str, tuple[str, ...]]]:
+        """(whether the rule is broken, the rule, the arguments that it is about)."""
+        blocks = None if self.resnet_blocks is None else tuple(self.resnet_blocks)
+        side = patch_side(self.patch_size, blocks)
+        sizes: tuple[str, ...] = ("image_size", "patch_size")
+        rule = "`image_size` must be a multiple of `patch_size`"
+        if self.resnet_blocks is not None:
+            sizes = (*sizes, "resnet_blocks")
+            rule += f" times the stem's stride: of {side}"
+        yield (
+            any(length % side for length in image_size_pair(self.image_size)),
+            rule,
+            sizes,
+        )
+        yield (
+            self.pooling == "token" and not self.class_token,
+            "`pooling='token'` needs the class token",
+            ("pooling", "class_token"),
+        )
+        yield (
+            self.fc_norm and self.pooling is None,
+            "`fc_norm` follows the pooling, and `pooling=None` has none",
+            ("fc_norm", "pooling"),
+        )
+        relative, axial = (
+            self.position_embedding == "relative",
+            self.attention == "axial",
+        )
+        stem = self.position_placement == "stem"
+        positions = ("position_embedding", "position_placement")
+        yield (
+            relative and stem,
+            "Relative positions are in the blocks: `position_placement` must be "
+            "'every_layer' or 'shared'",
+            positions,
+        )
+        yield (
+            self.position_embedding == "none" and not stem,
+            "Without a position embedding there is none to place: `position_placement` "
+            "must be None",
+            positions,
+        )
+        yield (
+            axial and (self.class_token or self.register_tokens > 0),
+            "Axial attention has rows and columns of patches only: it needs "
+            "class_token=False and register_tokens=0",
+            ("attention", "class_token", "register_tokens"),
+        )
+        yield (
+            axial and relative,
+            "Axial attention has no relative positions",
+            ("attention", "position_embedding"),
+        )
+        yield (
+            self.patch_dropout > 0 and (axial or not stem),
+            "`patch_dropout` leaves no grid, which axial attention and positions in "
+            "the blocks need",
+            ("patch_dropout", "attention", *positions),
+        )
+
+
+SIZES = tuple(
+    field.name
+    for field in dataclasses.fields(ViTOptions)
+    if field.default is dataclasses.MISSING
+)

@@ -1,0 +1,79 @@
+"""Every encoder block under everything that wraps or reads one."""
+
+import numpy as np
+import pytest
+from tiny_model import build_vit, numpy
+
+from training.engine.lora import enable_lora
+from training.engine.rematerialize import rematerialize_blocks
+
+pytestmark = pytest.mark.backend
+
+PATCHES = {"pooling": "avg", "class_token": False}
+RELATIVE = {"position_embedding": "relative"}
+BLOCKS = {
+    "full": {},
+    "patches alone": PATCHES,
+    "axial": {**PATCHES, "attention": "axial"},
+    "relative": RELATIVE,
+    "shared relative": {**RELATIVE, "position_placement": "shared"},
+    "scaled, normalized, gated": {"layer_scale": 0.5, "qk_norm": True, "swiglu": True},
+    "without biases": {"qkv_bias": False},
+}
+
+
+def rematerialized(model, images):
+    rematerialize_blocks(model)
+    return model(images, training=True)
+
+
+def adapted(model, images):
+    enable_lora(model, 2, ("query", "key", "value", "out", "mlp"))
+    return model(images, training=True)
+
+
+def adapted_and_rematerialized(model, images):
+    enable_lora(model, 2, ("query", "mlp"))
+    return rematerialized(model, images)
+
+
+def read_from_all_tokens(model, images):
+    """The logits, from the last block's output for all tokens."""
+    tokens = model.features_model(prefix_tokens=True)(images)
+    tokens = numpy(model.get_layer("encoder_norm")(tokens))
+    pooled = tokens[:, 0] if model.pooling == "token" else tokens.mean(1)
+    return model.get_layer("head")(pooled)
+
+
+def read_with_attention(model, images):
+    """The logits, computed beside attention weights that sum to 1."""
+    if model.attention == "full":
+        for weights in model.attention_weights_model()(images):
+            np.testing.assert_allclose(numpy(weights).sum(-1), 1, atol=1e-5)
+    return model(images)
+
+
+WRAPPERS = (
+    rematerialized,
+    adapted,
+    adapted_and_rematerialized,
+    read_from_all_tokens,
+    read_with_attention,
+)
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda wrap: wrap.__name__)
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_block_computes_the_same_under_every_wrapper(kind, wrap, images):
+    model, pixels = build_vit(**BLOCKS[kind]), images(3)
+    expected = numpy(model(pixels))
+    assert np.abs(expected).max() > 0.01
+    np.testing.assert_allclose(numpy(wrap(model, pixels)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_dropped_branches_are_drawn_within_a_rematerialized_block(kind, images):
+    model, pixels = build_vit(**BLOCKS[kind], stochastic_depth=0.9), images(3)
+    rematerialize_blocks(model)
+    outputs = [numpy(model(pixels, training=True)) for _ in range(8)]
+    assert len({output.tobytes() for output in outputs}) > 1
