@@ -36,7 +36,8 @@ def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
 def run(code):
     """Run the code in its own process, without TensorFlow."""
     head = (
-        "import os, signal\n"
+        "import os, signal, sys\n"
+        "sys.argv[0] = 'keras-vit'  # without Keras\n"
         "from training.engine.sigterm import stopped_after_the_step\n"
         "from training.engine.progress import Progress\n"
         "progress = Progress()\n"
@@ -179,7 +180,6 @@ def test_sigterm_before_the_command_is_imported_is_a_preemption():
 def test_an_unexpected_error_before_tensorflow_is_imported_does_not_import_it():
     result = run(
         "import sys\n"
-        "sys.argv[0] = 'keras-vit'\n"
         "from keras_vit.common import commands\n"
         "from training.__main__ import main\n"
         "def fail(arguments): raise AttributeError('a mistake of ours')\n"

@@ -204,7 +204,7 @@ def test_flags_apply_to_all_recipes(tmp_path, monkeypatch):
         (["digits", "--epochs", "x"], ["epochs", "a whole number", "x"]),
         (["digits", "--epoch", "1"], ["--epoch"]),
         (["digits", "--name", "x"], ["--name"]),
-        ([], ["RECIPES"]),
+        ([], ["required: recipes"]),
     ],
 )
 def test_a_command_line_mistake_is_a_one_line_error(words, reported):
