@@ -199,10 +199,16 @@ def take_turns(
 ) -> list[dict[str, Any]]:
     """Measure medians over the rounds, after a warm-up round.
 
-    Ratios are computed within a round, under the same load of the machine.
+    Ratios are computed within a round, under the same load of the machine; every second
+    round is in the reverse order, as it matters who comes after whom.
     """
     seen: dict[tuple[str, int], list[Figures]] = {}
-    turns = list(itertools.product(range(rounds + 1), clients, contestants))
+    turns = [
+        (round_, number, name)
+        for round_ in range(rounds + 1)
+        for number in clients
+        for name in list(contestants)[:: 1 if round_ % 2 else -1]
+    ]
     for turn, number, name in track(turns, "rounds", console=Console(stderr=True)):
         found = contestants[name](number, seconds)
         if turn:
