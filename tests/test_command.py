@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import keras_vit.commands
-from keras_vit.common.commands import COMMANDS, find, main
+from keras_vit.common.commands import COMMANDS, find, listed, main
 
 RUN = """
 import sys
@@ -29,7 +29,6 @@ FIRST_USE = """
 import sys
 sys.argv[0] = "keras-vit"
 import keras_vit, keras_vit.specs
-assert not hasattr(keras_vit, "nothing")
 assert "keras" not in sys.modules
 assert keras_vit.ViTB16.__name__ == "ViTB16"
 import keras
@@ -245,10 +244,18 @@ def check(code, *arguments):
 def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     output = capsys.readouterr().out
-    for commands in COMMANDS.values():
-        for name, command in commands.items():
+    for group in COMMANDS:
+        for name, command in listed(group).items():
             about = re.escape(command.about)
             assert re.search(rf"^  {name} +{about}$", output, re.M)
+
+
+def test_a_shell_completes_commands_and_their_flags(capsys):
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert subprocess.run(["bash", "-n"], input=script.encode()).returncode == 0
+    for word in ("tpu-check", "--optimizer.learning_rate", "--check_images", "--port"):
+        assert word in script
 
 
 def test_without_a_command_help_is_an_error(capsys):

@@ -129,6 +129,30 @@ def test_what_the_packages_share_imports_none_of_them():
             assert ours, f"{path} imports {module}"
 
 
+# Folders of training, each above those that it may import.
+ABOVE = {
+    "commands": {"reporting", "probe", "studies", "self_supervision", "engine", "data"},
+    "studies": {"reporting", "probe", "self_supervision", "engine", "data"},
+    "reporting": {"probe", "self_supervision", "engine", "data"},
+    "probe": {"engine", "data"},
+    "self_supervision": {"engine", "data"},
+    "engine": {"data"},
+    "data": set(),
+}
+
+
+@pytest.mark.parametrize("folder", ABOVE)
+def test_folders_of_training_import_only_those_below_them(folder):
+    known = dict(modules())
+    for name, path in known.items():
+        if not name.startswith(f"training.{folder}.") or "tpu_" in path.name:
+            continue  # `tpu-check` compiles the steps of all models
+        for module in imported_modules(name, path, known):
+            part = module.split(".")[1] if module.startswith("training.") else ""
+            allowed = part not in ABOVE or part in {folder, *ABOVE[folder]}
+            assert allowed, f"{path} imports {module}"
+
+
 @pytest.mark.parametrize(
     ("package", "others"),
     [

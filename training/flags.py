@@ -138,7 +138,7 @@ def add_recipe(parser: Parser) -> None:
 
 
 def add_value(
-    parser: Any, path: str, hint: Any, about: str, default: Any = None
+    parser: Any, path: str, hint: Any, about: str, default: Any = dataclasses.MISSING
 ) -> None:
     """Add a flag whose value is checked by its type, as in a recipe file.
 

@@ -1,10 +1,9 @@
 """A run's images in the size of its model, for the int8 export.
 
-`keras-vit export --quantize` starts this module as a program, as serving does not
-import training: `python -m training.run_images best.keras images.npz`.
+`keras-vit export --quantize` runs it in a process of its own, where no GPU is full of
+the exported model: `keras-vit run-images best.keras images.npz`.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from .data.labeled_images import Split
 from .data.pipeline import evaluation_images
 from .data.splits import load_splits
 from .engine import run_folder
-from .errors import TrainingError
 
 NUMBER = 512  # of each split
 
@@ -49,16 +47,7 @@ def _sample(split: Split, preprocessing: Any) -> np.ndarray[Any, Any]:
     return evaluation_images(split.subset(chosen), preprocessing)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the images of the run of MODEL to FILE, a .npz; or print the error."""
+def main(arguments: Sequence[str]) -> None:
+    """Write the images of the run of MODEL to FILE, a .npz."""
     model_file, target = map(Path, arguments)
-    try:
-        np.savez(target, **read_images(model_file))  # type: ignore[arg-type]
-    except TrainingError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    np.savez(target, **read_images(model_file))  # type: ignore[arg-type]

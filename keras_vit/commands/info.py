@@ -56,7 +56,7 @@ def info(argv: list[str]) -> None:
         Console().print(_table(rows, arguments))
 
 
-def list_published(argv: list[str]) -> None:
+def published(argv: list[str]) -> None:
     """Print published weights and their names."""
     parser = Parser(
         prog="keras-vit list", description="Print published weights and their names."

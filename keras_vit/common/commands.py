@@ -26,94 +26,65 @@ class Command(NamedTuple):
     """Where a command is, and what it does.
 
     Attributes:
-        place: Module in its package, and function: called with the arguments after the
-            command's name, it returns the exit status, or None for 0.
-        about: One line for `keras-vit --help`.
+        place: Module in its package, and function, if its name is not the command's:
+            called with the arguments after that, it returns the exit status, or None.
+        about: One line for `keras-vit --help`; none if it is not listed there.
     """
 
     place: str
     about: str
 
 
+# Of each package: name, module and function where it has another name, and what the
+# command does; - where it is for other commands.
+TABLES = {
+    "training": """
+    fit         commands.fit       train a model
+    resume      commands.fit       continue or extend a run
+    launch      commands.launch    train with several workers on this machine
+    evaluate    commands.evaluate  evaluate a model on labeled images
+    predict     commands.predict   classify image files
+    probe       commands.probe     evaluate a model's frozen features
+    push        commands.push      share a finished run on Hugging Face
+    recipes     commands.recipes   list the recipes, or print one
+    compare     commands.studies   train recipes on the same images
+    study       commands.studies   run one of the paper's experiments
+    data-speed  commands.recipes   measure a recipe's input pipeline
+    tpu-check   commands.recipes   check, without a TPU, that a recipe runs on one
+    baselines   commands.studies   compare finished runs with scikit-learn
+    run-images  run_images:main    -
+    """,
+    "keras_vit": """
+    info        commands.info     parameters, FLOPs, tokens, memory; or what a file is
+    list        commands.info:published  list the published weights
+    convert     commands.convert  write a checkpoint in another project's format
+    inspect     commands.inspect  draw what a model has learned
+    completion  common.completion  print the shell's completion of commands
+    """,
+    "serving": """
+    export     export.export_command:main   write a model as a versioned SavedModel
+    versions   rollout.label_commands:show  list a model's versions and labels
+    promote    rollout.label_commands       move a label's version to `stable`
+    rollback   rollout.label_commands       return to the previous version
+    copy       rollout.copy_command:main    copy versions, complete or not at all
+    prune      rollout.label_commands       remove old versions
+    serve      local:main                   start the local server
+    page       page.proxy:main              show a model on a server in a browser
+    classify   client_commands.commands     classify images on a server
+    embed      client_commands.commands     write the embeddings of images
+    attention  client_commands.commands     draw attention maps
+    status     client_commands.commands     list the versions on a server
+    load       load:main                    measure a server under load
+    """,
+}
 COMMANDS = {
-    "training": {
-        "fit": Command("commands.fit:fit", "train a model"),
-        "resume": Command("commands.fit:resume", "continue or extend a run"),
-        "launch": Command(
-            "commands.launch:launch", "train with several workers on this machine"
-        ),
-        "evaluate": Command(
-            "commands.evaluate:evaluate", "evaluate a model on labeled images"
-        ),
-        "predict": Command("commands.predict:predict", "classify image files"),
-        "probe": Command("commands.probe:probe", "evaluate a model's frozen features"),
-        "push": Command("commands.push:push", "share a finished run on Hugging Face"),
-        "recipes": Command(
-            "commands.recipes:recipes", "list the recipes, or print one"
-        ),
-        "compare": Command(
-            "commands.studies:compare", "train recipes on the same images"
-        ),
-        "study": Command(
-            "commands.studies:study", "run one of the paper's experiments"
-        ),
-        "data-speed": Command(
-            "commands.recipes:data_speed", "measure a recipe's input pipeline"
-        ),
-        "tpu-check": Command(
-            "commands.recipes:tpu_check",
-            "check, without a TPU, that a recipe runs on one",
-        ),
-        "baselines": Command(
-            "commands.studies:baselines", "compare finished runs with scikit-learn"
-        ),
-    },
-    "keras_vit": {
-        "info": Command(
-            "commands.info:info", "parameters, FLOPs, tokens, memory; or what a file is"
-        ),
-        "list": Command("commands.info:list_published", "list the published weights"),
-        "convert": Command(
-            "commands.convert:convert", "write a checkpoint in another project's format"
-        ),
-        "inspect": Command("commands.inspect:inspect", "draw what a model has learned"),
-        "completion": Command(
-            "common.completion:completion", "print the shell's completion of commands"
-        ),
-    },
-    "serving": {
-        "export": Command(
-            "export.export_command:main", "write a model as a versioned SavedModel"
-        ),
-        "versions": Command(
-            "rollout.label_commands:show", "list a model's versions and labels"
-        ),
-        "promote": Command(
-            "rollout.label_commands:promote", "move a label's version to `stable`"
-        ),
-        "rollback": Command(
-            "rollout.label_commands:rollback", "return to the previous version"
-        ),
-        "copy": Command(
-            "rollout.copy_command:main", "copy versions, complete or not at all"
-        ),
-        "prune": Command("rollout.label_commands:prune", "remove old versions"),
-        "serve": Command("local:main", "start the local server"),
-        "page": Command("page.proxy:main", "show a model on a server in a browser"),
-        "classify": Command(
-            "client_commands.commands:classify", "classify images on a server"
-        ),
-        "embed": Command(
-            "client_commands.commands:embed", "write the embeddings of images"
-        ),
-        "attention": Command(
-            "client_commands.commands:attention", "draw attention maps"
-        ),
-        "status": Command(
-            "client_commands.commands:status", "list the versions on a server"
-        ),
-        "load": Command("load:main", "measure a server under load"),
-    },
+    group: {
+        name: Command(place, "" if about == "-" else about)
+        for name, place, about in (
+            line.split(maxsplit=2) for line in table.strip().splitlines()
+        )
+    }
+    for group, table in TABLES.items()
 }
 # The extra with which each group's commands are installed.
 EXTRAS = {"training": "train", "serving": "serve"}
@@ -189,11 +160,17 @@ def run(
         return known.exit_status
 
 
+def listed(group: str) -> dict[str, Command]:
+    """The commands of a group that are for users."""
+    return {name: each for name, each in COMMANDS[group].items() if each.about}
+
+
 def find(package: str, name: str) -> Function:
     """Import a command's function."""
     module, _, function = COMMANDS[package.rpartition(".")[2]][name].place.partition(
         ":"
     )
+    function = function or name.replace("-", "_")
     return getattr(importlib.import_module(f"{package}.{module}"), function)
 
 
@@ -240,14 +217,14 @@ def _without_command(argv: list[str], groups: tuple[str, ...]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         lines = ["usage: keras-vit COMMAND ...", "       keras-vit --version", ""]
         for group in groups:
-            lines += [f"  {n:12}{c.about}" for n, c in COMMANDS[group].items()]
+            lines += [f"  {n:12}{c.about}" for n, c in listed(group).items()]
             lines.append("")
         print("\n".join([*lines, "COMMAND --help: more"]))
         return 0 if argv else 2
     if argv[0] == "--version":
         print(_versions())
         return 0
-    names = [name for group in groups for name in COMMANDS[group]]
+    names = [name for group in groups for name in listed(group)]
     hint = did_you_mean(argv[0], names) or f" There are: {', '.join(names)}"
     raise UsageError(f"no command {argv[0]!r}.{hint}")
 

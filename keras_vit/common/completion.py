@@ -8,7 +8,7 @@ from keras_vit.common.command_line import (
     Parser,
     ParserFound,
 )
-from keras_vit.common.commands import COMMANDS, RUNNERS, find
+from keras_vit.common.commands import RUNNERS, find, listed
 
 
 def completion(argv: list[str]) -> None:
@@ -36,9 +36,9 @@ def _parser_of_all() -> Parser:
     parser = Parser(prog="keras-vit")
     parser.add_argument("--version", action="store_true", help="print the versions")
     added = parser.add_subparsers()
-    for group, commands in COMMANDS.items():
-        package = RUNNERS[group].rpartition(".")[0]
-        for name, command in commands.items():
+    for group, runner in RUNNERS.items():
+        package = runner.rpartition(".")[0]
+        for name, command in listed(group).items():
             try:
                 find(package, name)(FIND_PARSER)
             except ParserFound as found:

@@ -35,7 +35,7 @@ TIMED_BATCHES = (1, BATCH)
 ROUNDS = 5
 # Their weights are constants of the graph in a ViT or ResNet.
 WEIGHTED = ("Conv", "Gemm", "MatMul")
-TRAINING = __package__.replace("serving.export", "training")
+RUN_IMAGES = (sys.executable, "-m", "keras_vit", "run-images")
 
 
 class Images(NamedTuple):
@@ -67,9 +67,8 @@ def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         target = pathlib.Path(scratch, "images.npz")
-        module = f"{TRAINING}.run_images"
         result = subprocess.run(
-            [sys.executable, "-m", module, str(model_file), str(target)],
+            [*RUN_IMAGES, str(model_file), str(target)],
             capture_output=True,
             text=True,
             # A GPU may be full of the model that is exported.
@@ -78,6 +77,7 @@ def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
         if result.returncode:
             lines = result.stderr.strip().splitlines()
             reason = lines[-1] if lines else f"exit {result.returncode}"
+            reason = reason.removeprefix("keras-vit run-images: ")
             raise CommandError(
                 f"{model_file.parent}: the run's images cannot be read: {reason}; "
                 "--calibration_images and --check_images replace them"

@@ -152,7 +152,9 @@ def test_the_estimate_is_of_activations_and_gradients():
     ("accumulation", "advice"), [(1, 2), (2, 4), (4, 8), (16, 32), (32, 64)]
 )
 def test_without_a_closed_form_half_is_advised(accumulation, advice):
-    cnn = ModelConfig("cnn", variant=None, width=4, depth=1, image_size=8, channels=1)
+    cnn = ModelConfig(
+        architecture="cnn", variant=None, width=4, depth=1, image_size=8, channels=1
+    )
     text = problem(GIB, cnn, accumulation=accumulation)
     assert f"--accumulation {advice} for the same batch" in text
     assert "GiB" not in text

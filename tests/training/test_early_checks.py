@@ -6,7 +6,7 @@ import sys
 import pytest
 from training_commands import parse
 
-from keras_vit.common.commands import COMMANDS, find
+from keras_vit.common.commands import find, listed
 from training.early_checks import check_source
 from training.engine.job import Job
 from training.errors import DataError, RunError
@@ -95,7 +95,7 @@ def test_a_cheap_error_needs_neither_keras_nor_tensorflow(inside, command):
 
 
 def test_every_command_of_training_has_a_check():
-    names = set(COMMANDS["training"])
+    names = set(listed("training"))
     checked = {name for name in names if find("training", name).check is not None}
     assert checked == names - UNCHECKED
     assert checked <= {command.split()[0] for command in MISTAKES}

@@ -109,6 +109,14 @@ def test_a_file_may_use_anchors_and_merge_keys(tmp_path):
     assert (recipe.optimizer.name, recipe.optimizer.momentum) == ("sgd", 0.5)
 
 
+def test_the_type_of_a_value_decides_what_its_text_is():
+    """YAML 1.1 reads `off` as false, and 1e-3 as text."""
+    text = "jit_compile: off\ndata: {source: digits, test: 1e-1}\nname: 2024-01-01\n"
+    recipe = parse_recipe(text, "here")
+    assert (recipe.jit_compile, recipe.data.test) == ("off", 0.1)
+    assert recipe.name == "2024-01-01"
+
+
 def test_every_value_of_a_recipe_has_its_type_in_words():
     for _, hint, _ in typed_fields(Recipe):
         words = in_words(hint)

@@ -29,11 +29,13 @@ TINY = ModelConfig(
     heads=3,
     image_size=(16, 20),
 )
-CNN = ModelConfig("cnn", None, width=5, depth=3, image_size=8, channels=1)
+CNN = ModelConfig(
+    architecture="cnn", variant=None, width=5, depth=3, image_size=8, channels=1
+)
 CONFIGS = {
     "vit": TINY,
-    "bit": ModelConfig("bit", "R26x1", image_size=32),
-    "resnet": ModelConfig("resnet", "ResNet50", image_size=32),
+    "bit": ModelConfig(architecture="bit", variant="R26x1", image_size=32),
+    "resnet": ModelConfig(architecture="resnet", variant="ResNet50", image_size=32),
     "cnn": CNN,
 }
 
@@ -100,7 +102,13 @@ def test_a_new_model_has_a_zero_classifier_in_float32(new_models):
 @pytest.mark.parametrize(
     "config",
     [
-        ModelConfig("bit", None, resnet_blocks=(1, 2), image_size=8, channels=1),
+        ModelConfig(
+            architecture="bit",
+            variant=None,
+            resnet_blocks=(1, 2),
+            image_size=8,
+            channels=1,
+        ),
         dataclasses.replace(TINY, width=48),
     ],
 )
@@ -426,7 +434,9 @@ def test_another_image_size_than_that_of_a_runs_file_is_a_warning(runs_file, cap
 
 
 def test_without_a_size_or_a_file_images_have_224_pixels():
-    config = ModelConfig("cnn", None, width=4, depth=1, image_size=None)
+    config = ModelConfig(
+        architecture="cnn", variant=None, width=4, depth=1, image_size=None
+    )
     assert build_model(config, NAMES).image_size == (224, 224)
 
 
@@ -602,16 +612,39 @@ def test_a_models_pixels_are_normalized_by_channel(tmp_path):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (ModelConfig("resnet", "ResNet50", dropout=0.1), ["model.dropout", "resnet"]),
-        (ModelConfig("resnet", "ResNet50", pixel_std=1.0), ["model.pixel_std"]),
-        (ModelConfig("bit", "R50x1", heads=3), ["model.heads", "bit"]),
-        (ModelConfig("resnet", "S/16"), ["model.variant", "ResNet152", "S/16"]),
-        (ModelConfig("bit", "R51x1"), ["variant", "R51x1"]),
-        (ModelConfig("cnn", None, width=4), ["model.depth", "None"]),
-        (dataclasses.replace(CNN, depth=5), ["model.depth", "8x8"]),
-        (ModelConfig("resnet", "ResNet50", weights="jft"), ["imagenet", "jft"]),
         (
-            ModelConfig("resnet", "ResNet50", weights="imagenet", channels=1),
+            ModelConfig(architecture="resnet", variant="ResNet50", dropout=0.1),
+            ["model.dropout", "resnet"],
+        ),
+        (
+            ModelConfig(architecture="resnet", variant="ResNet50", pixel_std=1.0),
+            ["model.pixel_std"],
+        ),
+        (
+            ModelConfig(architecture="bit", variant="R50x1", heads=3),
+            ["model.heads", "bit"],
+        ),
+        (
+            ModelConfig(architecture="resnet", variant="S/16"),
+            ["model.variant", "ResNet152", "S/16"],
+        ),
+        (ModelConfig(architecture="bit", variant="R51x1"), ["variant", "R51x1"]),
+        (
+            ModelConfig(architecture="cnn", variant=None, width=4),
+            ["model.depth", "None"],
+        ),
+        (dataclasses.replace(CNN, depth=5), ["model.depth", "8x8"]),
+        (
+            ModelConfig(architecture="resnet", variant="ResNet50", weights="jft"),
+            ["imagenet", "jft"],
+        ),
+        (
+            ModelConfig(
+                architecture="resnet",
+                variant="ResNet50",
+                weights="imagenet",
+                channels=1,
+            ),
             ["model.channels", "3", "1"],
         ),
         (dataclasses.replace(TINY, weights="none.keras"), ["none.keras"]),

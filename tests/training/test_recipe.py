@@ -11,9 +11,9 @@ import yaml
 from training_commands import main
 
 import keras_vit
+from keras_vit.options import SIZES
 from training.errors import RecipeError
 from training.recipe import (
-    SIZES,
     AugmentationConfig,
     DataConfig,
     ModelConfig,

@@ -9,6 +9,7 @@ from tiny_recipe import TINY_RECIPE
 
 import keras_vit
 from training import run_images
+from training.__main__ import main
 from training.recipe import DataConfig
 
 
@@ -36,7 +37,7 @@ def rows(images):
 def test_images_of_all_splits_are_written_in_the_model_s_size(model_file, monkeypatch):
     monkeypatch.setattr(run_images, "NUMBER", 170)
     target = model_file.parent / "images.npz"
-    assert run_images.main([str(model_file), str(target)]) == 0
+    assert main(["run-images", str(model_file), str(target)]) == 0
     with np.load(target) as arrays:
         splits = dict(arrays)
     # 0.2 of 1797, then 0.1 of the rest, which is less than the limit.
@@ -58,7 +59,7 @@ def test_images_of_all_splits_are_written_in_the_model_s_size(model_file, monkey
 def test_what_cannot_be_read_is_said_in_one_line(model_file, capsys):
     (model_file.parent / "recipe.yaml").unlink()
     target = model_file.parent / "images.npz"
-    assert run_images.main([str(model_file), str(target)]) == 1
+    assert main(["run-images", str(model_file), str(target)]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert "is not the folder of a run, as it has no recipe.yaml" in line
     assert not target.exists()

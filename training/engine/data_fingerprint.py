@@ -1,8 +1,10 @@
-"""Fingerprints of a run's images, by which a resumed run notices other ones."""
+"""Fingerprints of a run's images and weights: other ones are noticed."""
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -10,6 +12,17 @@ from ..data.labeled_images import Split
 from ..data.pipeline import parallel
 from ..data.read_errors import read_errors
 from ..data.splits import Splits
+
+
+def weights_fingerprint(model: Any) -> str:
+    """A hash of all weights but the classifier's: 16 characters."""
+    digest = hashlib.sha256()
+    head = {id(w) for w in model.get_layer("head").weights} if model.classes else set()
+    for weight in model.weights:
+        if id(weight) not in head:
+            array = keras.ops.convert_to_numpy(weight)
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def names_fingerprint(splits: Splits) -> str:

@@ -14,11 +14,14 @@ from keras_vit.common.file_names import BEST_MODEL, HISTORY
 
 from ..data.splits import Splits
 from ..errors import Preempted
-from ..probe.feature_cache import weights_fingerprint
 from ..recipe import Recipe
 from . import checkpoint, run_folder
 from .checkpoint import Checkpoint, Owner
-from .data_fingerprint import contents_fingerprint, names_fingerprint
+from .data_fingerprint import (
+    contents_fingerprint,
+    names_fingerprint,
+    weights_fingerprint,
+)
 from .early_termination import divergence
 from .lora import merged
 from .progress import EvaluationStopped

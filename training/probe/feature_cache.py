@@ -26,6 +26,7 @@ from keras_vit.common.atomic_files import UNFINISHED, rename
 from .. import storage
 from ..data.labeled_images import Split
 from ..data.pipeline import images_at
+from ..engine.data_fingerprint import weights_fingerprint
 from ..errors import RunError
 from .features import FeatureExtractor
 
@@ -180,17 +181,6 @@ def features_name(model: Any, split: Split) -> str:
     for image in images_at(split, sampled.tolist(), model.preprocessing):
         digest.update(image.tobytes())
     return digest.hexdigest()[:32]
-
-
-def weights_fingerprint(model: Any) -> str:
-    """A hash of all weights but the classifier's: 16 characters."""
-    digest = hashlib.sha256()
-    head = {id(w) for w in model.get_layer("head").weights} if model.classes else set()
-    for weight in model.weights:
-        if id(weight) not in head:
-            array = keras.ops.convert_to_numpy(weight)
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _file_state(name: str) -> str:

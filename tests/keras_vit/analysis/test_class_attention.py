@@ -88,8 +88,8 @@ def test_parts_are_made_once_and_go_with_the_model(images):
         class_attention(model, images())
         attention_rollout(model, images())
     branches = len(model.get_layer("encoder_block_0")._outbound_nodes)
-    # The next block, for all tokens and for the class token alone.
-    assert branches == 2 + 2, "and one of each analysis"
+    # The next block, for all tokens and for the class token alone, and that token.
+    assert branches == 3 + 2, "and one of each analysis"
     before = class_attention(model, images())
     norm.gamma.assign(3 * norm.gamma)
     assert np.abs(class_attention(model, images()) - before).max() > 0.01

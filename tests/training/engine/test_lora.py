@@ -161,7 +161,7 @@ def test_wrong_ranks_and_layers_are_refused(change, message):
 
 
 def test_other_architectures_have_no_lora():
-    config = ModelConfig("bit", variant="R50x1", lora_rank=4)
+    config = ModelConfig(architecture="bit", variant="R50x1", lora_rank=4)
     with pytest.raises(
         RecipeError, match=r"`model.lora_rank` must be left out for bit"
     ):
