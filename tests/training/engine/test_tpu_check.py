@@ -78,7 +78,8 @@ MODELS = {
         rematerialize=True,
     ),
     "cnn": ModelConfig(
-        architecture="cnn", variant=None, width=8, depth=2, image_size=8),
+        architecture="cnn", variant=None, width=8, depth=2, image_size=8
+    ),
     "hybrid": ModelConfig(
         variant="R26+Ti/32", **{**SIZES, "patch_size": None}, image_size=64
     ),
