@@ -1,9 +1,9 @@
 """The drawing of the packages and of the dependencies between them, as SVG.
 
 The arrows are read from the import statements, so that the drawing cannot differ from
-the code; a package's modules at its top level, which all of its sub-packages may use, and
-keras_vit.common are left out. Boxes bring their own background and the arrows are of a middle gray: the
-picture is readable on light and on dark pages.
+the code; a package's modules at its top level, which all of its sub-packages may use,
+and `keras_vit.common` are left out. Boxes bring their own background and the arrows are
+of a middle gray: the picture is readable on light and on dark pages.
 """
 
 import ast
