@@ -2,8 +2,8 @@
 
 The arrows are read from the import statements, so that the drawing cannot differ from
 the code; a package's modules at its top level, which all of its sub-packages may use,
-are left out. Boxes bring their own background and the arrows are of a middle gray: the
-picture is readable on light and on dark pages.
+and `keras_vit.common` are left out. Boxes bring their own background and the arrows are
+of a middle gray: the picture is readable on light and on dark pages.
 """
 
 import ast
@@ -141,7 +141,8 @@ def _importer(source: str) -> str:
 def _drawn(module: str) -> str | None:
     """The box that a module belongs to; the package where it is in none."""
     package, _, rest = module.partition(".")
-    if package not in PACKAGES:
+    shared = module.startswith("keras_vit.common.")  # which all packages import
+    if package not in PACKAGES or shared:
         return None
     first = rest.split(".")[0]
     if first in PACKAGES[package][1] and package != "keras_vit":
