@@ -60,7 +60,7 @@ def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
         model_file: A `.keras` file beside a run's `recipe.yaml`.
 
     Returns:
-        Of `training.run_images`: uint8 [n, H, W, C] by the name of the split.
+        Of `training.evaluation.run_images`: uint8 [n, H, W, C] by the split's name.
 
     Raises:
         CommandError: The run or its source cannot be read.

@@ -24,16 +24,17 @@ import tensorflow as tf
 from PIL import Image
 from tiny_recipe import TINY_RECIPE
 
-from training import evaluate, finish
 from training.data.masking import Masking
 from training.engine import run_folder
 from training.engine.forward_pass import ForwardPass
 from training.engine.strategy import evaluation_strategy
 from training.engine.traced_once import TracedOnce
-from training.fit import fit
-from training.model import build_model, model_to_train
-from training.predict import predict
+from training.evaluation import evaluate
+from training.evaluation.predict import predict
+from training.models.building import build_model, model_to_train
 from training.recipe import DataConfig, ReportConfig, SelfSupervisionConfig
+from training.runs import finish
+from training.runs.fit import fit
 
 DEVICES = 4
 MASKED = dataclasses.replace(

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from training.engine.jax_strategy import make_jax_strategy
-from training.model import build_model, compile_trainer
+from training.models.building import build_model, compile_trainer
 from training.recipe import Recipe
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter

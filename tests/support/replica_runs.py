@@ -26,7 +26,7 @@ from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments
 from training.engine.optimizer import make_optimizer
 from training.engine.tensorflow_trainer import TensorFlowTrainer
-from training.model import build_model, compile_trainer, model_to_train
+from training.models.building import build_model, compile_trainer, model_to_train
 from training.recipe import (
     AugmentationConfig,
     DataConfig,

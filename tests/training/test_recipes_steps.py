@@ -22,7 +22,7 @@ from keras_vit.specs import parse_variant, patch_side
 from training.data.masking import masking_of
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
-from training.model import build_model, compile_trainer, model_to_train
+from training.models.building import build_model, compile_trainer, model_to_train
 
 SMALL = {"width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 LONG = 100_000  # steps of a training whose length is given in epochs

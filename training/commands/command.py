@@ -78,7 +78,7 @@ def import_keras() -> None:
             from keras_vit import _backend  # noqa: F401
         except ImportError as error:
             raise TrainingError(str(error)) from None
-        from .. import evaluate  # noqa: F401  and with it most of what commands import
+        from ..evaluation import evaluate  # noqa: F401  and with it most of what commands import
 
 
 def add_completion(parser: Parser) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser
 
-from .. import early_checks
 from ..engine.tpu_runtime import set_variables
+from ..runs import early_checks
 from .command import Command, add_completion, add_devices
 
 
@@ -46,7 +46,7 @@ def _check_evaluate(options: argparse.Namespace) -> None:
 
 def _run_evaluate(options: argparse.Namespace) -> None:
     if options.labels is not None:
-        from ..label_sets import evaluate_labels
+        from ..evaluation.label_sets import evaluate_labels
 
         evaluate_labels(
             options.model,
@@ -57,7 +57,7 @@ def _run_evaluate(options: argparse.Namespace) -> None:
             tpu=options.tpu,
         )
         return
-    from ..evaluate import evaluate_file
+    from ..evaluation.evaluate import evaluate_file
 
     evaluate_file(
         Path(options.model),

@@ -6,11 +6,12 @@ import functools
 
 from keras_vit.common.command_line import Parser, positive_integer
 
-from .. import early_checks, storage
+from .. import storage
 from ..engine import run_folder
 from ..engine.tpu_runtime import set_variables
 from ..flags import add_recipe, recipe_of
 from ..recipe import Recipe, require
+from ..runs import early_checks
 from ..typed_values import read_flag
 from .command import RUNS, Command
 
@@ -68,7 +69,7 @@ def _check_fit(options: argparse.Namespace) -> None:
 
 
 def _run_fit(options: argparse.Namespace) -> None:
-    from ..fit import fit
+    from ..runs.fit import fit
 
     fit(
         *_new_run(options),
@@ -102,7 +103,7 @@ def _check_resume(options: argparse.Namespace) -> None:
 
 
 def _run_resume(options: argparse.Namespace) -> None:
-    from ..resume import resume
+    from ..runs.resume import resume
 
     resume(
         options.run,

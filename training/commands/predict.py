@@ -7,10 +7,10 @@ from pathlib import Path
 from keras_vit.common.command_line import Parser, positive_integer
 from keras_vit.common.file_names import model_file
 
-from .. import early_checks
 from ..engine import run_folder
 from ..engine.tpu_runtime import set_variables
-from ..prediction_files import check_table, find_images, write_table
+from ..evaluation.prediction_files import check_table, find_images, write_table
+from ..runs import early_checks
 from .command import Command, add_completion, add_devices
 
 
@@ -46,7 +46,7 @@ def _check_predict(options: argparse.Namespace) -> None:
 
 def _run_predict(options: argparse.Namespace) -> int:
     from ..engine.strategy import evaluation_strategy
-    from ..predict import predict, print_predictions
+    from ..evaluation.predict import predict, print_predictions
 
     table = None if options.out is None else Path(options.out)
     attention = None if options.attention is None else Path(options.attention)

@@ -8,10 +8,10 @@ from typing import Any
 
 from keras_vit.common.command_line import Parser, positive_integer, positive_number
 
-from .. import early_checks
 from ..engine.tpu_runtime import set_variables
 from ..flags import add_value
 from ..recipe import DataConfig, require
+from ..runs import early_checks
 from ..typed_values import read_flag, typed_fields
 from .command import Command, add_devices
 

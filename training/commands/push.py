@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser
 
-from .. import early_checks
+from ..runs import early_checks
 from .command import Command
 
 
@@ -27,7 +27,7 @@ def _check_push(options: argparse.Namespace) -> None:
 
 
 def _run_push(options: argparse.Namespace) -> None:
-    from ..push import push
+    from ..runs.push import push
 
     folder = None if options.dry_run is None else Path(options.dry_run)
     push(Path(options.run), options.target, options.private, options.license, folder)

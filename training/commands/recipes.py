@@ -5,9 +5,9 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser, positive_number
 
-from .. import early_checks
 from ..flags import add_recipe, recipe_of
 from ..recipes import named_recipe, print_recipes
+from ..runs import early_checks
 from .command import Command
 
 

@@ -15,17 +15,11 @@ from rich.table import Table
 from keras_vit import ImagePreprocessing
 
 from .. import storage
-from ..model import make_preprocessing
+from ..models.building import make_preprocessing
 from ..recipe import Recipe
 from . import augment
 from .labeled_images import Split
-from .pipeline import (
-    Shard,
-    example_order,
-    parallel,
-    resized_once,
-    training_batches,
-)
+from .pipeline import Shard, example_order, parallel, resized_once, training_batches
 from .read_errors import read_errors
 from .splits import load_splits
 

@@ -15,9 +15,9 @@ from ..data.pipeline import (
     resized_once,
     training_batches,
 )
-from ..engine.trainer import Trainer
 from ..recipe import Recipe
 from .forward_pass import BATCH_SIZE
+from .trainer import Trainer
 
 BATCHES = 2  # on a GPU ahead of the step
 

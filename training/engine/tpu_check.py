@@ -25,7 +25,7 @@ from rich.table import Table
 from keras_vit.devices import making_graphs_for
 
 from ..errors import TrainingError
-from ..model import build_model, compile_trainer, model_to_train
+from ..models.building import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
 from .device_peaks import TPU_MEMORY, peak_flops

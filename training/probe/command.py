@@ -14,11 +14,11 @@ from rich.table import Table
 from .. import storage
 from ..data.labeled_images import Split
 from ..data.splits import Splits, load_splits, stratified_share
-from ..early_checks import data_of_run
 from ..engine.strategy import evaluation_strategy
 from ..errors import DataError, RecipeError
-from ..model_reading import read_any_model
+from ..models.model_reading import read_any_model
 from ..recipe import Strategy
+from ..runs.early_checks import data_of_run
 from . import fewshot, knn, linear
 from .feature_cache import cached_features
 from .features import FeatureExtractor

@@ -10,7 +10,7 @@ from etils import epath
 from .. import storage
 from ..engine.recorder import best_epoch
 from ..errors import TrainingError
-from ..evaluate import Evaluation
+from ..evaluation.evaluate import Evaluation
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed

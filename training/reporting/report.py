@@ -16,7 +16,7 @@ from etils import epath
 from PIL import Image
 
 from .. import storage
-from ..evaluate import Evaluation
+from ..evaluation.evaluate import Evaluation
 from ..recipe import Recipe
 from . import attention
 

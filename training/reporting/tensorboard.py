@@ -20,7 +20,7 @@ from etils import epath
 
 from .. import storage
 from ..engine.schedule import learning_rate
-from ..evaluate import Evaluation
+from ..evaluation.evaluate import Evaluation
 from ..recipe import Recipe
 from . import pictures
 from .throughput import Throughput, utilization_factor

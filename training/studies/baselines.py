@@ -16,7 +16,7 @@ from sklearn.svm import SVC
 from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
-from ..model import make_preprocessing
+from ..models.building import make_preprocessing
 from ..recipe import Recipe, load_recipe
 
 # gamma as in scikit-learn's example "Recognizing hand-written digits", whose pixels

@@ -14,11 +14,11 @@ from rich.table import Table
 from .. import storage
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
-from ..finish import versions
-from ..fit import fit
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot
 from ..reporting.report import picture, write_page
+from ..runs.finish import versions
+from ..runs.fit import fit
 from .columns import read_history, read_json
 from .study_runs import untrained_scores
 

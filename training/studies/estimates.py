@@ -25,8 +25,8 @@ from ..data.splits import load_splits
 from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
-from ..model import build_model
 from ..model_config import IMAGE_SIZE, ModelConfig
+from ..models.building import build_model
 from ..recipe import DataConfig, Recipe
 from .study import Row, Run, Study
 

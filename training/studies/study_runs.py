@@ -19,23 +19,16 @@ from ..data.splits import load_splits
 from ..engine import run_folder
 from ..engine.strategy import evaluation_strategy
 from ..errors import Preempted, RunError
-from ..evaluate import evaluate
-from ..fit import fit
-from ..model import build_model
+from ..evaluation.evaluate import evaluate
+from ..models.building import build_model
 from ..probe.command import FrozenModel, ProbeConfig, probe
 from ..probe.features import FeatureExtractor
 from ..probe.fewshot import fewshot_accuracy
 from ..recipe import Recipe, load_recipe
 from ..reporting.pictures import pyplot
+from ..runs.fit import fit
 from . import speed
-from .columns import (
-    COLUMNS,
-    MEASURED,
-    read_history,
-    read_json,
-    read_result,
-    shots_of,
-)
+from .columns import COLUMNS, MEASURED, read_history, read_json, read_result, shots_of
 from .study import Run, Study
 
 MARKER = "study.json"  # says whose folder it is

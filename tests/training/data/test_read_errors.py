@@ -21,10 +21,10 @@ from training.data.python_source import open_function
 from training.data.read_errors import read_errors
 from training.data.splits import Splits
 from training.errors import DataError
-from training.evaluate import evaluate
-from training.fit import fit
+from training.evaluation.evaluate import evaluate
 from training.probe.features import FeatureExtractor
 from training.recipe import AugmentationConfig
+from training.runs.fit import fit
 
 NAMES = [f"photo {number}.png" for number in range(8)]
 BAD = 5
@@ -94,7 +94,7 @@ def train(split, model, folder):
     )
     with pytest.MonkeyPatch.context() as patch:
         splits = Splits(tuple(model.class_names), split, None, split)
-        patch.setattr("training.fit.load_splits", lambda *_: splits)
+        patch.setattr("training.runs.fit.load_splits", lambda *_: splits)
         fit(recipe, folder, draw=False)
 
 

@@ -19,7 +19,7 @@ from training.data.python_source import open_python
 from training.data.splits import load_splits
 from training.data.tfds import open_tfds
 from training.errors import DataError
-from training.prediction_files import find_images
+from training.evaluation.prediction_files import find_images
 from training.recipe import DataConfig
 
 

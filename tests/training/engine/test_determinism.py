@@ -24,10 +24,10 @@ from training.engine.determinism import (
     deterministic_operations,
 )
 from training.errors import RecipeError
-from training.fit import _print_uncompiled as print_uncompiled
-from training.fit import fit
-from training.model import build_model, compiles
+from training.models.building import build_model, compiles
 from training.recipe import AugmentationConfig, ModelConfig
+from training.runs.fit import _print_uncompiled as print_uncompiled
+from training.runs.fit import fit
 
 ROOT = pathlib.Path(__file__).parents[3]
 CHOSEN = dataclasses.replace(TINY_RECIPE, deterministic=False)

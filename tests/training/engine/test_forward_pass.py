@@ -20,7 +20,7 @@ from training.data.splits import load_splits
 from training.engine.forward_pass import ForwardPass, even_batches
 from training.engine.run_folder import load_model, read_recipe
 from training.engine.strategy import evaluation_strategy
-from training.evaluate import evaluate
+from training.evaluation.evaluate import evaluate
 
 ROOT = pathlib.Path(__file__).parents[3]
 

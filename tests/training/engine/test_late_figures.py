@@ -14,7 +14,7 @@ from training.engine.early_termination import StopOnDivergence
 from training.engine.late_figures import LateFigures
 from training.engine.progress import Progress
 from training.errors import Diverged
-from training.model import _trainer_class
+from training.models.building import _trainer_class
 
 pytestmark = pytest.mark.backend
 

@@ -11,9 +11,9 @@ from tiny_recipe import TINY_MODEL, TINY_RECIPE
 from training.engine.lora import enable_lora, merged
 from training.engine.run_folder import load_model
 from training.errors import RecipeError
-from training.fit import Recorder, fit
-from training.model import build_model
+from training.models.building import build_model
 from training.recipe import ModelConfig, OptimizerConfig, SelfSupervisionConfig
+from training.runs.fit import Recorder, fit
 
 CLASSES = tuple("0123456789")
 IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 1)).astype("float32")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from training.engine.losses import make_loss
-from training.model import log_shares
+from training.models.building import log_shares
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3))
 LABELS = np.array([0, 2, 1, 1, 2])

@@ -31,7 +31,7 @@ from replica_runs import (
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
 from training.engine.launch import environments
-from training.model import build_model
+from training.models.building import build_model
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from sklearn.calibration import calibration_curve
 from training_commands import parse
 
 from keras_vit import ImageClassifier, ImagePreprocessing
-from training.evaluate import Evaluation
+from training.evaluation.evaluate import Evaluation
 from training.flags import recipe_of
 from training.recipe import DataConfig, Recipe
 from training.reporting import pictures

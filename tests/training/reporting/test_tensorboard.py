@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.engine.progress import Progress
-from training.evaluate import Evaluation
+from training.evaluation.evaluate import Evaluation
 from training.recipe import DataConfig, ModelConfig, Recipe
 from training.reporting import tensorboard
 from training.reporting.tensorboard import RunBoard

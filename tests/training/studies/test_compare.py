@@ -16,7 +16,7 @@ from without_pictures import leave_out_pictures
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
-from training.evaluate import evaluate
+from training.evaluation.evaluate import evaluate
 from training.recipe import DataConfig, ModelConfig
 from training.studies import compare as module
 from training.studies.columns import read_history

@@ -16,8 +16,8 @@ from training.__main__ import main
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import Preempted
-from training.evaluate import evaluate
-from training.model import build_model
+from training.evaluation.evaluate import evaluate
+from training.models.building import build_model
 from training.studies import study_runs
 
 STUDY = """

@@ -15,8 +15,8 @@ from keras import layers
 import keras_vit
 from keras_vit import ImageClassifier
 
-from .errors import RecipeError, require
-from .model_config import ModelConfig
+from ..errors import (RecipeError, require)
+from ..model_config import ModelConfig
 
 RESNETS: dict[str, Callable[..., keras.Model]] = {
     "ResNet50": keras.applications.ResNet50,

@@ -11,20 +11,20 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.common.file_names import BEST_MODEL, LAST_MODEL
 
-from .activity import activity
-from .data.masking import Masking
-from .data.pipeline import example_images, images_at
-from .data.splits import Splits
-from .engine import run_folder
-from .engine.jax_strategy import JaxStrategy
-from .engine.recorder import Recorder, best_epoch
-from .engine.strategy import worker_count
-from .evaluate import Evaluation, evaluate, print_evaluation
-from .recipe import Recipe
-from .reporting import pictures
-from .reporting.report import mistakes_of, write_pretraining_report, write_report
-from .reporting.throughput import device_name
-from .self_supervision.reconstructions import reconstructions
+from ..activity import activity
+from ..data.masking import Masking
+from ..data.pipeline import (example_images, images_at)
+from ..data.splits import Splits
+from ..engine import run_folder
+from ..engine.jax_strategy import JaxStrategy
+from ..engine.recorder import (Recorder, best_epoch)
+from ..engine.strategy import worker_count
+from ..evaluation.evaluate import (Evaluation, evaluate, print_evaluation)
+from ..recipe import Recipe
+from ..reporting import pictures
+from ..reporting.report import (mistakes_of, write_pretraining_report, write_report)
+from ..reporting.throughput import device_name
+from ..self_supervision.reconstructions import reconstructions
 
 EXAMPLE_IMAGES = 24  # in the picture of augmented images
 RECONSTRUCTIONS = 12  # in the picture of what self-supervision predicts

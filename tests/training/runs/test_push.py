@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from training_commands import main
 
 import keras_vit
-from training import push as push_module
+from training.runs import push as push_module
 from training.errors import RecipeError, RunError, TrainingError
 from training.recipes import named_recipe
 

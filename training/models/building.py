@@ -17,19 +17,19 @@ from keras_vit.option_rows import rows
 from keras_vit.options import SIZES, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
-from .convnets import build_cnn, build_resnet
-from .engine import run_folder
-from .engine.determinism import has_max_pooling
-from .engine.lora import enable_lora
-from .engine.optimizer import make_optimizer
-from .engine.rematerialize import rematerialize_blocks
-from .engine.schedule import make_schedule
-from .engine.trainer import Trainer
-from .errors import RecipeError, RunError
+from .convnets import (build_cnn, build_resnet)
+from ..engine import run_folder
+from ..engine.determinism import has_max_pooling
+from ..engine.lora import enable_lora
+from ..engine.optimizer import make_optimizer
+from ..engine.rematerialize import rematerialize_blocks
+from ..engine.schedule import make_schedule
+from ..engine.trainer import Trainer
+from ..errors import (RecipeError, RunError)
 from .head_only import HeadModel
-from .model_config import IMAGE_SIZE, ModelConfig
-from .recipe import Recipe
-from .self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
+from ..model_config import (IMAGE_SIZE, ModelConfig)
+from ..recipe import Recipe
+from ..self_supervision.pretext import (PatchAccuracy, PretextModel, masked_loss)
 
 # Builds a model from the recipe's `model`, the arguments of every model, and a dtype.
 Builder: TypeAlias = Callable[[ModelConfig, dict[str, Any], str], keras.Model]
@@ -341,10 +341,10 @@ def log_shares(labels: np.ndarray, classes: int) -> np.ndarray:
 
 def _trainer_class() -> type[Trainer]:
     if keras.backend.backend() == "jax":
-        from .engine.jax_trainer import JaxTrainer
+        from ..engine.jax_trainer import JaxTrainer
 
         return JaxTrainer
-    from .engine.tensorflow_trainer import TensorFlowTrainer
+    from ..engine.tensorflow_trainer import TensorFlowTrainer
 
     return TensorFlowTrainer
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from . import storage
-from .data.class_folders import SIGNATURE, image_files, is_special
-from .errors import DataError, RecipeError
+from .. import storage
+from ..data.class_folders import SIGNATURE, image_files, is_special
+from ..errors import DataError, RecipeError
 
 TABLES = (".csv", ".json")
 STDIN = Path("/dev/stdin")  # the name of an image on standard input

@@ -8,8 +8,8 @@ import sklearn.datasets
 from tiny_recipe import TINY_RECIPE
 
 import keras_vit
-from training import run_images
 from training.__main__ import main
+from training.evaluation import run_images
 from training.recipe import DataConfig
 
 

@@ -12,17 +12,17 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from keras_vit.common.file_names import model_file
 
-from .activity import activity
-from .data.class_folders import distinct
-from .data.labeled_images import Split
-from .data.sources import open_source
-from .data.splits import load_splits
-from .early_checks import data_of_run
-from .engine import run_folder
-from .engine.forward_pass import ForwardPass, even_batches
-from .engine.strategy import evaluation_strategy
-from .errors import RunError
-from .recipe import DataConfig, Strategy
+from ..activity import activity
+from ..data.class_folders import distinct
+from ..data.labeled_images import Split
+from ..data.sources import open_source
+from ..data.splits import load_splits
+from ..engine import run_folder
+from ..engine.forward_pass import ForwardPass, even_batches
+from ..engine.strategy import evaluation_strategy
+from ..errors import RunError
+from ..recipe import DataConfig, Strategy
+from ..runs.early_checks import data_of_run
 
 BINS = 15  # of confidence, as in the paper that `reliability` cites
 

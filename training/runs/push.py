@@ -16,10 +16,10 @@ from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.saving import incompatibilities
 
 from .early_checks import check_finished_run
-from .engine import run_folder
-from .errors import RecipeError, RunError, TrainingError
-from .recipe import Recipe, load_recipe
-from .reporting.report import PICTURES
+from ..engine import run_folder
+from ..errors import (RecipeError, RunError, TrainingError)
+from ..recipe import (Recipe, load_recipe)
+from ..reporting.report import PICTURES
 
 MODEL = "model.keras"
 # Both write model.safetensors and config.json; timm's code computes more of our models.

@@ -10,8 +10,8 @@ from keras_vit.completion import complete_classifier, reading_raw_pixels
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.presets import fetch
 
-from .engine import run_folder
-from .errors import RunError
+from ..engine import run_folder
+from ..errors import RunError
 
 
 def read_any_model(name: str, pixels: str | None = None) -> Any:

@@ -15,10 +15,10 @@ from PIL import Image
 from training_commands import main
 
 import keras_vit
-from training import label_sets
 from training.engine.run_folder import save_model
 from training.errors import DataError, RecipeError, RunError, TrainingError
-from training.label_sets import accuracy_of_sets, evaluate_labels
+from training.evaluation import label_sets
+from training.evaluation.label_sets import accuracy_of_sets, evaluate_labels
 
 CLASSES = 17
 

@@ -15,12 +15,12 @@ from rich.table import Table
 import keras_vit
 from keras_vit import decoding
 
-from . import storage
-from .activity import activity
-from .engine.forward_pass import ForwardPass, even_batches
-from .errors import RecipeError
+from .. import storage
+from ..activity import activity
+from ..engine.forward_pass import ForwardPass, even_batches
+from ..errors import RecipeError
+from ..reporting.attention import attention_maps, has_attention, heat_map
 from .prediction_files import STDIN, Prediction, picture_names, standard_input
-from .reporting.attention import attention_maps, has_attention, heat_map
 
 BATCH_SIZE = 64
 SIDE = 448  # pixels; smaller images are enlarged to it in pictures of attention

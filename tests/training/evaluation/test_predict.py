@@ -14,8 +14,8 @@ from training_commands import main
 
 from keras_vit import ImageClassifier, ImagePreprocessing
 from training.errors import DataError, RecipeError
-from training.predict import predict
-from training.prediction_files import (
+from training.evaluation.predict import predict
+from training.evaluation.prediction_files import (
     Prediction,
     find_images,
     picture_names,

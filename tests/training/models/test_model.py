@@ -12,11 +12,11 @@ import tensorflow as tf
 from keras_settings import other_settings
 
 import keras_vit
-from training import convnets
+from training.models import convnets
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
-from training.model import build_model
-from training.predict import predict
+from training.models.building import build_model
+from training.evaluation.predict import predict
 from training.recipe import ModelConfig
 
 NAMES = ("ant", "bee", "cat")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .data.labeled_images import Split
-from .data.pipeline import evaluation_images
-from .data.splits import load_splits
-from .engine import run_folder
+from ..data.labeled_images import Split
+from ..data.pipeline import evaluation_images
+from ..data.splits import load_splits
+from ..engine import run_folder
 
 NUMBER = 512  # of each split
 

@@ -6,10 +6,10 @@ import keras
 
 from keras_vit.base import ImageModel
 
-from .data.labeled_images import Split
-from .data.splits import Splits
-from .probe.feature_cache import cached_features, default_folder
-from .probe.features import FeatureExtractor
+from ..data.labeled_images import Split
+from ..data.splits import Splits
+from ..probe.feature_cache import (cached_features, default_folder)
+from ..probe.features import FeatureExtractor
 
 
 class HeadModel(keras.Model):
