@@ -43,7 +43,7 @@ lint: $(VENV)/.test
 test-tpu: $(VENV)/.test
 	$(INSTALL) --no-deps --target $(VENV)/tpu libtpu
 	PYTHONPATH=$(abspath $(VENV)/tpu) $(BIN)/python -m pytest -m slow \
-		tests/training/engine/test_tpu_check.py tests/training/engine/test_tpu_program.py
+		tests/training/tpu/test_tpu_check.py tests/training/tpu/test_tpu_program.py
 
 # Compares with timm, transformers and keras-hub; brings PyTorch (CONTRIBUTING.md).
 parity: peers

@@ -28,10 +28,10 @@ import keras  # noqa: E402
 
 from benchmarks.report import machine, make_parser, show, write  # noqa: E402
 from keras_vit.devices import Platform  # noqa: E402
-from training.engine.tpu_check import make_trainer  # noqa: E402
-from training.engine.tpu_program import lower_train_step  # noqa: E402
 from training.recipe import Recipe  # noqa: E402
 from training.recipes import named_recipe, recipe_names  # noqa: E402
+from training.tpu.tpu_check import make_trainer  # noqa: E402
+from training.tpu.tpu_program import lower_train_step  # noqa: E402
 
 PLATFORMS: tuple[Platform, ...] = ("tpu", "gpu")
 STRATEGIES: tuple[Literal["auto", "fsdp"], ...] = ("auto", "fsdp")

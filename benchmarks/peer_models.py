@@ -84,7 +84,7 @@ def cached_features(case: Case) -> Callable[[], Step]:
     _tensorflow(case.threads)
 
     def build():
-        from training.models.head_only import HeadModel
+        from training.probe.head_only import HeadModel
 
         trainer = _our_trainer(HeadModel(_our_model(case)))
         return _keras_fit(trainer, case, trainer.model.input_shape[1:], CACHED_STEPS)

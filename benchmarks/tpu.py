@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 from benchmarks.report import machine, make_parser, show, write
 from keras_vit.costs import variant_costs
-from training.engine.tpu_check import CLASS_NAMES, Target, make_trainer
-from training.engine.tpu_program import compile_train_step, lower_train_step, teraflop
 from training.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
+from training.tpu.tpu_check import CLASS_NAMES, Target, make_trainer
+from training.tpu.tpu_program import compile_train_step, lower_train_step, teraflop
 
 
 class Case(NamedTuple):

@@ -26,65 +26,96 @@ class Command(NamedTuple):
     """Where a command is, and what it does.
 
     Attributes:
-        place: Module in its package, and function, if its name is not the command's:
-            called with the arguments after that, it returns the exit status, or None.
-        about: One line for `keras-vit --help`; none if it is not listed there.
+        place: Module in its package, and a function: called with the arguments after
+            the command's name, it returns the exit status, or None.
+        about: One line for `keras-vit --help`; empty for a command of other commands.
     """
 
     place: str
     about: str
 
 
-# Of each package: name, module and function where it has another name, and what the
-# command does; - where it is for other commands.
-TABLES = {
-    "training": """
-    fit         commands.fit       train a model
-    resume      commands.fit       continue or extend a run
-    launch      commands.launch    train with several workers on this machine
-    evaluate    commands.evaluate  evaluate a model on labeled images
-    predict     commands.predict   classify image files
-    probe       commands.probe     evaluate a model's frozen features
-    push        commands.push      share a finished run on Hugging Face
-    recipes     commands.recipes   list the recipes, or print one
-    compare     commands.studies   train recipes on the same images
-    study       commands.studies   run one of the paper's experiments
-    data-speed  commands.recipes   measure a recipe's input pipeline
-    tpu-check   commands.recipes   check, without a TPU, that a recipe runs on one
-    baselines   commands.studies   compare finished runs with scikit-learn
-    run-images  run_images:main    -
-    """,
-    "keras_vit": """
-    info        commands.info     parameters, FLOPs, tokens, memory; or what a file is
-    list        commands.info:published  list the published weights
-    convert     commands.convert  write a checkpoint in another project's format
-    inspect     commands.inspect  draw what a model has learned
-    completion  common.completion  print the shell's completion of commands
-    """,
-    "serving": """
-    export     export.export_command:main   write a model as a versioned SavedModel
-    versions   rollout.label_commands:show  list a model's versions and labels
-    promote    rollout.label_commands       move a label's version to `stable`
-    rollback   rollout.label_commands       return to the previous version
-    copy       rollout.copy_command:main    copy versions, complete or not at all
-    prune      rollout.label_commands       remove old versions
-    serve      local:main                   start the local server
-    page       page.proxy:main              show a model on a server in a browser
-    classify   client_commands.commands     classify images on a server
-    embed      client_commands.commands     write the embeddings of images
-    attention  client_commands.commands     draw attention maps
-    status     client_commands.commands     list the versions on a server
-    load       load:main                    measure a server under load
-    """,
-}
+# The commands of each package.
 COMMANDS = {
-    group: {
-        name: Command(place, "" if about == "-" else about)
-        for name, place, about in (
-            line.split(maxsplit=2) for line in table.strip().splitlines()
-        )
-    }
-    for group, table in TABLES.items()
+    "training": {
+        "fit": Command("commands.fit:fit", "train a model"),
+        "resume": Command("commands.fit:resume", "continue or extend a run"),
+        "launch": Command(
+            "commands.launch:launch", "train with several workers on this machine"
+        ),
+        "evaluate": Command(
+            "commands.evaluate:evaluate", "evaluate a model on labeled images"
+        ),
+        "predict": Command("commands.predict:predict", "classify image files"),
+        "probe": Command("commands.probe:probe", "evaluate a model's frozen features"),
+        "push": Command("commands.push:push", "share a finished run on Hugging Face"),
+        "recipes": Command(
+            "commands.recipes:recipes", "list the recipes, or print one"
+        ),
+        "compare": Command(
+            "commands.studies:compare", "train recipes on the same images"
+        ),
+        "study": Command(
+            "commands.studies:study", "run one of the paper's experiments"
+        ),
+        "data-speed": Command(
+            "commands.recipes:data_speed", "measure a recipe's input pipeline"
+        ),
+        "tpu-check": Command(
+            "commands.recipes:tpu_check",
+            "check, without a TPU, that a recipe runs on one",
+        ),
+        "baselines": Command(
+            "commands.studies:baselines", "compare finished runs with scikit-learn"
+        ),
+        "run-images": Command("evaluation.run_images:main", ""),
+    },
+    "keras_vit": {
+        "info": Command(
+            "commands.info:info", "parameters, FLOPs, tokens, memory; or what a file is"
+        ),
+        "list": Command("commands.info:published", "list the published weights"),
+        "convert": Command(
+            "commands.convert:convert", "write a checkpoint in another project's format"
+        ),
+        "inspect": Command("commands.inspect:inspect", "draw what a model has learned"),
+        "completion": Command(
+            "common.completion:completion", "print the shell's completion of commands"
+        ),
+    },
+    "serving": {
+        "export": Command(
+            "export.export_command:main", "write a model as a versioned SavedModel"
+        ),
+        "versions": Command(
+            "rollout.label_commands:show", "list a model's versions and labels"
+        ),
+        "promote": Command(
+            "rollout.label_commands:promote", "move a label's version to `stable`"
+        ),
+        "rollback": Command(
+            "rollout.label_commands:rollback", "return to the previous version"
+        ),
+        "copy": Command(
+            "rollout.copy_command:main", "copy versions, complete or not at all"
+        ),
+        "prune": Command("rollout.label_commands:prune", "remove old versions"),
+        "serve": Command("local:main", "start the local server"),
+        "page": Command("page.proxy:main", "show a model on a server in a browser"),
+        "classify": Command(
+            "client_commands.commands:classify", "classify images on a server"
+        ),
+        "embed": Command(
+            "client_commands.commands:embed", "write the embeddings of images"
+        ),
+        "attention": Command(
+            "client_commands.commands:attention", "draw attention maps"
+        ),
+        "status": Command(
+            "client_commands.commands:status", "list the versions on a server"
+        ),
+        "load": Command("load:main", "measure a server under load"),
+    },
 }
 # The extra with which each group's commands are installed.
 EXTRAS = {"training": "train", "serving": "serve"}
@@ -167,10 +198,8 @@ def listed(group: str) -> dict[str, Command]:
 
 def find(package: str, name: str) -> Function:
     """Import a command's function."""
-    module, _, function = COMMANDS[package.rpartition(".")[2]][name].place.partition(
-        ":"
-    )
-    function = function or name.replace("-", "_")
+    command = COMMANDS[package.rpartition(".")[2]][name]
+    module, _, function = command.place.partition(":")
     return getattr(importlib.import_module(f"{package}.{module}"), function)
 
 

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from training.reporting import attention, pictures
+from training.evaluation import attention_pictures as attention
+from training.reporting import pictures
 
 
 def leave_out_pictures(replace=setattr) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser
 
+from ..engine import early_checks
 from ..engine.tpu_runtime import set_variables
-from ..runs import early_checks
 from .command import Command, add_completion, add_devices
 
 

@@ -7,11 +7,10 @@ import functools
 from keras_vit.common.command_line import Parser, positive_integer
 
 from .. import storage
-from ..engine import run_folder
+from ..engine import early_checks, run_folder
 from ..engine.tpu_runtime import set_variables
 from ..flags import add_recipe, recipe_of
 from ..recipe import Recipe, require
-from ..runs import early_checks
 from ..typed_values import read_flag
 from .command import RUNS, Command
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from keras_vit.common.command_line import Parser, positive_integer
 from keras_vit.common.file_names import model_file
 
-from ..engine import run_folder
+from ..engine import early_checks, run_folder
 from ..engine.tpu_runtime import set_variables
 from ..evaluation.prediction_files import check_table, find_images, write_table
-from ..runs import early_checks
 from .command import Command, add_completion, add_devices
 
 

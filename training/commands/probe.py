@@ -8,10 +8,10 @@ from typing import Any
 
 from keras_vit.common.command_line import Parser, positive_integer, positive_number
 
+from ..engine import early_checks
 from ..engine.tpu_runtime import set_variables
 from ..flags import add_value
 from ..recipe import DataConfig, require
-from ..runs import early_checks
 from ..typed_values import read_flag, typed_fields
 from .command import Command, add_devices
 
@@ -114,7 +114,7 @@ def _check_probe(options: argparse.Namespace) -> None:
 
 
 def _run_probe(options: argparse.Namespace) -> None:
-    from ..probe.command import ProbeConfig, probe_file
+    from ..evaluation.probe_command import ProbeConfig, probe_file
     from ..probe.feature_cache import default_folder
 
     names = [field.name for field in dataclasses.fields(ProbeConfig)]

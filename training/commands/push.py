@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser
 
-from ..runs import early_checks
+from ..engine import early_checks
 from .command import Command
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser, positive_number
 
+from ..engine import early_checks
 from ..flags import add_recipe, recipe_of
 from ..recipes import named_recipe, print_recipes
-from ..runs import early_checks
 from .command import Command
 
 
@@ -39,7 +39,7 @@ def _check_data_speed(options: argparse.Namespace) -> None:
 
 
 def _run_data_speed(options: argparse.Namespace) -> None:
-    from ..data.pipeline_speed import data_speed
+    from ..runs.pipeline_speed import data_speed
 
     file = None if options.json is None else Path(options.json)
     data_speed(recipe_of(options), options.seconds, file)
@@ -59,7 +59,7 @@ def _add_tpu_check(parser: Parser) -> None:
 
 
 def _run_tpu_check(options: argparse.Namespace) -> None:
-    from ..engine.tpu_check import tpu_check
+    from ..tpu.tpu_check import tpu_check
 
     tpu_check(recipe_of(options), options.topology)
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from keras_vit.common.command_line import Parser
 
-from ..engine import run_folder
+from ..engine import early_checks, run_folder
 from ..engine.tpu_runtime import set_variables
 from ..flags import add_recipe, parse_flags, recipe_of, recipe_values
 from ..recipe import Recipe, require
 from ..recipes import named_recipe
-from ..runs import early_checks
 from ..studies.study import part_of, study_folder
 from ..studies.study_files import list_studies, load_study
 from .command import RUNS, Command, import_keras

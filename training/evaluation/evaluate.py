@@ -18,11 +18,11 @@ from ..data.labeled_images import Split
 from ..data.sources import open_source
 from ..data.splits import load_splits
 from ..engine import run_folder
+from ..engine.early_checks import data_of_run
 from ..engine.forward_pass import ForwardPass, even_batches
 from ..engine.strategy import evaluation_strategy
 from ..errors import RunError
 from ..recipe import DataConfig, Strategy
-from ..runs.early_checks import data_of_run
 
 BINS = 15  # of confidence, as in the paper that `reliability` cites
 

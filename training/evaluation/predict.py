@@ -19,7 +19,7 @@ from .. import storage
 from ..activity import activity
 from ..engine.forward_pass import ForwardPass, even_batches
 from ..errors import RecipeError
-from ..reporting.attention import attention_maps, has_attention, heat_map
+from .attention_pictures import attention_maps, has_attention, heat_map
 from .prediction_files import STDIN, Prediction, picture_names, standard_input
 
 BATCH_SIZE = 64

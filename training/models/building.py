@@ -26,7 +26,7 @@ from ..engine.rematerialize import rematerialize_blocks
 from ..engine.schedule import make_schedule
 from ..engine.trainer import Trainer
 from ..errors import (RecipeError, RunError)
-from .head_only import HeadModel
+from ..probe.head_only import HeadModel
 from ..model_config import (IMAGE_SIZE, ModelConfig)
 from ..recipe import Recipe
 from ..self_supervision.pretext import (PatchAccuracy, PretextModel, masked_loss)

@@ -9,33 +9,14 @@ from etils import epath
 
 from .. import storage
 from ..engine.recorder import best_epoch
-from ..errors import TrainingError
 from ..evaluation.evaluate import Evaluation
+from ..matplotlib_files import pyplot
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed
 MOST_NAMES = 60  # classes up to which it has their names
 MOST_CONFUSED = 25  # classes that are shown with names where there are more
 DPI = 120
-
-
-def pyplot():
-    """Import matplotlib.pyplot for drawing into files.
-
-    Raises:
-        TrainingError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        raise TrainingError(
-            'the pictures need matplotlib: pip install -c constraints.txt -e ".[viz]"'
-        ) from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot
-
-    return matplotlib.pyplot
-
 
 PANELS = {
     "loss": "Loss",

@@ -16,9 +16,9 @@ from etils import epath
 from PIL import Image
 
 from .. import storage
+from ..evaluation import attention_pictures as attention
 from ..evaluation.evaluate import Evaluation
 from ..recipe import Recipe
-from . import attention
 
 PICTURES = {
     "curves.png": "Curves",

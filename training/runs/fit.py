@@ -28,7 +28,7 @@ from ..engine.sigterm import stopped_after_the_step
 from ..engine.strategy import (check_same_step, check_workers, gather, is_chief, lost_workers, make_strategy, worker_count)
 from ..evaluation.evaluate import evaluate
 from .finish import (augmented_examples, finish)
-from ..models.head_only import with_features
+from ..probe.head_only import with_features
 from ..models.building import (build_model, compile_trainer, compiles, model_to_train)
 from ..probe.fewshot_curve import fewshot_curve
 from ..recipe import (Recipe, require)

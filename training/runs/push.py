@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.saving import incompatibilities
 
-from .early_checks import check_finished_run
+from ..engine.early_checks import check_finished_run
 from ..engine import run_folder
 from ..errors import (RecipeError, RunError, TrainingError)
 from ..recipe import (Recipe, load_recipe)

@@ -14,8 +14,8 @@ from rich.table import Table
 from .. import storage
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
+from ..matplotlib_files import pyplot
 from ..recipe import Recipe, load_recipe
-from ..reporting.pictures import pyplot
 from ..reporting.report import picture, write_page
 from ..runs.finish import versions
 from ..runs.fit import fit

@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import storage
 from ..errors import RecipeError
-from ..reporting.pictures import pyplot
+from ..matplotlib_files import pyplot
 from .columns import COLUMNS, read_history
 from .study import JOINT, Study
 from .study_results import MEAN, NOT_RUN, Line, missing_runs

@@ -20,12 +20,12 @@ from ..engine import run_folder
 from ..engine.strategy import evaluation_strategy
 from ..errors import Preempted, RunError
 from ..evaluation.evaluate import evaluate
+from ..evaluation.probe_command import FrozenModel, ProbeConfig, probe
+from ..matplotlib_files import pyplot
 from ..models.building import build_model
-from ..probe.command import FrozenModel, ProbeConfig, probe
 from ..probe.features import FeatureExtractor
 from ..probe.fewshot import fewshot_accuracy
 from ..recipe import Recipe, load_recipe
-from ..reporting.pictures import pyplot
 from ..runs.fit import fit
 from . import speed
 from .columns import COLUMNS, MEASURED, read_history, read_json, read_result, shots_of

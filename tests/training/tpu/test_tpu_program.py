@@ -20,8 +20,8 @@ from jax_program import recorded_step
 from benchmarks.lowering import KERNELS, assume_cudnn
 from keras_vit.layers import dot_product_attention as attention
 from training.engine.jax_strategy import make_jax_strategy
-from training.engine.tpu_check import make_trainer
-from training.engine.tpu_program import lower_train_step
+from training.tpu.tpu_check import make_trainer
+from training.tpu.tpu_program import lower_train_step
 from training.recipe import DataConfig, ModelConfig, Recipe
 
 assume_cudnn()
@@ -91,7 +91,7 @@ for name, (shape, axes) in meshes.items():
 
 COMPILE = """
 from jax_program import collectives
-from training.engine.tpu_check import Target
+from training.tpu.tpu_check import Target
 
 chips = Target("v5e:2x2").devices
 for strategy in ("auto", "fsdp"):

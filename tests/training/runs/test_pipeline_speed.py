@@ -9,15 +9,15 @@ from image_splits import jpeg_split, noise_split
 
 from keras_vit import ImagePreprocessing
 from training import cli
-from training.data import pipeline_speed
-from training.data.pipeline_speed import (
+from training.errors import RecipeError
+from training.recipe import AugmentationConfig, DataConfig, Recipe
+from training.runs import pipeline_speed
+from training.runs.pipeline_speed import (
     bottleneck,
     images_per_second,
     measure,
     pipelines,
 )
-from training.errors import RecipeError
-from training.recipe import AugmentationConfig, DataConfig, Recipe
 
 RECIPE = Recipe(
     data=DataConfig("digits"),

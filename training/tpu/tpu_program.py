@@ -11,10 +11,10 @@ import keras
 
 from keras_vit.devices import Platform, making_graphs_for
 
+from ..engine.fully_sharded import FullySharded
+from ..engine.trainer import Trainer
 from ..recipe import Recipe
 from ..self_supervision.pretext import PretextModel
-from .fully_sharded import FullySharded
-from .trainer import Trainer
 
 
 class Program(NamedTuple):

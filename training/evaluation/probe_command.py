@@ -14,14 +14,14 @@ from rich.table import Table
 from .. import storage
 from ..data.labeled_images import Split
 from ..data.splits import Splits, load_splits, stratified_share
+from ..engine.early_checks import data_of_run
 from ..engine.strategy import evaluation_strategy
 from ..errors import DataError, RecipeError
 from ..models.model_reading import read_any_model
+from ..probe import fewshot, knn, linear
+from ..probe.feature_cache import cached_features
+from ..probe.features import FeatureExtractor
 from ..recipe import Strategy
-from ..runs.early_checks import data_of_run
-from . import fewshot, knn, linear
-from .feature_cache import cached_features
-from .features import FeatureExtractor
 
 VALIDATION_SHARE = 0.1  # of the training images, where there are no validation images
 

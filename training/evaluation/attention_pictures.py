@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from ..engine.forward_pass import ForwardPass, even_batches, strategy_of
-from .pictures import pyplot
+from ..matplotlib_files import pyplot
 
 # Small, as attention weights need memory that grows with the square of the tokens.
 BATCH_SIZE = 8

@@ -15,9 +15,9 @@ from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import evaluate
-from training.runs.fit import Recorder, fit
 from training.probe.features import FeatureExtractor
 from training.recipe import AugmentationConfig, DataConfig, OptimizerConfig
+from training.runs.fit import Recorder, fit
 
 ROOT = pathlib.Path(__file__).parents[2]
 # 1,293 training and 144 validation images; neither is a multiple of the batch.

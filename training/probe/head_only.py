@@ -8,8 +8,8 @@ from keras_vit.base import ImageModel
 
 from ..data.labeled_images import Split
 from ..data.splits import Splits
-from ..probe.feature_cache import (cached_features, default_folder)
-from ..probe.features import FeatureExtractor
+from .feature_cache import cached_features, default_folder
+from .features import FeatureExtractor
 
 
 class HeadModel(keras.Model):

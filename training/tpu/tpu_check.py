@@ -24,14 +24,14 @@ from rich.table import Table
 
 from keras_vit.devices import making_graphs_for
 
+from ..engine.device_peaks import TPU_MEMORY, peak_flops
 from ..errors import TrainingError
 from ..models.building import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
-from .device_peaks import TPU_MEMORY, peak_flops
 
 if TYPE_CHECKING:
-    from .tensorflow_trainer import TensorFlowTrainer
+    from ..engine.tensorflow_trainer import TensorFlowTrainer
     from .tpu_program import Program  # which imports JAX
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter

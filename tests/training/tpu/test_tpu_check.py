@@ -17,7 +17,6 @@ import pytest
 import tensorflow as tf
 from training_commands import main
 
-from training.engine import tpu_check
 from training.engine.strategy import is_chief, worker_count
 from training.errors import TrainingError
 from training.recipe import (
@@ -29,6 +28,7 @@ from training.recipe import (
     ScheduleConfig,
     SelfSupervisionConfig,
 )
+from training.tpu import tpu_check
 
 ROOT = pathlib.Path(__file__).parents[3]
 

@@ -14,10 +14,10 @@ from keras_vit.common.file_names import model_file
 
 from .. import storage
 from ..data.class_folders import open_class_folders
-from ..engine import run_folder
-from ..engine.job import this_job
-from ..errors import (RecipeError, RunError)
-from ..recipe import (DataConfig, Recipe, load_recipe, require)
+from ..errors import RecipeError, RunError
+from ..recipe import DataConfig, Recipe, load_recipe, require
+from . import run_folder
+from .job import this_job
 
 # A name of published weights; all others without a colon are paths.
 PUBLISHED = re.compile(r"[\w@-]+")

@@ -7,7 +7,7 @@ import pytest
 from training_commands import parse
 
 from keras_vit.common.commands import find, listed
-from training.runs.early_checks import check_source
+from training.engine.early_checks import check_source
 from training.engine.job import Job
 from training.errors import DataError, RunError
 from training.recipes import named_recipe
@@ -150,5 +150,7 @@ def test_workers_leave_the_runs_folder_to_the_chief(inside, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("TF_CONFIG", "{}")  # with which `auto` is multi_worker
         check(parse("fit", words))
-    monkeypatch.setattr("training.runs.early_checks.this_job", lambda: Job("srun", 2, 1))
+    monkeypatch.setattr(
+        "training.engine.early_checks.this_job", lambda: Job("srun", 2, 1)
+    )
     check(parse("fit", words))

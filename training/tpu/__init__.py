@@ -1,0 +1,1 @@
+"""Compilation of training steps for TPUs, without one."""
