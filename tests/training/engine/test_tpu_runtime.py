@@ -7,8 +7,8 @@ import os
 
 import pytest
 import tensorflow as tf
+from training_commands import find, parse
 
-from training import cli
 from training.engine import tpu_runtime
 from training.engine.strategy import make_strategy
 from training.errors import RecipeError, TrainingError
@@ -49,13 +49,13 @@ def machine(tmp_path, monkeypatch):
 
 def fit_flags(*more):
     flags = ("--recipe", "digits", "--strategy", "tpu", "--output_dir", "runs/none")
-    return cli.parse("fit", [*flags, *more])
+    return parse("fit", [*flags, *more])
 
 
 @pytest.mark.parametrize("chip", ["0x0062", "0x0063", "0x006f"])
 def test_fit_sets_the_plugin_of_v5p_v5e_and_v6e(machine, libtpu, monkeypatch, chip):
     machine(chip)
-    cli.COMMANDS["fit"].check(fit_flags("--tpu", "local"))
+    find("training", "fit").check(fit_flags("--tpu", "local"))
     assert os.environ[C_API] == "true"
     assert os.environ[LIBRARY] == str(libtpu)
     assert LOAD not in os.environ
@@ -64,22 +64,22 @@ def test_fit_sets_the_plugin_of_v5p_v5e_and_v6e(machine, libtpu, monkeypatch, ch
 @pytest.mark.parametrize("chip", ["0x0027", "0x005e"])
 def test_earlier_tpus_get_no_plugin(machine, libtpu, chip):
     machine(chip)
-    cli.COMMANDS["fit"].check(fit_flags("--tpu", "local"))
+    find("training", "fit").check(fit_flags("--tpu", "local"))
     assert not {C_API, LIBRARY, LOAD} & set(os.environ)
 
 
 @pytest.mark.parametrize("chip", ["0x005e", "0x0063"])
 def test_the_command_of_a_slice_leaves_the_chips_to_the_servers(machine, libtpu, chip):
     machine(chip)
-    cli.COMMANDS["fit"].check(fit_flags("--tpu", "my-slice"))
+    find("training", "fit").check(fit_flags("--tpu", "my-slice"))
     assert os.environ[LOAD] == "0"
 
 
 def test_nothing_is_set_without_a_tpu_or_for_another_strategy(machine, libtpu):
     machine("0x0063", vendor="0x10de")
-    cli.COMMANDS["fit"].check(fit_flags("--tpu", "local"))
+    find("training", "fit").check(fit_flags("--tpu", "local"))
     machine("0x0063")
-    cli.COMMANDS["fit"].check(fit_flags("--strategy", "mirrored"))
+    find("training", "fit").check(fit_flags("--strategy", "mirrored"))
     assert not {C_API, LIBRARY, LOAD} & set(os.environ)
 
 
@@ -87,7 +87,7 @@ def test_resume_sets_the_same(machine, libtpu, tmp_path):
     machine("0x0063")
     recipe = Recipe(data=DataConfig("digits"), strategy="tpu", tpu="local")
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    cli.COMMANDS["resume"].check(cli.parse("resume", [str(tmp_path)]))
+    find("training", "resume").check(parse("resume", [str(tmp_path)]))
     assert os.environ[LIBRARY] == str(libtpu)
 
 
@@ -108,7 +108,7 @@ def test_every_command_with_a_strategy_sets_them(machine, libtpu, tmp_path, word
     command, *arguments = (word.format(folder=tmp_path) for word in words)
     tpu = ["--strategy", "tpu", "--tpu", "local"]
     with contextlib.suppress(TrainingError):
-        cli.COMMANDS[command].check(cli.parse(command, [*arguments, *tpu]))
+        cli.COMMANDS[command].check(parse(command, [*arguments, *tpu]))
     assert os.environ[LIBRARY] == str(libtpu)
 
 
@@ -146,7 +146,7 @@ def test_a_library_of_the_users_own_is_kept(machine, libtpu, monkeypatch, tmp_pa
     other = tmp_path / "other.so"
     other.touch()
     monkeypatch.setenv(LIBRARY, str(other))
-    cli.COMMANDS["fit"].check(fit_flags("--tpu", "local"))
+    find("training", "fit").check(fit_flags("--tpu", "local"))
     assert os.environ[LIBRARY] == str(other)
 
 
@@ -154,4 +154,4 @@ def test_a_missing_library_is_an_error_before_tensorflow_fails(machine, libtpu):
     machine("0x006f")
     libtpu.unlink()
     with pytest.raises(RecipeError, match=rf"{LIBRARY} must be {libtpu}"):
-        cli.COMMANDS["fit"].check(fit_flags("--tpu", "local"))
+        find("training", "fit").check(fit_flags("--tpu", "local"))
