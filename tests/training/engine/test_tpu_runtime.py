@@ -108,7 +108,7 @@ def test_every_command_with_a_strategy_sets_them(machine, libtpu, tmp_path, word
     command, *arguments = (word.format(folder=tmp_path) for word in words)
     tpu = ["--strategy", "tpu", "--tpu", "local"]
     with contextlib.suppress(TrainingError):
-        cli.COMMANDS[command].check(parse(command, [*arguments, *tpu]))
+        find("training", command).check(parse(command, [*arguments, *tpu]))
     assert os.environ[LIBRARY] == str(libtpu)
 
 
