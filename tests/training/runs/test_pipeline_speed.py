@@ -8,7 +8,7 @@ import pytest
 from image_splits import jpeg_split, noise_split
 
 from keras_vit import ImagePreprocessing
-from training import cli
+from training_commands import main
 from training.errors import RecipeError
 from training.recipe import AugmentationConfig, DataConfig, Recipe
 from training.runs import pipeline_speed
@@ -84,7 +84,7 @@ def test_stages_do_not_contradict_each_other_on_a_busy_machine(monkeypatch):
 def test_the_command_prints_a_table_and_writes_the_figures(capsys, tmp_path):
     file = tmp_path / "speed.json"
     words = "data-speed --recipe digits --seconds 0.05 --augmentation.mixup 0.2"
-    cli.main([*words.split(), "--json", str(file)])
+    main([*words.split(), "--json", str(file)])
     output = capsys.readouterr().out
     figures = json.loads(file.read_text("utf-8"))
     assert f"the bottleneck is {figures['bottleneck']!r}" in output
@@ -94,4 +94,4 @@ def test_the_command_prints_a_table_and_writes_the_figures(capsys, tmp_path):
 
 def test_zero_seconds_are_an_error():
     with pytest.raises(RecipeError, match="seconds"):
-        cli.main(["data-speed", "--recipe", "digits", "--seconds", "0"])
+        main(["data-speed", "--recipe", "digits", "--seconds", "0"])
