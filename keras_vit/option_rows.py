@@ -39,9 +39,15 @@ class ShownBy(NamedTuple):
     path: str
 
 
+class Mark(NamedTuple):
+    """What else is said of a row."""
+
+    meaning: str
+
+
 # Options without a mark are parts of the structure: weights fit one value only.
-ADAPTABLE = "weights fit, or are adapted to, any value"
-OF_THE_RUN = "adaptable, and a recipe's default wins over what a `.keras` file has"
+ADAPTABLE = Mark("weights fit, or are adapted to, any value")
+OF_THE_RUN = Mark("adaptable; a recipe's default wins over what a `.keras` file has")
 
 
 def at_least(least: int) -> Check:
@@ -60,16 +66,19 @@ class Row(NamedTuple):
         about: What it is, a sentence or more.
         check: What else it must be.
         shown_by: The weight that shows it, see `ShownBy`.
-        adaptable: Whether weights fit any value.
-        of_the_run: Whether a recipe's default wins over a file's value.
+        marks: Such as `ADAPTABLE`.
     """
 
     kind: Any
     about: str
     check: Check | None
     shown_by: str | None
-    adaptable: bool
-    of_the_run: bool
+    marks: frozenset[Mark]
+
+    @property
+    def adaptable(self) -> bool:
+        """Whether weights fit any value."""
+        return not self.marks.isdisjoint({ADAPTABLE, OF_THE_RUN})
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -82,6 +91,8 @@ class Row(NamedTuple):
         """What the value must be, if it is not."""
         if self.choices and value not in self.choices:
             return f"one of {', '.join(map(repr, self.choices))}"
+        if self.kind is bool and value not in (True, False):
+            return "true or false"
         optional = value is None and NoneType in _alternatives(self.kind)
         if optional or self.check is None:
             return None
@@ -99,14 +110,13 @@ def _row(annotation: Any, plain: Any) -> Row:
     inner = getattr(annotation, "__origin__", annotation) if notes else annotation
     for each in _alternatives(inner):
         notes += getattr(each, "__metadata__", ())
-    texts = [n for n in notes if type(n) is str and n not in (ADAPTABLE, OF_THE_RUN)]
+    texts = [note for note in notes if isinstance(note, str)]
     return Row(
         plain,
         texts[0] if texts else "",
         next((note for note in notes if isinstance(note, Check)), None),
         next((note.path for note in notes if isinstance(note, ShownBy)), None),
-        ADAPTABLE in notes or OF_THE_RUN in notes,
-        OF_THE_RUN in notes,
+        frozenset(note for note in notes if isinstance(note, Mark)),
     )
 
 

@@ -6,8 +6,9 @@ of a recipe, what the arrays of a checkpoint show, and what `rebuild` may change
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from keras_vit.option_rows import (
@@ -29,9 +30,18 @@ else:
 
 LAYER_NORM_EPSILON = 1e-6
 
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 Count = Annotated[int, at_least(1)]
-Rate = Annotated[float, Check("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
-Positive = Annotated[float, Check("positive", lambda value: value > 0)]
+Rate = Annotated[float, Check("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)]
+Positive = Annotated[
+    float, Check("a positive number", lambda v: is_number(v) and v > 0)
+]
+Number = Annotated[float, Check("a number", lambda value: is_number(value))]
 
 
 # Rows that a recipe has too, where it leaves them to a variant or to weights.
@@ -47,7 +57,7 @@ Depth = Annotated[Count, "Number of encoder blocks."]
 MLPDim = Annotated[Count, "Width M of the hidden layer in each block's MLP."]
 Heads = Annotated[Count, "Number of attention heads A; divides `width`."]
 HeadBiasInit = Annotated[
-    float,
+    Number,
     ADAPTABLE,
     "Initial bias of the classifier, for example -10 for a sigmoid loss over many "
     "classes. Its kernel starts at zero.",
@@ -73,7 +83,7 @@ class AttentionOptions:
         "projections (arXiv:2302.05442).",
     ] = False
     norm_epsilon: Annotated[
-        float,
+        Positive,
         "Epsilon of every LayerNorm: 1e-6 in the official code and timm, 1e-12 in "
         "Hugging Face's ViT.",
     ] = LAYER_NORM_EPSILON
@@ -113,7 +123,7 @@ class BlockOptions(AttentionOptions, MLPOptions):
         "the first block.",
     ] = 0.0
     layer_scale: Annotated[
-        float | None,
+        Number | None,
         "Initial value of the learned vector that scales each residual branch "
         "(arXiv:2103.17239), or `None` for no such vector.",
     ] = None

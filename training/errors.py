@@ -12,6 +12,7 @@ TrainingError       exit status 1
 from typing import Any
 
 from keras_vit.common.command_line import CommandError
+from keras_vit.option_rows import rows
 
 # At the end of a message.
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
@@ -57,3 +58,11 @@ def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
     """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
     if not ok:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
+
+
+def require_rows(section: str, config: Any) -> None:
+    """Raise RecipeError for a value of a section that is not as its row says."""
+    for name, row in rows(type(config)).items():
+        value = getattr(config, name)
+        wanted = row.problem(value)
+        require(wanted is None, f"{section}.{name}", wanted or "", value)

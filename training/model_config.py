@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, get_args
 
-from keras_vit.option_rows import Check, options, rows
+from keras_vit.option_rows import Check, options
 from keras_vit.options import (
     SIZES,
     Count,
@@ -15,7 +15,7 @@ from keras_vit.options import (
     Width,
 )
 
-from .errors import require
+from .errors import require, require_rows
 
 IMAGE_SIZE = 224
 LoraLayer = Literal["query", "key", "value", "out", "mlp"]
@@ -128,10 +128,7 @@ class ModelConfig(EncoderOptions):
             f"given, or else model.{', model.'.join(missing)}",
             self.variant,
         )
-        for name, row in rows(ModelConfig).items():
-            value = getattr(self, name)
-            wanted = row.problem(value)
-            require(wanted is None, f"model.{name}", wanted or "", value)
+        require_rows("model", self)
         require(
             self.variant in (None, ModelConfig.variant) or bool(missing),
             "model.variant",

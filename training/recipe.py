@@ -15,6 +15,7 @@ import yaml
 
 from keras_vit.common.command_line import did_you_mean
 
+from .augmentation_config import AugmentationConfig, changing_images
 from .errors import RecipeError, require
 from .model_config import ModelConfig
 from .typed_values import build, place_of, read_file
@@ -82,90 +83,6 @@ def _source_meant(source: str) -> str:
     _, colon, rest = source.partition(":")
     kinds = [f"{each}{colon}{rest}" for each in SOURCE_KINDS if rest]
     return did_you_mean(source, [*kinds, "digits"])
-
-
-@dataclass(frozen=True)
-class AugmentationConfig:
-    """Augmentation of the training images, different in every epoch.
-
-    Args:
-        crop_min_area: Smallest share of the image's area that a random crop (ratio 3/4
-            to 4/3) keeps before it is resized; 1 for no crop.
-        simple_crop: Use DeiT III's "simple random crop" instead: resize the shorter
-            side, pad by 4 pixels of reflection, crop at a random position.
-        crop_from: Resize the image to a square of this side instead, and crop the
-            model's size at a random position (BiT-HyperRule, arXiv:1912.11370); 0 for
-            no such crop.
-        flip: Whether to flip images left to right with probability 0.5.
-        shift: Largest shift in pixels of the model's input, in both directions; the
-            border is repeated.
-        rotate: Largest rotation in degrees, clockwise and counterclockwise; the border
-            is repeated.
-        scale: Largest relative change of the height and, independently, of the width:
-            0.1 for sides of 90 to 110 %; the border is repeated.
-        policy: none, randaugment (arXiv:1909.13719), autoaugment (ImageNet's policy of
-            arXiv:1805.09501) or three_augment (DeiT III, arXiv:2204.07118).
-        layers: Number of operations that randaugment applies to each image.
-        magnitude: Their strength, 0 to 30.
-        magnitude_std: Standard deviation of normal noise added to the magnitude.
-        color_jitter: Largest relative change of brightness, contrast and saturation.
-        erase: Probability of filling a rectangle with noise (random erasing,
-            arXiv:1708.04896).
-        repeats: How often each image occurs in a batch, each time augmented
-            differently (repeated augmentation, arXiv:1901.09335).
-        mixup: alpha of Beta(alpha, alpha), the ratio of two blended images
-            (arXiv:1710.09412); 0 for none.
-        cutmix: alpha of Beta(alpha, alpha), the share of an image that is kept when a
-            rectangle is replaced by another image's (arXiv:1905.04899); 0 for none.
-        cutmix_share: With both mixup and cutmix: the share of images with cutmix.
-    """
-
-    crop_min_area: float = 1.0
-    simple_crop: bool = False
-    crop_from: int = 0
-    flip: bool = False
-    shift: int = 0
-    rotate: float = 0.0
-    scale: float = 0.0
-    policy: Literal["none", "randaugment", "autoaugment", "three_augment"] = "none"
-    layers: int = 2
-    magnitude: float = 10.0
-    magnitude_std: float = 0.0
-    color_jitter: float = 0.0
-    erase: float = 0.0
-    repeats: int = 1
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    cutmix_share: float = 0.5
-
-    def __post_init__(self):
-        value = self.crop_min_area
-        require(0 < value <= 1, "augmentation.crop_min_area", "in (0, 1]", value)
-        amounts = ("crop_from", "shift", "layers", "magnitude_std", "mixup", "cutmix")
-        for name in amounts:
-            value = getattr(self, name)
-            require(value >= 0, f"augmentation.{name}", "at least 0", value)
-        for name in ("erase", "cutmix_share", "color_jitter"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"augmentation.{name}", "in [0, 1]", value)
-        value = self.rotate
-        require(0 <= value <= 180, "augmentation.rotate", "in [0, 180]", value)
-        require(0 <= self.scale < 1, "augmentation.scale", "in [0, 1)", self.scale)
-        value = self.magnitude
-        require(0 <= value <= 30, "augmentation.magnitude", "in [0, 30]", value)
-        require(self.repeats >= 1, "augmentation.repeats", "at least 1", self.repeats)
-        require(
-            not self.simple_crop or self.crop_min_area == 1,
-            "augmentation.simple_crop",
-            "false where augmentation.crop_min_area is below 1",
-            self.simple_crop,
-        )
-        require(
-            not self.crop_from or (self.crop_min_area == 1 and not self.simple_crop),
-            "augmentation.crop_from",
-            "0 where augmentation.crop_min_area is below 1 or simple_crop is true",
-            self.crop_from,
-        )
 
 
 @dataclass(frozen=True)
@@ -558,15 +475,9 @@ class Recipe:
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False)
 
 
-# Fields of `augmentation` that only say how much of another one, and the repeats.
-STRENGTHS = {"layers", "magnitude", "magnitude_std", "cutmix_share", "repeats"}
 # What `data.cache_features` needs at its default.
 OF_CHANGING_FEATURES = (
-    *(
-        f"augmentation.{field.name}"
-        for field in dataclasses.fields(AugmentationConfig)
-        if field.name not in STRENGTHS
-    ),
+    *(f"augmentation.{name}" for name in changing_images()),
     *("model.dropout", "model.attention_dropout"),
     *("model.stochastic_depth", "model.patch_dropout"),
     *("model.representation_size", "model.lora_rank"),

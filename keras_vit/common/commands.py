@@ -80,7 +80,8 @@ COMMANDS = {
         ),
         "inspect": Command("commands.inspect:inspect", "draw what a model has learned"),
         "completion": Command(
-            "common.completion:completion", "print the shell's completion of commands"
+            "common.shell_completion:completion",
+            "print the shell's completion of commands",
         ),
     },
     "serving": {

@@ -82,6 +82,8 @@ def config_settings(checkpoint: Checkpoint, swiglu: bool) -> dict[str, Any]:
     pooler = config.get("pooler_act", "tanh")
     if checkpoint.family == "hugging_face" and pooler != "tanh":
         _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
+    if wanted := rows(ViTOptions)["norm_epsilon"].problem(epsilon):
+        _refuse(checkpoint, f"The epsilon of the LayerNorms must be {wanted}", epsilon)
     gelu = _GELUS.get(name, family.gelu) if name else family.gelu
     return {"gelu": gelu, "norm_epsilon": epsilon}
 

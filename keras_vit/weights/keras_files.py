@@ -55,7 +55,8 @@ def _read_archive(
     members = archive.infolist()
     check_announced(path, path.stat().st_size, sum(each.file_size for each in members))
     if not {CONFIG, WEIGHTS} <= set(archive.namelist()):
-        refuse(path, f"a ZIP archive without {CONFIG} and {WEIGHTS}")
+        problem = f"a ZIP archive without {CONFIG} and {WEIGHTS}"
+        refuse(path, problem, "a .keras file, which Keras has written")
     with archive.open(CONFIG) as file:
         config = parse_json(file.read(LARGEST_JSON + 1))
     return config, hdf5_arrays(path, stack, io.BytesIO(archive.read(WEIGHTS)))

@@ -85,11 +85,14 @@ class StoredArray:
         return math.prod(lengths) * max(self.dtype.itemsize, 1)
 
 
-def refuse(path: pathlib.Path, problem: str) -> NoReturn:
+def refuse(
+    path: pathlib.Path,
+    problem: str,
+    wanted: str = "an .npz, .safetensors or HDF5 file of weights",
+) -> NoReturn:
     """Raise `WeightsFileError` for this path and problem."""
     raise WeightsFileError(
-        "`path` must be an .npz, .safetensors or HDF5 file of weights. "
-        f"Received: {str(path)!r}, {problem}"
+        f"`path` must be {wanted}. Received: {str(path)!r}, {problem}"
     )
 
 

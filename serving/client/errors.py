@@ -13,7 +13,7 @@
     └── DeadlineExceeded        no answer in time                504
 
 The clients retry after those with a star until their deadline, see
-`serving.client.base_client`.
+`serving.client.async_client`.
 
 TensorFlow Serving answers 400 for an unknown signature over REST and
 FAILED_PRECONDITION over gRPC; both raise `FailedPrecondition` here. Failures inside a

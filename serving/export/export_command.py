@@ -301,7 +301,7 @@ def load(
     from keras_vit import _backend  # noqa: F401  isort: skip
     import keras
 
-    from keras_vit.completion import (
+    from keras_vit.classifier_metadata import (
         check_classifier,
         name_classes,
         reading_raw_pixels,

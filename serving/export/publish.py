@@ -80,7 +80,7 @@ def publish(
         formats.check(export_format, model, options)
     with _command_errors(base_path):
         from keras_vit import ImageClassifier, devices
-        from keras_vit.completion import reading_raw_pixels
+        from keras_vit.classifier_metadata import reading_raw_pixels
 
         from .keras_model import describe, golden_answers
 

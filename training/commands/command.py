@@ -81,7 +81,7 @@ def import_keras() -> None:
         from ..evaluation import evaluate  # noqa: F401  and with it most of what commands import
 
 
-def add_completion(parser: Parser) -> None:
+def add_class_names_and_pixels(parser: Parser) -> None:
     """Add what a model that `fit` did not write may lack."""
     parser.add_argument(
         "--class_names",

@@ -7,7 +7,7 @@ from keras_vit.common.command_line import Parser
 
 from ..engine import early_checks
 from ..engine.tpu_runtime import set_variables
-from .command import Command, add_completion, add_devices
+from .command import Command, add_class_names_and_pixels, add_devices
 
 
 def _add_evaluate(parser: Parser) -> None:
@@ -29,7 +29,7 @@ def _add_evaluate(parser: Parser) -> None:
         "objectnet:FOLDER, as right classes of the images of --source",
     )
     add_devices(parser)
-    add_completion(parser)
+    add_class_names_and_pixels(parser)
 
 
 def _check_evaluate(options: argparse.Namespace) -> None:

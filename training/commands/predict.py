@@ -10,7 +10,7 @@ from keras_vit.common.file_names import model_file
 from ..engine import early_checks, run_folder
 from ..engine.tpu_runtime import set_variables
 from ..evaluation.prediction_files import check_table, find_images, write_table
-from .command import Command, add_completion, add_devices
+from .command import Command, add_class_names_and_pixels, add_devices
 
 
 def _add_predict(parser: Parser) -> None:
@@ -31,7 +31,7 @@ def _add_predict(parser: Parser) -> None:
         help="write pictures of what the model looks at into this folder",
     )
     add_devices(parser)
-    add_completion(parser)
+    add_class_names_and_pixels(parser)
 
 
 def _check_predict(options: argparse.Namespace) -> None:

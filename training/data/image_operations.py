@@ -197,7 +197,9 @@ def _solarize_add(image, level, sign, center):
 
 
 # Name to operation: from the image uint8 [H, W, 3], the level, the sign +1 or -1, and
-# two random numbers float32 [2] in [0, 1), to an image of the same shape.
+# two random numbers float32 [2] in [0, 1), to an image of the same shape. RandAugment
+# chooses among all of them: another row would change its recipes. What is no part of it
+# is a row of `augment.CHANGES`.
 OPERATIONS: dict[str, Callable[..., tf.Tensor]] = {
     "AutoContrast": lambda image, *_: official().autocontrast(image),
     "Equalize": lambda image, *_: official().equalize(image),

@@ -383,7 +383,7 @@ def load_model(
         RunError: There is no such file, its model is not one of these, or something is
             missing; the message says which argument supplies it.
     """
-    from keras_vit.completion import complete_classifier
+    from keras_vit.classifier_metadata import complete_classifier
 
     model = read_model(path)
     try:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.base import ImageModel
-from keras_vit.option_rows import rows
+from keras_vit.option_rows import OF_THE_RUN, rows
 from keras_vit.options import SIZES, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
@@ -182,7 +182,7 @@ def _build_vit(config: ModelConfig, common: dict[str, Any], dtype: str):
         value = getattr(config, name)
         default = value == getattr(ModelConfig, name)
         free = config.weights is None or row.adaptable
-        if row.of_the_run or (free and not default):
+        if OF_THE_RUN in row.marks or (free and not default):
             arguments[name] = value
         elif not default:
             structure[name] = value

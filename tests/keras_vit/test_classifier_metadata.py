@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.completion import (
+from keras_vit.classifier_metadata import (
     complete_classifier,
     read_class_names,
     reading_raw_pixels,
