@@ -24,8 +24,8 @@ from serving.export.options import ExportOptions
 from serving.export.publish import publish
 from serving.local import LocalServer
 from training.data.splits import load_splits
+from training.fitting.fit import fit
 from training.recipe import DataConfig, OptimizerConfig
-from training.runs.fit import fit
 
 PHOTOGRAPHS = sorted(
     (pathlib.Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")

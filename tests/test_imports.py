@@ -131,8 +131,16 @@ def test_what_the_packages_share_imports_none_of_them():
 
 # Folders of training, each after those that it may import.
 FOLDERS = (
-    *("data", "engine", "self_supervision", "probe", "models", "tpu", "evaluation"),
-    *("reporting", "runs", "studies", "commands"),
+    *(
+        "data",
+        "engine",
+        "self_supervision",
+        "probe",
+        "architectures",
+        "tpu",
+        "evaluation",
+    ),
+    *("reporting", "fitting", "studies", "commands"),
 )
 
 

@@ -39,7 +39,7 @@ def _explanation(error: BaseException) -> CommandError | None:
     if not isinstance(error, Exception) or "tensorflow" not in sys.modules:
         return None
     from .data.read_errors import reason_of
-    from .runs.device_limits import is_out_of_memory
+    from .fitting.device_limits import is_out_of_memory
 
     if os.strerror(errno.ENOSPC) in str(error):
         return TrainingError(reason_of(error) + CONTINUES)

@@ -24,6 +24,7 @@ import tensorflow as tf
 from PIL import Image
 from tiny_recipe import TINY_RECIPE
 
+from training.architectures.building import build_model, model_to_train
 from training.data.masking import Masking
 from training.engine import run_folder
 from training.engine.forward_pass import ForwardPass
@@ -31,10 +32,9 @@ from training.engine.strategy import evaluation_strategy
 from training.engine.traced_once import TracedOnce
 from training.evaluation import evaluate
 from training.evaluation.predict import predict
-from training.models.building import build_model, model_to_train
+from training.fitting import finish
+from training.fitting.fit import fit
 from training.recipe import DataConfig, ReportConfig, SelfSupervisionConfig
-from training.runs import finish
-from training.runs.fit import fit
 
 DEVICES = 4
 MASKED = dataclasses.replace(

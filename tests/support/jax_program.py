@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from training.architectures.building import build_model, compile_trainer
 from training.engine.jax_strategy import make_jax_strategy
-from training.models.building import build_model, compile_trainer
 from training.recipe import Recipe
 
 CLASS_NAMES = tuple("0123456789")  # their number does not matter

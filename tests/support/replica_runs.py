@@ -22,11 +22,11 @@ import numpy as np
 import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
+from training.architectures.building import build_model, compile_trainer, model_to_train
 from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments
 from training.engine.optimizer import make_optimizer
 from training.engine.tensorflow_trainer import TensorFlowTrainer
-from training.models.building import build_model, compile_trainer, model_to_train
 from training.recipe import (
     AugmentationConfig,
     DataConfig,

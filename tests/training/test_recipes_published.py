@@ -8,9 +8,9 @@ from parsed_recipes import every_recipe, recipe
 
 from keras_vit import list_weights
 from keras_vit.specs import parse_variant, patch_side
+from training.architectures.building import make_preprocessing
 from training.engine.schedule import make_schedule, requested_warmup, warmup_steps
 from training.model_config import IMAGE_SIZE
-from training.models.building import make_preprocessing
 from training.recipes import named_recipe, recipe_names, recipes_of_file
 from training.recipes import recipe_files as files
 

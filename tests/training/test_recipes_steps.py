@@ -19,10 +19,10 @@ import tensorflow_datasets as tfds
 from parsed_recipes import every_recipe, recipe
 
 from keras_vit.specs import parse_variant, patch_side
+from training.architectures.building import build_model, compile_trainer, model_to_train
 from training.data.masking import masking_of
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
-from training.models.building import build_model, compile_trainer, model_to_train
 
 SMALL = {"width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 LONG = 100_000  # steps of a training whose length is given in epochs

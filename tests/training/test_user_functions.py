@@ -95,7 +95,7 @@ def test_a_function_that_cannot_be_used_is_named(trackers, function, message):
 
 
 def test_an_unknown_module_is_refused_before_any_image_is_read(trackers, monkeypatch):
-    monkeypatch.setattr("training.runs.fit.load_splits", None)
+    monkeypatch.setattr("training.fitting.fit.load_splits", None)
     with pytest.raises(RecipeError, match="--callbacks no_such_module:f: No module"):
         fit("--callbacks", "no_such_module:f")
     assert not Path("run").exists()

@@ -68,7 +68,7 @@ def _check_fit(options: argparse.Namespace) -> None:
 
 
 def _run_fit(options: argparse.Namespace) -> None:
-    from ..runs.fit import fit
+    from ..fitting.fit import fit
 
     fit(
         *_new_run(options),
@@ -102,7 +102,7 @@ def _check_resume(options: argparse.Namespace) -> None:
 
 
 def _run_resume(options: argparse.Namespace) -> None:
-    from ..runs.resume import resume
+    from ..fitting.resume import resume
 
     resume(
         options.run,

@@ -27,7 +27,7 @@ def _check_push(options: argparse.Namespace) -> None:
 
 
 def _run_push(options: argparse.Namespace) -> None:
-    from ..runs.push import push
+    from ..fitting.push import push
 
     folder = None if options.dry_run is None else Path(options.dry_run)
     push(Path(options.run), options.target, options.private, options.license, folder)

@@ -39,7 +39,7 @@ def _check_data_speed(options: argparse.Namespace) -> None:
 
 
 def _run_data_speed(options: argparse.Namespace) -> None:
-    from ..runs.pipeline_speed import data_speed
+    from ..fitting.pipeline_speed import data_speed
 
     file = None if options.json is None else Path(options.json)
     data_speed(recipe_of(options), options.seconds, file)

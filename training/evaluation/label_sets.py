@@ -18,13 +18,13 @@ from rich.console import Console
 
 from keras_vit.common.command_line import did_you_mean
 
+from ..architectures.model_reading import read_any_classifier
 from ..data.class_folders import image_files
 from ..data.folder import open_folder, split_of_files
 from ..data.labeled_images import Split, encoded_split
 from ..data.tfds import first_line, open_tfds
 from ..engine.strategy import evaluation_strategy
 from ..errors import DataError, RecipeError, RunError
-from ..models.model_reading import read_any_classifier
 from ..recipe import Strategy
 from .evaluate import evaluate
 

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import storage
+from ..architectures.model_reading import read_any_model
 from ..data.labeled_images import Split
 from ..data.splits import Splits, load_splits, stratified_share
 from ..engine.early_checks import data_of_run
 from ..engine.strategy import evaluation_strategy
 from ..errors import DataError, RecipeError
-from ..models.model_reading import read_any_model
 from ..probe import fewshot, knn, linear
 from ..probe.feature_cache import cached_features
 from ..probe.features import FeatureExtractor

@@ -13,10 +13,10 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
+from ..architectures.building import make_preprocessing
 from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
-from ..models.building import make_preprocessing
 from ..recipe import Recipe, load_recipe
 
 # gamma as in scikit-learn's example "Recognizing hand-written digits", whose pixels

@@ -14,11 +14,11 @@ from rich.table import Table
 from .. import storage
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
+from ..fitting.finish import versions
+from ..fitting.fit import fit
 from ..matplotlib_files import pyplot
 from ..recipe import Recipe, load_recipe
 from ..reporting.report import picture, write_page
-from ..runs.finish import versions
-from ..runs.fit import fit
 from .columns import read_history, read_json
 from .study_runs import untrained_scores
 

@@ -21,12 +21,12 @@ from keras_vit.costs import Costs, model_costs, resnet_costs
 from keras_vit.options import SIZES
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
+from ..architectures.building import build_model
 from ..data.splits import load_splits
 from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
 from ..model_config import IMAGE_SIZE, ModelConfig
-from ..models.building import build_model
 from ..recipe import DataConfig, Recipe
 from .study import Row, Run, Study
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit.costs import Costs
 
-from ..models.building import build_model, compile_trainer
+from ..architectures.building import build_model, compile_trainer
 from ..recipe import Recipe
 from ..reporting.throughput import device_name
 from .estimates import CLASSES, model_config_costs

@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from .. import storage
+from ..architectures.building import build_model
 from ..data.splits import load_splits
 from ..engine import run_folder
 from ..engine.strategy import evaluation_strategy
 from ..errors import Preempted, RunError
 from ..evaluation.evaluate import evaluate
 from ..evaluation.probe_command import FrozenModel, ProbeConfig, probe
+from ..fitting.fit import fit
 from ..matplotlib_files import pyplot
-from ..models.building import build_model
 from ..probe.features import FeatureExtractor
 from ..probe.fewshot import fewshot_accuracy
 from ..recipe import Recipe, load_recipe
-from ..runs.fit import fit
 from . import speed
 from .columns import COLUMNS, MEASURED, read_history, read_json, read_result, shots_of
 from .study import Run, Study

@@ -24,9 +24,9 @@ from rich.table import Table
 
 from keras_vit.devices import making_graphs_for
 
+from ..architectures.building import build_model, compile_trainer, model_to_train
 from ..engine.device_peaks import TPU_MEMORY, peak_flops
 from ..errors import TrainingError
-from ..models.building import build_model, compile_trainer, model_to_train
 from ..recipe import Recipe, require
 from ..self_supervision.pretext import PretextModel
 

@@ -22,9 +22,9 @@ from training.data.read_errors import read_errors
 from training.data.splits import Splits
 from training.errors import DataError
 from training.evaluation.evaluate import evaluate
+from training.fitting.fit import fit
 from training.probe.features import FeatureExtractor
 from training.recipe import AugmentationConfig
-from training.runs.fit import fit
 
 NAMES = [f"photo {number}.png" for number in range(8)]
 BAD = 5
@@ -94,7 +94,7 @@ def train(split, model, folder):
     )
     with pytest.MonkeyPatch.context() as patch:
         splits = Splits(tuple(model.class_names), split, None, split)
-        patch.setattr("training.runs.fit.load_splits", lambda *_: splits)
+        patch.setattr("training.fitting.fit.load_splits", lambda *_: splits)
         fit(recipe, folder, draw=False)
 
 

@@ -15,6 +15,7 @@ from tensorflow.python.framework import config
 from tiny_recipe import TINY_RECIPE
 
 from keras_vit import devices
+from training.architectures.building import build_model, compiles
 from training.data.pipeline import training_batches
 from training.engine import strategy
 from training.engine.determinism import (
@@ -24,10 +25,9 @@ from training.engine.determinism import (
     deterministic_operations,
 )
 from training.errors import RecipeError
-from training.models.building import build_model, compiles
+from training.fitting.fit import _print_uncompiled as print_uncompiled
+from training.fitting.fit import fit
 from training.recipe import AugmentationConfig, ModelConfig
-from training.runs.fit import _print_uncompiled as print_uncompiled
-from training.runs.fit import fit
 
 ROOT = pathlib.Path(__file__).parents[3]
 CHOSEN = dataclasses.replace(TINY_RECIPE, deterministic=False)

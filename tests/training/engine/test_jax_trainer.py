@@ -50,8 +50,8 @@ ACCURACIES, FEW_IMAGES = ("accuracy", "val_accuracy"), 0.01
 START = """
 import pathlib, sys
 from without_pictures import leave_out_pictures
-from training.runs.fit import fit
-from training.models.building import build_model
+from training.fitting.fit import fit
+from training.architectures.building import build_model
 from training.recipe import load_recipe, parse_recipe
 leave_out_pictures()
 folder = pathlib.Path(sys.argv[1])
@@ -66,7 +66,7 @@ fit(load_recipe(folder / "recipe.yaml"), folder / "tensorflow")
 RESUME = """
 import keras, pathlib, sys
 from without_pictures import leave_out_pictures
-from training.runs.fit import fit
+from training.fitting.fit import fit
 from training.recipe import load_recipe
 
 class Crash(keras.callbacks.Callback):

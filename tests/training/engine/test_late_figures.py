@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from training.architectures.building import _trainer_class
 from training.engine.early_termination import StopOnDivergence
 from training.engine.late_figures import LateFigures
 from training.engine.progress import Progress
 from training.errors import Diverged
-from training.models.building import _trainer_class
 
 pytestmark = pytest.mark.backend
 

@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
+from training.architectures.building import build_model
 from training.engine.lora import enable_lora, merged
 from training.engine.run_folder import load_model
 from training.errors import RecipeError
-from training.models.building import build_model
+from training.fitting.fit import Recorder, fit
 from training.recipe import ModelConfig, OptimizerConfig, SelfSupervisionConfig
-from training.runs.fit import Recorder, fit
 
 CLASSES = tuple("0123456789")
 IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 1)).astype("float32")

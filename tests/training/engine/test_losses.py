@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from training.architectures.building import log_shares
 from training.engine.losses import make_loss
-from training.models.building import log_shares
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3))
 LABELS = np.array([0, 2, 1, 1, 2])

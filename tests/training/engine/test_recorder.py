@@ -8,13 +8,13 @@ from tiny_recipe import TINY_MODEL
 from training.engine import checkpoint, recorder
 from training.engine.recorder import Recorder, best_epoch
 from training.errors import Diverged, Preempted
+from training.fitting.fit import fit
 from training.recipe import (
     DataConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
 )
-from training.runs.fit import fit
 
 RECIPE = Recipe(data=DataConfig("digits", validation=0.0))
 

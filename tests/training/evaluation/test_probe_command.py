@@ -10,11 +10,11 @@ from tiny_model import build_vit
 from tiny_recipe import TINY_RECIPE
 from training_commands import main
 
+from training.architectures.building import build_model
+from training.architectures.model_reading import read_any_model
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model, save_model
 from training.errors import DataError, RecipeError, RunError
-from training.models.building import build_model
-from training.models.model_reading import read_any_model
 from training.probe.fewshot import fewshot_accuracy
 from training.recipe import DataConfig
 

@@ -15,11 +15,11 @@ import keras_vit
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError
+from training.fitting.fit import fit
+from training.fitting.resume import resume
 from training.probe.fewshot import fewshot_accuracy
 from training.probe.fewshot_curve import FewShotCurve, fewshot_curve
 from training.recipe import DataConfig, OptimizerConfig, ReportConfig
-from training.runs.fit import fit
-from training.runs.resume import resume
 
 RECIPE = dataclasses.replace(
     TINY_RECIPE,

@@ -15,9 +15,9 @@ from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import evaluate
+from training.fitting.fit import Recorder, fit
 from training.probe.features import FeatureExtractor
 from training.recipe import AugmentationConfig, DataConfig, OptimizerConfig
-from training.runs.fit import Recorder, fit
 
 ROOT = pathlib.Path(__file__).parents[2]
 # 1,293 training and 144 validation images; neither is a multiple of the batch.
@@ -99,7 +99,7 @@ if keras.backend.backend() == "tensorflow":
     logical = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, logical)
 from test_head_only import CACHED, check_same_training
-from training.runs.fit import fit
+from training.fitting.fit import fit
 folder = pathlib.Path(sys.argv[1])
 recipe = dataclasses.replace(CACHED, strategy="mirrored")
 assert fit(recipe, folder / "cached", draw=False)["devices"] == 2
@@ -122,7 +122,7 @@ def test_two_devices_train_the_same_on_features_and_images(tmp_path, backend):
 
 
 def test_several_workers_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("training.runs.fit.worker_count", lambda strategy: 2)
+    monkeypatch.setattr("training.fitting.fit.worker_count", lambda strategy: 2)
     with pytest.raises(RecipeError, match="false with several workers"):
         fit(CACHED, tmp_path / "run")
     assert not (tmp_path / "run").exists()

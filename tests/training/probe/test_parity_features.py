@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from image_splits import noise_split
 
-from training.models.model_reading import read_any_model
+from training.architectures.model_reading import read_any_model
 from training.probe.features import FeatureExtractor
 
 timm = pytest.importorskip("timm")

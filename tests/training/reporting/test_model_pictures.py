@@ -18,13 +18,13 @@ from without_pictures import leave_out_pictures
 import keras_vit
 from keras_vit import analysis
 from keras_vit.analysis import figures
+from training.architectures.building import _trainer_class as trainer_class
 from training.engine.optimizer import make_optimizer
-from training.models.building import _trainer_class as trainer_class
+from training.fitting import fit as fit_module
+from training.fitting.fit import fit
 from training.recipe import DataConfig, OptimizerConfig, ReportConfig
 from training.reporting import model_pictures
 from training.reporting.model_pictures import ModelPictures
-from training.runs import fit as fit_module
-from training.runs.fit import fit
 
 pytestmark = pytest.mark.backend
 
@@ -158,7 +158,7 @@ import sys
 from replica_runs import make_replicas
 strategy = make_replicas(2)
 from test_model_pictures import RECIPE
-from training.runs import fit
+from training.fitting import fit
 fit.make_strategy = lambda recipe: strategy
 fit.fit(RECIPE, sys.argv[1])
 """

@@ -10,11 +10,11 @@ import tensorflow as tf
 from tiny_recipe import TINY_RECIPE
 
 from keras_vit import ImagePreprocessing, VisionTransformer
+from training.architectures.building import build_model, compile_trainer, model_to_train
 from training.data.masking import Masking
 from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments
 from training.errors import RecipeError
-from training.models.building import build_model, compile_trainer, model_to_train
 from training.recipe import Recipe, SelfSupervisionConfig
 from training.self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 from training.self_supervision.pretext_layers import (

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from docs.experiments.images import make_crops
+from training.fitting.fit import fit
 from training.recipes import named_recipe
-from training.runs.fit import fit
 
 
 @pytest.mark.slow

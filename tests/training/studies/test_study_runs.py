@@ -13,11 +13,11 @@ from sklearn.metrics import f1_score
 from tiny_recipe import TINY_RECIPE
 
 from training.__main__ import main
+from training.architectures.building import build_model
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import Preempted
 from training.evaluation.evaluate import evaluate
-from training.models.building import build_model
 from training.studies import study_runs
 
 STUDY = """

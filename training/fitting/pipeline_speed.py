@@ -15,13 +15,19 @@ from rich.table import Table
 from keras_vit import ImagePreprocessing
 
 from .. import storage
-from ..models.building import make_preprocessing
-from ..recipe import Recipe
+from ..architectures.building import make_preprocessing
 from ..data import augment
 from ..data.labeled_images import Split
-from ..data.pipeline import (Shard, example_order, parallel, resized_once, training_batches)
+from ..data.pipeline import (
+    Shard,
+    example_order,
+    parallel,
+    resized_once,
+    training_batches,
+)
 from ..data.read_errors import read_errors
 from ..data.splits import load_splits
+from ..recipe import Recipe
 
 ENDLESS = 2**40  # steps
 TURNS = 3  # of each pipeline

@@ -13,16 +13,16 @@ from keras_vit.common.file_names import BEST_MODEL, LAST_MODEL
 
 from ..activity import activity
 from ..data.masking import Masking
-from ..data.pipeline import (example_images, images_at)
+from ..data.pipeline import example_images, images_at
 from ..data.splits import Splits
 from ..engine import run_folder
 from ..engine.jax_strategy import JaxStrategy
-from ..engine.recorder import (Recorder, best_epoch)
+from ..engine.recorder import Recorder, best_epoch
 from ..engine.strategy import worker_count
-from ..evaluation.evaluate import (Evaluation, evaluate, print_evaluation)
+from ..evaluation.evaluate import Evaluation, evaluate, print_evaluation
 from ..recipe import Recipe
 from ..reporting import pictures
-from ..reporting.report import (mistakes_of, write_pretraining_report, write_report)
+from ..reporting.report import mistakes_of, write_pretraining_report, write_report
 from ..reporting.throughput import device_name
 from ..self_supervision.reconstructions import reconstructions
 

@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
-from training.runs import device_limits
 from training.__main__ import main
-from training.runs.device_limits import memory_errors, precision_warning
+from training.architectures.building import build_model, compile_trainer
 from training.errors import TrainingError
-from training.runs.fit import fit
-from training.models.building import build_model, compile_trainer
+from training.fitting import device_limits
+from training.fitting.device_limits import memory_errors, precision_warning
+from training.fitting.fit import fit
 from training.recipe import ModelConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -85,7 +85,7 @@ import sys
 import keras
 from test_device_limits import LARGE_STEP
 from training.errors import TrainingError
-from training.runs.fit import fit
+from training.fitting.fit import fit
 keras.random.normal((2, 2))  # what the backend maps when it starts
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 5 * 2**30

@@ -18,12 +18,12 @@ from sklearn.metrics import accuracy_score, f1_score
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 from without_pictures import leave_out_pictures
 
+from training.architectures.building import build_model, compiles
 from training.data.splits import load_splits
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import Evaluation, evaluate
-from training.runs.fit import Recorder, fit
-from training.models.building import build_model, compiles
+from training.fitting.fit import Recorder, fit
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
@@ -170,7 +170,7 @@ def without_pictures():
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch.setattr)
         board = keras.callbacks.Callback
-        patch.setattr("training.runs.fit._board", lambda *_: board())
+        patch.setattr("training.fitting.fit._board", lambda *_: board())
         yield
 
 
@@ -209,7 +209,7 @@ def test_a_run_does_not_resume_with_other_images(run, tmp_path, monkeypatch):
             splits, train=splits.train.subset(np.arange(1, len(splits.train)))
         )
 
-    monkeypatch.setattr("training.runs.fit.load_splits", one_fewer)
+    monkeypatch.setattr("training.fitting.fit.load_splits", one_fewer)
     with pytest.raises(RunError, match="checkpoint of other images"):
         fit(RECIPE, tmp_path / "copy", resume=True)
 

@@ -15,7 +15,7 @@ from keras import layers
 import keras_vit
 from keras_vit import ImageClassifier
 
-from ..errors import (RecipeError, require)
+from ..errors import RecipeError, require
 from ..model_config import ModelConfig
 
 RESNETS: dict[str, Callable[..., keras.Model]] = {

@@ -15,10 +15,10 @@ import keras_vit
 from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.saving import incompatibilities
 
-from ..engine.early_checks import check_finished_run
 from ..engine import run_folder
-from ..errors import (RecipeError, RunError, TrainingError)
-from ..recipe import (Recipe, load_recipe)
+from ..engine.early_checks import check_finished_run
+from ..errors import RecipeError, RunError, TrainingError
+from ..recipe import Recipe, load_recipe
 from ..reporting.report import PICTURES
 
 MODEL = "model.keras"

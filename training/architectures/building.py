@@ -17,7 +17,6 @@ from keras_vit.option_rows import OF_THE_RUN, rows
 from keras_vit.options import SIZES, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
-from .convnets import (build_cnn, build_resnet)
 from ..engine import run_folder
 from ..engine.determinism import has_max_pooling
 from ..engine.lora import enable_lora
@@ -25,11 +24,12 @@ from ..engine.optimizer import make_optimizer
 from ..engine.rematerialize import rematerialize_blocks
 from ..engine.schedule import make_schedule
 from ..engine.trainer import Trainer
-from ..errors import (RecipeError, RunError)
+from ..errors import RecipeError, RunError
+from ..model_config import IMAGE_SIZE, ModelConfig
 from ..probe.head_only import HeadModel
-from ..model_config import (IMAGE_SIZE, ModelConfig)
 from ..recipe import Recipe
-from ..self_supervision.pretext import (PatchAccuracy, PretextModel, masked_loss)
+from ..self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
+from .convnets import build_cnn, build_resnet
 
 # Builds a model from the recipe's `model`, the arguments of every model, and a dtype.
 Builder: TypeAlias = Callable[[ModelConfig, dict[str, Any], str], keras.Model]

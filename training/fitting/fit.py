@@ -12,33 +12,46 @@ import numpy as np
 from etils import epath
 
 from ..activity import activity
+from ..architectures.building import (
+    build_model,
+    compile_trainer,
+    compiles,
+    model_to_train,
+)
 from ..data.labeled_images import Split
-from ..data.pipeline import (images_at, steps_per_epoch)
+from ..data.pipeline import images_at, steps_per_epoch
 from ..data.read_errors import read_errors
-from ..data.splits import (Splits, load_splits)
-from .device_limits import (memory_errors, precision_warning)
-from ..engine import (checkpoint, run_folder)
-from ..engine.datasets import (training_data, validation_arguments)
-from ..engine.determinism import (check_deterministic, deterministic_operations)
+from ..data.splits import Splits, load_splits
+from ..engine import checkpoint, run_folder
+from ..engine.datasets import training_data, validation_arguments
+from ..engine.determinism import check_deterministic, deterministic_operations
 from ..engine.early_termination import StopOnDivergence
 from ..engine.recorder import Recorder
-from ..engine.run_length import (RunLength, run_length)
-from ..engine.schedule import (learning_rate, requested_warmup, warmup_steps)
+from ..engine.run_length import RunLength, run_length
+from ..engine.schedule import learning_rate, requested_warmup, warmup_steps
 from ..engine.sigterm import stopped_after_the_step
-from ..engine.strategy import (check_same_step, check_workers, gather, is_chief, lost_workers, make_strategy, worker_count)
+from ..engine.strategy import (
+    check_same_step,
+    check_workers,
+    gather,
+    is_chief,
+    lost_workers,
+    make_strategy,
+    worker_count,
+)
 from ..evaluation.evaluate import evaluate
-from .finish import (augmented_examples, finish)
-from ..probe.head_only import with_features
-from ..models.building import (build_model, compile_trainer, compiles, model_to_train)
 from ..probe.fewshot_curve import fewshot_curve
-from ..recipe import (Recipe, require)
+from ..probe.head_only import with_features
+from ..recipe import Recipe, require
 from ..reporting import pictures
 from ..reporting.chance_warning import ChanceWarning
 from ..reporting.model_pictures import ModelPictures
-from ..reporting.progress_line import (EpochLines, Stages)
+from ..reporting.progress_line import EpochLines, Stages
 from ..reporting.tensorboard import RunBoard
 from ..reporting.throughput import device_name
 from ..user_functions import UserCallbacks
+from .device_limits import memory_errors, precision_warning
+from .finish import augmented_examples, finish
 
 PICTURED_IMAGES = 32  # whose attention `report.attention_every` shows
 

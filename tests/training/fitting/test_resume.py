@@ -13,9 +13,9 @@ from without_pictures import leave_out_pictures
 
 from training.engine.run_folder import load_model, locked
 from training.errors import RecipeError, RunError, TrainingError
-from training.runs.fit import fit
+from training.fitting.fit import fit
+from training.fitting.resume import resume
 from training.recipe import DataConfig, OptimizerConfig, ScheduleConfig, load_recipe
-from training.runs.resume import resume
 
 # With a constant learning rate a longer run begins with the steps of a shorter one.
 RECIPE = dataclasses.replace(
@@ -35,7 +35,7 @@ def without_pictures():
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch.setattr)
         board = keras.callbacks.Callback
-        patch.setattr("training.runs.fit._board", lambda *_: board())
+        patch.setattr("training.fitting.fit._board", lambda *_: board())
         yield
 
 
@@ -60,7 +60,7 @@ def no_images(monkeypatch):
     def read(*_):
         raise AssertionError("the images were read")
 
-    monkeypatch.setattr("training.runs.fit.load_splits", read)
+    monkeypatch.setattr("training.fitting.fit.load_splits", read)
 
 
 def weights(folder, name):

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 from etils import epath
 
-from ..engine import (checkpoint, run_folder)
+from ..engine import checkpoint, run_folder
 from ..errors import RunError
-from .fit import fit
 from ..recipe import Recipe
+from .fit import fit
 
 
 def resume(

@@ -15,7 +15,7 @@ from ..engine.device_peaks import peak_flops
 from ..engine.trainer import Trainer
 from ..errors import TrainingError
 from ..recipe import Recipe
-from ..reporting.throughput import (closed_form_costs, device_name)
+from ..reporting.throughput import closed_form_costs, device_name
 
 # Processors' instructions that multiply in a precision, as /proc/cpuinfo names them.
 INSTRUCTIONS = {

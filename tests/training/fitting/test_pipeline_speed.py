@@ -6,18 +6,18 @@ import types
 import numpy as np
 import pytest
 from image_splits import jpeg_split, noise_split
+from training_commands import main
 
 from keras_vit import ImagePreprocessing
-from training_commands import main
 from training.errors import RecipeError
-from training.recipe import AugmentationConfig, DataConfig, Recipe
-from training.runs import pipeline_speed
-from training.runs.pipeline_speed import (
+from training.fitting import pipeline_speed
+from training.fitting.pipeline_speed import (
     bottleneck,
     images_per_second,
     measure,
     pipelines,
 )
+from training.recipe import AugmentationConfig, DataConfig, Recipe
 
 RECIPE = Recipe(
     data=DataConfig("digits"),

@@ -13,8 +13,8 @@ from huggingface_hub import ModelCard
 from training_commands import main
 
 import keras_vit
-from training.runs import push as push_module
 from training.errors import RecipeError, RunError, TrainingError
+from training.fitting import push as push_module
 from training.recipes import named_recipe
 
 NAMES = [*"abcdefg"]

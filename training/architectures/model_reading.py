@@ -5,8 +5,8 @@ from typing import Any
 
 from keras_vit import ResNet, VisionTransformer
 from keras_vit.base import ImageModel
-from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
+from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.presets import fetch
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from keras_settings import other_settings
 
 import keras_vit
-from training.models import convnets
+from training.architectures import convnets
+from training.architectures.building import build_model
 from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
-from training.models.building import build_model
 from training.evaluation.predict import predict
 from training.recipe import ModelConfig
 

@@ -1,0 +1,1 @@
+"""The architectures that a recipe names, and how weights start them."""

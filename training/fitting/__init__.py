@@ -1,0 +1,1 @@
+"""Runs from their start to the model that is shared."""
