@@ -66,6 +66,11 @@ class VisionTransformer(PublishedModel):
         """Number of tokens before the patches: class token and registers."""
         return int(self.class_token) + self.register_tokens
 
+    @property
+    def block_context(self) -> BlockContext:
+        """What all blocks are given beside the tokens, in the model's own graph."""
+        return {**self._block_context}  # Keras wraps what is an attribute
+
     def _connect(self, images):
         """Images [B, H, W, C] -> the model's output."""
         x = self.preprocessing(images, fitted=True) if self.reads_raw_pixels else images
@@ -123,18 +128,19 @@ class VisionTransformer(PublishedModel):
                 dtype=self._policy,
                 name="patch_dropout",
             )(x)
-        self.block_context: BlockContext = {}
+        context: BlockContext = {}
         if (self.position_embedding, self.position_placement) == ("relative", "shared"):
-            self.block_context["relative_embedding"] = layers.RelativePosition(
+            context["relative_embedding"] = layers.RelativePosition(
                 self.heads,
                 self.position_stddev,
                 dtype=self._policy,
                 name="relative_position",
             )(x)
+        self._block_context = context
         for index in range(self.depth):
             inputs = before_block[index](x)
             block = self._block(index)
-            x = block(inputs, self.block_context)
+            x = block(inputs, context)
         norm = _identity
         if not self.fc_norm:
             norm = layers.LayerNorm(
@@ -142,9 +148,7 @@ class VisionTransformer(PublishedModel):
             )
         x = norm(x)  # all tokens, for whoever asks these layers for their `output`
         if self._asks_for_class_token_alone:
-            return norm(
-                block(inputs, {**self.block_context, "asked_for": inputs[:, :1]})
-            )
+            return norm(block(inputs, {**context, "asked_for": inputs[:, :1]}))
         return x
 
     @property
