@@ -298,7 +298,7 @@ def load(
             do not fit, or the backend is not TensorFlow.
     """
     # Before Keras: it checks the backend, and registers the models to be loaded.
-    from keras_vit import _backend  # noqa: F401  isort: skip
+    import keras_vit.api  # noqa: F401  isort: skip
     import keras
 
     from keras_vit.classifier_metadata import (

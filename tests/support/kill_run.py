@@ -43,9 +43,10 @@ import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 from without_pictures import leave_out_pictures
 
-from training import evaluate, fit  # noqa: F401
 from training.engine import checkpoint
 from training.errors import Preempted
+from training.evaluation import evaluate  # noqa: F401
+from training.fitting import fit
 from training.recipe import (
     AugmentationConfig,
     DataConfig,

@@ -395,6 +395,7 @@ def load_model(
 def read_model(path: Path) -> keras.Model:
     """Load any Keras model file; raise RunError where it is missing or invalid."""
     check_model_file(path)
+    import keras_vit.api  # noqa: F401  registers the models to be loaded
     from keras_vit.weights.keras_files import load_keras_file
 
     try:

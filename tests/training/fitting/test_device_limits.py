@@ -19,7 +19,7 @@ from training.fitting.device_limits import memory_errors, precision_warning
 from training.fitting.fit import fit
 from training.recipe import ModelConfig
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 GIB = 2**30
 # More than a process can address on x86-64 and ARM.
 TOO_LARGE = (2**24, 2**24)

@@ -19,7 +19,7 @@ from training.fitting.fit import Recorder, fit
 from training.probe.features import FeatureExtractor
 from training.recipe import AugmentationConfig, DataConfig, OptimizerConfig
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 # 1,293 training and 144 validation images; neither is a multiple of the batch.
 RECIPE = dataclasses.replace(
     TINY_RECIPE,
