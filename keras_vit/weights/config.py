@@ -73,6 +73,9 @@ def config_settings(checkpoint: Checkpoint, swiglu: bool) -> dict[str, Any]:
         epsilon = config.get("config", {}).get("layer_norm_epsilon", epsilon)
     elif checkpoint.family == "timm":
         architecture = config.get("architecture", "")
+        if "_rpn_" in architecture:  # its arrays are those of pre-norm blocks
+            rule = "LayerNorms must precede attention and MLP, not follow them"
+            _refuse(checkpoint, rule, architecture)
         name = "gelu_tanh" if _TIMM_TANH.match(architecture) else None
         name = "quick_gelu" if "quickgelu" in architecture else name
         name = config.get("model_args", {}).get("act_layer", name)

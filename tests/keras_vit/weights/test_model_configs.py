@@ -295,6 +295,14 @@ def test_what_timm_makes_is_read(tmp_path, options):
     np.testing.assert_allclose(model(pixels), logits, rtol=0, atol=1e-5)
 
 
+def test_timms_blocks_with_later_norms_are_refused(tiny_vit, tmp_path):
+    """Their arrays have the names and shapes of those of pre-norm blocks."""
+    name = "vit_base_patch16_rpn_224"
+    path = foreign_files.timm(tiny_vit(), tmp_path, architecture=name)
+    with pytest.raises(WeightsFileError, match=f"LayerNorms must precede.*{name}"):
+        arguments_of(path)
+
+
 # The command line
 
 
