@@ -72,10 +72,7 @@ REPORT = re.compile(
     r"classifying|saving|drawing|step|keras-vit)[^:]*(/run/best.keras)?(: \d+ s)?"
 )
 # TensorFlow 2.20 logs once what no variable of its own silences.
-XLA = re.compile(
-    "WARNING: All log messages before absl"
-    "|I0000 .*(Compiled cluster using|MLIR V1 optimization pass is not enabled)"
-)
+XLA = re.compile("WARNING: All log messages before absl|[IW]0000 ")
 # A server that stops once it serves.
 SERVE = """
 import logging, os, signal, sys
