@@ -15,8 +15,8 @@ def quiet_tensorflow() -> None:
     Whatever else goes wrong is an exception. `TF_CPP_MIN_LOG_LEVEL` wins where it is
     set: 0 for all lines.
     """
-    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if level != "0" and "tensorflow" not in sys.modules:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if "tensorflow" not in sys.modules:
         sys.meta_path.insert(0, _QuietImport())
 
 
@@ -39,7 +39,7 @@ class _QuietImport(importlib.abc.MetaPathFinder):
 
             def load_quietly(module):
                 sys.meta_path.remove(self)
-                with _without_native_lines():
+                with without_native_lines():
                     load(module)
 
             spec.loader.exec_module = load_quietly  # type: ignore[method-assign]
@@ -47,12 +47,16 @@ class _QuietImport(importlib.abc.MetaPathFinder):
 
 
 @contextlib.contextmanager
-def _without_native_lines() -> Iterator[None]:
+def without_native_lines() -> Iterator[None]:
     """Drop what is written to the descriptor of standard error but by Python.
 
     Python's lines go to a copy of the descriptor, also that of a process that aborts.
-    The copy stays open: handlers that modules create meanwhile write to it.
+    The copy stays open: handlers that modules create meanwhile write to it. Where
+    `TF_CPP_MIN_LOG_LEVEL` is 0, nothing is dropped.
     """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
     stderr = open(os.dup(2), "w", buffering=1)  # noqa: SIM115
     traced = faulthandler.is_enabled()
     faulthandler.enable(stderr)

@@ -1,15 +1,17 @@
 """`keras-vit serve`: the local server as a command."""
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 from keras_vit.common import command_line
 from keras_vit.common.command_line import FIND_PARSER, ParserFound
+from keras_vit.common.quiet import without_native_lines
 
 from ..commandline import without_keras
 from .flags import ServerOptions, flag_parser, parse_flags
@@ -38,8 +40,11 @@ def main(argv: Sequence[str]) -> int:
                 f"keras-vit local server, TensorFlow {metadata.version('tensorflow')}"
             )
             return 0
-        _log_to_stderr()
-        asyncio.run(_serve(options))
+        # While the first versions are loaded, TensorFlow logs what nothing silences.
+        with contextlib.ExitStack() as start_up:
+            start_up.enter_context(without_native_lines())
+            _log_to_stderr()
+            asyncio.run(_serve(options, start_up.close))
     except UsageError as error:
         raise command_line.UsageError(str(error)) from None
     except ServingError as error:
@@ -56,7 +61,7 @@ def _log_to_stderr() -> None:
     logger.propagate = False
 
 
-async def _serve(options: ServerOptions) -> None:
+async def _serve(options: ServerOptions, started: Callable[[], None]) -> None:
     without_keras()
     from .config import config_of
     from .server import Addresses, Stop, serve
@@ -68,6 +73,7 @@ async def _serve(options: ServerOptions) -> None:
         # TensorFlow's objects stay; collections that traverse them would double the
         # time to parse a large JSON body.
         gc.freeze()
+        started()
         print(
             f"serving {names}: REST {addresses.rest}/v1/models, gRPC {addresses.grpc}\n"
             f"page: {addresses.rest}/",
