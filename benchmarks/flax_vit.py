@@ -17,11 +17,40 @@ import optax
 from keras_vit.specs import ViTSpec
 
 
+def attention_of(implementation: Any, pad: bool) -> Callable[..., Any]:
+    """Flax's `attention_fn`, computed by `jax.nn.dot_product_attention`.
+
+    Args:
+        implementation: `"xla"` or `"cudnn"`.
+        pad: Whether a masked token follows an odd number: with cuDNN JAX 0.10 has no
+            gradient for those.
+    """
+
+    def attend(query, key, value, **options: Any):
+        batch, tokens = query.shape[:2]
+
+        def even(x):
+            return jnp.pad(x, ((0, 0), (0, tokens % 2), (0, 0), (0, 0)))
+
+        lengths: dict[str, Any] = {}
+        if pad and tokens % 2:
+            query, key, value = even(query), even(key), even(value)
+            full = jnp.full(batch, tokens, "int32")
+            lengths = {"query_seq_lengths": full, "key_value_seq_lengths": full}
+        outputs = jax.nn.dot_product_attention(
+            query, key, value, implementation=implementation, **lengths
+        )
+        return outputs[:, :tokens]
+
+    return attend
+
+
 class Block(nn.Module):
     """Encoder block."""
 
     spec: ViTSpec
     dtype: Any
+    attention: Callable[..., Any]
 
     @nn.compact
     def __call__(self, x):
@@ -37,6 +66,7 @@ class Block(nn.Module):
             self.spec.heads,
             dtype=self.dtype,
             kernel_init=nn.initializers.xavier_uniform(),
+            attention_fn=self.attention,
         )(y, y)
         y = nn.LayerNorm()(x)
         y = nn.gelu(dense(self.spec.mlp_dim)(y))
@@ -50,6 +80,7 @@ class VisionTransformer(nn.Module):
     patch_size: int
     classes: int
     dtype: Any
+    attention: Callable[..., Any]
 
     @nn.compact
     def __call__(self, images):
@@ -64,7 +95,7 @@ class VisionTransformer(nn.Module):
         token = jnp.tile(token.astype(x.dtype), (x.shape[0], 1, 1))
         x = jnp.concatenate([token, x], axis=1)
         for _ in range(self.spec.depth):
-            x = Block(self.spec, self.dtype)(x)
+            x = Block(self.spec, self.dtype, self.attention)(x)
         x = nn.LayerNorm()(x)[:, 0]
         return nn.Dense(self.classes, kernel_init=nn.initializers.zeros)(x)
 

@@ -75,9 +75,8 @@ class ImageModel(keras.Model):
 
     def keep_options(self, made: ClassifierOptions) -> None:
         """Make the options attributes, and parts of the config."""
-        for name in rows(type(made)):
-            if name not in ("dtype", "name"):
-                setattr(self, name, getattr(made, name))
+        for name in self._option_names():
+            setattr(self, name, getattr(made, name))
         dtype = made.dtype or keras.config.dtype_policy()
         self._policy = keras.dtype_policies.get(dtype)
 
@@ -124,8 +123,12 @@ class ImageModel(keras.Model):
     @property
     def options(self) -> dict[str, Any]:
         """The constructor's arguments, but dtype and name."""
-        names = rows(self.options_class).keys() - {"dtype", "name"}
-        return {name: getattr(self, name) for name in sorted(names)}
+        return {name: getattr(self, name) for name in self._option_names()}
+
+    @classmethod
+    def _option_names(cls) -> list[str]:
+        """All but those that are Keras's own attributes."""
+        return [n for n in rows(cls.options_class) if n not in ("dtype", "name")]
 
     @property
     def reads_raw_pixels(self) -> bool:

@@ -41,7 +41,7 @@ Rate = Annotated[float, Check("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1
 Positive = Annotated[
     float, Check("a positive number", lambda v: is_number(v) and v > 0)
 ]
-Number = Annotated[float, Check("a number", lambda value: is_number(value))]
+Number = Annotated[float, Check("a number", is_number)]
 
 
 # Rows that a recipe has too, where it leaves them to a variant or to weights.

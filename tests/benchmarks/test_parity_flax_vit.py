@@ -82,9 +82,11 @@ def flax_weights(model):
     }
 
 
-def test_it_has_the_weights_and_logits_of_our_model():
+@pytest.mark.parametrize("pad", [False, True])
+def test_it_has_the_weights_and_logits_of_our_model(pad):
     model = ours()
-    peer = flax_vit.VisionTransformer(SPEC, PATCH, CLASSES, "float32")
+    attention = flax_vit.attention_of("xla", pad)
+    peer = flax_vit.VisionTransformer(SPEC, PATCH, CLASSES, "float32", attention)
     images = np.random.default_rng(1).uniform(-1, 1, (3, PIXELS, PIXELS, 3))
     images = images.astype("float32")
     weights = flax_weights(model)
@@ -96,7 +98,8 @@ def test_it_has_the_weights_and_logits_of_our_model():
 
 def test_one_step_clips_decays_kernels_and_updates_all_weights():
     """Against the equations of AdamW in its first step, where the update is a sign."""
-    peer = flax_vit.VisionTransformer(SPEC, PATCH, CLASSES, "float32")
+    attention = flax_vit.attention_of("xla", pad=False)
+    peer = flax_vit.VisionTransformer(SPEC, PATCH, CLASSES, "float32", attention)
     images = np.random.default_rng(1).uniform(-1, 1, (3, PIXELS, PIXELS, 3))
     labels = np.eye(CLASSES)[:3]
     weights = flax_weights(ours())
