@@ -208,8 +208,8 @@ class JaxTrainer(Trainer):
                 return
             mesh = local.distribution.device_mesh.backend_mesh
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-            layout_of = self.distribute_strategy.distribution.get_variable_layout
-            shared = [(v, v.value, layout_of(v)) for v in self.model.variables]
+            # Not `get_variable_layout`: a variable that was moved has no layout.
+            shared = [(v, v.value, v._layout) for v in self.model.variables]
             for variable, value, _ in shared:
                 _move(variable, jax.device_put(whole_array(value), everywhere))
             try:
