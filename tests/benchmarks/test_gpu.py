@@ -19,8 +19,8 @@ CASE = Case(True, "B/16", 224, 4, "bfloat16", threads=0)
 WITHOUT_TENSORFLOW = """
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: (
-    None if name == "tensorflow" else find(name, *rest)
+PathFinder.find_spec = lambda name, *rest, **named: (
+    None if name == "tensorflow" else find(name, *rest, **named)
 )
 """
 
