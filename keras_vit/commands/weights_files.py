@@ -65,7 +65,7 @@ def _read(arguments: argparse.Namespace):
     if not arguments.source.endswith(".keras"):
         with open_checkpoint(fetch(arguments.source)) as checkpoint:
             return build_open_checkpoint(
-                MODELS[FAMILIES[checkpoint.family].model],
+                MODELS[checkpoint.described.model],
                 checkpoint,
                 chosen,
                 arguments.resample,
@@ -114,7 +114,7 @@ def read_model(source: str) -> ImageModel:
     if path.suffix == ".keras":
         return _load_keras(path)
     with open_checkpoint(path) as checkpoint:
-        model_class = MODELS[FAMILIES[checkpoint.family].model]
+        model_class = MODELS[checkpoint.described.model]
         return build_open_checkpoint(model_class, checkpoint, {})
 
 
@@ -212,7 +212,7 @@ def _names(names: list[str] | None) -> str:
 def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
     arrays = {entry.name: entry.array for entry in checkpoint.entries.values()}
     parameters = sum(int(np.prod(array.shape)) for array in arrays.values())
-    family = FAMILIES[checkpoint.family]
+    family = checkpoint.described
     facts = {
         "family": f"{family.title}, {checkpoint.file.format}",
         "model": _variant(arguments),

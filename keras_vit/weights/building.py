@@ -18,18 +18,15 @@ from keras_vit.option_rows import rows
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
 from keras_vit.weights.checkpoint import (
-    FAMILIES,
     Checkpoint,
     CheckpointError,
+    family_of,
     open_checkpoint,
 )
 from keras_vit.weights.config import differences, model_arguments
 from keras_vit.weights.keras_files import load_keras_file
 from keras_vit.weights.loading import load_open_checkpoint
-from keras_vit.weights.preprocessing_configs import (
-    MINUS_ONE_TO_ONE,
-    preprocessing_arguments,
-)
+from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 from keras_vit.weights.presets import check_exists, fetch, find_weights
 from keras_vit.weights.reading import open_arrays
 from keras_vit.weights.resampling import (
@@ -88,7 +85,7 @@ def build_preset(
     if variant is not None and (parameters := _parameters_of_ours(path)) is not None:
         return _load_ours(model_class(**arguments), path, parameters)
     with open_checkpoint(path) as checkpoint:
-        family = FAMILIES[checkpoint.family]
+        family = checkpoint.described
         if family.model != model_class.architecture:
             raise CheckpointError(
                 f"The checkpoint must be one of a {model_class.__name__}. Received: "
@@ -97,13 +94,13 @@ def build_preset(
         file = _file_arguments(checkpoint, grid)
         if published is not None and "patch_size" in file and "grid" not in file:
             # The images of every published file are square.
-            grid = _grid(file)
+            file["grid"] = _grid(file)
         if variant is not None and (wrong := differences(file, _SIZES, arguments.get)):
             raise CheckpointError(
                 f"`weights` must be of the size {variant}. Received: {str(path)!r} of "
                 f"a model with {', '.join(wrong)}"
             )
-        return _build(model_class, checkpoint, file, arguments, resample, grid)
+        return _build(model_class, checkpoint, file, arguments, resample)
 
 
 def build_open_checkpoint(
@@ -115,7 +112,7 @@ def build_open_checkpoint(
 ):
     """`build_preset`, of a file that is open."""
     file = _file_arguments(checkpoint, grid)
-    return _build(model_class, checkpoint, file, arguments, resample, grid)
+    return _build(model_class, checkpoint, file, arguments, resample)
 
 
 def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
@@ -132,8 +129,6 @@ def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
 def _file_arguments(checkpoint: Checkpoint, grid) -> dict[str, Any]:
     """Model arguments of a checkpoint, `preprocessing` as arguments of the layer."""
     policy = preprocessing_arguments(checkpoint)
-    if policy is None and checkpoint.family in MINUS_ONE_TO_ONE:
-        policy = {}
     return {**model_arguments(checkpoint, grid), "preprocessing": policy}
 
 
@@ -150,9 +145,8 @@ def _parameters_of_ours(path: pathlib.Path) -> int | None:
     """Number of parameters in a file of our models' `save_weights`; None for others."""
     if not path.name.endswith(".weights.h5"):
         return None
-    family = FAMILIES["keras_hub"]
     with open_arrays(path) as file:
-        if family.mark in family.model_names(file.arrays):
+        if family_of(file.arrays) is not None:
             return None
         return sum(
             math.prod(array.shape)
@@ -173,7 +167,7 @@ def _load_ours(model, path: pathlib.Path, stored: int):
     return model
 
 
-def _build(model_class, checkpoint, file, arguments, resample, grid):
+def _build(model_class, checkpoint, file, arguments, resample):
     """Build the checkpoint's model, some arguments replaced, and load its weights."""
     path = checkpoint.file.path
     pooling = arguments.get("pooling", file["pooling"])
@@ -204,7 +198,7 @@ def _build(model_class, checkpoint, file, arguments, resample, grid):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report is logged, with the same words
         report = load_open_checkpoint(
-            model, checkpoint, policy, resample, grid, settings="ignore"
+            model, checkpoint, file, policy, resample, settings="ignore"
         )
     changed = report.resampled or report.adapted or report.dropped or report.notes
     _LOG.log(logging.WARNING if changed else logging.INFO, "%s", report)

@@ -2,12 +2,16 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
-from keras_vit.weights.families import google, hugging_face, keras_hub, timm
-from keras_vit.weights.families.layouts import Layout, Row, match_theirs
+from keras_vit.weights.families.family import Family
+from keras_vit.weights.families.google import BigTransfer, BigVision, Google
+from keras_vit.weights.families.hugging_face import HuggingFace, HuggingFaceDINOv2
+from keras_vit.weights.families.keras_hub import KerasHub
+from keras_vit.weights.families.layouts import Layout, match_theirs
+from keras_vit.weights.families.timm import Timm, TimmBit
 from keras_vit.weights.reading import (
     ArrayFile,
     StoredArray,
@@ -77,92 +81,17 @@ def shorten(names: list[str]) -> str:
     return ", ".join(names[:4] if more else names) + more
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """A family of checkpoints: how to recognize it, and its array names.
-
-    Args:
-        title: Name in messages.
-        rows: The table of its arrays and our weights.
-        model_names: Selects the names inside the model from those in a file.
-        mark: An array that every file of the family has, and no other file.
-        gelu, norm_epsilon: Its models' values unless a config says otherwise.
-        model: `"vit"` or `"resnet"`.
-        second_classifiers: Name prefixes of classifiers that our models do not have.
-        second_classifier: What such a one is, in messages.
-    """
-
-    title: str
-    rows: tuple[Row, ...]
-    model_names: Callable[[Iterable[str]], dict[str, str]]
-    mark: str
-    gelu: str = "exact"
-    norm_epsilon: float = 1e-6
-    model: str = "vit"
-    second_classifiers: tuple[str, ...] = ()
-    second_classifier: str = "second classifier, of the distillation token,"
-
-
-_BLOCK = "Transformer/encoderblock_0"
+# By what reports and `published.tsv` call them.
 FAMILIES: dict[str, Family] = {
-    "google": Family(
-        "Google ViT (.npz of the paper, AugReg, SAM)",
-        google.GOOGLE,
-        google.model_names,
-        f"{_BLOCK}/MultiHeadDotProductAttention_1/query/kernel",
-        gelu="tanh",
-    ),
-    "big_vision": Family(
-        "big_vision",
-        google.BIG_VISION,
-        google.model_names,
-        f"{_BLOCK}/MultiHeadDotProductAttention_0/query/kernel",
-        gelu="tanh",
-    ),
-    "bit": Family(
-        "BiT ResNet (.npz of Big Transfer)",
-        google.BIT,
-        google.model_names,
-        "resnet/root_block/standardized_conv2d/kernel",
-        model="resnet",
-    ),
-    "timm": Family(
-        "timm ViT",
-        timm.TIMM,
-        timm.model_names,
-        "patch_embed.proj.weight",
-        second_classifiers=("head_dist.",),
-    ),
-    "timm_bit": Family(
-        "timm BiT ResNet",
-        timm.TIMM_BIT,
-        timm.model_names,
-        "stages.0.blocks.0.conv1.weight",
-        model="resnet",
-    ),
+    "google": Google(),
+    "big_vision": BigVision(),
+    "bit": BigTransfer(),
+    "timm": Timm(),
+    "timm_bit": TimmBit(),
     # Before "hugging_face", whose mark it has too.
-    "hugging_face_dinov2": Family(
-        "Hugging Face DINOv2",
-        hugging_face.DINOV2,
-        hugging_face.dinov2_names,
-        "encoder.layer.0.layer_scale1.lambda1",
-        second_classifiers=("classifier.",),
-        second_classifier="classifier, of class token and mean of the patches at once,",
-    ),
-    "hugging_face": Family(
-        "Hugging Face ViT",
-        hugging_face.HUGGING_FACE,
-        hugging_face.model_names,
-        "embeddings.patch_embeddings.projection.weight",
-        norm_epsilon=1e-12,
-        second_classifiers=("distillation_classifier.",),
-    ),
-    "keras_hub": Family(
-        "keras-hub ViT",
-        keras_hub.KERAS_HUB,
-        keras_hub.model_names,
-        "layers/vi_t_patching_and_embedding/patch_embedding/vars/0",
-    ),
+    "hugging_face_dinov2": HuggingFaceDINOv2(),
+    "hugging_face": HuggingFace(),
+    "keras_hub": KerasHub(),
 }
 
 
@@ -240,6 +169,11 @@ class Checkpoint:
     second_classifiers: list[str]
     outside: list[str]
 
+    @property
+    def described(self) -> Family:
+        """What its family says of itself."""
+        return FAMILIES[self.family]
+
     def __enter__(self) -> "Checkpoint":
         return self
 
@@ -264,12 +198,18 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         raise
 
 
-def _recognize(file: ArrayFile) -> Checkpoint:
+def family_of(names: Iterable[str]) -> str | None:
+    """Key in `FAMILIES` of the family that has arrays of these names."""
     for key, family in FAMILIES.items():
-        inside = family.model_names(file.arrays)
-        stacked = _stacked(family.mark)
-        if family.mark in inside or stacked in inside:
-            return _checkpoint(file, key, inside, stacked in inside)
+        inside = family.model_names(names)
+        if family.mark in inside or _stacked(family.mark) in inside:
+            return key
+    return None
+
+
+def _recognize(file: ArrayFile) -> Checkpoint:
+    if key := family_of(file.arrays):
+        return _checkpoint(file, key)
     some = ", ".join(list(file.arrays)[:4])
     titles = ", ".join(family.title for family in FAMILIES.values())
     hint = ". What `save_weights` wrote goes back by the model's own `load_weights`"
@@ -285,8 +225,10 @@ def _stacked(name: str) -> str:
     return name.replace("encoderblock_0/", "encoderblock/")
 
 
-def _checkpoint(file, key, inside, stacked) -> Checkpoint:
+def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
     family = FAMILIES[key]
+    inside = family.model_names(file.arrays)
+    stacked = family.mark not in inside
     entries: dict[str, Entry] = {}
     unknown, second = [], []
     for bare, name in inside.items():

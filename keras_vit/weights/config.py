@@ -1,257 +1,33 @@
-"""Model arguments of a checkpoint, from its arrays and the config.json beside them."""
+"""Model arguments of a checkpoint: what its arrays show, and its documents state."""
 
 import math
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from keras_vit.costs import least_parameters
 from keras_vit.option_rows import rows
-from keras_vit.options import ViTOptions
-from keras_vit.specs import SPECS, image_size_pair, patch_side
-from keras_vit.weights.checkpoint import FAMILIES, Checkpoint
+from keras_vit.options import LAYER_NORM_EPSILON, ViTOptions
+from keras_vit.specs import SPECS, patch_side
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.families.family import refuse_config
 from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST
+from keras_vit.weights.grids import config_image_size, square_grids, stated_grid
 from keras_vit.weights.reading import StoredArray, WeightsFileError
-
-_GELUS = {
-    "gelu": "exact",
-    "gelu_new": "tanh",
-    "gelu_fast": "tanh",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_tanh": "tanh",
-}
-_SILUS = ("silu", "swish")
-# timm's models that use the tanh approximation of GELU.
-_TIMM_TANH = re.compile(
-    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
-    r"|vit_large_patch16_siglip_(gap_)?512"
-)
-# timm's architectures that pool the prefix tokens too, which only their names say.
-_TIMM_POOLS_PREFIX = re.compile(r"test_vit3")
-# The values of `model_type` in transformers that denote a ViT. Other models, such as
-# AST with its overlapping patches, have arrays of the same names.
-_MODEL_TYPES = {
-    "hugging_face": ("vit", "deit", "vit_msn"),
-    "hugging_face_dinov2": ("dinov2", "dinov2_with_registers"),
-}
-# Hyperparameters that a family states in its config alone.
-_CONFIGURED = {
-    "timm": ("gelu", "heads", "pooling"),
-    "hugging_face": ("gelu", "heads", "norm_epsilon"),
-    "hugging_face_dinov2": ("gelu", "heads", "norm_epsilon"),
-    "keras_hub": ("norm_epsilon", "pooling"),
-}
 
 
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Arguments that are assumed, because no config gives them."""
-    if checkpoint.family not in _CONFIGURED or checkpoint.file.config:
-        return ()
-    return _CONFIGURED[checkpoint.family]
-
-
-def config_settings(checkpoint: Checkpoint, swiglu: bool) -> dict[str, Any]:
-    """GELU variant and LayerNorm epsilon, which the arrays do not determine.
-
-    Args:
-        checkpoint: An open checkpoint.
-        swiglu: Whether its MLPs are SwiGLUs, which have no GELU.
-    """
-    family, config = FAMILIES[checkpoint.family], checkpoint.file.config
-    name, epsilon = None, family.norm_epsilon
-    if checkpoint.family in _MODEL_TYPES:
-        kinds = _MODEL_TYPES[checkpoint.family]
-        kind = config.get("model_type", kinds[0])
-        if kind not in kinds:
-            rule = f"`model_type` must be one of {', '.join(kinds)}"
-            _refuse(checkpoint, rule, kind)
-        # Its SwiGLU does not read `hidden_act`.
-        name = None if swiglu else config.get("hidden_act")
-        epsilon = config.get("layer_norm_eps", epsilon)
-    elif checkpoint.family == "keras_hub":
-        epsilon = config.get("config", {}).get("layer_norm_epsilon", epsilon)
-    elif checkpoint.family == "timm":
-        architecture = config.get("architecture", "")
-        if "_rpn_" in architecture:  # its arrays are those of pre-norm blocks
-            rule = "LayerNorms must precede attention and MLP, not follow them"
-            _refuse(checkpoint, rule, architecture)
-        name = "gelu_tanh" if _TIMM_TANH.match(architecture) else None
-        name = "quick_gelu" if "quickgelu" in architecture else name
-        name = config.get("model_args", {}).get("act_layer", name)
-    known = _SILUS if swiglu else tuple(_GELUS)
-    if name is not None and name not in known:
-        _refuse(checkpoint, f"The activation must be one of {', '.join(known)}", name)
-    pooler = config.get("pooler_act", "tanh")
-    if checkpoint.family == "hugging_face" and pooler != "tanh":
-        _refuse(checkpoint, "The activation of the pooler must be 'tanh'", pooler)
-    if wanted := rows(ViTOptions)["norm_epsilon"].problem(epsilon):
-        _refuse(checkpoint, f"The epsilon of the LayerNorms must be {wanted}", epsilon)
-    gelu = _GELUS.get(name, family.gelu) if name else family.gelu
-    return {"gelu": gelu, "norm_epsilon": epsilon}
-
-
-def config_class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
-    """Class names, if the config has one for each class."""
-    config, names = checkpoint.file.config, None
-    if checkpoint.family.startswith("hugging_face"):
-        labels = config.get("id2label", {})
-        names = [labels.get(str(index)) for index in range(classes or 0)]
-    elif checkpoint.family in ("timm", "timm_bit"):
-        names = config.get("pretrained_cfg", {}).get("label_names")
-    if not names or len(names) != classes or None in names:
-        return {}
-    own = any(name != f"LABEL_{index}" for index, name in enumerate(names))
-    return {"class_names": names} if own else {}
-
-
-def config_pooling(checkpoint: Checkpoint) -> tuple[str | None, bool]:
-    """Pooling by the config's name, and whether it covers all tokens or the patches."""
-    if checkpoint.family.startswith("timm"):
-        config = checkpoint.file.config
-        options = config.get("model_args", {})
-        name = options.get("global_pool", config.get("global_pool"))
-        implied = _TIMM_POOLS_PREFIX.match(config.get("architecture", ""))
-        return name, options.get("pool_include_prefix", bool(implied))
-    if checkpoint.family == "keras_hub":
-        task = checkpoint.file.beside("task.json").get("config", {})
-        return task.get("pooling"), True
-    return None, True
-
-
-def config_heads(checkpoint: Checkpoint) -> int | None:
-    """Number of attention heads, if a config gives it."""
-    config = checkpoint.file.config
-    return config.get("num_attention_heads") or config.get("model_args", {}).get(
-        "num_heads"
-    )
-
-
-def check_patch(checkpoint: Checkpoint, name: str, sides: tuple[int, int]) -> None:
-    """Raise WeightsFileError unless patches are square and those of the config.
-
-    Args:
-        checkpoint: An open checkpoint.
-        name: Name of the kernel that reads a patch.
-        sides: (height, width) of that kernel.
-    """
-    config = checkpoint.file.config
-    places: dict[str, Any] = {
-        "hugging_face": config,
-        "hugging_face_dinov2": config,
-        "timm": config.get("model_args", {}),
-        "keras_hub": config.get("config", {}),
-    }
-    size = places.get(checkpoint.family, {}).get("patch_size", sides)
-    size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
-    if sides[0] != sides[1]:
-        raise WeightsFileError(
-            f"Patches must be square. Received: `{name}` with patches of {sides} pixels"
-            f" in {str(checkpoint.file.path)!r}"
-        )
-    if size != sides:
-        rule = f"`patch_size` must be {sides[0]}, the side of `{name}`"
-        _refuse(checkpoint, rule, size)
-
-
-def config_image_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """(H, W), if a config gives it."""
-    config = checkpoint.file.config
-    size: Any = None
-    if checkpoint.family.startswith("hugging_face"):
-        size = config.get("image_size")
-    elif checkpoint.family == "keras_hub":
-        size = config.get("config", {}).get("image_shape")
-    elif checkpoint.family == "timm":
-        size = config.get("model_args", {}).get("img_size")
-        size = size or config.get("pretrained_cfg", {}).get("input_size", [None])[1:]
-    if not size:
-        return None
-    try:
-        return image_size_pair(size if isinstance(size, int) else (size[0], size[1]))
-    except ValueError as error:
-        raise TypeError(error) from error
-
-
-def _refuse(checkpoint: Checkpoint, rule: str, received: Any) -> NoReturn:
-    raise WeightsFileError(
-        f"{rule}. Received: {received!r} in the config of {str(checkpoint.file.path)!r}"
-    )
-
-
-# Key under which `save_checkpoint` writes the grid: in the metadata of .safetensors, in
-# the comment of a ZIP archive.
-GRID_METADATA = "keras_vit.grid"
-
-
-def grid_fits(
-    checkpoint: Checkpoint, tokens: int, prefix: int, grid: tuple[int, int]
-) -> bool:
-    """Whether a grid leaves the family's number of positions for prefix tokens."""
-    return tokens - grid[0] * grid[1] in _covered(checkpoint, prefix)
-
-
-def grid_of_metadata(
-    checkpoint: Checkpoint, tokens: int, prefix: int, side: int
-) -> tuple[int, int] | None:
-    """Grid from the file's metadata or the config beside it, if it fits.
-
-    Args:
-        checkpoint: An open checkpoint.
-        tokens: Number of its positions.
-        prefix: Number of its class and register tokens.
-        side: Side of a patch in pixels.
-    """
-    grids = [_from_metadata(checkpoint.file.metadata.get(GRID_METADATA))]
-    if size := config_image_size(checkpoint):
-        grids.append((size[0] // side, size[1] // side))
-    for grid in grids:
-        if grid is not None and grid_fits(checkpoint, tokens, prefix, grid):
-            return grid
-    return None
-
-
-def square_grids(
-    checkpoint: Checkpoint, tokens: int, prefix: int
-) -> list[tuple[int, int]]:
-    """Square grids that fit, the family's usual one first."""
-    squares = []
-    for covered in _covered(checkpoint, prefix):
-        side = math.isqrt(max(tokens - covered, 0))
-        if side and side * side == tokens - covered:
-            squares.append((side, side))
-    return squares
-
-
-def grid_metadata(grid: tuple[int, int]) -> dict[str, str]:
-    """Metadata of a file that give its grid."""
-    return {GRID_METADATA: f"{grid[0]}x{grid[1]}"}
-
-
-def _from_metadata(text: str | None) -> tuple[int, int] | None:
-    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", str(text), re.ASCII)
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def _covered(checkpoint: Checkpoint, prefix: int) -> tuple[int, ...]:
-    """Possible numbers of prefix tokens with positions, the usual one first."""
-    usual = {
-        "big_vision": (0, prefix),
-        "timm": (prefix, 0),
-        # Registers come in after the positions are added.
-        "hugging_face_dinov2": (1,),
-    }
-    return usual.get(checkpoint.family, (prefix,)) if prefix else (0,)
-
-
-# Pooling by its name in timm and keras-hub.
-_POOLINGS = {"token": "token", "avg": "avg", "gap": "avg", "map": "map", "": None}
+    return () if checkpoint.file.config else checkpoint.described.configured
 
 
 def model_arguments(
     checkpoint: Checkpoint, grid: tuple[int, int] | None = None
 ) -> dict[str, Any]:
     """Model arguments of a checkpoint.
+
+    What both its arrays and its documents give must be the same.
 
     Args:
         checkpoint: An open checkpoint.
@@ -266,7 +42,7 @@ def model_arguments(
 
     Raises:
         WeightsFileError: An array that every model has is missing or malformed, or the
-            config names something unsupported.
+            documents name something unsupported, or contradict the arrays.
     """
     try:
         arguments = _arguments(checkpoint, grid)
@@ -324,14 +100,13 @@ def differences(
 
 
 def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str, Any]:
-    if FAMILIES[checkpoint.family].model == "resnet":
+    if checkpoint.described.model == "resnet":
         return _resnet(checkpoint)
     shapes = _Shapes(checkpoint)
     shapes["encoder_block_0/norm1/gamma"]  # must be there
     kernel = shapes["embedding/kernel"]
-    name = checkpoint.entries["embedding/kernel"].name
-    check_patch(checkpoint, name, (kernel[0], kernel[1]))
-    arguments: dict[str, Any] = {
+    _check_square(checkpoint, (kernel[0], kernel[1]))
+    shown: dict[str, Any] = {
         "patch_size": kernel[0],
         "width": kernel[-1],
         "depth": _count(shapes, r"encoder_block_(\d+)/norm1/gamma") + 1,
@@ -341,35 +116,50 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         "representation_size": shapes.get("pre_logits/bias", (None,))[0],
         "register_tokens": shapes.get("register_tokens/tokens", (1, 0))[1],
         "layer_scale": 1e-5 if "encoder_block_0/layer_scale1/gamma" in shapes else None,
-        "position_embedding": _positions(checkpoint, shapes),
-        **_shown(checkpoint, shapes),
+        **{
+            name: row.shown_by in shapes
+            for name, row in rows(ViTOptions).items()
+            if row.shown_by is not None
+        },
         **_stem(shapes),
     }
-    arguments.update(config_settings(checkpoint, arguments["swiglu"]))
+    family = checkpoint.described
+    learned = "position_embedding/embedding" in shapes
+    shown["position_embedding"] = "learned_1d" if learned else family.fixed_positions()
+    if (heads := _shown_heads(checkpoint, shapes, shown)) is not None:
+        shown["heads"] = heads
+    stated = family.stated(checkpoint.file, shown["swiglu"])
+    _compare(checkpoint, stated, shown)
+    known = {"norm_epsilon": LAYER_NORM_EPSILON, **family.defaults}
+    arguments = {**_of_the_usual_size(shown), **known, **stated, **shown}
     arguments["pooling"] = _pooling(checkpoint, shapes, arguments)
-    arguments.update(config_class_names(checkpoint, arguments["classes"]))
-    heads = _heads(checkpoint, shapes, arguments)
-    if heads is not None:
-        arguments["heads"] = heads
+    arguments.update(_class_names(checkpoint, arguments["classes"]))
     arguments.update(_grid(checkpoint, shapes, arguments, grid))
     return arguments
 
 
-def _shown(checkpoint: Checkpoint, shapes) -> dict[str, bool]:
-    """Options that the presence of a weight shows, as the config must state them."""
-    stated = checkpoint.file.config
-    if checkpoint.family == "timm":
-        stated = stated.get("model_args", {})
-    found = {}
-    for name, row in rows(ViTOptions).items():
-        if row.shown_by is None:
-            continue
-        found[name] = row.shown_by in shapes
-        value = stated.get(name)
-        if isinstance(value, bool) and value != found[name]:
-            rule = f"`{name}` must be {found[name]}, as the arrays show"
-            _refuse(checkpoint, rule, value)
-    return found
+def _check_square(checkpoint: Checkpoint, sides: tuple[int, int]) -> None:
+    """Raise WeightsFileError for patches that are not square."""
+    if sides[0] != sides[1]:
+        name = checkpoint.entries["embedding/kernel"].name
+        raise WeightsFileError(
+            f"Patches must be square. Received: `{name}` with patches of {sides} pixels"
+            f" in {str(checkpoint.file.path)!r}"
+        )
+
+
+def _compare(
+    checkpoint: Checkpoint, stated: dict[str, Any], shown: Mapping[str, Any]
+) -> None:
+    """Raise WeightsFileError for an option that contradicts the arrays, or its row."""
+    for name, value in stated.items():
+        if name == "patch_size" and isinstance(value, (list, tuple)):
+            value = value[0] if set(value) == {shown[name]} else tuple(value)
+        if name in shown and value != shown[name]:
+            rule = f"`{name}` must be {shown[name]!r}, as the arrays show"
+            refuse_config(checkpoint.file, rule, value)
+        if wanted := rows(ViTOptions)[name].problem(value):
+            refuse_config(checkpoint.file, f"`{name}` must be {wanted}", value)
 
 
 # Number of axes of the weights whose shapes determine a model's sizes.
@@ -442,13 +232,6 @@ def _blocks(shapes) -> tuple[int, ...]:
     )
 
 
-def _positions(checkpoint: Checkpoint, shapes) -> str:
-    if "position_embedding/embedding" in shapes:
-        return "learned_1d"
-    # Without learned ones, big_vision has sine embeddings and the others none.
-    return "sincos2d" if checkpoint.family == "big_vision" else "none"
-
-
 def _stem(shapes) -> dict[str, Any]:
     if "stem_conv/kernel" not in shapes:
         return {}
@@ -460,16 +243,25 @@ def _stem(shapes) -> dict[str, Any]:
 
 def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
     shapes = _Shapes(checkpoint)
-    pooling, _ = config_pooling(checkpoint)
+    known = checkpoint.described.poolings
+    pooling, _ = checkpoint.described.pooling(checkpoint.file)
     classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
     return {
-        **config_class_names(checkpoint, classes),
+        **_class_names(checkpoint, classes),
         "blocks": _blocks(shapes),
         "width_factor": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
         "classes": classes,
-        "pooling": "avg" if pooling is None else _POOLINGS.get(pooling, repr(pooling)),
+        "pooling": "avg" if pooling is None else known.get(pooling, repr(pooling)),
     }
+
+
+def _class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
+    """Class names, if a config has one for each class."""
+    names = checkpoint.described.class_names(checkpoint.file, classes or 0)
+    if not names or len(names) != classes or None in names:
+        return {}
+    return {"class_names": names}
 
 
 def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
@@ -480,8 +272,8 @@ def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
         usual = "avg"
     else:
         usual = "token"
-    pooling, whole = config_pooling(checkpoint)
-    known = pooling is None or pooling in _POOLINGS
+    known = checkpoint.described.poolings
+    pooling, whole = checkpoint.described.pooling(checkpoint.file)
     prefix = arguments["class_token"] + arguments["register_tokens"]
     pooled = prefix if whole else 0  # of the tokens before the patches
     ours = {
@@ -490,29 +282,29 @@ def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
         "map": pooled == arguments["class_token"],
         None: arguments["classes"] is None,
     }
-    ours_here = usual if pooling is None else _POOLINGS.get(pooling)
-    if known and ours[ours_here]:
+    ours_here = usual if pooling is None else known.get(pooling)
+    if (pooling is None or pooling in known) and ours[ours_here]:
         return ours_here
     return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
 
 
-def _heads(checkpoint: Checkpoint, shapes, arguments) -> int | None:
-    """Number of attention heads, which PyTorch's arrays do not show."""
+def _shown_heads(checkpoint: Checkpoint, shapes, shown) -> int | None:
+    """Number of attention heads, which PyTorch's arrays show only with QK norm."""
     shapes["encoder_block_0/attention/query/kernel"]  # must be there
     raw = checkpoint.entries["encoder_block_0/attention/query/kernel"].raw_shape
     if len(raw) == 3:  # [D, A, K]
         _check_heads(checkpoint, raw[1:])
         return raw[1]
-    if arguments["qk_norm"]:
-        return (
-            arguments["width"]
-            // shapes["encoder_block_0/attention/query_norm/gamma"][0]
-        )
-    if heads := config_heads(checkpoint):
-        return heads
-    size = tuple(arguments[key] for key in ("width", "depth", "mlp_dim"))
+    if shown["qk_norm"]:
+        return shown["width"] // shapes["encoder_block_0/attention/query_norm/gamma"][0]
+    return None
+
+
+def _of_the_usual_size(shown: Mapping[str, Any]) -> dict[str, int]:
+    """Number of heads of the paper's model with the same width, depth and MLP."""
+    size = tuple(shown[key] for key in ("width", "depth", "mlp_dim"))
     known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
-    return known.get(size)
+    return {"heads": known[size]} if size in known else {}
 
 
 def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
@@ -536,7 +328,7 @@ def _grid(checkpoint: Checkpoint, shapes, arguments, asked) -> dict[str, Any]:
         return {"image_size": size} if size else {}
     tokens = shapes["position_embedding/embedding"][1]
     prefix = arguments["class_token"] + arguments["register_tokens"]
-    known = asked or grid_of_metadata(checkpoint, tokens, prefix, side)
+    known = asked or stated_grid(checkpoint, tokens, prefix, side)
     squares = square_grids(checkpoint, tokens, prefix)
     grid = known or next(iter(squares), None)
     if grid is None:

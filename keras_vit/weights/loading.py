@@ -3,20 +3,20 @@
 import mmap
 import os
 import warnings
+from typing import Any
 
 import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.weights.checkpoint import (
-    FAMILIES,
     Checkpoint,
     CheckpointError,
     LoadReport,
     open_checkpoint,
     shorten,
 )
-from keras_vit.weights.config import differences
+from keras_vit.weights.config import differences, model_arguments
 from keras_vit.weights.placement import (
     CLASSIFIER_POLICIES,
     Plan,
@@ -74,23 +74,24 @@ def load_checkpoint(
     check_choice("resample", resample, tuple(RESIZES))
     check_choice("settings", settings, ("match", "ignore"))
     with open_checkpoint(fetch(path)) as checkpoint:
+        check_kind(model, checkpoint)
+        file = model_arguments(checkpoint, grid)
         return load_open_checkpoint(
-            model, checkpoint, classifier, resample, grid, settings, strict
+            model, checkpoint, file, classifier, resample, settings, strict
         )
 
 
 def load_open_checkpoint(
     model,
     checkpoint: Checkpoint,
+    file: dict[str, Any],
     classifier: str,
     resample: str,
-    grid: tuple[int, int] | None,
     settings: str,
     strict: bool = True,
 ) -> LoadReport:
-    """Load a checkpoint that is open already; see `load_checkpoint`."""
-    _check_kind(model, checkpoint)
-    plan = Plan(model, checkpoint, grid)
+    """Load an open checkpoint with these `model_arguments`; see `load_checkpoint`."""
+    plan = Plan(model, checkpoint, file)
     _check_size(plan)
     plan.compare_settings(required=settings == "match")
     if classifier == "load":
@@ -106,12 +107,11 @@ def load_open_checkpoint(
     return plan.report
 
 
-def _check_kind(model, checkpoint) -> None:
+def check_kind(model, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError unless the file is of the model's architecture."""
     check_model(model)
-    kind = model.architecture
-    family = FAMILIES[checkpoint.family]
-    if family.model != kind:
+    family = checkpoint.described
+    if family.model != model.architecture:
         wanted = {"vit": "a VisionTransformer", "resnet": "a ResNet"}[family.model]
         raise CheckpointError(
             f"`model` must be {wanted} for {str(checkpoint.file.path)!r} "
@@ -130,7 +130,7 @@ def _check_size(plan: Plan) -> None:
     if [text for text in different if not text.startswith("depth")]:
         raise CheckpointError(
             f"The checkpoint must have the size of the model {plan.model.name!r}. "
-            f"Received: {plan.report.path} ({FAMILIES[plan.report.family].title}) with "
+            f"Received: {plan.report.path} ({plan.checkpoint.described.title}) with "
             f"{', '.join(different)}"
         )
 
@@ -149,8 +149,7 @@ def _refuse(plan: Plan, strict: bool) -> None:
         lines = [f"\n- {line}" for line in problems + plan.report.notes]
         raise CheckpointError(
             f"The checkpoint must fit the model {plan.model.name!r}. Received: "
-            f"{plan.report.path} ({FAMILIES[plan.report.family].title})"
-            + "".join(lines)
+            f"{plan.report.path} ({plan.checkpoint.described.title})" + "".join(lines)
         )
 
 

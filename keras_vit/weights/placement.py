@@ -1,13 +1,14 @@
 """Plan of a load: which array goes into which weight, and how it is adapted."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights import config
-from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, Entry, LoadReport
-from keras_vit.weights.config import assumed_settings, model_arguments
+from keras_vit.weights.checkpoint import Checkpoint, Entry, LoadReport
+from keras_vit.weights.config import assumed_settings
+from keras_vit.weights.grids import grid_fits, square_grids
 from keras_vit.weights.resampling import (
     adapt_channels,
     resample_patches,
@@ -25,7 +26,7 @@ class Plan:
     Args:
         model: The model, which is not touched.
         checkpoint: The open checkpoint.
-        grid: (h, w) of its positions, if the caller gives it.
+        file: Its `model_arguments`.
 
     Attributes:
         weights: The model's weights by path.
@@ -35,12 +36,10 @@ class Plan:
         report: The report of the load, as far as it is planned.
     """
 
-    def __init__(
-        self, model, checkpoint: Checkpoint, grid: tuple[int, int] | None = None
-    ):
+    def __init__(self, model, checkpoint: Checkpoint, file: dict[str, Any]):
         self.model = model
         self.checkpoint = checkpoint
-        self.file = model_arguments(checkpoint, grid)
+        self.file = file
         self.weights = {weight.path: weight for weight in model.weights}
         self.entries = dict(checkpoint.entries)
         self.values: dict[str, Callable[[], np.ndarray]] = {}
@@ -97,17 +96,15 @@ class Plan:
                 f"the file does not say how many heads it has; the model has "
                 f"{self.model.heads}"
             )
-        if "timm" in self.checkpoint.family and "stem_conv/kernel" in self.entries:
-            self.report.notes.append(
-                "timm computes its ResNets with other epsilons than the official code, "
-                "whose this model has: outputs may differ where kernels are small"
-            )
+        note = self.checkpoint.described.hybrid_note
+        if note is not None and "stem_conv/kernel" in self.entries:
+            self.report.notes.append(note)
 
     def load_classifier(self) -> None:
         """Place the file's classifier, which must fit the model's."""
         if second := self.checkpoint.second_classifiers:
             self.report.unused += second
-            what = FAMILIES[self.checkpoint.family].second_classifier
+            what = self.checkpoint.described.second_classifier
             self.report.notes.append(
                 f"its {what} has no place here: strict=False leaves it out"
             )
@@ -287,12 +284,12 @@ def _file_grid(plan: Plan, name: str, tokens: int) -> tuple[int, int] | None:
     prefix = plan.file["class_token"] + plan.file["register_tokens"]
     given, own = plan.file.get("grid"), tuple(plan.model.grid)
     if given is not None:
-        if config.grid_fits(checkpoint, tokens, prefix, given):
+        if grid_fits(checkpoint, tokens, prefix, given):
             return given
         plan.problems.append(f"`{name}` has {tokens} positions, no grid of {given}")
         return None
-    possible = config.square_grids(checkpoint, tokens, prefix)
-    if own not in possible and config.grid_fits(checkpoint, tokens, prefix, own):
+    possible = square_grids(checkpoint, tokens, prefix)
+    if own not in possible and grid_fits(checkpoint, tokens, prefix, own):
         possible.insert(0, own)
     if len(possible) == 1:
         return possible[0]

@@ -7,7 +7,7 @@ from keras_vit import ResNet, VisionTransformer
 from keras_vit.base import ImageModel
 from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
 from keras_vit.common.file_names import BEST_MODEL
-from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.presets import fetch
 
 from ..engine import run_folder
@@ -62,7 +62,7 @@ def _read(name: str) -> Any:
         return run_folder.read_model(path)
     try:
         with open_checkpoint(fetch(name)) as checkpoint:
-            architecture = FAMILIES[checkpoint.family].model
+            architecture = checkpoint.described.model
         vit = architecture == VisionTransformer.architecture
         return (VisionTransformer if vit else ResNet).from_preset(name)
     except (ValueError, OSError) as error:

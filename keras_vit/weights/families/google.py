@@ -7,7 +7,10 @@ heads apart. The two ViT families differ in how the modules of a block are count
 
 import re
 from collections.abc import Iterable
+from typing import ClassVar
 
+from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.weights.families.family import Family, WritableFamily
 from keras_vit.weights.families.layouts import (
     CHANNELS,
     CONVOLUTION_1X1,
@@ -118,15 +121,87 @@ PREFIXES = ("opt/target/", "params/img/", "params/")
 _INLINED_HEAD = re.compile(
     r"^(probe|MlpBlock_0|MultiHeadDotProductAttention_0|LayerNorm_0)(/|$)"
 )
+_FIRST_BLOCK = "Transformer/encoderblock_0"
 
 
-def model_names(names: Iterable[str]) -> dict[str, str]:
-    """Names inside the model -> names in the file, for the model's arrays alone.
+class _GoogleFamily(Family):
+    """Arrays in one file, without documents; pixels are mapped to [-1, 1]."""
 
-    What lies outside of the prefix (an optimizer's state, a text tower) is left out.
-    An attention pooling head that was not a module of its own becomes one.
-    """
-    names = list(names)
-    prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in names), "")
-    inside = {n.removeprefix(prefix): n for n in names if n.startswith(prefix)}
-    return {_INLINED_HEAD.sub(r"MAPHead_0/\1\2", n): v for n, v in inside.items()}
+    project = "google"
+    defaults: ClassVar = {"gelu": "tanh"}
+
+    def model_names(self, names: Iterable[str]) -> dict[str, str]:
+        """Names inside the model -> names in the file.
+
+        What lies outside of the prefix (an optimizer's state, a text tower) is left
+        out. An attention pooling head that was not a module of its own becomes one.
+        """
+        names = list(names)
+        prefix = next((p for p in PREFIXES if f"{p}embedding/kernel" in names), "")
+        inside = {n.removeprefix(prefix): n for n in names if n.startswith(prefix)}
+        return {_INLINED_HEAD.sub(r"MAPHead_0/\1\2", n): v for n, v in inside.items()}
+
+    def preprocessing_config(self, file):
+        """Nothing but the code states it."""
+        return "the official code", {}
+
+    def preprocessing(self, config, model):
+        """The layer's own defaults."""
+        return {}
+
+    def lost_preprocessing(self, layer: ImagePreprocessing) -> list[str]:
+        """Whatever differs from the code's."""
+        usual = ImagePreprocessing(layer.image_size)
+        names = ("mean", "std", "interpolation", "antialias", "crop_fraction", "resize")
+        return [
+            f"{name}={value!r}"
+            for name in names
+            if (value := getattr(layer, name)) != getattr(usual, name)
+        ]
+
+
+class Google(_GoogleFamily, WritableFamily):
+    """The paper's ViTs and hybrids, AugReg's and SAM's."""
+
+    title = "Google ViT (.npz of the paper, AugReg, SAM)"
+    mark = f"{_FIRST_BLOCK}/MultiHeadDotProductAttention_1/query/kernel"
+    rows = GOOGLE
+    holds = frozenset(
+        ("class_token", "prefix_positions", "resnet_blocks", "resnet_width_factor")
+    )
+
+    def refusals(self, model) -> list[str]:
+        """The code has a class token exactly where it reads it."""
+        found = []
+        if model.pooling == "map":
+            found.append("pooling must not be 'map'")
+        if model.class_token != (model.pooling != "avg"):
+            found.append("there must be a class token, but not where pooling='avg'")
+        return found
+
+
+class BigVision(_GoogleFamily):
+    """big_vision's ViTs: from plain ones to SigLIP."""
+
+    project = "big_vision"
+    title = "big_vision"
+    mark = f"{_FIRST_BLOCK}/MultiHeadDotProductAttention_0/query/kernel"
+    rows = BIG_VISION
+
+    def fixed_positions(self) -> str:
+        """Its models without learned positions have sines."""
+        return "sincos2d"
+
+    def prefix_positions(self, prefix: int) -> tuple[int, ...]:
+        """The class token has none since 2022."""
+        return (0, prefix)
+
+
+class BigTransfer(_GoogleFamily, WritableFamily):
+    """Big Transfer's ResNets."""
+
+    title = "BiT ResNet (.npz of Big Transfer)"
+    mark = "resnet/root_block/standardized_conv2d/kernel"
+    rows = BIT
+    model = "resnet"
+    holds = frozenset(("blocks", "width_factor"))

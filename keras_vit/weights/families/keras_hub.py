@@ -6,7 +6,9 @@ in two files, `save_weights` writes one with a longer path.
 
 import re
 from collections.abc import Iterable
+from typing import ClassVar
 
+from keras_vit.weights.families.family import Family, one_or_all, renamed
 from keras_vit.weights.families.layouts import (
     HEADS_FIRST,
     HEADS_LAST,
@@ -59,22 +61,88 @@ KERAS_HUB = (
 )
 
 
-def model_names(names: Iterable[str]) -> dict[str, str]:
-    """Names inside the model, every block numbered -> names in the file.
+# Our names of what the backbone's config states.
+_OPTIONS = {
+    "patch_size": "patch_size",
+    "hidden_dim": "width",
+    "num_layers": "depth",
+    "mlp_dim": "mlp_dim",
+    "num_heads": "heads",
+    "use_mha_bias": "qkv_bias",
+    "use_class_token": "class_token",
+    "layer_norm_epsilon": "norm_epsilon",
+}
 
-    Dense layers of the task are numbered in the file: the last is the classifier, one
-    before it is `pre_logits`. A compiled task's optimizer is left out.
-    """
-    names = [name for name in names if not name.startswith("optimizer/")]
-    pre_logits = any(name.startswith("layers/dense_1/") for name in names)
-    heads = {"layers/dense/": "predictions/"}
-    if pre_logits:
-        heads = {"layers/dense/": "pre_logits/", "layers/dense_1/": "predictions/"}
-    inside = {}
-    for name in names:
-        bare = name.removeprefix("layers/vi_t_backbone/")
-        bare = re.sub(r"/vi_t_encoder_block/", "/vi_t_encoder_block_0/", bare)
-        for dense, head in heads.items():
-            bare = bare.replace(dense, head) if bare.startswith(dense) else bare
-        inside[bare] = name
-    return inside
+
+class KerasHub(Family):
+    """keras-hub's ViTs."""
+
+    project = "keras_hub"
+    title = "keras-hub ViT"
+    mark = f"{_EMBEDDING}/patch_embedding/vars/0"
+    rows = KERAS_HUB
+    configured = ("norm_epsilon", "pooling")
+    poolings: ClassVar = {"token": "token", "gap": "avg"}
+
+    def model_names(self, names: Iterable[str]) -> dict[str, str]:
+        """Names inside the model, every block numbered -> names in the file.
+
+        Dense layers of the task are numbered in the file: the last is the classifier,
+        one before it is `pre_logits`. A compiled task's optimizer is left out.
+        """
+        names = [name for name in names if not name.startswith("optimizer/")]
+        pre_logits = any(name.startswith("layers/dense_1/") for name in names)
+        heads = {"layers/dense/": "predictions/"}
+        if pre_logits:
+            heads = {"layers/dense/": "pre_logits/", "layers/dense_1/": "predictions/"}
+        inside = {}
+        for name in names:
+            bare = name.removeprefix("layers/vi_t_backbone/")
+            bare = re.sub(r"/vi_t_encoder_block/", "/vi_t_encoder_block_0/", bare)
+            for dense, head in heads.items():
+                bare = bare.replace(dense, head) if bare.startswith(dense) else bare
+            inside[bare] = name
+        return inside
+
+    def stated(self, file, swiglu):
+        """What the backbone's config states."""
+        return renamed(file.config.get("config", {}), _OPTIONS)
+
+    def image_size(self, file):
+        """The backbone's (H, W, C), without the channels."""
+        shape = file.config.get("config", {}).get("image_shape")
+        return shape and (shape[0], shape[1])
+
+    def pooling(self, file):
+        """Of the task, whose `"gap"` is a mean over the class token too."""
+        return file.beside("task.json").get("config", {}).get("pooling"), True
+
+    def preprocessing_config(self, file):
+        """What its image converter is built from."""
+        name = "image_converter.json"
+        return name, file.beside(name).get("config")
+
+    def preprocessing(self, config, model):
+        """Of an image converter, which scales and shifts."""
+        if config.get("pad_to_aspect_ratio"):
+            raise ValueError("pad_to_aspect_ratio=True")
+        scale, offset = config.get("scale") or 1.0, config.get("offset") or 0.0
+        scales = scale if isinstance(scale, list) else [scale]
+        offsets = offset if isinstance(offset, list) else [offset] * len(scales)
+        scales = scales * (len(offsets) // len(scales))
+        pairs = list(zip(scales, offsets, strict=True))
+        return {
+            "mean": one_or_all([-offset / scale for scale, offset in pairs]),
+            "std": one_or_all([1 / scale for scale, _ in pairs]),
+            "interpolation": config.get("interpolation", "bilinear"),
+            "antialias": config.get("antialias", False),
+            "resize": "small" if config.get("crop_to_aspect_ratio", True) else "plain",
+        }
+
+    def preprocessing_differences(self, policy):
+        """It crops the image, not the resized one."""
+        if policy["resize"] == "plain":
+            return []
+        return [
+            "crops before it resizes, and `ImagePreprocessing` after: pixels differ"
+        ]

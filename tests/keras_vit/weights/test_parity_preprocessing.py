@@ -11,7 +11,9 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from keras_vit import ImagePreprocessing, decoding
-from keras_vit.weights import preprocessing_configs as configs
+from keras_vit.weights.checkpoint import FAMILIES
+from keras_vit.weights.families import hugging_face, timm
+from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 
 timm_data = pytest.importorskip("timm.data")
 transformers = pytest.importorskip("transformers")
@@ -73,8 +75,8 @@ def policy(family, **files):
         config=files["config"],
         beside=lambda name: documents.get(name, {}),
     )
-    checkpoint = types.SimpleNamespace(family=family, file=file)
-    return configs.preprocessing_arguments(checkpoint)
+    checkpoint = types.SimpleNamespace(described=FAMILIES[family], file=file)
+    return preprocessing_arguments(checkpoint)
 
 
 def timm_pixels(config):
@@ -213,12 +215,12 @@ def test_written_configs_mean_the_same_pixels(
         **arguments,
     )
     model = types.SimpleNamespace(preprocessing=layer, image_size=size, channels=3)
-    assert configs.lost_settings(model, family) == []
+    assert FAMILIES[family].lost_preprocessing(layer) == []
     if family == "timm":
-        config = configs.timm_preprocessing(model)
+        config = timm.written_preprocessing(model)
         theirs = timm_pixels({"input_size": [3, *size], **config})
     else:
-        config = configs.hugging_face_preprocessor(model)
+        config = hugging_face.written_preprocessing(model)
         files = {"preprocessor_config": config, "config": {"model_type": "vit"}}
         theirs = hugging_face_pixels(tmp_path, files)
     check_pixels(theirs, layer, size)

@@ -14,7 +14,7 @@ from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import ImagePreprocessing
-from keras_vit.weights.preprocessing_configs import timm_preprocessing
+from keras_vit.weights.families.timm import written_preprocessing
 
 pytest.importorskip("safetensors")
 from_preset = keras_vit.VisionTransformer.from_preset
@@ -364,7 +364,7 @@ def test_timm_gets_the_whole_size_from_what_is_written(whole):
     """It corrects no floating-point error: 14 / (14 / 25) is less than 25."""
     layer = ImagePreprocessing(14, crop_fraction=14 / whole)
     model = types.SimpleNamespace(preprocessing=layer, channels=3)
-    assert int(14 / timm_preprocessing(model)["crop_pct"]) == whole
+    assert int(14 / written_preprocessing(model)["crop_pct"]) == whole
 
 
 def test_timms_defaults_hold_for_what_a_config_leaves_out(tiny_vit, tmp_path):

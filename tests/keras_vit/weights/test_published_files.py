@@ -129,7 +129,7 @@ def build(model_class, checkpoint):
 
 def planned(model, checkpoint):
     """The report of what would be loaded, and what does not fit."""
-    plan = Plan(model, checkpoint)
+    plan = Plan(model, checkpoint, model_arguments(checkpoint))
     plan.compare_settings(required=True)
     plan.load_classifier()
     adapt_kernels(plan)

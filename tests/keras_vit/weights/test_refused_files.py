@@ -1,5 +1,6 @@
 """Whatever is wrong with a file: a clear error, and not one weight has moved."""
 
+import json
 import random
 import warnings
 
@@ -200,18 +201,58 @@ def test_an_unknown_family_is_refused(model, tmp_path):
         ({"image_size": "large"}, "are malformed"),
         ({"image_size": [-1, 2]}, "are malformed"),
         ({"image_size": {"height": 22, "width": 14}}, "are malformed"),
-        ({"num_attention_heads": "five"}, "heads='five', this one has heads=5"),
+        ({"num_attention_heads": "five"}, "`heads` must be an integer.*'five'"),
         ({"layer_norm_eps": "tiny"}, "epsilon.*must be a positive number.*'tiny'"),
         ({"layer_norm_eps": -1.0}, "epsilon.*must be a positive number.*-1.0"),
         ({"layer_norm_eps": None}, "epsilon.*must be a positive number.*None"),
         ({"qkv_bias": False}, "`qkv_bias` must be True, as the arrays show.*False in"),
-        ({"patch_size": 4}, r"`patch_size` must be 2, the side.*\(4, 4\)"),
-        ({"patch_size": [2, 4]}, r"`patch_size` must be 2, the side.*\(2, 4\)"),
+        ({"patch_size": 4}, r"`patch_size` must be 2, as the arrays show.*: 4 in the"),
+        (
+            {"patch_size": [2, 4]},
+            r"`patch_size` must be 2, as the arrays show.*\(2, 4\)",
+        ),
+        (
+            {"hidden_size": 16},
+            "`width` must be 15, as the arrays show.*16 in the config",
+        ),
+        ({"num_hidden_layers": 3}, "`depth` must be 2, as the arrays show.*3 in the"),
+        ({"intermediate_size": 9}, "`mlp_dim` must be 23, as the arrays show.*9 in"),
+        ({"num_channels": 1}, "`channels` must be 3, as the arrays show.*1 in the"),
     ],
 )
 def test_an_invalid_config_is_refused(config, match, hugging_face_pair, tmp_path):
     source, model = hugging_face_pair
     check_refused(model, hugging_face(source, tmp_path, **config), match)
+
+
+@pytest.mark.parametrize(
+    ("writer", "name", "option", "shown"),
+    [
+        (timm, "embed_dim", "width", 15),
+        (timm, "depth", "depth", 2),
+        (timm, "in_chans", "channels", 3),
+        (timm, "patch_size", "patch_size", 2),
+        (timm, "class_token", "class_token", True),
+        (keras_hub, "hidden_dim", "width", 15),
+        (keras_hub, "num_layers", "depth", 2),
+        (keras_hub, "mlp_dim", "mlp_dim", 23),
+        (keras_hub, "num_heads", "heads", 5),
+        (keras_hub, "patch_size", "patch_size", 2),
+    ],
+)
+def test_a_config_that_contradicts_the_arrays_is_refused(
+    writer, name, option, shown, tiny_vit, tmp_path
+):
+    """The option by our name, what the arrays show, what the config states."""
+    path = writer(tiny_vit(gelu="exact"), tmp_path)
+    document = json.loads((tmp_path / "config.json").read_text())
+    stated = not shown if isinstance(shown, bool) else shown + 1
+    inner = "model_args" if writer is timm else "config"
+    document[inner][name] = stated
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    match = f"`{option}` must be {shown}, as the arrays show. Received: {stated} in"
+    with pytest.raises(WeightsFileError, match=match):
+        keras_vit.VisionTransformer.from_preset(path)
 
 
 # Of transformers; each has arrays of a ViT's names, and computes something else.

@@ -11,6 +11,8 @@ import pytest
 from foreign_files import arrays_of, check_same_weights
 
 import keras_vit
+from keras_vit.option_rows import rows
+from keras_vit.options import SIZES
 from keras_vit.resnet import ResNet
 from keras_vit.weights import saving
 from keras_vit.weights.checkpoint import CheckpointError
@@ -181,9 +183,17 @@ def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path)
         (
             "google",
             {**EXACT, "pooling": "map", "norm_epsilon": 1e-5},
-            ["gelu must be 'tanh'", "norm_epsilon must be 1e-6", "pooling must not be"],
+            [
+                "gelu must be 'tanh'",
+                "norm_epsilon must be 1e-06",
+                "pooling must not be",
+            ],
         ),
-        ("google", {"position_embedding": "relative"}, ["must be 'learned_1d'"]),
+        (
+            "google",
+            {"position_embedding": "relative"},
+            ["position_embedding must be 'learned_1d'"],
+        ),
         ("google", {"pooling": "avg"}, ["class token"]),
         ("google", {"register_tokens": 2}, ["register_tokens"]),
         ("google", {"swiglu": True}, ["swiglu must be False"]),
@@ -191,7 +201,11 @@ def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path)
         ("timm", {"swiglu": True, **HYBRID}, ["swiglu must be False in a hybrid"]),
         ("timm", {"representation_size": 9}, ["representation_size must be None"]),
         ("timm", {"norm_epsilon": 1e-5}, ["norm_epsilon"]),
-        ("timm", {"position_placement": "shared"}, ["at the stem"]),
+        (
+            "timm",
+            {"position_placement": "shared"},
+            ["position_placement must be 'stem'"],
+        ),
         ("hugging_face", {"pooling": "avg"}, ["pooling must be 'token'"]),
         ("hugging_face", {"representation_size": 15}, ["where there are classes"]),
         ("hugging_face", HYBRID, ["resnet_blocks must be None"]),
@@ -221,6 +235,41 @@ def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
     for reason in reasons:
         assert reason in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+# Another value of every option that weights depend on, and what goes with it.
+OTHER = {
+    "gelu": EXACT,
+    "swiglu": {"swiglu": True},
+    "qkv_bias": {"qkv_bias": False},
+    "qk_norm": {"qk_norm": True},
+    "norm_epsilon": {"norm_epsilon": 1e-5},
+    "layer_scale": {"layer_scale": 0.1},
+    "class_token": {"class_token": False, "pooling": "avg"},
+    "register_tokens": {"register_tokens": 1},
+    "position_embedding": {"position_embedding": "none"},
+    "position_placement": {"position_placement": "shared"},
+    "prefix_positions": {"prefix_positions": False},
+    "fc_norm": {"fc_norm": True},
+    "attention": {"attention": "axial", "class_token": False, "pooling": "avg"},
+    "resnet_blocks": HYBRID,
+    "resnet_width_factor": {**HYBRID, "resnet_width_factor": 2},
+}
+
+
+def test_what_a_family_does_not_claim_to_hold_is_refused(tiny_vit):
+    """So is an option that is new, until the family says how it states it."""
+    options = keras_vit.VisionTransformer.options_class
+    structure = {name for name, row in rows(options).items() if not row.adaptable}
+    assert OTHER.keys() == structure - set(SIZES)
+    for (project, architecture), family in saving.WRITERS.items():
+        if architecture == "vit":
+            for name, kwargs in OTHER.items():
+                reasons = " ".join(
+                    saving.incompatibilities(tiny_vit(**kwargs), project)
+                )
+                claimed = name in family.holds
+                assert claimed or f"{name} must be" in reasons, (project, name)
 
 
 @pytest.mark.parametrize("family", ["google", "timm", "hugging_face"])
