@@ -5,6 +5,8 @@ from keras_vit import _backend  # noqa: F401  isort: skip  before what uses Kera
 from keras_vit import analysis, decoding, layers, weights
 from keras_vit._version import __version__
 from keras_vit.classifier import ImageClassifier
+from keras_vit.errors import KerasViTError
+from keras_vit.opening import open_model
 from keras_vit.preprocessing import (
     ImagePreprocessing,
     decode_predictions,
@@ -55,6 +57,7 @@ __all__ = [
     "BiTR152x4",
     "ImageClassifier",
     "ImagePreprocessing",
+    "KerasViTError",
     "R26ViTB32",
     "R26ViTS32",
     "R50ViTB16",
@@ -82,6 +85,7 @@ __all__ = [
     "layers",
     "list_weights",
     "load_checkpoint",
+    "open_model",
     "parse_resnet",
     "parse_variant",
     "preprocess_input",

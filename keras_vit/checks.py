@@ -1,10 +1,11 @@
 """Checks of arguments: each raises an error that names what was wanted and received."""
 
-import difflib
 import inspect
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from keras_vit.common.similar_names import did_you_mean
 
 
 def check_count(name: str, value: Any) -> None:
@@ -37,8 +38,7 @@ def check_argument_names(cls: type, arguments: Mapping[str, Any]) -> None:
         return
     for name, value in arguments.items():
         if name not in parameters:
-            similar = difflib.get_close_matches(name, parameters, n=2)
-            meant = f" Did you mean {' or '.join(similar)}?" if similar else ""
+            meant = did_you_mean(name, parameters, most=2)
             raise TypeError(
                 f"`{name}` must be an argument of {cls.__name__}.{meant} "
                 f"Received: {name}={value!r}"

@@ -45,12 +45,13 @@ class ModelConfig(EncoderOptions):
         "A published size: B/16 or R50+B/16 of vit, R50x1 of bit, ResNet50 of resnet. "
         "Null for a vit where patch_size, width, depth, mlp_dim and heads are given; "
         "where both are, these win; and for a bit where resnet_blocks are given. A "
-        "run's `.keras` file given as `weights` has its own size, whatever this is.",
+        "run given as `weights` has its own size, whatever this is.",
     ] = "S/16"
     weights: Annotated[
         str | None,
         "Published or own weights to begin with: a name that `keras_vit.list_weights()`"
-        " has, or the path of a file; for resnet imagenet. Null for random ones.",
+        " has, or what `keras_vit.open_model` opens, such as a run's folder or a file; "
+        "for resnet imagenet. Null for random ones.",
     ] = None
     patch_size: PatchSize | None = None
     width: Width | None = None

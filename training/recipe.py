@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.similar_names import did_you_mean
 
 from .augmentation_config import AugmentationConfig, changing_images
 from .errors import RecipeError, require

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.similar_names import did_you_mean
 
 from .errors import RecipeError
 

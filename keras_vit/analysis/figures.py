@@ -1,5 +1,6 @@
 """Figures of the analyses, as in the paper; matplotlib and Pillow are the extra [viz].
 
+
 They are drawn without pyplot, so that a notebook's or a server's own figures and its
 choice of a backend stay as they are.
 """
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.analysis.models import NotApplicableError
+from keras_vit.errors import NotApplicableError
 
 DPI = 120
 COLUMNS = 7  # of filters, as in the paper

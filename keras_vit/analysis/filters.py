@@ -7,9 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.models import NotApplicableError, describe
+from keras_vit.analysis.models import describe
 from keras_vit.base import ImageModel
 from keras_vit.checks import check_count
+from keras_vit.errors import NotApplicableError
 from keras_vit.resnet import StdConv2D
 
 COMPONENTS = 28  # in the paper's figure

@@ -13,8 +13,9 @@ from keras_vit.analysis import figures
 from keras_vit.analysis.distance import attention_distance, patch_distances
 from keras_vit.analysis.filters import embedding_filters
 from keras_vit.analysis.maps import attention_rollout, class_attention
-from keras_vit.analysis.models import NotApplicableError, check_full_attention
+from keras_vit.analysis.models import check_full_attention
 from keras_vit.analysis.similarity import position_similarity
+from keras_vit.errors import NotApplicableError
 from keras_vit.preprocessing import ImagePreprocessing
 
 

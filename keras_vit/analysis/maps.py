@@ -6,12 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.models import (
-    BATCH_SIZE,
-    NotApplicableError,
-    check_full_attention,
-    outputs_of,
-)
+from keras_vit.analysis.models import BATCH_SIZE, check_full_attention, outputs_of
+from keras_vit.errors import NotApplicableError
 from keras_vit.features import attention_rollout_model, pooling_attention_weights
 
 

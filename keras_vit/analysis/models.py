@@ -8,14 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.errors import NotApplicableError
 from keras_vit.vit import VisionTransformer
 
 # Images in a batch: attention needs memory that grows with the square of the tokens.
 BATCH_SIZE = 8
-
-
-class NotApplicableError(ValueError):
-    """The model does not have what an analysis looks at."""
 
 
 def describe(model: Any) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.models import NotApplicableError, check_vision_transformer
+from keras_vit.analysis.models import check_vision_transformer
+from keras_vit.errors import NotApplicableError
 
 
 def position_similarity(model, block: int = 0) -> np.ndarray[Any, Any]:

@@ -4,14 +4,13 @@ import argparse
 import os
 from collections.abc import Callable
 
-from keras_vit.common.command_line import did_you_mean
-
-SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".json")
+from keras_vit.common.file_names import MODEL_SUFFIXES
+from keras_vit.common.similar_names import did_you_mean
 
 
 def check_file(target: str) -> None:
     """Raise ValueError for a missing file, before Keras is imported."""
-    on_disk = target.endswith(SUFFIXES) and "://" not in target
+    on_disk = target.endswith(MODEL_SUFFIXES) and "://" not in target
     if on_disk and not os.path.exists(target):
         raise ValueError(f"{target}: there is no such file")
 

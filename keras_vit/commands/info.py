@@ -7,8 +7,9 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from keras_vit.commands.arguments import SUFFIXES, at_least, check_file, image_size
+from keras_vit.commands.arguments import at_least, check_file, image_size
 from keras_vit.common.command_line import Parser
+from keras_vit.common.file_names import MODEL_SUFFIXES
 from keras_vit.costs import Costs, variant_costs
 from keras_vit.weights.presets import list_weights
 
@@ -90,7 +91,7 @@ def _is_file(target: str) -> bool:
     """Whether an argument of `info` is a file of weights rather than a variant."""
     return (
         target.startswith("hf://")
-        or target.endswith(SUFFIXES)
+        or target.endswith(MODEL_SUFFIXES)
         or os.path.exists(target)
     )
 

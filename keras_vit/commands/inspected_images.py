@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import keras_vit.api  # noqa: F401  the whole library, registered with Keras
 from keras_vit import decoding
 from keras_vit.analysis import figures
 from keras_vit.analysis.inspection import (
@@ -14,8 +15,8 @@ from keras_vit.analysis.inspection import (
     inspect_model,
     preprocessing_of,
 )
-from keras_vit.commands.weights_files import read_model
 from keras_vit.common.atomic_files import replacing
+from keras_vit.opening import open_model
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 ARRAYS = "arrays.npz"
@@ -31,7 +32,7 @@ def inspect(arguments: argparse.Namespace) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out must be a folder. Received: {arguments.out!r}")
     files = find_images(arguments.images)
-    model = read_model(arguments.model)
+    model = open_model(arguments.model)
     images = read_images(files, model) if files else None
     found = inspect_model(model, images, progress=True)
     for path in _write(folder, found):

@@ -10,24 +10,19 @@ from rich.console import Console
 from rich.table import Table
 
 import keras_vit.api  # noqa: F401  the whole library, registered with Keras
-from keras_vit.base import ImageModel
 from keras_vit.classifier import ImageClassifier
 from keras_vit.common.atomic_files import replacing
-from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.costs import resnet_costs, vit_costs
+from keras_vit.opening import holds_own_model, open_model, own_file
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
-from keras_vit.weights.building import build_open_checkpoint
-from keras_vit.weights.checkpoint import FAMILIES, Checkpoint, open_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
-from keras_vit.weights.keras_files import load_keras_file
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
-from keras_vit.weights.presets import check_exists, fetch, list_weights
-from keras_vit.weights.reading import refusing
+from keras_vit.weights.presets import fetch
 from keras_vit.weights.saving import WRITTEN, save_checkpoint
 
-MODELS: dict[str, Any] = {"vit": VisionTransformer, "resnet": ResNet}
 NAMED = 5  # class names that `info` prints
 
 
@@ -44,7 +39,12 @@ def convert(arguments: argparse.Namespace) -> None:
     both = target.exists() and os.path.exists(arguments.source)
     if both and target.samefile(arguments.source):
         raise ValueError(f"OUT must not be IN. Received: {arguments.target!r}")
-    model = _read(arguments)
+    changes = {
+        name: getattr(arguments, name)
+        for name in ("heads", "image_size")
+        if getattr(arguments, name) is not None
+    }
+    model = open_model(arguments.source, arguments.resample, arguments.grid, **changes)
     if family == "keras":
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
@@ -56,85 +56,14 @@ def convert(arguments: argparse.Namespace) -> None:
         print(f"{path}: {path.stat().st_size:,} bytes")
 
 
-def _read(arguments: argparse.Namespace):
-    chosen = {
-        key: getattr(arguments, key)
-        for key in ("heads", "image_size")
-        if getattr(arguments, key) is not None
-    }
-    if not arguments.source.endswith(".keras"):
-        with open_checkpoint(fetch(arguments.source)) as checkpoint:
-            return build_open_checkpoint(
-                MODELS[checkpoint.described.model],
-                checkpoint,
-                chosen,
-                arguments.resample,
-                arguments.grid,
-            )
-    if chosen or arguments.grid:
-        raise ValueError(
-            "--heads, --image_size and --grid are for other projects' checkpoints. "
-            f"Received: {arguments.source!r}"
-        )
-    if not os.path.isfile(arguments.source):
-        raise ValueError(f"IN must be a file. Received: {arguments.source!r}")
-    return _load_keras(pathlib.Path(arguments.source))
-
-
-def _load_keras(path: pathlib.Path) -> ImageModel:
-    """Load the model of a `.keras` file."""
-    with refusing(path):
-        model = load_keras_file(path)
-    if not isinstance(model, ImageModel):
-        raise ValueError(
-            "the file must hold a VisionTransformer, ResNet or ImageClassifier of "
-            f"keras_vit. Received: {str(path)!r} with {type(model).__name__}"
-        )
-    return model
-
-
-def read_model(source: str) -> ImageModel:
-    """Load a model with its weights.
-
-    Args:
-        source: The folder of a run, a `.keras` file, a checkpoint of any family,
-            `"VARIANT:NAME"` of published weights, or `"hf://owner/name"`.
-
-    Raises:
-        WeightsFileError: It does not exist, is damaged or of an unknown family.
-        ValueError: It is another model, or does not say enough.
-    """
-    published = {f"{row.variant}:{row.name}": row for row in list_weights()}
-    path = _own_file(source)
-    if not path.exists() and (row := published.get(source)) is not None:
-        return MODELS[FAMILIES[row.family].model].from_preset(source)
-    if not path.exists():
-        check_exists(source)
-        path = fetch(source)
-    if path.suffix == ".keras":
-        return _load_keras(path)
-    with open_checkpoint(path) as checkpoint:
-        model_class = MODELS[checkpoint.described.model]
-        return build_open_checkpoint(model_class, checkpoint, {})
-
-
-def _own_file(source: str) -> pathlib.Path:
-    """`best.keras` of a run's folder, or the path itself, such as a checkpoint's."""
-    run = pathlib.Path(source, BEST_MODEL)
-    return run if run.is_file() else pathlib.Path(source)
-
-
 def print_file(source: str) -> None:
     """Print what a file is: family, model, classifier, grid, pixels.
 
     Args:
-        source: A checkpoint of any family, a `.keras` file, or the folder of a run.
+        source: See `open_model`.
     """
-    path = _own_file(source)
-    if path.suffix == ".keras":
-        if not path.is_file():
-            raise ValueError(f"{path}: there is no such file")
-        _print_facts(str(path), model_facts(_load_keras(path)))
+    if holds_own_model(source):
+        _print_facts(str(own_file(source)), model_facts(open_model(source)))
         return
     with open_checkpoint(fetch(source)) as checkpoint:
         arguments = model_arguments(checkpoint)

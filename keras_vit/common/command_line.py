@@ -8,12 +8,12 @@ Commands raise them; `commands.run` alone reports them.
 
 import argparse
 import dataclasses
-import difflib
 import inspect
 import re
 import sys
-from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
+
+from keras_vit.common.similar_names import did_you_mean, similar_names
 
 # What other projects call some values.
 ABBREVIATIONS = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
@@ -39,18 +39,6 @@ class ParserFound(Exception):
     def __init__(self, parser: Any):
         super().__init__(parser.prog)
         self.parser = parser
-
-
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """A question about the most similar known name, or an empty text.
-
-    Args:
-        name: What was typed.
-        known: The names that exist.
-        prefix: Written before the similar name.
-    """
-    similar = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,7 +76,7 @@ def _flag_meant(flag: str, known: list[str]) -> str:
     plain = flag.lstrip("-").replace("-", "_").lower()
     plain = ABBREVIATIONS.get(plain, plain)
     ends = {name.lstrip("-").rpartition(".")[2]: name for name in known}
-    end = [plain] if plain in ends else difflib.get_close_matches(plain, ends, n=1)
+    end = [plain] if plain in ends else similar_names(plain, ends)
     meant = "" if plain in ends else did_you_mean(f"--{plain}", known)
     meant = meant or (f" Did you mean {ends[end[0]]}?" if end else "")
     return meant and f".{meant}"

@@ -17,9 +17,9 @@ from keras_vit.common.command_line import (
     CommandError,
     UsageError,
     complain,
-    did_you_mean,
 )
 from keras_vit.common.quiet import quiet_tensorflow
+from keras_vit.common.similar_names import did_you_mean
 
 
 class Command(NamedTuple):

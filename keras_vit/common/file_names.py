@@ -8,6 +8,9 @@ REPORT = "report.json"
 HISTORY = "history.csv"
 BEST_MODEL, LAST_MODEL = "best.keras", "last.keras"
 
+# Of files that hold a model, or its weights.
+MODEL_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".hdf5", ".json")
+
 # A version's folder. TensorFlow Serving ignores assets.extra.
 SAVED_MODEL = "saved_model.pb"
 MANIFEST = pathlib.PurePath("assets.extra", "manifest.json")

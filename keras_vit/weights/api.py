@@ -1,16 +1,15 @@
 """The names of `keras_vit.weights`."""
 
+from keras_vit.errors import CheckpointError, WeightsFileError
 from keras_vit.weights.building import with_image_size
 from keras_vit.weights.checkpoint import (
     FAMILIES,
     Checkpoint,
-    CheckpointError,
     LoadReport,
     open_checkpoint,
 )
 from keras_vit.weights.loading import load_checkpoint
 from keras_vit.weights.presets import PublishedWeights, list_weights
-from keras_vit.weights.reading import WeightsFileError
 from keras_vit.weights.resampling import (
     adapt_channels,
     resample_patches,

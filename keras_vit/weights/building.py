@@ -14,15 +14,11 @@ import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
+from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
-from keras_vit.weights.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    family_of,
-    open_checkpoint,
-)
+from keras_vit.weights.checkpoint import Checkpoint, family_of, open_checkpoint
 from keras_vit.weights.config import differences, model_arguments
 from keras_vit.weights.keras_files import load_keras_file
 from keras_vit.weights.loading import load_open_checkpoint

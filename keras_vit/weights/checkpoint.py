@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_vit.errors import WeightsFileError
 from keras_vit.weights.families.family import Family
 from keras_vit.weights.families.google import BigTransfer, BigVision, Google
 from keras_vit.weights.families.hugging_face import HuggingFace, HuggingFaceDINOv2
@@ -15,13 +16,8 @@ from keras_vit.weights.families.timm import Timm, TimmBit
 from keras_vit.weights.reading import (
     ArrayFile,
     StoredArray,
-    WeightsFileError,
     open_arrays,
 )
-
-
-class CheckpointError(ValueError):
-    """A checkpoint does not fit a model, which is unchanged."""
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_vit.costs import least_parameters
+from keras_vit.errors import WeightsFileError
 from keras_vit.option_rows import rows
 from keras_vit.options import LAYER_NORM_EPSILON, ViTOptions
 from keras_vit.specs import SPECS, patch_side
@@ -14,7 +15,7 @@ from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.families.family import refuse_config
 from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST
 from keras_vit.weights.grids import config_image_size, square_grids, stated_grid
-from keras_vit.weights.reading import StoredArray, WeightsFileError
+from keras_vit.weights.reading import StoredArray
 
 
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:

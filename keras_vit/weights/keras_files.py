@@ -25,6 +25,14 @@ OURS = {"VisionTransformer", "ResNet", "ImageClassifier"}
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 
 
+def is_keras_file(path: pathlib.Path) -> bool:
+    """Whether it is a whole model: a `.keras` file, or one of HDF5 with a config."""
+    if path.suffix not in (".h5", ".hdf5") or not h5py.is_hdf5(path):
+        return path.suffix == ".keras"
+    with h5py.File(path, "r") as file:
+        return "model_config" in file.attrs
+
+
 def load_keras_file(path: pathlib.Path) -> keras.Model:
     """Load a model without its optimizer.
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
+from keras_vit.errors import CheckpointError
 from keras_vit.weights.checkpoint import (
     Checkpoint,
-    CheckpointError,
     LoadReport,
     open_checkpoint,
     shorten,

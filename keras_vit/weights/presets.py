@@ -3,7 +3,6 @@
 import base64
 import csv
 import dataclasses
-import difflib
 import functools
 import hashlib
 import http.client
@@ -16,8 +15,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 
+from keras_vit.common.similar_names import did_you_mean
+from keras_vit.errors import WeightsFileError
 from keras_vit.specs import meant_variant
-from keras_vit.weights.reading import WeightsFileError
 
 UNITS = {"B": 1, "MiB": 2**20, "GiB": 2**30}
 
@@ -161,8 +161,7 @@ def _question(name: str | None, known: Iterable[str]) -> str:
     """Ask whether the known name was meant that is most similar, if one is."""
     known, name = list(known), str(name)
     meant = [each for each in known if each.partition(":")[0] == meant_variant(name)]
-    similar = difflib.get_close_matches(name, known, n=1) or meant
-    return f" Did you mean {similar[0]}?" if similar else ""
+    return did_you_mean(name, known) or did_you_mean(next(iter(meant), name), meant)
 
 
 # Of a repository: what `open_arrays` reads, as timm, transformers and keras-hub name

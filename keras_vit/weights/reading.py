@@ -22,6 +22,8 @@ import h5py
 import ml_dtypes
 import numpy as np
 
+from keras_vit.errors import WeightsFileError
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The types of safetensors that NumPy and ml_dtypes have, by their names there.
 SAFETENSORS_DTYPES = {
@@ -44,10 +46,6 @@ NPY_HEADER = 10_000  # bytes of the header of an array in an .npz, as in NumPy
 ZIP_LENGTHS = struct.Struct("<26xHH")
 # Of the record at the end of a ZIP: the number of members; 0xFFFF if it is larger.
 ZIP_COUNT = struct.Struct("<10xH")
-
-
-class WeightsFileError(ValueError):
-    """A weights file is missing, damaged or of an unknown format."""
 
 
 @dataclasses.dataclass(frozen=True)

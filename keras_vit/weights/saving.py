@@ -14,9 +14,10 @@ import numpy as np
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.common.atomic_files import replacing
+from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
 from keras_vit.options import SIZES
-from keras_vit.weights.checkpoint import FAMILIES, CheckpointError
+from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.families.family import WritableFamily
 from keras_vit.weights.families.layouts import match_ours
 from keras_vit.weights.grids import grid_metadata

@@ -109,7 +109,7 @@ def test_published_weights_are_read_by_name(tiny_vit, tmp_path, monkeypatch, cap
     """Of a ViT and of a ResNet, by the class that the registry gives."""
     asked = []
 
-    def from_preset(model_class, preset):
+    def from_preset(model_class, preset, **_):
         asked.append((model_class, preset))
         return tiny_vit()
 

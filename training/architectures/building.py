@@ -4,7 +4,6 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -13,11 +12,11 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.base import ImageModel
+from keras_vit.opening import holds_own_model
 from keras_vit.option_rows import OF_THE_RUN, rows
 from keras_vit.options import SIZES, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
-from ..engine import run_folder
 from ..engine.determinism import has_max_pooling
 from ..engine.lora import enable_lora
 from ..engine.optimizer import make_optimizer
@@ -30,6 +29,7 @@ from ..probe.head_only import HeadModel
 from ..recipe import Recipe
 from ..self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 from .convnets import build_cnn, build_resnet
+from .model_reading import read_model
 
 # Builds a model from the recipe's `model`, the arguments of every model, and a dtype.
 Builder: TypeAlias = Callable[[ModelConfig, dict[str, Any], str], keras.Model]
@@ -221,8 +221,8 @@ def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
 
 
 def _is_own(config: ModelConfig) -> bool:
-    """Whether the weights are those of a run's `.keras` file."""
-    return config.weights is not None and config.weights.endswith(".keras")
+    """Whether the weights are those of a run, its `.keras` file or a served version."""
+    return config.weights is not None and holds_own_model(config.weights)
 
 
 def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
@@ -267,7 +267,7 @@ def _sides(size: tuple[int, int]) -> str:
 def _own_model(config: ModelConfig, model_class: Any) -> Any:
     """What the `.keras` file holds."""
     try:
-        own = run_folder.read_model(Path(str(config.weights)))
+        own = read_model(str(config.weights))
     except RunError as error:
         raise RecipeError(f"`model.weights`: {error}") from None
     if not isinstance(own, model_class):

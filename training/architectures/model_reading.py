@@ -1,69 +1,72 @@
 """Read a model from what a user has: a run, a `.keras` file, a checkpoint, a preset."""
 
-from pathlib import Path
 from typing import Any
 
-from keras_vit import ResNet, VisionTransformer
-from keras_vit.base import ImageModel
-from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
-from keras_vit.common.file_names import BEST_MODEL
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.presets import fetch
+from etils import epath
 
-from ..engine import run_folder
+import keras_vit
+from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
+
+from .. import storage
+from ..activity import activity
 from ..errors import RunError
 
 
-def read_any_model(name: str, pixels: str | None = None) -> Any:
+def read_model(name: epath.PathLike) -> Any:
+    """Read a model of keras_vit, as it was saved.
+
+    Args:
+        name: What `keras_vit.open_model` takes; a `.keras` file may be in a bucket.
+
+    Raises:
+        RunError: There is no such model.
+    """
+    try:
+        if storage.is_remote(name):
+            with activity(f"opening {name}"), storage.local_copy(name) as local:
+                return keras_vit.open_model(local)
+        with activity(f"opening {name}"):
+            return keras_vit.open_model(name)
+    except (ValueError, TypeError, OSError, KeyError, ImportError) as error:
+        raise RunError(f"{name}: {' '.join(str(error).split())}") from None
+
+
+def read_any_model(name: epath.PathLike, pixels: str | None = None) -> Any:
     """Read a model that reads pixels from 0 to 255, with or without a classifier.
 
     Args:
-        name: A run's folder; a `.keras` file; a checkpoint of any family, or its
-            folder; `hf://owner/name`; or published weights, `VARIANT:NAME`.
+        name: For `read_model`.
         pixels: `"raw"` or `"normalized"`, for a model that does not state what it
             reads.
 
     Raises:
-        RunError: There is no such model, or it is not one of keras_vit.
+        RunError: There is no such model, or what it reads is unknown.
     """
-    model = _read(name)
-    if not isinstance(model, ImageModel):
-        raise RunError(
-            f"{name}: must be a VisionTransformer, ResNet or ImageClassifier of "
-            f"keras_vit. Received: a {type(model).__name__} of Keras"
-        )
+    model = read_model(name)
     try:
         return reading_raw_pixels(model, pixels)
     except ValueError as error:
         raise RunError(f"{name}: {error}") from None
 
 
-def read_any_classifier(
-    name: str, class_names: str | None = None, pixels: str | None = None
+def read_classifier(
+    name: epath.PathLike, class_names: str | None = None, pixels: str | None = None
 ) -> Any:
-    """Read a model with a classifier whose classes have names; see `read_any_model`.
+    """Read a classifier with class names that reads pixels from 0 to 255.
 
     Args:
-        name: See `read_any_model`.
-        class_names: For a model without; see `run_folder.load_model`.
-        pixels: See `read_any_model`.
+        name: For `read_model`.
+        class_names: A text file with one name per line, or names and commas, for a
+            model without class names.
+        pixels: `"raw"` or `"normalized"`, for a model that does not state what it
+            reads.
+
+    Raises:
+        RunError: There is no such model, or something is missing; the message says
+            which argument supplies it.
     """
+    model = read_model(name)
     try:
-        return complete_classifier(_read(name), class_names, pixels)
+        return complete_classifier(model, class_names, pixels)
     except ValueError as error:
         raise RunError(f"{name}: {error}") from None
-
-
-def _read(name: str) -> Any:
-    path = Path(name)
-    if (path / run_folder.RECIPE).is_file() or (path / BEST_MODEL).is_file():
-        path /= BEST_MODEL
-    if path.suffix == ".keras":
-        return run_folder.read_model(path)
-    try:
-        with open_checkpoint(fetch(name)) as checkpoint:
-            architecture = checkpoint.described.model
-        vit = architecture == VisionTransformer.architecture
-        return (VisionTransformer if vit else ResNet).from_preset(name)
-    except (ValueError, OSError) as error:
-        raise RunError(f"{name}: {' '.join(str(error).split())}") from None

@@ -11,7 +11,7 @@ from .command import Command, add_class_names_and_pixels, add_devices
 
 
 def _add_evaluate(parser: Parser) -> None:
-    parser.add_argument("model", help="a run's folder or a .keras file")
+    parser.add_argument("model", help="a run's folder, a .keras file, or a checkpoint")
     parser.add_argument(
         "--split",
         choices=("train", "validation", "test"),

@@ -5,9 +5,8 @@ import sys
 from pathlib import Path
 
 from keras_vit.common.command_line import Parser, positive_integer
-from keras_vit.common.file_names import model_file
 
-from ..engine import early_checks, run_folder
+from ..engine import early_checks
 from ..engine.tpu_runtime import set_variables
 from ..evaluation.prediction_files import check_table, find_images, write_table
 from .command import Command, add_class_names_and_pixels, add_devices
@@ -20,7 +19,7 @@ def _add_predict(parser: Parser) -> None:
         help="image files, folders, patterns, or - for a list on standard input",
     )
     parser.add_argument(
-        "--model", required=True, help="a run's folder or a .keras file"
+        "--model", required=True, help="a run's folder, a .keras file, or a checkpoint"
     )
     parser.add_argument(
         "--top", type=positive_integer, default=1, help="classes for each image"
@@ -44,15 +43,15 @@ def _check_predict(options: argparse.Namespace) -> None:
 
 
 def _run_predict(options: argparse.Namespace) -> int:
+    from ..architectures.model_reading import read_classifier
     from ..engine.strategy import evaluation_strategy
     from ..evaluation.predict import predict, print_predictions
 
     table = None if options.out is None else Path(options.out)
     attention = None if options.attention is None else Path(options.attention)
     files = find_images(options.images)
-    path = model_file(Path(options.model))
     with evaluation_strategy(options.strategy, options.tpu).scope():
-        model = run_folder.load_model(path, options.class_names, options.pixels)
+        model = read_classifier(options.model, options.class_names, options.pixels)
         predictions = predict(model, files, options.top, attention)
     errors = [prediction.error for prediction in predictions if prediction.error]
     for error in errors:

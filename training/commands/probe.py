@@ -108,7 +108,7 @@ def _check_probe(options: argparse.Namespace) -> None:
     set_variables(options.strategy, options.tpu)
     require(options.bias >= 0, "--bias", "at least 0", options.bias)
     early_checks.check_output("--out", options.out)
-    early_checks.check_any_model(options.model)
+    early_checks.check_model(options.model)
     data = early_checks.data_of_run(options.model, _data(options), "--data.source")
     early_checks.check_source(data.source, data.on_bad_image)
 

@@ -18,7 +18,7 @@ from typing import Any
 from etils.epath import Path, PathLike
 from PIL import Image
 
-from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.similar_names import did_you_mean
 
 from .. import storage
 from ..activity import activity

@@ -13,7 +13,7 @@ import functools
 import numpy as np
 from etils import epath
 
-from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.similar_names import did_you_mean
 
 from ..errors import DataError
 from ..recipe import DataConfig

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.similar_names import did_you_mean
 
 from ..errors import DataError
 from .labeled_images import Source, Split, encoded_split, python_bytes

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_vit.common.file_names import model_file
+from keras_vit.common.file_names import BEST_MODEL, MODEL_SUFFIXES, model_file
 
 from .. import storage
 from ..data.class_folders import open_class_folders
@@ -56,31 +56,26 @@ def _is_missing(name: str) -> bool:
     return ":" not in name and not Path(name).expanduser().exists()
 
 
-def check_any_model(name: str) -> None:
-    """Check what is not published: see `read_any_model`.
+def check_model(name: str) -> None:
+    """Check what is not published: see `keras_vit.open_model`.
 
     Raises:
-        RunError: There is no such file or folder, or a run without a model.
+        RunError: There is no such file or folder, a run without a model, or a file that
+            is no model.
     """
     if _is_missing(name):
         raise RunError(f"{name}: there is no such file or folder")
-    if name.endswith(".keras") or Path(name, run_folder.RECIPE).is_file():
-        check_model(name)
+    best = Path(name, BEST_MODEL)
+    if Path(name, run_folder.RECIPE).is_file() and not best.is_file():
+        raise RunError(f"{best}: there is no such file")
+    if Path(name).is_file() and Path(name).suffix not in MODEL_SUFFIXES:
+        raise RunError(f"{name}: must be a .keras file, a checkpoint or a run's folder")
 
 
 def check_output(flag: str, file: str | None) -> None:
     """Raise RecipeError where the folder of a file to write does not exist."""
     ok = file is None or Path(file).parent.is_dir()
     require(ok, flag, "in an existing folder", file)
-
-
-def check_model(run_or_file: str) -> None:
-    """Check that there is a model file, or a run with one.
-
-    Raises:
-        RunError: There is none.
-    """
-    run_folder.check_model_file(model_file(Path(run_or_file)))
 
 
 def check_new_run(recipe: Recipe, folder: str, resume: bool, overwrite: bool) -> None:

@@ -35,11 +35,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from etils import epath
 
 from keras_vit.common.atomic_files import UNFINISHED
-from keras_vit.common.command_line import did_you_mean
 from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
+from keras_vit.common.similar_names import did_you_mean
 
 from .. import storage
-from ..activity import activity
 from ..errors import RunError
 from ..recipe import Recipe, changed_values, load_recipe, require
 from . import checkpoint
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     import keras
 
 LOCK = ".lock"
-MODELS = (".keras", ".h5", ".hdf5")  # suffixes of the files of models
 
 
 def check_folder(
@@ -361,58 +359,6 @@ def save_model(model: keras.Model, path: epath.PathLike) -> None:
     """Save the plain model atomically."""
     with storage.atomic_write(path) as local:
         model.save(local)
-
-
-def load_model(
-    path: Path, class_names: str | None = None, pixels: str | None = None
-) -> keras.Model:
-    """Load a classifier from a `.keras` file, of a run or of one's own making.
-
-    Args:
-        path: The file.
-        class_names: A text file with one name per line, or names and commas, for a
-            model without class names.
-        pixels: `"raw"` or `"normalized"`, for a model that does not state what it
-            reads.
-
-    Returns:
-        A `keras_vit.VisionTransformer`, `ResNet` or `ImageClassifier` with class names
-        that reads pixels from 0 to 255.
-
-    Raises:
-        RunError: There is no such file, its model is not one of these, or something is
-            missing; the message says which argument supplies it.
-    """
-    from keras_vit.classifier_metadata import complete_classifier
-
-    model = read_model(path)
-    try:
-        return complete_classifier(model, class_names, pixels)
-    except ValueError as error:
-        raise RunError(f"{path}: {error}") from None
-
-
-def read_model(path: Path) -> keras.Model:
-    """Load any Keras model file; raise RunError where it is missing or invalid."""
-    check_model_file(path)
-    import keras_vit.api  # noqa: F401  registers the models to be loaded
-    from keras_vit.weights.keras_files import load_keras_file
-
-    try:
-        with activity(f"opening {path}"), storage.local_copy(path) as local:
-            return load_keras_file(local)
-    except (ValueError, TypeError, OSError, KeyError) as error:
-        raise RunError(
-            f"{path}: is not a Keras model: {' '.join(str(error).split())}"
-        ) from None
-
-
-def check_model_file(path: Path) -> None:
-    """Raise RunError where there is no such file, or it is none that Keras reads."""
-    if not path.is_file():
-        raise RunError(f"{path}: there is no such file")
-    if path.suffix not in MODELS:
-        raise RunError(f"{path}: must be a .keras file, or a run's folder")
 
 
 def write_report(path: epath.PathLike, report: dict[str, Any]) -> None:

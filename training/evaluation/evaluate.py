@@ -13,11 +13,11 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from keras_vit.common.file_names import model_file
 
 from ..activity import activity
+from ..architectures.model_reading import read_classifier
 from ..data.class_folders import distinct
 from ..data.labeled_images import Split
 from ..data.sources import open_source
 from ..data.splits import load_splits
-from ..engine import run_folder
 from ..engine.early_checks import data_of_run
 from ..engine.forward_pass import ForwardPass, even_batches
 from ..engine.strategy import evaluation_strategy
@@ -180,11 +180,11 @@ def evaluate_file(
     """Evaluate a model file and print the scores.
 
     Args:
-        model: A run's folder or a `.keras` file.
+        model: For `read_classifier`.
         part: Which images of the run: train, validation or test.
         source: Use the test images of this source instead; of a folder without test/,
             all images.
-        class_names: For a model without; see `run_folder.load_model`.
+        class_names: For a model without; see `read_classifier`.
         pixels: For a model that does not state what it reads.
         strategy: For `evaluation_strategy`.
         tpu: For `evaluation_strategy`.
@@ -195,7 +195,7 @@ def evaluate_file(
     path = model_file(model)
     devices = evaluation_strategy(strategy, tpu)
     with devices.scope():
-        loaded = run_folder.load_model(path, class_names, pixels)
+        loaded = read_classifier(path, class_names, pixels)
     if source is None:
         title, names, split = _run_images(path, part, loaded.channels)
     else:

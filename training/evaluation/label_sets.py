@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 from rich.console import Console
 
-from keras_vit.common.command_line import did_you_mean
+from keras_vit.common.similar_names import did_you_mean
 
-from ..architectures.model_reading import read_any_classifier
+from ..architectures.model_reading import read_classifier
 from ..data.class_folders import image_files
 from ..data.folder import open_folder, split_of_files
 from ..data.labeled_images import Split, encoded_split
@@ -293,7 +293,7 @@ def evaluate_labels(
     """Evaluate a classifier by one of ImageNet's other labels, and print the scores.
 
     Args:
-        model: For `read_any_classifier`.
+        model: For `read_classifier`.
         labels: For `open_label_set`.
         source: For `open_label_set`.
         pixels: For a model that does not state what it reads.
@@ -308,7 +308,7 @@ def evaluate_labels(
     """
     devices = evaluation_strategy(strategy, tpu)
     with devices.scope():
-        classifier = read_any_classifier(model, None, pixels)
+        classifier = read_classifier(model, None, pixels)
     if classifier.classes != CLASSES:
         raise RunError(
             f"{model}: must have ImageNet's {CLASSES:,} classes for --labels. "

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..architectures.model_reading import read_classifier
 from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
@@ -31,7 +32,7 @@ def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         TrainingError: The model, the recipe or the source cannot be read.
     """
-    model = run_folder.load_model(model_file)
+    model = read_classifier(model_file)
     config = run_folder.read_recipe(model_file.parent).data
     splits = load_splits(config, model.channels)
     parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}

@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.common.file_names import BEST_MODEL, LAST_MODEL
 
 from ..activity import activity
+from ..architectures.model_reading import read_classifier
 from ..data.masking import Masking
 from ..data.pipeline import example_images, images_at
 from ..data.splits import Splits
@@ -42,7 +43,7 @@ def finish(
     if not recipe.supervised:
         return _finish_pretraining(recipe, splits, recorder, draw)
     with _devices(recorder).scope():
-        model = run_folder.load_model(folder / BEST_MODEL)
+        model = read_classifier(folder / BEST_MODEL)
         evaluation = evaluate(model, splits.test)
         summary = evaluation.summary()
         report = summary | _run_figures(recipe, splits, recorder)

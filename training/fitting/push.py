@@ -15,6 +15,7 @@ import keras_vit
 from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.saving import incompatibilities
 
+from ..architectures.model_reading import read_classifier
 from ..engine import run_folder
 from ..engine.early_checks import check_finished_run
 from ..errors import RecipeError, RunError, TrainingError
@@ -110,7 +111,7 @@ def write_repository(
         RunError: The run is not finished.
     """
     check_finished_run(run)
-    model = run_folder.load_model(run / BEST_MODEL)
+    model = read_classifier(run / BEST_MODEL)
     recipe = _without_paths(load_recipe(run / run_folder.RECIPE))
     report = json.loads((run / run_folder.REPORT).read_text("utf-8"))
     for key in ("recipe", "bad_images"):  # they hold paths of this machine

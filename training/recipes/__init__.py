@@ -7,12 +7,13 @@ reader of one recipe reads one page, and the rows are below each other as in the
 of the paper.
 """
 
-import difflib
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from keras_vit.common.similar_names import similar_names
 
 from ..errors import RecipeError
 from ..recipe import Recipe, parse_recipe
@@ -101,7 +102,7 @@ def _default(path: Path) -> str | None:
 def _similar(name: str) -> list[str]:
     names = recipe_names()
     family = [other for other in names if other.startswith(f"{name}-")]
-    return family[:5] or difflib.get_close_matches(name, names, n=5, cutoff=0)
+    return family[:5] or similar_names(name, names, 5) or names[:5]
 
 
 def merged(*trees: dict[str, Any]) -> dict[str, Any]:

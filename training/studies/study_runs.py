@@ -16,6 +16,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from .. import storage
 from ..architectures.building import build_model
+from ..architectures.model_reading import read_model
 from ..data.splits import load_splits
 from ..engine import run_folder
 from ..engine.strategy import evaluation_strategy
@@ -253,7 +254,7 @@ def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     splits = load_splits(study.fewshot or recipe.data, recipe.model.channels)
     devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     with devices.scope():
-        model = run_folder.read_model(path / "best.keras")
+        model = read_model(path / "best.keras")
     extractor = FeatureExtractor(model, devices)
     found = {}
     if shots:

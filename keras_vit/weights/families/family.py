@@ -8,9 +8,10 @@ import abc
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NoReturn
 
+from keras_vit.errors import WeightsFileError
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.weights.families.layouts import Row
-from keras_vit.weights.reading import ArrayFile, WeightsFileError
+from keras_vit.weights.reading import ArrayFile
 
 
 class Family(abc.ABC):

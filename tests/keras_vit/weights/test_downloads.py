@@ -14,9 +14,9 @@ import urllib.request
 import numpy as np
 import pytest
 
+from keras_vit.errors import WeightsFileError
 from keras_vit.weights import presets
 from keras_vit.weights.presets import PublishedWeights, fetch
-from keras_vit.weights.reading import WeightsFileError
 
 pytestmark = pytest.mark.backend
 

@@ -10,7 +10,7 @@ import pytest
 from foreign_files import arrays_of
 
 import keras_vit
-from keras_vit.weights.checkpoint import CheckpointError
+from keras_vit.errors import CheckpointError
 from keras_vit.weights.loading import load_checkpoint
 
 SIDE = 24

@@ -15,8 +15,9 @@ import h5py
 import numpy as np
 import pytest
 
+from keras_vit.errors import WeightsFileError
 from keras_vit.weights import reading
-from keras_vit.weights.reading import WeightsFileError, open_arrays
+from keras_vit.weights.reading import open_arrays
 
 MEMORY = 2**30  # address space of the process, which needs a third of it
 SECONDS = 60  # of its processor time; it needs one

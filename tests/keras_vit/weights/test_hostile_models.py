@@ -14,10 +14,10 @@ from tiny_model import build_vit
 import keras_vit
 from keras_vit.commands.weights_files import read_model
 from keras_vit.common.command_line import CommandError
+from keras_vit.errors import WeightsFileError
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.config import model_arguments
 from keras_vit.weights.keras_files import load_keras_file
-from keras_vit.weights.reading import WeightsFileError
 from serving.export import export_command
 from training.engine import run_folder
 from training.errors import RunError

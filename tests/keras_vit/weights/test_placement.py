@@ -18,7 +18,7 @@ from foreign_files import (
 )
 from tiny_model import numpy
 
-from keras_vit.weights.checkpoint import CheckpointError
+from keras_vit.errors import CheckpointError
 from keras_vit.weights.loading import load_checkpoint
 from keras_vit.weights.resampling import resample_positions
 

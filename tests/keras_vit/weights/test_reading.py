@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_vit.weights.reading import WeightsFileError, open_arrays
+from keras_vit.errors import WeightsFileError
+from keras_vit.weights.reading import open_arrays
 
 pytestmark = pytest.mark.backend
 

@@ -22,10 +22,9 @@ from foreign_files import (
 from tiny_model import build_vit
 
 import keras_vit
+from keras_vit.errors import CheckpointError, WeightsFileError
 from keras_vit.resnet import ResNet
-from keras_vit.weights.checkpoint import CheckpointError
 from keras_vit.weights.loading import load_checkpoint
-from keras_vit.weights.reading import WeightsFileError
 
 pytestmark = pytest.mark.backend
 

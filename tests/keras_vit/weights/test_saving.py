@@ -11,11 +11,11 @@ import pytest
 from foreign_files import arrays_of, check_same_weights
 
 import keras_vit
+from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
 from keras_vit.options import SIZES
 from keras_vit.resnet import ResNet
 from keras_vit.weights import saving
-from keras_vit.weights.checkpoint import CheckpointError
 from keras_vit.weights.loading import load_checkpoint
 
 pytestmark = pytest.mark.backend

@@ -14,7 +14,7 @@ from keras_settings import other_settings
 import keras_vit
 from training.architectures import convnets
 from training.architectures.building import build_model
-from training.engine.run_folder import load_model
+from training.architectures.model_reading import read_classifier
 from training.errors import RecipeError, RunError
 from training.evaluation.predict import predict
 from training.recipe import ModelConfig
@@ -62,7 +62,7 @@ def built(name):
 
 def test_a_convolutional_network_predicts(tmp_path):
     built("cnn").save(tmp_path / "best.keras")
-    model = load_model(tmp_path / "best.keras")
+    model = read_classifier(tmp_path / "best.keras")
     (image,) = pixels(model, count=1)
     tf.io.write_file(str(tmp_path / "image.png"), tf.io.encode_png(image))
     [prediction] = predict(model, [tmp_path / "image.png"], top=3)
@@ -602,10 +602,10 @@ def test_a_models_pixels_are_normalized_by_channel(tmp_path):
     bare.set_weights(model.get_weights())
     expected = bare(((images / 255 - mean) / std).astype("float32"))
     np.testing.assert_allclose(
-        load_model(tmp_path / "m.keras")(images), expected, atol=1e-5
+        read_classifier(tmp_path / "m.keras")(images), expected, atol=1e-5
     )
     bare.save(tmp_path / "bare.keras")
-    loaded = load_model(tmp_path / "bare.keras")
+    loaded = read_classifier(tmp_path / "bare.keras")
     np.testing.assert_allclose(loaded(images), expected, atol=1e-5)
 
 
@@ -677,4 +677,4 @@ def test_a_keras_model_without_names_is_refused(tmp_path):
     images = keras.Input((8, 8, 1))
     keras.Model(images, keras.layers.Flatten()(images)).save(tmp_path / "other.keras")
     with pytest.raises(RunError, match="not a model of keras_vit"):
-        load_model(tmp_path / "other.keras")
+        read_classifier(tmp_path / "other.keras")

@@ -38,7 +38,7 @@ MISTAKES = {
     "predict cat.png --model lone.keras": "cat.png: there is no such image",
     "predict photos --model runs/none": "runs/none: there is no such file",
     "predict photos --model lone.keras --out a.xlsx": "must end in .csv or .json",
-    "predict photos --model tiny.yaml": "tiny.yaml: must be a .keras file, or a run's",
+    "predict photos --model tiny.yaml": "tiny.yaml: must be a .keras file, a",
     "predict photos --model lone.keras --out no/a.csv": "`--out` must be in an",
     "probe lone.keras": "--data.source is needed",
     "probe runs/none": "runs/none: there is no such file or folder",

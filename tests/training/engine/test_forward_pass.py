@@ -15,10 +15,11 @@ from image_splits import noise_split
 from tiny_model import build_vit
 
 import keras_vit
+from training.architectures.model_reading import read_classifier
 from training.data.pipeline import Shard
 from training.data.splits import load_splits
 from training.engine.forward_pass import ForwardPass, even_batches
-from training.engine.run_folder import load_model, read_recipe
+from training.engine.run_folder import read_recipe
 from training.engine.strategy import evaluation_strategy
 from training.evaluation.evaluate import evaluate
 
@@ -136,7 +137,7 @@ def test_all_that_is_not_training_runs_on_all_devices(tmp_path, backend, strateg
         if backend == "jax":
             assert all(device.startswith("divided") for device in devices), name
     outputs = np.load(tmp_path / "outputs.npz")
-    model = load_model(tmp_path / "run" / "best.keras")
+    model = read_classifier(tmp_path / "run" / "best.keras")
     splits = load_splits(read_recipe(tmp_path / "run").data, 1)
     expected = {
         "finish": evaluate(model, splits.test).probabilities,

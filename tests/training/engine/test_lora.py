@@ -9,8 +9,8 @@ import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.architectures.building import build_model
+from training.architectures.model_reading import read_classifier
 from training.engine.lora import enable_lora, merged
-from training.engine.run_folder import load_model
 from training.errors import RecipeError
 from training.fitting.fit import Recorder, fit
 from training.recipe import ModelConfig, OptimizerConfig, SelfSupervisionConfig
@@ -83,7 +83,7 @@ def run(tmp_path_factory):
 
 
 def test_the_saved_model_is_an_ordinary_one(run):
-    model = load_model(run / "last.keras")
+    model = read_classifier(run / "last.keras")
     plain = build_model(TINY_MODEL, CLASSES)
     assert [w.path for w in model.weights] == [w.path for w in plain.weights]
     assert all(w.trainable for w in model.get_layer("head").weights)
@@ -92,7 +92,7 @@ def test_the_saved_model_is_an_ordinary_one(run):
 def test_what_is_not_adapted_is_frozen(run):
     keras.utils.set_random_seed(RECIPE.seed)
     initial = build_model(TINY_MODEL, CLASSES)
-    trained = load_model(run / "last.keras")
+    trained = read_classifier(run / "last.keras")
     changed = {
         old.path
         for old, new in zip(initial.weights, trained.weights, strict=True)
@@ -116,7 +116,9 @@ def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path, monkeypatch):
         fit(RECIPE, tmp_path / "stopped", draw=False)
     monkeypatch.undo()
     fit(RECIPE, tmp_path / "stopped", resume=True, draw=False)
-    resumed, whole = (load_model(f / "last.keras") for f in (tmp_path / "stopped", run))
+    resumed, whole = (
+        read_classifier(f / "last.keras") for f in (tmp_path / "stopped", run)
+    )
     for ours, theirs in zip(arrays(resumed), arrays(whole), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -129,7 +131,7 @@ def test_mixed_precision_saves_the_sum_in_float32(tmp_path):
     wanted = np.asarray(query._kernel) + a @ b
     with merged(model):
         model.save(tmp_path / "model.keras")
-    saved = load_model(tmp_path / "model.keras")
+    saved = read_classifier(tmp_path / "model.keras")
     kernel = saved.get_layer("encoder_block_0").attention.query.kernel
     np.testing.assert_allclose(kernel, wanted, rtol=0, atol=1e-6)
 

@@ -11,9 +11,9 @@ from tiny_recipe import TINY_RECIPE
 from training_commands import main
 
 from training.architectures.building import build_model
-from training.architectures.model_reading import read_any_model
+from training.architectures.model_reading import read_any_model, read_classifier
 from training.data.splits import load_splits
-from training.engine.run_folder import load_model, save_model
+from training.engine.run_folder import save_model
 from training.errors import DataError, RecipeError, RunError
 from training.probe.fewshot import fewshot_accuracy
 from training.recipe import DataConfig
@@ -55,7 +55,7 @@ def test_fewshot_is_what_the_function_returns(run, result):
     found, printed = result("--shots", "1", "5", "--l2", "1024", "1", "--seeds", "2")
     rows = {(row["shots"], row["l2"]): row for row in found["rows"]}
     assert list(rows) == [(1, 1024), (1, 1), (5, 1024), (5, 1)]
-    model = load_model(run / "best.keras")
+    model = read_classifier(run / "best.keras")
     expected = fewshot_accuracy(model, load_splits(DATA, 1), (1, 5), seeds=2)
     for shots, accuracies in expected.items():
         row = rows[shots, 1024]

@@ -19,8 +19,8 @@ from tiny_recipe import TINY_MODEL, TINY_RECIPE
 from without_pictures import leave_out_pictures
 
 from training.architectures.building import build_model, compiles
+from training.architectures.model_reading import read_classifier
 from training.data.splits import load_splits
-from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.fitting.fit import Recorder, fit
@@ -157,7 +157,7 @@ def test_a_run_shorter_than_its_warmup_shortens_the_warmup(tmp_path, capsys):
 
 
 def weights(folder, name="last"):
-    return load_model(folder / f"{name}.keras").get_weights()
+    return read_classifier(folder / f"{name}.keras").get_weights()
 
 
 def equal(ours, theirs):
@@ -261,7 +261,7 @@ def test_a_run_that_draws_nothing_has_the_same_results(run, tmp_path):
 def test_the_report_matches_the_best_model(run):
     report = json.loads((run / "report.json").read_text())
     splits = load_splits(RECIPE.data, channels=1)
-    model = load_model(run / "best.keras")
+    model = read_classifier(run / "best.keras")
     images = np.stack([splits.test.read(tf.constant(i)).numpy() for i in range(360)])
     predicted = model.predict(images, verbose=0).argmax(axis=1)
     labels = splits.test.labels
@@ -276,7 +276,7 @@ def test_the_report_matches_the_best_model(run):
 def test_the_best_epoch_has_the_highest_validation_accuracy(run):
     report = json.loads((run / "report.json").read_text())
     validation = load_splits(RECIPE.data, channels=1).validation
-    accuracy = evaluate(load_model(run / "best.keras"), validation).accuracy
+    accuracy = evaluate(read_classifier(run / "best.keras"), validation).accuracy
     highest = max(float(row["val_accuracy"]) for row in history(run))
     assert accuracy == pytest.approx(highest)
     assert report["best_epoch"]["val_accuracy"] == pytest.approx(highest)

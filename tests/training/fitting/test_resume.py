@@ -11,7 +11,8 @@ from tiny_recipe import TINY_RECIPE
 from training_commands import main
 from without_pictures import leave_out_pictures
 
-from training.engine.run_folder import load_model, locked
+from training.architectures.model_reading import read_classifier
+from training.engine.run_folder import locked
 from training.errors import RecipeError, RunError, TrainingError
 from training.fitting.fit import fit
 from training.fitting.resume import resume
@@ -64,7 +65,7 @@ def no_images(monkeypatch):
 
 
 def weights(folder, name):
-    return load_model(folder / f"{name}.keras").get_weights()
+    return read_classifier(folder / f"{name}.keras").get_weights()
 
 
 def contents(run):

@@ -12,8 +12,8 @@ from tiny_recipe import TINY_RECIPE
 from without_pictures import leave_out_pictures
 
 import keras_vit
+from training.architectures.model_reading import read_classifier
 from training.data.splits import load_splits
-from training.engine.run_folder import load_model
 from training.errors import RecipeError
 from training.fitting.fit import fit
 from training.fitting.resume import resume
@@ -60,7 +60,7 @@ def test_every_second_epoch_has_the_accuracies_of_the_averaged_weights(run):
     assert [name for name in rows[0] if "fewshot" in name] == NAMES
     splits = load_splits(RECIPE.data, 1)
     as_test = dataclasses.replace(splits, validation=None, test=splits.validation)
-    expected = fewshot_accuracy(load_model(folder / "last.keras"), as_test)
+    expected = fewshot_accuracy(read_classifier(folder / "last.keras"), as_test)
     for name, accuracies in zip(NAMES, expected.values(), strict=True):
         assert float(rows[-1][name]) == pytest.approx(np.mean(accuracies), abs=1e-9)
 
@@ -93,8 +93,8 @@ def test_they_do_not_change_the_training(run, tmp_path, monkeypatch):
     leave_out_pictures(monkeypatch.setattr)
     folder, _ = run
     fit(dataclasses.replace(RECIPE, report=ReportConfig()), tmp_path / "plain")
-    ours = load_model(folder / "last.keras").get_weights()
-    theirs = load_model(tmp_path / "plain" / "last.keras").get_weights()
+    ours = read_classifier(folder / "last.keras").get_weights()
+    theirs = read_classifier(tmp_path / "plain" / "last.keras").get_weights()
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one, other)
 

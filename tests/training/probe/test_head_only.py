@@ -11,8 +11,8 @@ import pytest
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.__main__ import main
+from training.architectures.model_reading import read_classifier
 from training.data.splits import load_splits
-from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import evaluate
 from training.fitting.fit import Recorder, fit
@@ -62,7 +62,7 @@ def run(tmp_path_factory):
 
 
 def weights(file):
-    return {w.path: np.asarray(w) for w in load_model(file).weights}
+    return {w.path: np.asarray(w) for w in read_classifier(file).weights}
 
 
 def figures(folder):
@@ -129,7 +129,7 @@ def test_several_workers_are_refused(tmp_path, monkeypatch):
 
 
 def test_the_saved_model_is_a_whole_one_with_the_same_accuracy(run):
-    model = load_model(run / "best.keras")
+    model = read_classifier(run / "best.keras")
     best = max(row["val_accuracy"] for row in history(run))
     splits = load_splits(RECIPE.data, TINY_MODEL.channels)
     assert evaluate(model, splits.validation).accuracy == pytest.approx(best)
@@ -193,7 +193,7 @@ def test_a_checkpoint_of_other_frozen_weights_is_refused(run, tmp_path):
         CACHED,
         model=dataclasses.replace(TINY_MODEL, weights=str(tmp_path / "own.keras")),
     )
-    model = load_model(run / "last.keras")
+    model = read_classifier(run / "last.keras")
     model.save(tmp_path / "own.keras")
     fit(begin, tmp_path / "run", draw=False)
     model.get_layer("embedding").kernel.assign_add(model.get_layer("embedding").kernel)

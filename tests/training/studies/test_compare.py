@@ -13,8 +13,8 @@ from tiny_recipe import TINY_RECIPE
 from training_commands import main
 from without_pictures import leave_out_pictures
 
+from training.architectures.model_reading import read_classifier
 from training.data.splits import load_splits
-from training.engine.run_folder import load_model
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import evaluate
 from training.recipe import DataConfig, ModelConfig
@@ -86,7 +86,7 @@ def test_rows_match_the_best_models(tmp_path, monkeypatch):
     leave_out_pictures(monkeypatch.setattr)
     test = load_splits(VIT.data, channels=1).test
     for row in compare([VIT, CNN], tmp_path):
-        model = load_model(tmp_path / row.name / "best.keras")
+        model = read_classifier(tmp_path / row.name / "best.keras")
         assert row.accuracy == pytest.approx(evaluate(model, test).accuracy)
         assert row.parameters == model.count_params()
         assert row.seconds > 0

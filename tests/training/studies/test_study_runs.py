@@ -14,8 +14,8 @@ from tiny_recipe import TINY_RECIPE
 
 from training.__main__ import main
 from training.architectures.building import build_model
+from training.architectures.model_reading import read_classifier
 from training.data.splits import load_splits
-from training.engine.run_folder import load_model
 from training.errors import Preempted
 from training.evaluation.evaluate import evaluate
 from training.studies import study_runs
@@ -270,7 +270,7 @@ def test_a_real_study_measures_before_after_and_the_features(study, tmp_path):
     recipe = load_recipe(path / "recipe.yaml")
     assert recipe.model.weights == str(folder / "first-seed0" / "best.keras")
     splits = load_splits(recipe.data, 1)
-    model = load_model(path / "best.keras")
+    model = read_classifier(path / "best.keras")
     after = evaluate(model, splits.test)
     assert float(row["accuracy"]) == pytest.approx(100 * after.accuracy)
     shots = np.mean(fewshot_accuracy(model, splits, (5,))[5])

@@ -1,0 +1,89 @@
+"""Open a model, whatever holds it: a run, a file, a repository, a served version."""
+
+import os
+import pathlib
+from typing import Any
+
+from keras_vit.base import ImageModel
+from keras_vit.classifier import ImageClassifier  # noqa: F401  registered with Keras
+from keras_vit.common.file_names import model_file
+from keras_vit.errors import WeightsFileError
+from keras_vit.resnet import ResNet
+from keras_vit.served_versions import is_version, open_version
+from keras_vit.vit import VisionTransformer
+from keras_vit.weights.building import build_open_checkpoint, rebuild
+from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
+from keras_vit.weights.keras_files import is_keras_file, load_keras_file
+from keras_vit.weights.presets import check_exists, fetch, list_weights
+from keras_vit.weights.reading import refusing
+
+MODELS: dict[str, Any] = {"vit": VisionTransformer, "resnet": ResNet}
+
+
+def open_model(
+    source: str | os.PathLike[str],
+    resample: str = "google",
+    grid: tuple[int, int] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Open a model with its weights.
+
+    Args:
+        source: The folder of a run; a `.keras` file; a checkpoint of any family, or its
+            folder; published weights, `"VARIANT:NAME"`; `"hf://owner/name"`; or the
+            folder of a version that `keras-vit export` wrote.
+        resample: How positions are resampled to another grid; see `load_checkpoint`.
+        grid: (h, w) of a checkpoint's positions; see `load_checkpoint`.
+        **arguments: Arguments of the model that replace the file's, such as
+            `image_size` or `classes`.
+
+    Returns:
+        A `VisionTransformer` or a `ResNet`; an `ImageClassifier` from its own file.
+
+    Raises:
+        WeightsFileError: There is no such thing, or it is damaged or unknown.
+        CheckpointError: The weights do not fit what is asked for.
+        ValueError: An argument that the weights do not fit or follow.
+    """
+    name = os.fspath(source)
+    path = own_file(name)
+    if not path.exists():
+        published = {f"{row.variant}:{row.name}": row for row in list_weights()}
+        if (row := published.get(name)) is not None:
+            model_class = MODELS[FAMILIES[row.family].model]
+            return model_class.from_preset(
+                name, resample=resample, grid=grid, **arguments
+            )
+        check_exists(name)
+        path = fetch(name)
+    if holds_own_model(str(path)):
+        model = _open_ours(path)
+        return rebuild(model, resample, **arguments) if arguments else model
+    with open_checkpoint(path) as checkpoint:
+        model_class = MODELS[checkpoint.described.model]
+        return build_open_checkpoint(model_class, checkpoint, arguments, resample, grid)
+
+
+def own_file(source: str) -> pathlib.Path:
+    """`best.keras` of a run's folder, or the path itself, such as a checkpoint's."""
+    path = model_file(pathlib.Path(source))
+    return path if path.is_file() else pathlib.Path(source)
+
+
+def holds_own_model(source: str) -> bool:
+    """Whether it is a run, a `.keras` file or a served version, not a checkpoint."""
+    path = own_file(source)
+    return is_keras_file(path) or is_version(path)
+
+
+def _open_ours(path: pathlib.Path) -> ImageModel:
+    if path.is_dir():
+        return open_version(path, {cls.__name__: cls for cls in MODELS.values()})
+    with refusing(path):
+        model = load_keras_file(path)
+    if not isinstance(model, ImageModel):
+        raise WeightsFileError(
+            "`path` must hold a VisionTransformer, ResNet or ImageClassifier of "
+            f"keras_vit. Received: {str(path)!r} with {type(model).__name__}"
+        )
+    return model
