@@ -53,24 +53,55 @@ def check_classifier(model: Any) -> None:
 
 
 def name_classes(model: Any, class_names: str | None) -> None:
-    """Set a classifier's class names.
+    """Set a classifier's class names; `None` keeps those of the model.
+
+    Raises:
+        ValueError: See `read_names`.
+    """
+    if class_names is not None:
+        model.class_names = read_names(model, class_names)
+
+
+def read_names(model: Any, class_names: str) -> list[str]:
+    """Read a name for each class of a classifier.
 
     Args:
         model: An `ImageModel` with classes.
-        class_names: For `read_class_names`; `None` keeps those of the model.
+        class_names: For `read_class_names`.
 
     Raises:
-        ValueError: Their number is not that of the classes.
+        ValueError: Their number is not that of the classes, or see `read_class_names`.
     """
-    if class_names is None:
-        return
     names = read_class_names(class_names)
     if len(names) != model.classes:
         raise ValueError(
             f"`class_names` must have {model.classes} names, one for each class. "
             f"Received: {len(names)} names"
         )
-    model.class_names = names
+    return names
+
+
+def check_pixels(model: Any, pixels: str | None = None) -> None:
+    """Check that it is known what a model reads; see `reading_raw_pixels`.
+
+    Raises:
+        ValueError: The range is unknown, or contradicts the model's preprocessing.
+    """
+    if pixels is not None:
+        check_choice("pixels", pixels, PIXELS)
+    if model.reads_raw_pixels and pixels == "normalized":
+        raise ValueError(
+            "`pixels` must be 'raw', as the model has preprocessing and normalizes "
+            "by itself. Received: pixels='normalized'"
+        )
+    if pixels is None and model.pixels is None:
+        raise ValueError(
+            "the model does not state which pixels its backbone reads; say --pixels "
+            "raw (0 to 255) or --pixels normalized ([-1, 1]), or build the "
+            "ImageClassifier with "
+            "preprocessing=keras_vit.ImagePreprocessing(image_size), with mean=0, "
+            "std=1 if the backbone reads 0 to 255"
+        )
 
 
 def reading_raw_pixels(model: Any, pixels: str | None = None) -> Any:
@@ -88,25 +119,10 @@ def reading_raw_pixels(model: Any, pixels: str | None = None) -> Any:
     Raises:
         ValueError: The range is unknown, or contradicts the model's preprocessing.
     """
-    if pixels is not None:
-        check_choice("pixels", pixels, PIXELS)
+    check_pixels(model, pixels)
     if model.reads_raw_pixels:
-        if pixels == "normalized":
-            raise ValueError(
-                "`pixels` must be 'raw', as the model has preprocessing and normalizes "
-                "by itself. Received: pixels='normalized'"
-            )
         return model
-    pixels = pixels or model.pixels
-    if pixels is None:
-        raise ValueError(
-            "the model does not state which pixels its backbone reads; say --pixels "
-            "raw (0 to 255) or --pixels normalized ([-1, 1]), or build the "
-            "ImageClassifier with "
-            "preprocessing=keras_vit.ImagePreprocessing(image_size), with mean=0, "
-            "std=1 if the backbone reads 0 to 255"
-        )
-    policy = keras.saving.serialize_keras_object(_policy(model, pixels))
+    policy = keras.saving.serialize_keras_object(_policy(model, pixels or model.pixels))
     config = {**model.get_config(), "preprocessing": policy}
     if "include_preprocessing" in config:
         config["include_preprocessing"] = True

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -27,6 +28,7 @@ from ..rollout.served_model import (
     served_model_of,
 )
 from . import formats, quantization
+from .model_checks import check_int8_format
 from .options import ExportOptions
 from .publish import Published, publish
 
@@ -67,19 +69,17 @@ def _publish(
     path: pathlib.Path, arguments: argparse.Namespace, options: ExportOptions
 ) -> Published:
     with Console(stderr=True).status("loading the model") as status:
-        model = load(path, arguments.class_names, arguments.pixels)
-        images = None
-        if arguments.quantize is not None:
-            status.update("reading the images to quantize with")
-            images = _int8_images(model, path, arguments)
+        read_images = functools.partial(_int8_images, path, arguments)
         return publish(
-            model,
+            load(path),
             arguments.to,
             options,
             version=arguments.version,
+            class_names=arguments.class_names,
+            pixels=arguments.pixels,
             check_images=arguments.check_images,
             export_format=arguments.format,
-            int8_images=images,
+            int8_images=read_images if arguments.quantize else None,
             require_speedup=arguments.require_speedup,
             source=path,
             progress=status.update,
@@ -93,7 +93,7 @@ def _check_quantize(arguments: argparse.Namespace, path: pathlib.Path) -> None:
             if getattr(arguments, flag):
                 raise UsageError(f"--{flag} needs --quantize int8")
         return
-    quantization.check_format(arguments.format)
+    check_int8_format(arguments.format)
     needed = ["check_images"]
     if arguments.format == "onnx":
         needed.insert(0, "calibration_images")
@@ -112,7 +112,7 @@ def _check_quantize(arguments: argparse.Namespace, path: pathlib.Path) -> None:
 
 
 def _int8_images(
-    model: Any, path: pathlib.Path, arguments: argparse.Namespace
+    path: pathlib.Path, arguments: argparse.Namespace, model: Any
 ) -> quantization.Images:
     """The images of the arguments; what they lack is of the run's own splits."""
     from .keras_model import read_images
@@ -279,48 +279,18 @@ def _add_options(group: Any) -> None:
         )
 
 
-def load(
-    path: pathlib.Path, class_names: str | None = None, pixels: str | None = None
-) -> Any:
-    """Load a trained classifier.
-
-    Args:
-        path: A `.keras` file.
-        class_names: A text file with one name per line, or names and commas.
-        pixels: `"raw"` or `"normalized"`, for a model that does not state what it
-            reads.
-
-    Returns:
-        The `keras_vit.ImageModel`: a VisionTransformer, ResNet or ImageClassifier.
+def load(path: pathlib.Path) -> Any:
+    """Load the model of a `.keras` file.
 
     Raises:
-        CommandError: The file is not readable, holds another kind of model, the names
-            do not fit, or the backend is not TensorFlow.
+        CommandError: The file is not readable.
     """
     # Before Keras: it checks the backend, and registers the models to be loaded.
     import keras_vit.api  # noqa: F401  isort: skip
-    import keras
-
-    from keras_vit.classifier_metadata import (
-        check_classifier,
-        name_classes,
-        reading_raw_pixels,
-    )
     from keras_vit.weights.keras_files import load_keras_file
 
-    if keras.backend.backend() != "tensorflow":
-        raise CommandError(
-            "needs KERAS_BACKEND=tensorflow; a .keras file of another backend opens "
-            f"there. Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
     try:
-        model = load_keras_file(path)
+        return load_keras_file(path)
     except Exception as error:  # Keras raises many kinds for a damaged file.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CommandError(f"{path}: not a readable .keras file: {reason}") from None
-    try:
-        check_classifier(model)
-        name_classes(model, class_names)
-        return model if pixels is None else reading_raw_pixels(model, pixels)
-    except ValueError as error:
-        raise CommandError(f"{path}: {error}") from None

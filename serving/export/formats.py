@@ -6,8 +6,6 @@ and OpenVINO Model Server read the folder.
 """
 
 import contextlib
-import dataclasses
-import importlib
 import io
 import os
 import pathlib
@@ -21,7 +19,6 @@ from keras_vit.common.command_line import CommandError
 
 from . import onnx_file
 from .numeric_agreement import allowed, scale_of
-from .options import ExportOptions
 
 SAVED_MODEL = "savedmodel"
 TOLERANCE = 1e-5
@@ -76,38 +73,6 @@ MARKS = {
     SAVED_MODEL: file_names.SAVED_MODEL,
     **{name: form.file for name, form in FORMATS.items()},
 }
-
-
-def check(name: str, model: Any, options: ExportOptions) -> None:
-    """Check that a format supports the model and options, and is installed.
-
-    Raises:
-        CommandError: It names what to omit or to install.
-    """
-    given = dataclasses.asdict(options)
-    default = dataclasses.asdict(ExportOptions())
-    if meaningless := [flag for flag in given if given[flag] != default[flag]]:
-        raise CommandError(
-            f"--format {name} writes the bare network, which has no "
-            f"{', '.join(meaningless)}"
-        )
-    if model.compute_dtype != "float32":
-        raise CommandError(
-            f"--format {name} needs a model in float32. "
-            f"Received: {model.dtype_policy.name}"
-        )
-    missing = []
-    for package in FORMATS[name].packages:
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            missing.append(package)
-    if missing:
-        raise CommandError(
-            f"--format {name} needs packages that cannot be imported, "
-            f"{', '.join(missing)}: "
-            'pip install "keras-vit-serving[formats]"'
-        )
 
 
 def write(

@@ -17,20 +17,11 @@ def write(model: Any, path: pathlib.Path, inputs: str) -> None:
     than 17.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes, in float32, on TensorFlow.
+        model: A `keras_vit.ImageModel` with classes, in float32, on TensorFlow, whose
+            weights take at most `LARGEST` bytes.
         path: The file.
         inputs: Description of the model's input, for the file.
-
-    Raises:
-        ValueError: The weights take more than an ONNX file can hold.
     """
-    size = 4 * model.count_params()
-    if size > LARGEST:
-        raise ValueError(
-            f"an ONNX file holds at most {LARGEST / 1e9:.1f} GB. "
-            f"Received: weights of {size / 1e9:.1f} GB"
-        )
-
     import onnx  # tf2onnx needs it
     import tensorflow as tf
     import tf2onnx

@@ -12,6 +12,7 @@ from keras_vit.common.command_line import CommandError
 from ..rollout import manifest
 from ..rollout.versions import check_base_path, staged_version, version_folders
 from . import formats, quantization, warmup_records
+from .model_checks import check_model
 from .numeric_agreement import allowed
 from .options import ExportOptions
 from .verification_inputs import SIGNATURE_INPUTS
@@ -41,9 +42,11 @@ def publish(
     options: ExportOptions | None = None,
     *,
     version: int | None = None,
+    class_names: str | None = None,
+    pixels: str | None = None,
     check_images: Sequence[pathlib.Path] = (),
     export_format: str = formats.SAVED_MODEL,
-    int8_images: quantization.Images | None = None,
+    int8_images: Callable[[Any], quantization.Images] | None = None,
     require_speedup: bool = False,
     source: pathlib.Path | None = None,
     progress: Callable[[str], None] = lambda step: None,
@@ -53,39 +56,45 @@ def publish(
     A server that watches `base_path` sees the complete version or nothing.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes.
+        model: A `keras_vit.ImageModel` with classes; see `check_model`.
         base_path: The model's folder, which holds the versions.
         options: Options of the exported model.
         version: The version's number; default: the next one.
+        class_names: Of a model without: a text file with one per line, or the names.
+        pixels: What a model reads that does not state it: `"raw"` or `"normalized"`.
         check_images: Image files to compare on, in addition to generated ones.
         export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
-        int8_images: With `"onnx"` and `"litert"`: quantize to int8 with these images.
+        int8_images: With `"onnx"` and `"litert"`: reads the images to quantize with.
         require_speedup: Whether to refuse int8 that is not faster on this machine.
-        source: The `.keras` file, for the manifest.
+        source: The `.keras` file, for the manifest and errors.
         progress: Called with each step before it begins.
 
     Returns:
         The version.
 
     Raises:
-        CommandError: It cannot be written, does not agree with the Keras model, or
-            lacks the required speed-up. Nothing is published then.
+        CommandError: `check_model` refuses it, it cannot be written, it differs from
+            the Keras model, or lacks the required speed-up. Nothing is published then.
     """
     options = options or ExportOptions()
     check_base_path(base_path)
     _check_format(base_path, export_format)
-    if int8_images is not None:
-        quantization.check_format(export_format)
-    if export_format != formats.SAVED_MODEL:
-        formats.check(export_format, model, options)
+    int8 = int8_images is not None
+    check_model(
+        model, options, export_format, int8, check_images, class_names, pixels, source
+    )
     with _command_errors(base_path):
         from keras_vit import ImageClassifier, devices
-        from keras_vit.classifier_metadata import reading_raw_pixels
+        from keras_vit.classifier_metadata import name_classes, reading_raw_pixels
 
         from .keras_model import describe, golden_answers
 
-        if isinstance(model, ImageClassifier):
-            model = reading_raw_pixels(model)  # its backbone may read any range
+        name_classes(model, class_names)
+        if pixels is not None or isinstance(model, ImageClassifier):
+            model = reading_raw_pixels(model, pixels)  # its backbone may read any range
+        if int8_images is not None:
+            progress("reading the images to quantize with")
+            images = int8_images(model)
         progress("running the Keras model on the golden images")
         golden = golden_answers(model, options, check_images)
         described = {"created": _now(), "source": _source(source), **describe(model)}
@@ -106,7 +115,7 @@ def publish(
                         progress(f"quantizing version {number} and measuring its speed")
                         path = folder / formats.FORMATS[export_format].file
                         written = quantization.quantize(
-                            model, path, export_format, int8_images, require_speedup
+                            model, path, export_format, images, require_speedup
                         )
             entries = {**described, "export_format": export_format, **written}
             complete = manifest.write(folder, entries)

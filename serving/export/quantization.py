@@ -86,19 +86,6 @@ def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
             return dict(arrays)
 
 
-def check_format(export_format: str) -> None:
-    """Check that a format can be quantized.
-
-    Raises:
-        CommandError: It is not one of `formats.FORMATS`.
-    """
-    if export_format not in formats.FORMATS:
-        raise CommandError(
-            f"--quantize needs --format {' or '.join(formats.FORMATS)}. "
-            f"Received: {export_format}"
-        )
-
-
 def quantize(
     model: Any,
     path: pathlib.Path,

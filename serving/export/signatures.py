@@ -16,7 +16,7 @@ from keras_vit.decoding import decode_and_resize
 
 from .backbone import make_backbone
 from .batching import Function, batched, write_parameters
-from .guards import checked_batch, checked_finite, checked_pixels, checked_sizes
+from .graph_checks import checked_batch, checked_finite, checked_pixels, checked_sizes
 from .host import on_host
 from .options import ExportOptions
 

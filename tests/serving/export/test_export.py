@@ -470,16 +470,17 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
-def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path):
-    path = tmp_path / "own.keras"
+def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, unverified):
+    path, to = tmp_path / "own.keras", tmp_path / "m"
     tiny_vit().save(path)
-    model = export_command.load(path, ",".join(NAMES))
-    assert signatures.class_labels(model) == NAMES
-    with pytest.raises(CommandError, match="must have 7 names"):
-        export_command.load(path, "ant,bee")
+    assert run(path, "--to", to, "--class_names", ",".join(NAMES)) == 0
+    manifest = json.loads((to / "1/assets.extra/manifest.json").read_text())
+    assert manifest["labels"]["names"] == NAMES
+    with pytest.raises(CommandError, match=r"own\.keras: .* must have 7 names"):
+        publish.publish(export_command.load(path), to, class_names="a,b", source=path)
 
 
-def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path):
+def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path, unverified):
     images = keras.Input((16, 12, 3))
     backbone = keras.Model(images, keras.layers.Flatten()(images))
     model = keras_vit.ImageClassifier(backbone=backbone, classes=3)
@@ -487,5 +488,6 @@ def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert not (tmp_path / "m").exists()
     model.save(tmp_path / "model.keras")
-    raw = export_command.load(tmp_path / "model.keras", pixels="raw")
-    assert raw.preprocessing.std == 1.0
+    raw = export_command.load(tmp_path / "model.keras")
+    published = publish.publish(raw, tmp_path / "m", pixels="raw")
+    assert published.manifest["preprocessing"]["std"] == 1.0

@@ -121,12 +121,6 @@ def test_options_that_do_not_apply_are_refused(model, tmp_path, options):
         )
 
 
-def test_a_model_that_is_not_float32_is_refused(tiny_vit, tmp_path):
-    mixed = tiny_vit(dtype="mixed_bfloat16")
-    with pytest.raises(CommandError, match="needs a model in float32"):
-        publish.publish(mixed, tmp_path / "m", export_format="litert")
-
-
 @pytest.fixture
 def fake_format(monkeypatch):
     """A format whose runtime returns zeros."""
