@@ -246,6 +246,17 @@ def _check_not_quantized(model: keras.Model) -> None:
         )
 
 
+def check_is_ours(model: Any) -> None:
+    """Raise ValueError for another model of Keras, which is told what to do."""
+    if not isinstance(model, ImageModel):
+        raise ValueError(
+            f"the file holds a {type(model).__name__} of Keras, not a model of "
+            "keras_vit; put its layers up to the features into "
+            "keras_vit.ImageClassifier(backbone=..., classes=..., class_names=...), "
+            "train and save that"
+        )
+
+
 def check_model(model: Any) -> None:
     """Raise TypeError unless the model is a VisionTransformer or a ResNet."""
     if not isinstance(model, ImageModel) or hasattr(model, "backbone"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.base import ImageModel
+from keras_vit.base import check_is_ours
 from keras_vit.checks import check_choice
 from keras_vit.preprocessing import ImagePreprocessing, imagenet_labels
 
@@ -41,13 +41,7 @@ def read_class_names(text: str) -> list[str]:
 
 def check_classifier(model: Any) -> None:
     """Raise ValueError unless it is a model of keras_vit with classes."""
-    if not isinstance(model, ImageModel):
-        raise ValueError(
-            f"the file holds a {type(model).__name__} of Keras, not a model of "
-            "keras_vit; put its layers up to the features into "
-            "keras_vit.ImageClassifier(backbone=..., classes=..., class_names=...), "
-            "train and save that"
-        )
+    check_is_ours(model)
     if not model.classes:
         raise ValueError("the model must have a classifier. Received: classes=None")
 

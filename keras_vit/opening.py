@@ -4,7 +4,7 @@ import os
 import pathlib
 from typing import Any
 
-from keras_vit.base import ImageModel
+from keras_vit.base import ImageModel, check_is_ours
 from keras_vit.classifier import ImageClassifier  # noqa: F401  registered with Keras
 from keras_vit.common.file_names import model_file
 from keras_vit.errors import WeightsFileError
@@ -46,7 +46,7 @@ def open_model(
         ValueError: An argument that the weights do not fit or follow.
     """
     name = os.fspath(source)
-    path = own_file(name)
+    path = model_file(pathlib.Path(name))
     if not path.exists():
         published = {f"{row.variant}:{row.name}": row for row in list_weights()}
         if (row := published.get(name)) is not None:
@@ -64,15 +64,9 @@ def open_model(
         return build_open_checkpoint(model_class, checkpoint, arguments, resample, grid)
 
 
-def own_file(source: str) -> pathlib.Path:
-    """`best.keras` of a run's folder, or the path itself, such as a checkpoint's."""
-    path = model_file(pathlib.Path(source))
-    return path if path.is_file() else pathlib.Path(source)
-
-
 def holds_own_model(source: str) -> bool:
     """Whether it is a run, a `.keras` file or a served version, not a checkpoint."""
-    path = own_file(source)
+    path = model_file(pathlib.Path(source))
     return is_keras_file(path) or is_version(path)
 
 
@@ -81,9 +75,8 @@ def _open_ours(path: pathlib.Path) -> ImageModel:
         return open_version(path, {cls.__name__: cls for cls in MODELS.values()})
     with refusing(path):
         model = load_keras_file(path)
-    if not isinstance(model, ImageModel):
-        raise WeightsFileError(
-            "`path` must hold a VisionTransformer, ResNet or ImageClassifier of "
-            f"keras_vit. Received: {str(path)!r} with {type(model).__name__}"
-        )
+    try:
+        check_is_ours(model)
+    except ValueError as error:
+        raise WeightsFileError(f"{path}: {error}") from None
     return model

@@ -12,8 +12,9 @@ from rich.table import Table
 import keras_vit.api  # noqa: F401  the whole library, registered with Keras
 from keras_vit.classifier import ImageClassifier
 from keras_vit.common.atomic_files import replacing
+from keras_vit.common.file_names import model_file
 from keras_vit.costs import resnet_costs, vit_costs
-from keras_vit.opening import holds_own_model, open_model, own_file
+from keras_vit.opening import holds_own_model, open_model
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
@@ -63,7 +64,8 @@ def print_file(source: str) -> None:
         source: See `open_model`.
     """
     if holds_own_model(source):
-        _print_facts(str(own_file(source)), model_facts(open_model(source)))
+        path = model_file(pathlib.Path(source))
+        _print_facts(str(path), model_facts(open_model(path)))
         return
     with open_checkpoint(fetch(source)) as checkpoint:
         arguments = model_arguments(checkpoint)

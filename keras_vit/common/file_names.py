@@ -16,6 +16,7 @@ SAVED_MODEL = "saved_model.pb"
 MANIFEST = pathlib.PurePath("assets.extra", "manifest.json")
 
 
-def model_file(run_or_file: pathlib.Path) -> pathlib.Path:
-    """`best.keras` of a run's folder, or the file itself."""
-    return run_or_file / BEST_MODEL if run_or_file.is_dir() else run_or_file
+def model_file(path: pathlib.Path) -> pathlib.Path:
+    """`best.keras` of a run's folder, or the path itself, such as a checkpoint's."""
+    is_run = any((path / name).is_file() for name in (RECIPE, BEST_MODEL))
+    return path / BEST_MODEL if is_run else path

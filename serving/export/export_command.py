@@ -54,24 +54,25 @@ def main(argv: list[str]) -> int:
             }
         )
     target = _target(arguments)
-    path = model_file(arguments.model)
-    if not path.is_file():
+    path = model_file(pathlib.Path(arguments.model))
+    name = str(path) if path.exists() else arguments.model
+    if not path.exists() and ":" not in name:
         raise CommandError(f"{path}: no such file")
     _check_quantize(arguments, path)
-    published = _publish(path, arguments, options)
-    _report(published, path)
+    published = _publish(name, arguments, options)
+    _report(published, name)
     if target:
         _add(target, published.version, arguments)
     return 0
 
 
 def _publish(
-    path: pathlib.Path, arguments: argparse.Namespace, options: ExportOptions
+    name: str, arguments: argparse.Namespace, options: ExportOptions
 ) -> Published:
     with Console(stderr=True).status("loading the model") as status:
-        read_images = functools.partial(_int8_images, path, arguments)
+        read_images = functools.partial(_int8_images, pathlib.Path(name), arguments)
         return publish(
-            load(path),
+            load(name),
             arguments.to,
             options,
             version=arguments.version,
@@ -81,7 +82,7 @@ def _publish(
             export_format=arguments.format,
             int8_images=read_images if arguments.quantize else None,
             require_speedup=arguments.require_speedup,
-            source=path,
+            source=name,
             progress=status.update,
         )
 
@@ -134,12 +135,12 @@ def _int8_images(
     return quantization.Images(calibration, validation, origin)
 
 
-def _report(published: Published, path: pathlib.Path) -> None:
+def _report(published: Published, source: str) -> None:
     agreement = published.manifest["agreement"]
     int8 = published.manifest.get("quantization")
     if int8 is None:
         print(
-            f"{published.path}: published; agrees with {path} to "
+            f"{published.path}: published; agrees with {source} to "
             f"{agreement['max_difference']:.1e} on {agreement['images']} images"
         )
     else:
@@ -190,7 +191,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Write a trained model as the next version of a served model.",
     )
     path = pathlib.Path
-    parser.add_argument("model", type=path, help="a .keras file, or a run's folder")
+    parser.add_argument(
+        "model", help="a run's folder, a .keras file, or a checkpoint with its configs"
+    )
     parser.add_argument(
         "--to",
         type=local_folder,
@@ -279,18 +282,16 @@ def _add_options(group: Any) -> None:
         )
 
 
-def load(path: pathlib.Path) -> Any:
-    """Load the model of a `.keras` file.
+def load(name: str) -> Any:
+    """Load what `keras_vit.open_model` opens.
 
     Raises:
-        CommandError: The file is not readable.
+        CommandError: It cannot be opened.
     """
-    # Before Keras: it checks the backend, and registers the models to be loaded.
-    import keras_vit.api  # noqa: F401  isort: skip
-    from keras_vit.weights.keras_files import load_keras_file
+    import keras_vit
 
     try:
-        return load_keras_file(path)
+        return keras_vit.open_model(name)
     except Exception as error:  # Keras raises many kinds for a damaged file.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CommandError(f"{path}: not a readable .keras file: {reason}") from None
+        raise CommandError(f"{name}: cannot be opened: {reason}") from None

@@ -7,6 +7,7 @@ The rest is refused where it is found: answers that depend on the batch in
 
 import dataclasses
 import importlib
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ def check_model(
     check_images: Sequence[pathlib.Path] = (),
     class_names: str | None = None,
     pixels: str | None = None,
-    source: pathlib.Path | None = None,
+    source: str | os.PathLike[str] | None = None,
 ) -> None:
     """Check that a model can be exported with these options, which are `publish`'s.
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ def publish(
     export_format: str = formats.SAVED_MODEL,
     int8_images: Callable[[Any], quantization.Images] | None = None,
     require_speedup: bool = False,
-    source: pathlib.Path | None = None,
+    source: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Published:
     """Write and verify a model as a version of a served model.
@@ -66,7 +67,7 @@ def publish(
         export_format: `"savedmodel"`, `"onnx"` or `"litert"`.
         int8_images: With `"onnx"` and `"litert"`: reads the images to quantize with.
         require_speedup: Whether to refuse int8 that is not faster on this machine.
-        source: The `.keras` file, for the manifest and errors.
+        source: What the model was opened from, for the manifest and errors.
         progress: Called with each step before it begins.
 
     Returns:
@@ -186,7 +187,10 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _source(path: pathlib.Path | None) -> manifest.Manifest | None:
-    if path is None:
+def _source(name: str | os.PathLike[str] | None) -> manifest.Manifest | None:
+    if name is None:
         return None
+    path = pathlib.Path(name)
+    if not path.is_file():  # a folder or a repository
+        return {"file": str(name), "sha256": None}
     return {"file": path.name, "sha256": manifest.sha256_of(path)}

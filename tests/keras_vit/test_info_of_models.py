@@ -81,4 +81,4 @@ def test_other_models_and_missing_files_are_one_line(tmp_path, capsys):
     assert main(["info", str(path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "with Sequential" in error
+    assert "holds a Sequential" in error

@@ -173,7 +173,7 @@ def mistakes(folder, photos):
     return {
         "nothing.keras": "nothing.keras: there is no such file",
         "B/16:augreg_in21": "Did you mean B/16:augreg_in21k?",
-        str(other): "with Sequential",
+        str(other): "holds a Sequential",
         str(photos): "Received",
         (folder, broken): f"{broken}: not a readable image",
         (folder, photos / "d.png"): "d.png: there is no such image file or folder",

@@ -16,6 +16,7 @@ from tiny_model import with_random_weights
 
 import keras_vit
 from keras_vit.common.command_line import CommandError, documented_fields
+from keras_vit.common.file_names import MANIFEST
 from serving.__main__ import main
 from serving.export import export_command, keras_model, publish, signatures
 from serving.export.numeric_agreement import Disagreement, difference
@@ -187,6 +188,16 @@ def test_every_kind_of_model_is_published(build_model, tmp_path):
     assert manifest["agreement"]["max_difference"] < 1e-5
 
 
+@pytest.mark.slow
+def test_a_checkpoint_of_another_project_is_exported(tiny_vit, tmp_path):
+    keras_vit.save_checkpoint(tiny_vit(), tmp_path / "timm", "timm")
+    source, names = str(tmp_path / "timm"), "a,b,c,d,e,f,g"
+    assert run(source, "--to", tmp_path / "m", "--class_names", names) == 0
+    manifest = json.loads((tmp_path / "m/1" / MANIFEST).read_text())
+    assert manifest["source"] == {"file": source, "sha256": None}
+    assert manifest["labels"]["names"] == names.split(",")
+
+
 @pytest.fixture
 def noisy(tiny_vit):
     """A model that rounds coarsely: all its logits have a large part in common."""
@@ -339,9 +350,10 @@ def test_an_invalid_or_missing_file_is_reported(tmp_path, capsys):
     path = tmp_path / "fake.keras"
     path.write_bytes(b"not a zip file")
     assert run(path, "--to", tmp_path / "m") == 1
-    assert "fake.keras: not a readable .keras file" in capsys.readouterr().err
+    assert "fake.keras: cannot be opened" in capsys.readouterr().err
     assert run(tmp_path / "none.keras", "--to", tmp_path / "m") == 1
     assert "none.keras: no such file" in capsys.readouterr().err
+    (tmp_path / "recipe.yaml").touch()
     assert run(tmp_path, "--to", tmp_path / "m") == 1
     assert "best.keras: no such file" in capsys.readouterr().err
     assert not (tmp_path / "m").exists()

@@ -560,7 +560,7 @@ def test_a_baseline_can_be_fine_tuned(tmp_path):
         ),
         ({"image_size": 30}, ["image_size", "multiple of `patch_size`", "30"]),
         ({"architecture": "bit"}, ["model.weights", "ResNet", "VisionTransformer"]),
-        ({"weights": __file__ + ".keras"}, ["model.weights", "no such file"]),
+        ({"weights": __file__ + ".keras"}, ["model.weights", "does not exist"]),
     ],
 )
 def test_a_mismatch_with_a_runs_file_is_a_one_line_error(runs_file, changes, words):
