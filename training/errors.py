@@ -12,7 +12,7 @@ TrainingError       exit status 1
 from typing import Any
 
 from keras_vit.common.command_line import CommandError
-from keras_vit.option_rows import rows
+from keras_vit.option_rows import Check, rows
 
 # At the end of a message.
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
@@ -58,6 +58,14 @@ def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
     """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
     if not ok:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
+
+
+def require_each(section: str, config: Any, check: Check, *names: str) -> None:
+    """Raise RecipeError for a value, other than null, that a check refuses."""
+    for name in names:
+        value = getattr(config, name)
+        ok = value is None or check.holds(value)
+        require(ok, f"{section}{name}", check.wanted, value)
 
 
 def require_rows(section: str, config: Any) -> None:

@@ -5,22 +5,34 @@ names; see `recipes`.
 """
 
 import dataclasses
+import functools
 import json
+import operator
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
 from keras_vit.common.similar_names import did_you_mean
+from keras_vit.option_rows import Check
 
-from .augmentation_config import AugmentationConfig, changing_images
-from .errors import RecipeError, require
+from .augmentation_config import (
+    AT_LEAST_0,
+    AugmentationConfig,
+    changing_images,
+    within,
+)
+from .errors import RecipeError, require, require_each
 from .model_config import ModelConfig
-from .typed_values import build, place_of, read_file
+from .typed_values import build, place_of, read_file, typed_fields
 
 Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"]
+AT_LEAST_1 = Check("at least 1", lambda value: value >= 1)
+POSITIVE = Check("positive", lambda value: value > 0)
+BELOW_1 = Check("in [0, 1)", lambda value: 0 <= value < 1)
+INSIDE = Check("in (0, 1)", lambda value: 0 < value < 1)
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class DataConfig:
         share = self.test
         if isinstance(share, float | int):
             require(0 < share < 1, "data.test", "in (0, 1) or a slice", share)
-        require(self.split_seed >= 0, "data.split_seed", "at least 0", self.split_seed)
+        require_each("data.", self, AT_LEAST_0, "split_seed")
 
 
 SOURCE_KINDS = ("folder", "tfds", "python", "vtab", "digits")
@@ -122,42 +134,23 @@ class OptimizerConfig:
     ema: float | None = None
 
     def __post_init__(self):
-        for name in ("learning_rate", "clip_norm"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"optimizer.{name}", "positive", value)
-        for name in ("beta_1", "beta_2", "momentum", "ema", "head_first"):
-            value = getattr(self, name)
-            require(
-                value is None or 0 <= value < 1, f"optimizer.{name}", "in [0, 1)", value
-            )
-        value = self.layer_decay
-        require(0 < value <= 1, "optimizer.layer_decay", "in (0, 1]", value)
-        for name in ("weight_decay", "head_multiplier"):
-            value = getattr(self, name)
-            require(value >= 0, f"optimizer.{name}", "at least 0", value)
-        value = self.weight_decay
+        check = functools.partial(require_each, "optimizer.", self)
+        check(POSITIVE, "learning_rate", "clip_norm")
+        check(BELOW_1, "beta_1", "beta_2", "momentum", "ema", "head_first")
+        check(within(0, 1, above=True), "layer_decay")
+        check(AT_LEAST_0, "weight_decay", "head_multiplier")
         require(
-            value == 0 or self.name == "adamw",
+            self.weight_decay == 0 or self.name == "adamw",
             "optimizer.weight_decay",
             f"0 with {self.name}: decay is applied beside the gradient, as AdamW does "
             "(`optimizer.name` adamw)",
-            value,
+            self.weight_decay,
         )
         for pattern in self.frozen:
-            require(
-                _is_pattern(pattern),
-                "optimizer.frozen",
-                "regular expressions",
-                pattern,
-            )
-
-
-def _is_pattern(text: str) -> bool:
-    try:
-        re.compile(text)
-    except re.error:
-        return False
-    return True
+            try:
+                re.compile(pattern)
+            except re.error:
+                require(False, "optimizer.frozen", "regular expressions", pattern)
 
 
 @dataclass(frozen=True)
@@ -192,21 +185,12 @@ class ScheduleConfig:
     decay_factor: float = 0.1
 
     def __post_init__(self):
-        for name in (
-            "warmup_epochs",
-            "warmup_steps",
-            "start_learning_rate",
-            "end_learning_rate",
-            "cooldown_steps",
-        ):
-            value = getattr(self, name)
-            require(
-                value is None or value >= 0, f"schedule.{name}", "at least 0", value
-            )
-        value = self.warmup_share
-        require(0 <= value < 1, "schedule.warmup_share", "in [0, 1)", value)
-        value = self.timescale
-        require(value >= 1, "schedule.timescale", "at least 1", value)
+        check = functools.partial(require_each, "schedule.", self)
+        check(AT_LEAST_0, "warmup_epochs", "warmup_steps", "cooldown_steps")
+        check(AT_LEAST_0, "start_learning_rate", "end_learning_rate")
+        check(BELOW_1, "warmup_share")
+        check(AT_LEAST_1, "timescale")
+        check(INSIDE, "decay_factor")
         shares = tuple(self.decay_at)
         require(
             shares == tuple(sorted(set(shares))) and all(0 < s < 1 for s in shares),
@@ -220,8 +204,6 @@ class ScheduleConfig:
             "given for staircase, such as [0.3, 0.6, 0.9]",
             shares,
         )
-        value = self.decay_factor
-        require(0 < value < 1, "schedule.decay_factor", "in (0, 1)", value)
 
 
 @dataclass(frozen=True)
@@ -254,16 +236,9 @@ class SelfSupervisionConfig:
     normalize_pixels: bool = True
 
     def __post_init__(self):
-        value = self.mask_share
-        require(
-            value is None or 0 < value < 1,
-            "self_supervision.mask_share",
-            "in (0, 1)",
-            value,
-        )
-        for name in ("decoder_width", "decoder_depth", "decoder_heads"):
-            value = getattr(self, name)
-            require(value >= 1, f"self_supervision.{name}", "at least 1", value)
+        check = functools.partial(require_each, "self_supervision.", self)
+        check(INSIDE, "mask_share")
+        check(AT_LEAST_1, "decoder_width", "decoder_depth", "decoder_heads")
         value, heads = self.decoder_width, self.decoder_heads
         require(
             value % heads == 0 and value % 4 == 0,
@@ -299,9 +274,7 @@ class ReportConfig:
     fewshot_every: int = 0
 
     def __post_init__(self):
-        for name in ("attention_every", "fewshot_every"):
-            value = getattr(self, name)
-            require(value >= 0, f"report.{name}", "at least 0", value)
+        require_each("report.", self, AT_LEAST_0, "attention_every", "fewshot_every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,14 +363,11 @@ class Recipe:
         plain = self.name not in ("", ".", "..") and Path(self.name).name == self.name
         require(plain, "name", "a name for a folder, without slashes", self.name)
         require(0 <= self.seed < 2**31, "seed", "in [0, 2**31)", self.seed)
-        counts = ("epochs", "steps", "min_steps", "max_steps", "batch_size")
-        for name in (*counts, "accumulation", "steps_per_execution"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, "at least 1", value)
-        value = self.label_smoothing
-        require(0 <= value < 1, "label_smoothing", "in [0, 1)", value)
-        value = self.logit_adjustment
-        require(value >= 0, "logit_adjustment", "at least 0", value)
+        check = functools.partial(require_each, "", self)
+        check(AT_LEAST_1, "epochs", "steps", "min_steps", "max_steps", "batch_size")
+        check(AT_LEAST_1, "accumulation", "steps_per_execution")
+        check(BELOW_1, "label_smoothing")
+        check(AT_LEAST_0, "logit_adjustment")
         require(
             (self.min_steps or 1) <= (self.max_steps or self.min_steps or 1),
             "max_steps",
@@ -444,11 +414,10 @@ class Recipe:
     def _require_fixed_features(self) -> None:
         """Refuse what has no effect on a classifier of features computed once."""
         flags = []
+        defaults = {path: default for path, _, default in typed_fields(Recipe)}
         for path in OF_CHANGING_FEATURES:
-            section, name = path.split(".")
-            config = getattr(self, section)
-            value, default = getattr(config, name), getattr(type(config), name)
-            if value != default:
+            default = defaults[path]
+            if operator.attrgetter(path)(self) != default:
                 word = json.dumps(default).strip('"')
                 flags.append(f"--{path} {word}")
         require(
@@ -488,20 +457,11 @@ OF_CHANGING_FEATURES = (
 
 def changed_values(old: Recipe, new: Recipe) -> list[str]:
     """Each value in which two recipes differ: its path, the old one, the new one."""
-    before, after = _flat(dataclasses.asdict(old)), _flat(dataclasses.asdict(new))
     return [
-        f"`{path}` is {value!r} there and {after[path]!r} here"
-        for path, value in before.items()
-        if after[path] != value
+        f"`{path}` is {value(old)!r} there and {value(new)!r} here"
+        for path, _, _ in typed_fields(Recipe)
+        if (value := operator.attrgetter(path))(old) != value(new)
     ]
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        nested = isinstance(value, dict)
-        flat |= _flat(value, f"{prefix}{key}.") if nested else {prefix + key: value}
-    return flat
 
 
 def load_recipe(path: Path) -> Recipe:

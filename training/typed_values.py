@@ -176,12 +176,9 @@ def _wrong(path: str, hint: Any, received: str) -> RecipeError:
 
 def _kinds(hint: Any) -> Iterator[Any]:
     """The types in a union, text last: it would take all."""
-    kinds = list(typing.get_args(hint)) if _is_union(hint) else [hint]
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = list(typing.get_args(hint)) if union else [hint]
     yield from sorted(kinds, key=lambda kind: kind is str)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _value(node: yaml.Node, kinds: list[Any]) -> Any:

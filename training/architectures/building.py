@@ -72,29 +72,21 @@ def build_model(
     architecture = ARCHITECTURES[config.architecture]
     _refuse_foreign_settings(config, architecture.options)
     try:
-        model = architecture.build(config, _common(config, class_names), dtype)
+        common = {
+            "classes": None if class_names is None else len(class_names),
+            "class_names": class_names,
+            "head_bias_init": config.head_bias_init,
+            "preprocessing": make_preprocessing(config),
+        }
+        model = architecture.build(config, common, dtype)
     except (ValueError, ImportError) as error:
         raise RecipeError(f"model: {' '.join(str(error).split())}") from error
     if config.head_stddev and class_names is not None:
-        _randomize_zero_head(model, config.head_stddev)
+        kernel = model.get_layer("head").kernel
+        if not keras.ops.any(kernel):
+            stddev = config.head_stddev
+            kernel.assign(keras.random.normal(kernel.shape, stddev=stddev))
     return model
-
-
-def _common(config: ModelConfig, class_names: tuple[str, ...] | None) -> dict[str, Any]:
-    """Arguments of every model."""
-    return {
-        "classes": None if class_names is None else len(class_names),
-        "class_names": class_names,
-        "head_bias_init": config.head_bias_init,
-        "preprocessing": make_preprocessing(config),
-    }
-
-
-def _randomize_zero_head(model: keras.Model, stddev: float) -> None:
-    """Draw a classifier that is still all zero from a normal distribution."""
-    kernel = model.get_layer("head").kernel
-    if not keras.ops.any(kernel):
-        kernel.assign(keras.random.normal(kernel.shape, stddev=stddev))
 
 
 def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
@@ -103,8 +95,11 @@ def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
     Raises:
         ValueError: `image_size` is not one or two positive numbers.
     """
+    size = config.image_size or IMAGE_SIZE
+    if config.image_size is None and _is_own(config):
+        size = _own_model(config, ImageModel).image_size
     return keras_vit.ImagePreprocessing(
-        _image_size(config),
+        size,
         mean=_in_bytes(config.pixel_mean),
         std=_in_bytes(config.pixel_std),
         interpolation=config.interpolation,
@@ -112,13 +107,6 @@ def make_preprocessing(config: ModelConfig) -> keras_vit.ImagePreprocessing:
         crop_fraction=config.crop_fraction,
         resize=config.resize,
     )
-
-
-def _image_size(config: ModelConfig) -> int | tuple[int, int]:
-    """The recipe's image size, or without one that of its own model, or 224."""
-    if config.image_size is None and _is_own(config):
-        return _own_model(config, ImageModel).image_size
-    return config.image_size or IMAGE_SIZE
 
 
 def _in_bytes(value: float | tuple[float, ...]) -> float | list[float]:

@@ -82,15 +82,3 @@ def masked_patches(config: SelfSupervisionConfig, patches: int) -> int:
     """Number of masked patches: at least one, and one stays visible."""
     visible = round((1 - config.share) * patches)
     return patches - min(max(visible, 1), patches - 1)
-
-
-def masking_of(model: Any, recipe: Recipe) -> Masking | None:
-    """The masking of a run with self-supervision; None for labels.
-
-    Args:
-        model: The run's model, which is a `PretextModel` with self-supervision.
-        recipe: The run's recipe.
-    """
-    if recipe.supervised:
-        return None
-    return Masking.of(model.encoder, recipe)

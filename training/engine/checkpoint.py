@@ -32,6 +32,14 @@ from ..recipe import Recipe, changed_values, parse_recipe
 META = "__meta__"  # entry of the .npz that holds the metadata, as JSON
 MARKER = ".json"  # the suffix of a commit marker
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+# What has happened where a value of `Owner` is another one.
+CHANGED = {
+    "images": "other images: some were added, removed or renamed",
+    "contents": "other images: the contents of some training or validation images have "
+    "changed",
+    "frozen": "a classifier on other frozen weights: those of `model.weights` have "
+    "changed",
+}
 
 
 @dataclass(frozen=True)
@@ -362,21 +370,9 @@ def _check_owner(path: epath.Path, stored: Owner, owner: Owner) -> None:
             f"{path}: checkpoint of another backend. KERAS_BACKEND must be "
             f"{stored.backend}. Received: {owner.backend}"
         )
-    if stored.images != owner.images:
-        raise RunError(
-            f"{path}: checkpoint of other images: some were added, removed or renamed "
-            "since the run began"
-        )
-    if stored.contents != owner.contents:
-        raise RunError(
-            f"{path}: checkpoint of other images: the contents of some training or "
-            "validation images have changed since the run began"
-        )
-    if stored.frozen != owner.frozen:
-        raise RunError(
-            f"{path}: checkpoint of a classifier on other frozen weights: those of "
-            "`model.weights` have changed since the run began"
-        )
+    for name, other in CHANGED.items():
+        if getattr(stored, name) != getattr(owner, name):
+            raise RunError(f"{path}: checkpoint of {other} since the run began")
     if _topology(stored) != _topology(owner):
         raise RunError(
             f"{path}: checkpoint of {_topology(stored)}; this run has "

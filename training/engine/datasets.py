@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..data.labeled_images import Split
-from ..data.masking import masking_of
+from ..data.masking import Masking
 from ..data.pipeline import (
     Shard,
     evaluation_batches,
@@ -28,7 +28,7 @@ def training_data(
     """The distributed training batches from `first_step` on, for `model.fit`."""
     preprocessing = trainer.model.preprocessing
     images = resized_once(split, recipe, preprocessing)
-    masking = masking_of(trainer.model, recipe)
+    masking = None if recipe.supervised else Masking.of(trainer.model.encoder, recipe)
     return _distributed(
         trainer.distribute_strategy,
         lambda shard: training_batches(
@@ -47,7 +47,7 @@ def validation_arguments(
     images = in_memory(split, preprocessing)
     replicas = trainer.distribute_strategy.num_replicas_in_sync
     size = replicas * math.ceil(BATCH_SIZE / replicas)
-    masking = masking_of(trainer.model, recipe)
+    masking = None if recipe.supervised else Masking.of(trainer.model.encoder, recipe)
     data = _distributed(
         trainer.distribute_strategy,
         lambda shard: evaluation_batches(images, size, preprocessing, shard, masking),

@@ -38,15 +38,9 @@ class JaxTrainer(Trainer):
         super().__init__(model, *args, **kwargs)
         self.distribute_strategy = JaxStrategy(keras.distribution.distribution())
 
-    def compile(
-        self,
-        optimizer,
-        metrics=("accuracy",),
-        steps_per_execution: int = 1,
-        jit_compile: bool = False,
-    ):
+    def compile(self, *args, **kwargs):
         """See `Trainer.compile`."""
-        super().compile(optimizer, metrics, steps_per_execution, jit_compile=True)
+        super().compile(*args, **{**kwargs, "jit_compile": True})
 
     def fit(self, *args, **kwargs):
         """See `Trainer.fit`."""

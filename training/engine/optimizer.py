@@ -139,7 +139,7 @@ def make_optimizer(
         "factors": learning_rate_factors(
             config, [w.path for w in weights], _depth(model)
         ),
-        "decays": [config.weight_decay * _is_kernel(w) for w in weights],
+        "decays": [config.weight_decay * w.path.endswith("/kernel") for w in weights],
         "ema": config.ema,
         "waits": [
             0 if is_head(w.path) else round(config.head_first * total_steps)
@@ -164,10 +164,6 @@ EPSILON = 1e-8
 def is_head(path: str) -> bool:
     """Whether a weight is the classifier's."""
     return path.startswith("head/")
-
-
-def _is_kernel(weight) -> bool:
-    return weight.path.endswith("/kernel")
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
@@ -237,12 +233,6 @@ def _layer(path: str, last: int) -> int:
     if match := BLOCK.search(path):
         return int(match[1]) + 1
     return 0 if EMBEDDINGS.match(path) else last
-
-
-def average_pairs(optimizer, variables) -> list[tuple[Any, Any]]:
-    """Pairs of a trainable weight and its moving average; none without averaging."""
-    averages = getattr(optimizer, "averages", None)
-    return list(zip(variables, averages, strict=True)) if averages else []
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:

@@ -1,11 +1,14 @@
 """Learning-rate schedules: warm-up, then cosine, linear, rsqrt or a staircase."""
 
+import dataclasses
+
 import keras
 from keras import ops
 
 from ..recipe import Recipe
 
 
+@dataclasses.dataclass(eq=False)
 class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, followed by another schedule.
 
@@ -17,11 +20,10 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         then: The schedule that follows, from its own step 0.
     """
 
-    def __init__(self, start, peak, steps, then):
-        self.start = start
-        self.peak = peak
-        self.steps = steps
-        self.then = then
+    start: float
+    peak: float
+    steps: int
+    then: keras.optimizers.schedules.LearningRateSchedule
 
     def __call__(self, step):
         """The learning rate of a step, counted from 0."""
@@ -32,14 +34,10 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         """The constructor's arguments."""
-        return {
-            "start": self.start,
-            "peak": self.peak,
-            "steps": self.steps,
-            "then": self.then,
-        }
+        return dict(vars(self))
 
 
+@dataclasses.dataclass(eq=False)
 class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """Reciprocal square root, with a linear cool-down to 0.
 
@@ -55,11 +53,10 @@ class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             linearly to 0.
     """
 
-    def __init__(self, peak, steps, timescale, cooldown):
-        self.peak = peak
-        self.steps = steps
-        self.timescale = timescale
-        self.cooldown = cooldown
+    peak: float
+    steps: int
+    timescale: int
+    cooldown: int
 
     def __call__(self, step):
         """The learning rate of a step, counted from 0."""
@@ -71,12 +68,7 @@ class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         """The constructor's arguments."""
-        return {
-            "peak": self.peak,
-            "steps": self.steps,
-            "timescale": self.timescale,
-            "cooldown": self.cooldown,
-        }
+        return dict(vars(self))
 
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:

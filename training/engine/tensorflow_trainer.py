@@ -64,7 +64,7 @@ class TensorFlowTrainer(Trainer):
         self.forward = TracedOnce(stateless_forward(self.model), jit_compile=False)
         # In a function, because only there several workers can add up what each has.
         self._metric_totals = tf.function(
-            lambda: [tf.identity(v.value) for v in self._metric_variables()],
+            lambda: [tf.identity(v.value) for v in self.metrics_variables],
             autograph=False,
         )
 
@@ -129,12 +129,12 @@ class TensorFlowTrainer(Trainer):
         }
         return [
             shares[v.aggregation] * tf.cast(v.value, tf.float32)
-            for v in self._metric_variables()
+            for v in self.metrics_variables
         ]
 
     def _results_of(self, totals):
         """The metrics' results, given the sums of their variables."""
-        mapping = list(zip(self._metric_variables(), totals, strict=True))
+        mapping = list(zip(self.metrics_variables, totals, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
             return self.get_metrics_result()
 

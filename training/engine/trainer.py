@@ -17,7 +17,7 @@ from keras import ops
 from ..activity import activity
 from .late_figures import LateFigures
 from .losses import dense_labels, make_loss
-from .optimizer import average_pairs, check_optimizer
+from .optimizer import check_optimizer
 from .progress import EvaluationStopped, Progress
 from .rebatch import batch_dataset
 from .strategy import gather, worker_count
@@ -188,7 +188,7 @@ class Trainer(keras.Model):
         if self.progress.step < self.progress.first_step:
             # The run resumes inside this epoch, and Keras has just reset the metrics.
             for variable, array in zip(
-                self._metric_variables(), self._metric_arrays, strict=True
+                self.metrics_variables, self._metric_arrays, strict=True
             ):
                 variable.assign(array)
 
@@ -207,19 +207,15 @@ class Trainer(keras.Model):
         for metric in self.step_metrics:
             metric.update_state(labels, logits, weights)
 
-    def _metric_variables(self):
-        return [v for metric in self.metrics for v in metric.variables]
-
     def state(self) -> dict[str, keras.Variable]:
         """Every variable on which the next step depends, by group and position."""
-        metrics = self._metric_variables()
-        known = {id(v) for v in metrics}
+        known = {id(v) for v in self.metrics_variables}
         groups = {
             # `variables`, unlike `weights`, has the seed generators too.
             "model": [v for v in self.model.variables if id(v) not in known],
             "optimizer": self.optimizer.variables,
             **self._extra_state(),
-            "metric": metrics,
+            "metric": self.metrics_variables,
         }
         return {
             f"{name}_{position}": variable
@@ -281,9 +277,9 @@ class Trainer(keras.Model):
             gather(self.distribute_strategy, 0)
 
     def _swap_averages(self):
-        for weight, average in average_pairs(
-            self.optimizer, self.model.trainable_variables
-        ):
+        averages = getattr(self.optimizer, "averages", None)
+        weights = self.model.trainable_variables if averages else ()
+        for weight, average in zip(weights, averages or (), strict=True):
             value = ops.copy(weight.value)
             weight.assign(average.value)
             average.assign(value)

@@ -7,7 +7,6 @@ import numpy as np
 from PIL import Image
 
 from ..engine.forward_pass import ForwardPass, even_batches, strategy_of
-from ..matplotlib_files import pyplot
 
 # Small, as attention weights need memory that grows with the square of the tokens.
 BATCH_SIZE = 8
@@ -55,5 +54,7 @@ def heat_map(
     large = Image.fromarray(scaled.astype("float32")).resize(
         size[::-1], Image.Resampling.BICUBIC
     )
-    colors = pyplot().get_cmap("inferno")(np.clip(np.asarray(large), 0, 1))
+    from matplotlib import colormaps
+
+    colors = colormaps["inferno"](np.clip(np.asarray(large), 0, 1))
     return (255 * colors[..., :3]).round().astype("uint8")

@@ -131,7 +131,8 @@ def _real(path: str, source: str, channels: int) -> LabelSet:
     root = Path(source.removeprefix("folder:")).expanduser()
     if not root.is_dir():
         raise DataError(f"{source}: there is no such folder")
-    found = {int(m[1]): file for file, m in _validation_images(root)}
+    names = ((file, VALIDATION_IMAGE.match(file.name)) for file in image_files(root))
+    found = {int(match[1]): file for file, match in names if match}
     if sorted(found) != list(range(1, len(lists) + 1)):
         raise DataError(
             f"{path}: must have one list of labels for each ILSVRC2012_val_*.JPEG of "
@@ -140,13 +141,6 @@ def _real(path: str, source: str, channels: int) -> LabelSet:
     right = [frozenset(map(int, labels)) for labels in lists]
     files = [found[number] for number in range(1, len(lists) + 1)]
     return LabelSet(title, _unlabeled(source, files, channels), right)
-
-
-def _validation_images(root: Path):
-    """The files of ImageNet's validation set, and the match of each name."""
-    for file in image_files(root):
-        if match := VALIDATION_IMAGE.match(file.name):
-            yield file, match
 
 
 def _real_of_tfds(name: str, channels: int) -> tuple[Split, list[frozenset[int]]]:

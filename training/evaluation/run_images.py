@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..architectures.model_reading import read_classifier
-from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
 from ..engine import run_folder
@@ -35,17 +34,12 @@ def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
     model = read_classifier(model_file)
     config = run_folder.read_recipe(model_file.parent).data
     splits = load_splits(config, model.channels)
-    parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
-    return {
-        name: _sample(split, model.preprocessing)
-        for name, split in parts.items()
-        if split is not None
-    }
-
-
-def _sample(split: Split, preprocessing: Any) -> np.ndarray[Any, Any]:
-    chosen = np.random.default_rng(0).permutation(len(split))[:NUMBER]
-    return evaluation_images(split.subset(chosen), preprocessing)
+    images = {}
+    for name in ("train", "validation", "test"):
+        if (split := getattr(splits, name)) is not None:
+            chosen = np.random.default_rng(0).permutation(len(split))[:NUMBER]
+            images[name] = evaluation_images(split.subset(chosen), model.preprocessing)
+    return images
 
 
 def main(arguments: Sequence[str]) -> None:

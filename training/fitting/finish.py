@@ -108,8 +108,8 @@ def _draw_reconstructions(recipe: Recipe, splits: Splits, recorder: Recorder) ->
 def _draw_run(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
     """Draw the curves and augmented training images."""
     pictures.draw_curves(recorder.history, recorder.folder / "curves.png")
-    examples = augmented_examples(recipe, splits, recorder)
-    pictures.draw_examples(examples, recorder.folder / "examples.png")
+    examples = pictures.example_figure(augmented_examples(recipe, splits, recorder))
+    pictures.save(examples, recorder.folder / "examples.png")
 
 
 def _draw(
@@ -123,7 +123,8 @@ def _draw(
     """Draw the pictures and write report.html."""
     folder = recorder.folder
     _draw_run(recipe, splits, recorder)
-    pictures.draw_confusion_matrix(evaluation, folder / "confusion_matrix.png")
+    matrix = pictures.confusion_figure(evaluation)
+    pictures.save(matrix, folder / "confusion_matrix.png")
     pictures.draw_reliability(evaluation, folder / "reliability.png")
     shown = evaluation.mistakes(pictures.MOST_IMAGES)
     wrong = images_at(splits.test, shown, model.preprocessing)

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 from etils import epath
 
+from keras_vit.analysis import figures
+
 from ..activity import activity
 from ..architectures.building import (
     build_model,
@@ -40,15 +42,14 @@ from ..engine.strategy import (
     worker_count,
 )
 from ..evaluation.evaluate import evaluate
-from ..probe.fewshot_curve import fewshot_curve
+from ..probe.fewshot_curve import FewShotCurve
 from ..probe.head_only import with_features
 from ..recipe import Recipe, require
-from ..reporting import pictures
 from ..reporting.chance_warning import ChanceWarning
 from ..reporting.model_pictures import ModelPictures
 from ..reporting.progress_line import EpochLines, Stages
 from ..reporting.tensorboard import RunBoard
-from ..reporting.throughput import device_name
+from ..reporting.throughput import Throughput, device_name
 from ..user_functions import UserCallbacks
 from .device_limits import memory_errors, precision_warning
 from .finish import augmented_examples, finish
@@ -104,7 +105,7 @@ def fit(
     """
     first, last = profile or (1, 1)
     require(first <= last, "--profile", "the first and the last step", profile)
-    pictures.pyplot()  # report a missing extra before the training, not after
+    figures.figure(1, 1)  # report a missing extra before the training, not after
     user_callbacks = UserCallbacks(recipe)
     strategy = make_strategy(recipe)
     check_workers(strategy, checkpoint.fingerprint(recipe))
@@ -136,13 +137,9 @@ def fit(
             steps_per_pass,
             splits.train.labels,
         )
-    curve = fewshot_curve(
-        model,
-        splits,
-        recipe.report.fewshot_every,
-        trainer.local_weights,
-        strategy,
-    )
+    curve = []
+    if every := recipe.report.fewshot_every:
+        curve = [FewShotCurve(model, splits, every, trainer.local_weights, strategy)]
     check_deterministic(recipe, trainer.model)
     chief = is_chief(strategy)
     with (
@@ -171,7 +168,7 @@ def fit(
             if chief:
                 _print_start(recorder, old, recipe)
                 board = _board(recipe, splits, learned, recorder, profile, draw)
-                callbacks = [board, *callbacks, *user_callbacks.make()]
+                callbacks = [*board, *callbacks, *user_callbacks.make()]
             callbacks = [*_model_pictures(recipe, splits, recorder), *callbacks]
             # Before the board, which writes what it adds to the logs.
             _train(recipe, learned, recorder, length, [*curve, *callbacks])
@@ -253,7 +250,7 @@ def _board(
     recorder: Recorder,
     profile,
     draw: bool,
-) -> RunBoard:
+) -> list[keras.callbacks.Callback]:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
 
     def evaluate_averaged(images: Split):
@@ -265,20 +262,21 @@ def _board(
     alone = worker_count(strategy) == 1 and recipe.supervised
     if draw and learned.validation is not None and alone:
         validation = functools.partial(evaluate_averaged, learned.validation)
-    return RunBoard(
+    throughput = Throughput(recipe.batch_size, trainer.progress.first_step)
+    board = RunBoard(
         recorder.folder,
         recipe,
         trainer.model,
-        recipe.batch_size,
+        throughput,
         example_images=(
             (lambda: augmented_examples(recipe, splits, recorder)) if draw else None
         ),
         validation=validation,
         profile=profile,
-        first_step=trainer.progress.first_step,
         devices=strategy.num_replicas_in_sync,
         device_name=device_name(),
     )
+    return [throughput, board]
 
 
 def _model_pictures(

@@ -15,7 +15,6 @@ import scipy.sparse
 from ..data.labeled_images import Split
 from ..data.splits import Splits, concatenate
 from ..errors import DataError
-from .features import FeatureExtractor
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
@@ -193,44 +192,6 @@ def _possible_shots(
             f"training images. Received: {', '.join(map(str, wanted or SHOTS))}"
         )
     return tuple(dict.fromkeys(wanted))
-
-
-def fewshot_accuracy(
-    model: Any,
-    splits: Splits,
-    shots: Sequence[int] | None = None,
-    seeds: int = SEEDS,
-    l2: float = L2,
-    whiten: bool = True,
-    bias: float | None = BIAS,
-) -> dict[int, list[float]]:
-    """Few-shot linear accuracy of a model's frozen features on the test images.
-
-    Args:
-        model: A `keras_vit` model that reads pixels from 0 to 255, or a
-            `FeatureExtractor`.
-        splits: The shots are taken of all images but the test images.
-        shots: See `FewShotTask`.
-        seeds: Number of choices of images.
-        l2: The regularization; big_vision's 1,024.
-        whiten: See `RidgeClassifier`.
-        bias: See `RidgeClassifier`.
-
-    Returns:
-        For each number of shots the accuracy of each seed, 0 to 1.
-
-    Raises:
-        DataError: A class has too few images.
-        RunError: The model has no pooled features.
-    """
-    extractor = (
-        model if isinstance(model, FeatureExtractor) else FeatureExtractor(model)
-    )
-    train, test, names = support_images(splits), splits.test, splits.class_names
-    task = FewShotTask(train, test, names, shots, seeds)
-    features = extractor(task.support), extractor(test)
-    accuracies = task.accuracies(*features, [l2], whiten, bias)
-    return {shots: seeds for (shots, _), seeds in accuracies.items()}
 
 
 def support_images(splits: Splits) -> Split:

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from ..data.labeled_images import Split
 from ..data.splits import Splits
 from ..errors import RecipeError
 from .features import FeatureExtractor
@@ -26,14 +25,13 @@ class FewShotCurve(keras.callbacks.Callback):
     Args:
         model: The plain model to evaluate, which may be the encoder of the trained one:
             it reads pixels from 0 to 255, with or without classes.
-        train: The images of which the shots are taken.
-        validation: The images of which the accuracy is computed.
-        class_names: One name for each class.
+        splits: The run's images.
         every: Epochs between two evaluations; the last epoch has one as well.
         averaged_weights: Makes a context in which the model has its averaged weights.
         strategy: The strategy in whose scope the model was created.
 
     Raises:
+        RecipeError: There are no validation images.
         DataError: A class has no training images.
         RunError: The model has no pooled features.
     """
@@ -41,18 +39,19 @@ class FewShotCurve(keras.callbacks.Callback):
     def __init__(
         self,
         model: Any,
-        train: Split,
-        validation: Split,
-        class_names: tuple[str, ...],
+        splits: Splits,
         every: int,
-        averaged_weights: Callable[
-            [], contextlib.AbstractContextManager[Any]
-        ] = contextlib.nullcontext,
-        strategy: Any = None,
+        averaged_weights: Callable[[], contextlib.AbstractContextManager[Any]],
+        strategy: Any,
     ):
         super().__init__()
+        if splits.validation is None:
+            raise RecipeError(
+                "`report.fewshot_every` must be 0 where there are no validation images "
+                f"(`data.validation`). Received: {every}"
+            )
         self.extractor = FeatureExtractor(model, strategy)
-        self.task = FewShotTask(train, validation, class_names)
+        self.task = FewShotTask(splits.train, splits.validation, splits.class_names)
         self.every = every
         self.averaged_weights = averaged_weights
 
@@ -66,42 +65,3 @@ class FewShotCurve(keras.callbacks.Callback):
             test = self.extractor(self.task.test)
         for (shots, _), values in self.task.accuracies(support, test).items():
             logs[NAME.format(shots)] = mean_and_deviation(values)[0]
-
-
-def fewshot_curve(
-    model: Any,
-    splits: Splits,
-    every: int,
-    averaged_weights: Callable[[], contextlib.AbstractContextManager[Any]],
-    strategy: Any,
-) -> list[FewShotCurve]:
-    """The callback that `report.fewshot_every` asks for; none where it is 0.
-
-    Args:
-        model: See `FewShotCurve`.
-        splits: The run's images.
-        every: `report.fewshot_every`.
-        averaged_weights: See `FewShotCurve`.
-        strategy: See `FewShotCurve`.
-
-    Raises:
-        RecipeError: There are no validation images.
-    """
-    if not every:
-        return []
-    if splits.validation is None:
-        raise RecipeError(
-            "`report.fewshot_every` must be 0 where there are no validation images "
-            f"(`data.validation`). Received: {every}"
-        )
-    return [
-        FewShotCurve(
-            model,
-            splits.train,
-            splits.validation,
-            splits.class_names,
-            every,
-            averaged_weights,
-            strategy,
-        )
-    ]

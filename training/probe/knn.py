@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import normalize
 
 K = (10, 20, 100, 200)
 TEMPERATURE = 0.07
@@ -37,23 +38,16 @@ def nearest(
     similarities = np.full((len(test), k), -np.inf, "float32")
     indices = np.zeros((len(test), k), np.int64)
     for first in range(0, len(train), TRAINING_ROWS):
-        chunk = _normalized(train[first : first + TRAINING_ROWS])
+        chunk = normalize(train[first : first + TRAINING_ROWS])
         for row in range(0, len(test), TEST_ROWS):
             rows = slice(row, row + TEST_ROWS)
-            found = _normalized(test[rows]) @ chunk.T
+            found = normalize(test[rows]) @ chunk.T
             _keep_best(similarities[rows], indices[rows], found, first)
     order = np.argsort(-similarities, axis=1, kind="stable")
     return (
         np.take_along_axis(similarities, order, axis=1),
         np.take_along_axis(indices, order, axis=1),
     )
-
-
-def _normalized(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Features of length 1, float32; zeros stay zeros."""
-    features = np.asarray(features, "float32")
-    length = np.linalg.norm(features, axis=1, keepdims=True)
-    return features / np.maximum(length, 1e-12)
 
 
 def _keep_best(

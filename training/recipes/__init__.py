@@ -57,7 +57,8 @@ def recipe_yaml(name: str) -> str:
         if _same(name).startswith(_same(path.stem)):
             recipes = {_same(n): recipe for n, recipe in recipes_of_file(path).items()}
             if _same(name) == _same(path.stem) and _same(name) not in recipes:
-                name = _default(path) or name
+                default = yaml.safe_load(path.read_text("utf-8")).get("default")
+                name = f"{path.stem}-{default}" if default else name
             if _same(name) in recipes:
                 return yaml.safe_dump(recipes[_same(name)], sort_keys=False)
     if name.endswith((".yaml", ".yml")):
@@ -91,12 +92,6 @@ def print_recipes() -> None:
 
 def _same(name: str) -> str:
     return name.replace("-", "_")
-
-
-def _default(path: Path) -> str | None:
-    """The recipe that a family's name alone stands for."""
-    default = yaml.safe_load(path.read_text("utf-8")).get("default")
-    return default and f"{path.stem}-{default}"
 
 
 def _similar(name: str) -> list[str]:

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from keras_vit.analysis import figures
+
 from .. import storage
 from ..engine.recorder import best_epoch
 from ..evaluation.evaluate import Evaluation
-from ..matplotlib_files import pyplot
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed
 MOST_NAMES = 60  # classes up to which it has their names
 MOST_CONFUSED = 25  # classes that are shown with names where there are more
-DPI = 120
 
 PANELS = {
     "loss": "Loss",
@@ -40,7 +40,8 @@ def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
         {key.replace("patch_accuracy", "accuracy"): value for key, value in row.items()}
         for row in history
     ]
-    figure, axes = pyplot().subplots(2, 3, figsize=(14, 7), layout="constrained")
+    figure = figures.figure(14, 7)
+    axes = figure.subplots(2, 3)
     for axis, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
         if not any(key in row for row in history):
             axis.axis("off")
@@ -58,43 +59,30 @@ def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
             axis.legend()
         else:
             axis.axhline(0, color="none")  # the axis begins there
-    _save(figure, path)
+    save(figure, path)
 
 
 def _draw_curve(axis, history, key, label):
     # A single epoch, or one between two without a value, is a point and not a line.
     marker = "." if len(history) <= 50 else ""
     epochs = [row["epoch"] for row in history]
-    values = [_number(row.get(key)) for row in history]
+    values = np.array([row.get(key) for row in history], "float64")  # NaN for None
     axis.plot(epochs, values, marker=marker, label=label)
 
 
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
-def draw_confusion_matrix(evaluation: Evaluation, path: epath.PathLike) -> None:
-    """Draw the confusion matrix: counts by true class (row) and predicted class."""
-    _save(_confusion_figure(evaluation), path)
-
-
-def confusion_matrix_image(evaluation: Evaluation) -> np.ndarray[Any, Any]:
-    """The confusion matrix as an image, uint8 [H, W, 3]."""
-    return _pixels(_confusion_figure(evaluation))
-
-
-def _confusion_figure(evaluation: Evaluation):
+def confusion_figure(evaluation: Evaluation):
+    """A figure of the confusion matrix: counts by true (row) and predicted class."""
     counts = evaluation.confusion()
     title = f"Accuracy {evaluation.accuracy:.4f} on {len(evaluation.labels)} images"
     if len(counts) <= MOST_NAMES:
         side = max(5.0, 0.4 * len(counts) + 2)
-        figure, axis = pyplot().subplots(figsize=(side + 1, side), layout="constrained")
+        figure = figures.figure(side + 1, side)
+        axis = figure.subplots()
         _draw_matrix(axis, counts, evaluation.class_names)
         axis.set_title(title)
         return figure
-    figure, (all_classes, confused) = pyplot().subplots(
-        1, 2, figsize=(21, 10), layout="constrained"
-    )
+    figure = figures.figure(21, 10)
+    all_classes, confused = figure.subplots(1, 2)
     _draw_matrix(all_classes, counts)
     all_classes.set_title(f"All {len(counts)} classes: {title[0].lower()}{title[1:]}")
     worst = _most_confused(evaluation)
@@ -115,10 +103,11 @@ def _most_confused(evaluation: Evaluation) -> list[int]:
 
 
 def _draw_matrix(axis, counts: np.ndarray[Any, Any], names: Sequence[str] = ()) -> None:
+    from matplotlib.colors import PowerNorm
+
     # The diagonal would hide a single error: colors follow the square root.
-    image = axis.imshow(
-        counts, cmap="Blues", norm=_root(), interpolation="nearest" if names else None
-    )
+    norm, interpolation = PowerNorm(0.5, vmin=0), "nearest" if names else None
+    image = axis.imshow(counts, cmap="Blues", norm=norm, interpolation=interpolation)
     axis.figure.colorbar(image, ax=axis, label="images", shrink=0.8)
     axis.set(xlabel="predicted", ylabel="true")
     if names:
@@ -129,9 +118,8 @@ def _draw_matrix(axis, counts: np.ndarray[Any, Any], names: Sequence[str] = ()) 
 
 def _write_names(axis, names: list[str]) -> None:
     size = 10 if len(names) <= MOST_NUMBERS else 8
-    axis.set_xticks(
-        range(len(names)), names, rotation=90 if _long(names) else 0, fontsize=size
-    )
+    turn = 90 if max(map(len, names)) > 4 or len(names) > 15 else 0
+    axis.set_xticks(range(len(names)), names, rotation=turn, fontsize=size)
     axis.set_yticks(range(len(names)), names, fontsize=size)
 
 
@@ -142,17 +130,8 @@ def _write_counts(axis, counts: np.ndarray[Any, Any]) -> None:
             axis.text(column, row, count, ha="center", va="center", color=color)
 
 
-def draw_examples(images: np.ndarray[Any, Any], path: epath.PathLike) -> None:
-    """Draw a grid of augmented training images, uint8 [n, H, W, C]."""
-    _save(_example_figure(images), path)
-
-
-def example_grid(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The grid of `draw_examples` as an image, uint8 [H, W, 3]."""
-    return _pixels(_example_figure(images))
-
-
-def _example_figure(images: np.ndarray[Any, Any]):
+def example_figure(images: np.ndarray[Any, Any]):
+    """A figure of augmented training images, uint8 [n, H, W, C]."""
     figure = _mosaic(list(images[:MOST_IMAGES]))
     figure.suptitle("Images as the model sees them in training")
     return figure
@@ -171,8 +150,7 @@ def draw_reconstructions(
     columns = 2 if len(rows) > 1 else 1
     names = ("image", "visible", "predicted") * columns
     images = [image for row in rows for image in row]
-    figure = _mosaic(images, columns=3 * columns, headings=names)
-    _save(figure, path)
+    save(_mosaic(images, columns=3 * columns, headings=names), path)
 
 
 def draw_misclassified(
@@ -193,20 +171,14 @@ def draw_misclassified(
     figure = _mosaic(list(images), [_caption(evaluation, index) for index in shown])
     count = f"the most confident {len(shown)} of " if len(shown) < wrong else ""
     figure.suptitle(f"Misclassified: {count}{wrong} of {len(evaluation.labels)} images")
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_reliability(evaluation: Evaluation, path: epath.PathLike) -> None:
     """Draw accuracy over confidence, and the number of images of each confidence."""
     confidence, accuracy, count = evaluation.reliability().T
-    figure, (curve, images) = pyplot().subplots(
-        2,
-        1,
-        figsize=(5.5, 6.5),
-        sharex=True,
-        layout="constrained",
-        height_ratios=(3, 1),
-    )
+    figure = figures.figure(5.5, 6.5)
+    curve, images = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     curve.plot([0, 1], [0, 1], color="gray", linestyle="--", label="calibrated")
     curve.plot(confidence, accuracy, marker="o", label="test images")
     curve.set(ylabel="accuracy", ylim=(-0.02, 1.02), xlim=(0, 1.02))
@@ -215,7 +187,7 @@ def draw_reliability(evaluation: Evaluation, path: epath.PathLike) -> None:
     curve.grid(alpha=0.3)
     images.bar(confidence, count, width=0.03)
     images.set(xlabel="confidence of the predicted class", ylabel="images")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _mosaic(
@@ -233,9 +205,8 @@ def _mosaic(
     rows = max(1, math.ceil(len(images) / columns))
     side = images[0].shape[0] / images[0].shape[1] if images else 1.0
     across, down = 1.1, side + (0.4 if captions else 0.1)
-    figure, axis = pyplot().subplots(
-        figsize=(1.9 * columns, 1.9 * rows * down / across + 0.5), layout="constrained"
-    )
+    figure = figures.figure(1.9 * columns, 1.9 * rows * down / across + 0.5)
+    axis = figure.subplots()
     for index, pixels in enumerate(images):
         left, bottom = index % columns * across, index // columns * down + down
         box = (left, left + 1, bottom, bottom - side)
@@ -259,30 +230,13 @@ def _caption(evaluation: Evaluation, index: int) -> str:
     )
 
 
-def _root():
-    from matplotlib.colors import PowerNorm
-
-    return PowerNorm(0.5, vmin=0)
-
-
 def _shorten(name: str, most: int = 18) -> str:
     """Shorten a name in its middle, as names differ at both ends."""
     half = most // 2
     return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"
 
 
-def _long(names: list[str]) -> bool:
-    return max(map(len, names)) > 4 or len(names) > 15
-
-
-def _save(figure, path: epath.PathLike) -> None:
+def save(figure: Any, path: epath.PathLike) -> None:
+    """Write a figure as PNG, atomically."""
     with storage.atomic_write(path) as local:
-        figure.savefig(local, dpi=DPI)
-    pyplot().close(figure)
-
-
-def _pixels(figure) -> np.ndarray[Any, Any]:
-    figure.canvas.draw()
-    pixels = np.array(figure.canvas.buffer_rgba())[..., :3]
-    pyplot().close(figure)
-    return pixels
+        figures.save(figure, local)

@@ -18,6 +18,8 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
+from keras_vit.analysis import figures
+
 from .. import storage
 from ..engine.schedule import learning_rate
 from ..evaluation.evaluate import Evaluation
@@ -39,15 +41,13 @@ class RunBoard(keras.callbacks.Callback):
         folder: The run's folder; `tensorboard/` in it is written.
         recipe: `precision` is used.
         plain_model: The model, whose FLOPs are counted.
-        images_per_step: The global batch size.
+        throughput: The callback before this one.
         example_images: Returns augmented images, uint8 [n, H, W, C]; called when a run
             begins.
         validation: Returns the validation images' evaluation; called at the end of
             epochs with a confusion matrix.
         profile: The first and the last step to profile, counted from 1 in the whole
             run; `pip install tensorboard-plugin-profile` shows it.
-        first_step: Steps of the whole run that were done before. What a killed run
-            wrote about later ones is removed.
         devices: Number of devices.
         device_name: Their name; see `throughput.device_name`.
     """
@@ -57,36 +57,30 @@ class RunBoard(keras.callbacks.Callback):
         folder: epath.PathLike,
         recipe: Recipe,
         plain_model: keras.Model,
-        images_per_step: int,
+        throughput: Throughput,
         *,
         example_images: Callable[[], np.ndarray] | None = None,
         validation: Callable[[], Evaluation] | None = None,
         profile: tuple[int, int] | None = None,
-        first_step: int = 0,
         devices: int,
         device_name: str,
     ):
         super().__init__()
         self.folder = epath.Path(folder) / "tensorboard"
-        self.throughput = Throughput(images_per_step, first_step)
+        self.throughput = throughput
         self.utilization = utilization_factor(
             plain_model, recipe.precision, devices, device_name
         )
         self.example_images = example_images
         self.validation = validation
         self.profile = profile
-        self.first_step = first_step
+        # Steps that were done before; what a killed run wrote of later ones is removed.
+        self.first_step = self.written = throughput.first_step
         self.writers: dict[str, tf.summary.SummaryWriter] = {}
         # Of a run that is stopped, before the process ends.
         weakref.finalize(self, _close, self.writers)
         self.profiling = False
         self.began = self.next_write = 0.0
-        self.written = first_step
-
-    def set_params(self, params):
-        """Store Keras's `steps` and `epochs`."""
-        super().set_params(params)
-        self.throughput.set_params(params)
 
     def on_train_begin(self, logs=None):
         """Remove events after the step that the run resumes from."""
@@ -97,12 +91,8 @@ class RunBoard(keras.callbacks.Callback):
             cut_events(self.folder / "train", epochs_done)
             cut_events(self.folder / "validation", epochs_done)
         elif self.example_images is not None:
-            grid = pictures.example_grid(self.example_images())
+            grid = pictures.example_figure(self.example_images())
             self._write_image("train", "augmented images", grid)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        """Start the clock."""
-        self.throughput.on_epoch_begin(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
         """Start profiling before the first step to profile."""
@@ -112,7 +102,6 @@ class RunBoard(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Write the logs, if the last write is long enough ago."""
-        self.throughput.on_train_batch_end(batch, logs)
         step = self.throughput.step
         if step == self.first_step:
             return
@@ -128,7 +117,6 @@ class RunBoard(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         """Write the epoch's logs and, in some epochs, the confusion matrix."""
-        self.throughput.on_epoch_end(epoch, logs)
         train = {k: v for k, v in logs.items() if not k.startswith("val_")}
         train = self._completed(train, self.throughput.step)
         self._write_scalars("train", "epoch_", train, epoch + 1)
@@ -137,8 +125,8 @@ class RunBoard(keras.callbacks.Callback):
         every = math.ceil(self.params["epochs"] / MOST_MATRICES)
         last = epoch + 1 == self.params["epochs"]
         if self.validation is not None and (last or (epoch + 1) % every == 0):
-            image = pictures.confusion_matrix_image(self.validation())
-            self._write_image("validation", "confusion matrix", image, epoch + 1)
+            matrix = pictures.confusion_figure(self.validation())
+            self._write_image("validation", "confusion matrix", matrix, epoch + 1)
 
     def on_train_end(self, logs=None):
         """Close the files."""
@@ -166,18 +154,18 @@ class RunBoard(keras.callbacks.Callback):
             for name, value in figures.items():
                 tf.summary.scalar(prefix + name, value)
 
-    def _write_image(self, run, name, image, step=0):
+    def _write_image(self, run, name, figure, step=0):
         with self._writer(run).as_default(step):
-            tf.summary.image(name, image[np.newaxis])
+            tf.summary.image(name, figures.pixels(figure)[np.newaxis])
 
     def _start_profile(self):
         if not self.profiling:
-            _profiler().start(os.fspath(self.folder / "steps"))
+            _profiler()[0](os.fspath(self.folder / "steps"))
             self.profiling = True
 
     def _stop_profile(self):
         if self.profiling:
-            _profiler().stop()
+            _profiler()[1]()
             self.profiling = False
 
 
@@ -186,18 +174,13 @@ def _close(writers: dict[str, tf.summary.SummaryWriter]) -> None:
         writer.close()
 
 
-class _JaxProfiler:
-    """JAX's profiler with the names of TensorFlow's."""
+def _profiler() -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    """The backend's functions that start and stop a profile."""
+    if keras.backend.backend() != "jax":
+        return tf.profiler.experimental.start, tf.profiler.experimental.stop
+    import jax
 
-    def __init__(self):
-        import jax
-
-        self.start, self.stop = jax.profiler.start_trace, jax.profiler.stop_trace
-
-
-def _profiler() -> Any:
-    jax = keras.backend.backend() == "jax"
-    return _JaxProfiler() if jax else tf.profiler.experimental
+    return jax.profiler.start_trace, jax.profiler.stop_trace
 
 
 def cut_events(run: epath.Path, last: int) -> None:

@@ -98,31 +98,23 @@ def closed_form_costs(model: keras.Model, bytes_per_value: int = 4) -> Costs | N
     return vit_costs(model, bytes_per_value)
 
 
-def training_flops(model: keras.Model) -> int | None:
-    """Floating-point operations of a training step for one image.
-
-    Three times those of the forward pass: the backward pass has two products for each
-    one. Recomputation by rematerialization does not count (appendix B of PaLM,
-    arXiv:2204.02311).
-
-    Returns:
-        The number, or None for a model without `closed_form_costs`.
-    """
-    costs = closed_form_costs(model)
-    return None if costs is None else 3 * costs.flops
-
-
 def utilization_factor(
     model: keras.Model, precision: str, devices: int, device_name: str
 ) -> float | None:
     """Model FLOPs utilization (MFU) at one image per second.
 
+    A training step takes three times the FLOPs of the forward pass: the backward pass
+    has two products for each one. Recomputation by rematerialization does not count
+    (appendix B of PaLM, arXiv:2204.02311).
+
     Returns:
         The share of all devices' peak, or None where the peak or the model's FLOPs are
         unknown.
     """
-    flops, peak = training_flops(model), peak_flops(device_name, precision)
-    return None if flops is None or peak is None else flops / (devices * peak)
+    costs, peak = closed_form_costs(model), peak_flops(device_name, precision)
+    if costs is None or peak is None:
+        return None
+    return 3 * costs.flops / (devices * peak)
 
 
 def device_name() -> str:

@@ -26,9 +26,6 @@ class CorruptPatches(keras.layers.Layer):
         token = _repeated(self.token, patches, 1)
         return _take(ops.concatenate([patches, token], axis=1), indices)
 
-    def compute_output_shape(self, patches_shape, indices_shape):
-        return patches_shape
-
 
 class KeepPatches(keras.layers.Layer):
     """Keep the tokens before the patches and some of the patches.
@@ -54,9 +51,6 @@ class KeepPatches(keras.layers.Layer):
         prefix, patches = ops.split(tokens, [self.prefix_tokens], axis=1)
         kept = _take(patches, indices[:, : self.count])
         return ops.concatenate([prefix, kept], axis=1)
-
-    def compute_output_shape(self, tokens_shape, indices_shape):
-        return (tokens_shape[0], self.prefix_tokens + self.count, tokens_shape[2])
 
 
 class RestorePatches(keras.layers.Layer):
@@ -89,9 +83,6 @@ class RestorePatches(keras.layers.Layer):
         here = own == ops.expand_dims(indices, 1)  # [B, N, N]
         places = ops.argmax(ops.cast(here, "int32"), axis=-1)
         return ops.concatenate([prefix, _take(patches, places)], axis=1)
-
-    def compute_output_shape(self, tokens_shape, indices_shape):
-        return (tokens_shape[0], self.prefix_tokens + indices_shape[1], tokens_shape[2])
 
 
 def _mask_token(layer, width: int):
@@ -141,9 +132,6 @@ class ColorLosses(keras.layers.Layer):
         )
         right = ops.cast(ops.argmax(logits, axis=-1) == codes, "float32")
         return ops.stack([ops.mean(losses, axis=-1), ops.mean(right, axis=-1)], axis=-1)
-
-    def compute_output_shape(self, predictions_shape, images_shape):
-        return (*predictions_shape[:2], 2)
 
 
 def color_codes(images, side: int, divisions: int):
@@ -198,9 +186,6 @@ class PixelLosses(keras.layers.Layer):
             targets = (targets - mean) / deviation
         errors = ops.abs(predictions - targets) ** self.power
         return ops.mean(errors, axis=-1, keepdims=True)
-
-    def compute_output_shape(self, predictions_shape, images_shape):
-        return (*predictions_shape[:2], 1)
 
 
 def patch_statistics(patches):

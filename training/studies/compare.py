@@ -11,13 +11,14 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from .. import storage
+from keras_vit.analysis import figures
+
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
 from ..fitting.finish import versions
 from ..fitting.fit import fit
-from ..matplotlib_files import pyplot
 from ..recipe import Recipe, load_recipe
+from ..reporting.pictures import save
 from ..reporting.report import picture, write_page
 from .columns import read_history, read_json
 from .study_runs import untrained_scores
@@ -71,7 +72,7 @@ def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
         TrainingError: A recipe, its data or its weights are wrong; or the folder
             contains a run of another recipe.
     """
-    pyplot()  # report a missing extra before the training, not after
+    figures.figure(1, 1)  # report a missing extra before the training, not after
     _check_same_data(recipes)
     for recipe in recipes:
         _check_run(recipe, folder / recipe.name)
@@ -141,9 +142,8 @@ def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> Non
     They are those of the validation images; where a recipe has none, dashed and those
     of the training images. The legend says which.
     """
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    for axis, key in zip(axes, ("loss", "accuracy"), strict=True):
+    figure = figures.figure(11, 4.5)
+    for axis, key in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for name, history in histories.items():
             validation = f"val_{key}" in history[0]
             images = "validation" if validation else "training"
@@ -158,9 +158,7 @@ def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> Non
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
         axis.legend()
-    with storage.atomic_write(path) as local:
-        figure.savefig(local, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _write_results(rows: Sequence[Row], folder: Path) -> None:

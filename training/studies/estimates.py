@@ -1,7 +1,7 @@
 """What the runs of a study cost, before they run: parameters, FLOPs, hours.
 
-The FLOPs of training are three forward passes (`throughput.training_flops`) of every
-image that is seen; the hours are those at a share of a device's peak.
+The FLOPs of training are three forward passes (see `throughput.utilization_factor`) of
+every image that is seen; the hours are those at a share of a device's peak.
 """
 
 import dataclasses

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import storage
+from keras_vit.analysis import figures
+
 from ..errors import RecipeError
-from ..matplotlib_files import pyplot
+from ..reporting.pictures import save
 from .columns import COLUMNS, read_history
 from .study import JOINT, Study
 from .study_results import MEAN, NOT_RUN, Line, missing_runs
 
-DPI = 110
 PANEL = (5.6, 4.2)  # inches
 MOST_ACROSS = 2
 MANY = 2000  # times, from which on a logarithmic scale has few labels
@@ -72,13 +72,10 @@ def draw_figure(study: Study, lines: Sequence[Line], folder: Path) -> None:
     """Draw figure.png in the study's folder; what is not run is named in it."""
     if not study.figure:
         return
-    plt = pyplot()
     across = min(MOST_ACROSS, len(study.figure))
     down = math.ceil(len(study.figure) / across)
-    size = (PANEL[0] * across, PANEL[1] * down)
-    figure, axes = plt.subplots(
-        down, across, figsize=size, layout="constrained", squeeze=False
-    )
+    figure = figures.figure(PANEL[0] * across, PANEL[1] * down)
+    axes = figure.subplots(down, across, squeeze=False)
     for axis in axes.flat[len(study.figure) :]:
         axis.axis("off")
     for axis, panel in zip(axes.flat, study.figure, strict=False):
@@ -91,9 +88,7 @@ def draw_figure(study: Study, lines: Sequence[Line], folder: Path) -> None:
         shown = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
         text = f"{len(missing)} runs {NOT_RUN}: {shown}"
         figure.supxlabel(text, fontsize=8, color="firebrick")
-    with storage.atomic_write(folder / "figure.png") as local:
-        figure.savefig(local, dpi=DPI)
-    plt.close(figure)
+    save(figure, folder / "figure.png")
 
 
 def _is_in(line: Line, where: Mapping[str, Any]) -> bool:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import keras
-import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from keras_vit.analysis import figures
 
 from .. import storage
 from ..architectures.building import build_model
@@ -24,9 +25,7 @@ from ..errors import Preempted, RunError
 from ..evaluation.evaluate import evaluate
 from ..evaluation.probe_command import FrozenModel, ProbeConfig, probe
 from ..fitting.fit import fit
-from ..matplotlib_files import pyplot
 from ..probe.features import FeatureExtractor
-from ..probe.fewshot import fewshot_accuracy
 from ..recipe import Recipe, load_recipe
 from . import speed
 from .columns import COLUMNS, MEASURED, read_history, read_json, read_result, shots_of
@@ -54,7 +53,7 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
         RunError: The folder is another study's, or has a run of another recipe.
         Preempted: Stopped by SIGTERM; the same command continues.
     """
-    pyplot()  # report a missing extra before the training, not after
+    figures.figure(1, 1)  # report a missing extra before the training, not after
     check_folder(study, folder)
     for run in runs:
         _check_run(run, folder)
@@ -175,7 +174,7 @@ def _is_complete(study: Study, path: Path) -> bool:
 
 
 def _measured_columns(study: Study) -> set[str]:
-    """Those that `_before` and `_frozen` compute."""
+    """Those that `_train` computes after the training."""
     return {
         name
         for name in study.columns
@@ -204,8 +203,10 @@ def _train(study: Study, run: Run, folder: Path) -> None:
     recipe = run.prepared(recipe, folder)
     if not run_folder.is_finished(path):
         fit(recipe, path, resume=True, draw=not study.small)
-    for compute in (_before, _frozen):
-        measured |= compute(study, recipe, path)
+    if any(name.endswith("_before") for name in study.columns):
+        scores = untrained_scores(recipe)
+        measured |= {f"{key}_before": value for key, value in scores.items()}
+    measured |= _frozen(study, recipe, path)
     if measured:
         run_folder.write_report(path / MEASURED, measured)
 
@@ -228,13 +229,6 @@ def choose(run: Run, folder: Path) -> str:
     return max(scores, key=lambda name: scores[name])
 
 
-def _before(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
-    """Scores of the untrained model, where the study asks for them."""
-    if not any(name.endswith("_before") for name in study.columns):
-        return {}
-    return {f"{key}_before": value for key, value in untrained_scores(recipe).items()}
-
-
 def untrained_scores(recipe: Recipe) -> dict[str, float]:
     """Test accuracy and macro F1 of a recipe's model before its training."""
     devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
@@ -255,13 +249,12 @@ def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     with devices.scope():
         model = read_model(path / "best.keras")
-    extractor = FeatureExtractor(model, devices)
+    frozen = FrozenModel(FeatureExtractor(model, devices), cache=None)
     found = {}
     if shots:
-        accuracies = fewshot_accuracy(extractor, splits, shots)
-        found = {f"fewshot_{n}": float(np.mean(a)) for n, a in accuracies.items()}
+        rows = probe(frozen, splits, ProbeConfig("fewshot", shots))
+        found = {f"fewshot_{row['shots']}": row["accuracy"] for row in rows}
     if linear:
-        frozen = FrozenModel(extractor, cache=None)
         [row] = probe(frozen, splits, ProbeConfig("linear"))
         found["linear"] = row["accuracy"]
     return found

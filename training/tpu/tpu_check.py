@@ -136,7 +136,9 @@ def trainer_steps(trainer: "TensorFlowTrainer", batch_size: int) -> list[Step]:
         batch_size: Images on the replica.
     """
     model = trainer.model
-    inputs = [_image_spec(getattr(model, "encoder", model), batch_size)]
+    encoder = getattr(model, "encoder", model)
+    shape = [batch_size, *encoder.preprocessing.image_size, encoder.channels]
+    inputs = [tf.TensorSpec(shape, tf.uint8, "images")]
     outputs = model.output_shape[1]  # classes, or patches
     if isinstance(model, PretextModel):
         inputs += [tf.TensorSpec([batch_size, outputs], tf.int32, "patch_indices")]
@@ -162,12 +164,6 @@ def trainer_steps(trainer: "TensorFlowTrainer", batch_size: int) -> list[Step]:
         Step("train step", train, (labels, stop, *inputs)),
         Step("test step", test, (labels, weights, *inputs)),
     ]
-
-
-def _image_spec(model: keras.Model, batch_size: int) -> tf.TensorSpec:
-    height, width = model.preprocessing.image_size
-    shape = [batch_size, height, width, model.channels]
-    return tf.TensorSpec(shape, tf.uint8, "images")
 
 
 def tpu_check(recipe: Recipe, topologies: Sequence[str]) -> None:

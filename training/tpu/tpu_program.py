@@ -110,17 +110,13 @@ def compile_train_step(lowered: Any) -> Program:
 def _batch(model: keras.Model, size: int) -> Any:
     """Shapes and types of a batch: images and labels."""
     encoder = getattr(model, "encoder", model)
-    height, width = encoder.preprocessing.image_size
-    outputs = model.output_shape[1]  # classes, or patches
-    images: Any = _tensor(size, height, width, encoder.channels, dtype="uint8")
+    shape = (size, *encoder.preprocessing.image_size, encoder.channels)
+    images: Any = jax.ShapeDtypeStruct(shape, "uint8")
+    labels = jax.ShapeDtypeStruct((size, model.output_shape[1]), "float32")
     if isinstance(model, PretextModel):
-        indices = _tensor(size, outputs, dtype="int32")
+        indices = jax.ShapeDtypeStruct(labels.shape, "int32")
         images = {"images": images, "patch_indices": indices}
-    return images, _tensor(size, outputs, dtype="float32")
-
-
-def _tensor(*shape: int, dtype: str) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
+    return images, labels
 
 
 def _shape(shape, dtype, layout) -> jax.ShapeDtypeStruct:
