@@ -32,10 +32,6 @@ from .typed_values import (
 def parse_flags(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command's flags.
 
-    Args:
-        parser: The command's parser.
-        arguments: The command line after the command's name.
-
     Raises:
         RecipeError: A flag, or a line of a recipe file, is unknown, missing or wrong.
     """
@@ -142,12 +138,7 @@ def add_value(
 ) -> None:
     """Add a flag whose value is checked by its type, as in a recipe file.
 
-    Args:
-        parser: A parser, or a group of its flags.
-        path: The flag without its dashes.
-        hint: The type.
-        about: Its line of help.
-        default: For the help; an absent flag leaves no attribute.
+    The default is for the help; an absent flag leaves no attribute.
     """
     if default is not dataclasses.MISSING:
         about = f"{about} (default: {as_text(default)})"

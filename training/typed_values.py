@@ -90,11 +90,6 @@ def read_flag(path: str, hint: Any, text: str) -> Any:
 def read_file(text: str, origin: str | Path, config: type) -> dict[str, Value]:
     """Read the values of a file by their dotted paths.
 
-    Args:
-        text: The file's YAML.
-        origin: The file's name.
-        config: The dataclass whose values the file has.
-
     Raises:
         RecipeError: The text is not YAML, has a key that `config` has not, or a value
             of another type.

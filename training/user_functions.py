@@ -36,9 +36,6 @@ def find_function(name: str) -> Callable[..., Any]:
 class UserCallbacks:
     """The Keras callbacks that a recipe's `callbacks` make.
 
-    Args:
-        recipe: The recipe, which each function gets.
-
     Raises:
         RecipeError: There is no such function.
     """

@@ -37,15 +37,10 @@ VIT_ROWS = {**rows(EncoderOptions), **{name: rows(ViTOptions)[name] for name in 
 
 
 class Architecture(NamedTuple):
-    """A value of `model.architecture`.
+    """A value of `model.architecture`."""
 
-    Attributes:
-        options: The fields of `model` that it has.
-        build: How it is built, with weights where the recipe names some.
-    """
-
-    options: Collection[str]
-    build: Builder
+    options: Collection[str]  # the fields of `model` that it has
+    build: Builder  # with weights where the recipe names some
 
 
 def build_model(
@@ -283,15 +278,7 @@ def compile_trainer(
     steps_per_epoch: float,
     labels: np.ndarray | None = None,
 ) -> Trainer:
-    """A trainer around a model.
-
-    Args:
-        model: What `model_to_train` returns.
-        recipe: Optimizer, schedule, loss and the way a step is computed.
-        total_steps: Steps of the whole run.
-        steps_per_epoch: Steps of a pass over the images.
-        labels: Classes of the training images; `logit_adjustment` needs them.
-    """
+    """A trainer of `model_to_train`'s model; `logit_adjustment` needs the `labels`."""
     adjustment: Any = 0.0
     if recipe.logit_adjustment and labels is not None:
         adjustment = recipe.logit_adjustment * log_shares(labels, model.classes)
@@ -342,10 +329,6 @@ def compiles(recipe: Recipe, model: keras.Model) -> bool:
 
     On CPUs it is slower than oneDNN (`benchmarks/train_step.py`). A TPU compiles the
     whole step by itself.
-
-    Args:
-        recipe: The run's recipe.
-        model: The model to train.
     """
     if recipe.strategy == "tpu" or recipe.jit_compile != "auto":
         return recipe.strategy == "tpu" or recipe.jit_compile == "on"

@@ -32,11 +32,6 @@ def build_resnet(
 ) -> ImageClassifier:
     """Build a ResNet of keras.applications (version 1, with BatchNormalization).
 
-    Args:
-        config: `variant`, `weights`, the size and the resampling are used.
-        arguments: Arguments of all models: preprocessing, classes and their names.
-        dtype: A dtype policy.
-
     Returns:
         The classifier. Its weights expect keras.applications' "caffe" preprocessing:
         blue, green, red, each minus its mean. The mean is in `preprocessing`, and the

@@ -19,23 +19,15 @@ RUNS = Path("runs")
 
 
 class Command(NamedTuple):
-    """A command of training.
+    """A command of training."""
 
-    Args:
-        name: As in `keras-vit NAME`.
-        add_arguments: Adds its flags to a parser.
-        run: Runs it with the parsed flags; returns the exit status, or None for 0.
-        check: Refuses what is wrong before Keras is imported, which takes seconds.
-        needs_keras: Whether Keras and TensorFlow are imported before `run`.
-        description: What `--help` says, where that is more than the table's line.
-    """
-
-    name: str
+    name: str  # as in `keras-vit NAME`
     add_arguments: Callable[[Parser], None]
-    run: Callable[[argparse.Namespace], int | None]
+    run: Callable[[argparse.Namespace], int | None]  # its exit status, or None for 0
+    # Refuses what is wrong before Keras is imported, which takes seconds.
     check: Callable[[argparse.Namespace], None] | None = None
-    needs_keras: bool = True
-    description: str = ""
+    needs_keras: bool = True  # whether Keras and TensorFlow are imported before `run`
+    description: str = ""  # for `--help`, where that is more than the table's line
 
     def __call__(self, arguments: Sequence[str]) -> int | None:
         """Run the command with the arguments after its name.

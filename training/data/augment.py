@@ -4,6 +4,8 @@ All operations are stateless: the same seed gives the same pixels, whatever runs
 parallel and whether or not the run was interrupted. A new augmentation is a field of
 the recipe's `AugmentationConfig` and a row of `CHANGES`; those that mix images, and so
 change labels, are in `mixup`.
+
+Images are uint8, [h, w, C] before and [H, W, C] after `resize`; seeds are int64 [2].
 """
 
 import math
@@ -58,18 +60,7 @@ def augment(
     config: AugmentationConfig,
     preprocessing: ImagePreprocessing,
 ) -> tf.Tensor:
-    """Read, resize and augment one image of a split.
-
-    Args:
-        split: The images.
-        index: Scalar int64, the image's index.
-        seed: int64 [2]; see `example_seed`.
-        config: The recipe's `augmentation`.
-        preprocessing: The model's layer: size and resampling.
-
-    Returns:
-        uint8 [H, W, C].
-    """
+    """Read, resize and augment one image of a split: uint8 [H, W, C]."""
     image = read(split, index, seed, config)
     if not split.fitted:
         image = resize(image, seed, config, preprocessing)
@@ -134,11 +125,6 @@ def _with_resize(preprocessing: ImagePreprocessing, policy: str) -> ImagePreproc
 def crop_window(shape: tf.Tensor, seed: tf.Tensor, min_area: float) -> tf.Tensor:
     """Choose an inception crop: at least `min_area` of the image, sides 3:4 to 4:3.
 
-    Args:
-        shape: int32 [3], the image's shape.
-        seed: Integer [2].
-        min_area: Share of the image's area; the largest is 1.
-
     Returns:
         int32 [4]: top, left, height, width.
     """
@@ -171,15 +157,6 @@ def resized_crop(
     image: tf.Tensor, seed: tf.Tensor, preprocessing: ImagePreprocessing, side: int
 ) -> tf.Tensor:
     """BiT-HyperRule's crop: resize to a square of `side`, crop at a random position.
-
-    Args:
-        image: uint8 [h, w, C].
-        seed: Integer [2].
-        preprocessing: The model's layer: size and resampling.
-        side: Pixels, at least the model's height and width.
-
-    Returns:
-        uint8 [H, W, C].
 
     Raises:
         RecipeError: `side` is smaller than the model's size.
@@ -220,14 +197,6 @@ def random_warp(
 
     The angle and the change of either side are uniform; the shift is that of
     `random_shift`. Values between pixels are bilinear, and the border is repeated.
-
-    Args:
-        image: uint8 [H, W, C].
-        seed: int64 [2], the example's.
-        config: `rotate`, `scale` and `shift` are used.
-
-    Returns:
-        uint8 [H, W, C].
     """
     numbers = tf.random.stateless_uniform([3], for_purpose(seed, WARP), -1.0, 1.0)
     angle = numbers[0] * math.radians(config.rotate)
@@ -252,12 +221,6 @@ def random_erase(
     The area is uniform in 2 to 33 % of the image, the logarithm of height : width
     uniform in that of 0.3 to 3.33 (timm's choice, which DeiT used). Where none of the
     trials fits into the image, it is not changed.
-
-    Args:
-        image: uint8 [H, W, C].
-        seed: Integer [2].
-        probability: Probability of erasing.
-        trials: Number of rectangles to draw; the first that fits is used.
     """
     seeds = tf.unstack(tf.random.split(seed, 3))
     numbers = tf.random.stateless_uniform([4, trials], seeds[0])

@@ -1,7 +1,7 @@
 """Augmentation policies: RandAugment, AutoAugment, 3-Augment and color jitter.
 
-All are pure functions of an image and a seed. Of several operations only the chosen one
-is computed.
+All are pure functions of an image, uint8 [H, W, C] (of a policy RGB), and a seed, an
+integer [2]. Of several operations only the chosen one is computed.
 """
 
 import tensorflow as tf
@@ -24,16 +24,7 @@ BLUR = (0.1, 2.0)  # standard deviations of 3-Augment's blur, in pixels
 def apply_policy(
     image: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
 ) -> tf.Tensor:
-    """Apply `config.policy`.
-
-    Args:
-        image: uint8 [H, W, C] of static shape.
-        seed: Integer [2].
-        config: Policy, layers, magnitude and its deviation are used.
-
-    Returns:
-        uint8 [H, W, C].
-    """
+    """Apply `config.policy` to an image of static shape."""
     shape = image.shape
     policies = {
         "randaugment": lambda rgb: randaugment(
@@ -60,16 +51,9 @@ def randaugment(
     """RandAugment: apply `layers` operations in a row (arXiv:1909.13719).
 
     Each is one of the sixteen `OPERATIONS`, chosen uniformly, and has the same
-    magnitude, and a random sign where it has a direction; as in big_vision's `randaug`,
-    with which AugReg's magnitudes were chosen.
-
-    Args:
-        image: uint8 [H, W, 3].
-        seed: Integer [2].
-        layers: Number of operations.
-        magnitude: 0 to 30; see `image_operations`.
-        magnitude_std: Standard deviation of normal noise added to each magnitude
-            (timm's mstd); the result is clipped to [0, 30].
+    magnitude (0 to 30), and a random sign where it has a direction; as in big_vision's
+    `randaug`, with which AugReg's magnitudes were chosen. `magnitude_std` is that of
+    normal noise added to each magnitude (timm's mstd), clipped to [0, 30].
     """
     numbers = tf.random.stateless_uniform([layers, 4], seed)
     magnitudes = [magnitude] * layers
@@ -89,13 +73,7 @@ def _operation(image: tf.Tensor, choice: tf.Tensor, level, numbers) -> tf.Tensor
     """Apply one of `OPERATIONS`, or none if `choice` is their number.
 
     A graph of its own for each size of image: every operation takes a tenth of a second
-    to trace.
-
-    Args:
-        image: uint8 [H, W, 3].
-        choice: Index of the operation.
-        level: Its magnitude, 0 to 30.
-        numbers: Four random numbers in [0, 1), of which the first is not used.
+    to trace. Of the four random `numbers` in [0, 1) the first is not used.
     """
     sign = tf.where(numbers[1] < 0.5, -1.0, 1.0)
     branches = [
@@ -112,10 +90,6 @@ def autoaugment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
     Table 9 of arXiv:1805.09501: each operation of a pair has its own probability and
     level.
-
-    Args:
-        image: uint8 [H, W, 3].
-        seed: Integer [2].
     """
     policy = official().AutoAugment.policy_reduced_imagenet()
     names = list(OPERATIONS)
@@ -138,10 +112,6 @@ def three_augment(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """3-Augment of DeiT III: grayscale, solarize at 128 or blur, chosen uniformly.
 
     arXiv:2204.07118, section 3; the blur's deviation is uniform in 0.1 to 2 pixels.
-
-    Args:
-        image: uint8 [H, W, 3].
-        seed: Integer [2].
     """
     numbers = tf.random.stateless_uniform([2], seed)
     low, high = BLUR
@@ -158,11 +128,6 @@ def color_jitter(image: tf.Tensor, seed: tf.Tensor, largest: float) -> tf.Tensor
 
     Each factor is uniform in 1 - largest to 1 + largest (torchvision's ColorJitter). A
     gray image has no saturation.
-
-    Args:
-        image: uint8 [H, W, C].
-        seed: Integer [2].
-        largest: 0 to 1.
     """
     operations = [brightness, contrast, color][: 3 if image.shape[-1] == 3 else 2]
     count, shape = len(operations), image.shape

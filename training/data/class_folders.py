@@ -48,18 +48,13 @@ FILLERS = ("set", "data", "dataset", "split", "image", "images")
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """The images of a data set in class folders.
-
-    Args:
-        class_names: One name for each class.
-        images: Of each part, train first, the files of each class. All are train, where
-            there are no folders of parts.
-        passed_over: Files that are not images, and images outside of class folders.
-    """
+    """The images of a data set in class folders."""
 
     class_names: tuple[str, ...]
+    # The files of each class, by part, train first. All are train, where there are no
+    # folders of parts.
     images: dict[str, list[list[Path]]]
-    passed_over: list[Path]
+    passed_over: list[Path]  # no images, or images outside of class folders
 
 
 @activity("listing image files")
@@ -296,9 +291,7 @@ def raise_problems(root: PathLike, problems: Sequence[str]) -> None:
 def scan(files: Sequence[Path], decode: Callable[[LocalPath], Any]) -> dict[Path, str]:
     """Decode all files: the reason for each that cannot be decoded.
 
-    Args:
-        files: The files.
-        decode: Function of a local file that raises ValueError, "PATH: REASON".
+    Of a local file `decode` raises ValueError, "PATH: REASON".
     """
 
     def reason(path: Path) -> str | None:

@@ -70,13 +70,6 @@ def split_of_files(
 ) -> Split:
     """Make a split of image files, which are all decoded once.
 
-    Args:
-        origin: The split's name in error messages.
-        files: [n], the files.
-        labels: Integers [n].
-        classes: Number of classes.
-        channels: 1 for gray images, 3 for RGB.
-
     Raises:
         DataError: There are none, or some cannot be read.
     """

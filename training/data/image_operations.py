@@ -84,16 +84,9 @@ def transform(image: tf.Tensor, matrix: list[Level]) -> tf.Tensor:
 def affine_warp(image: tf.Tensor, matrix: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
     """Warp the image about its center; bilinear, the border is repeated.
 
-    The pixel at p takes the value at center + matrix (p - center) + shift. Unlike
-    `transform` it rounds to the nearest value, and needs TensorFlow alone.
-
-    Args:
-        image: uint8 [H, W, C].
-        matrix: float32 [2, 2], of rows and columns.
-        shift: float32 [2], pixels along rows and columns.
-
-    Returns:
-        uint8 [H, W, C].
+    The pixel at p takes the value at center + matrix (p - center) + shift, of rows and
+    columns: float32 [2, 2] and [2]. Unlike `transform` it rounds to the nearest value,
+    and needs TensorFlow alone.
     """
     center = (tf.cast(image.shape[:2], tf.float32) - 1) / 2
     begin = center + shift - tf.linalg.matvec(matrix, center)
@@ -120,15 +113,10 @@ def rotate(image: tf.Tensor, degrees: Level) -> tf.Tensor:
 
 
 def rectangle(shape: tf.TensorShape, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-    """A rectangular mask, clipped at the image's border.
+    """A rectangular mask, uint8 [H, W, C]: 1 inside, 0 outside.
 
-    Args:
-        shape: The image's static shape (H, W, C).
-        begin: int32 [2], first row and column inside.
-        end: int32 [2], first row and column after it.
-
-    Returns:
-        uint8 [H, W, C]: 1 inside, 0 outside.
+    `begin`, int32 [2], is the first row and column inside, `end` the first after it;
+    both may be outside of the image.
     """
     height, width, channels = shape
     rows, columns = tf.range(height), tf.repeat(tf.range(width), channels)
@@ -162,10 +150,7 @@ def solarize_add(image: tf.Tensor, addition: tf.Tensor) -> tf.Tensor:
 def cutout(image: tf.Tensor, half: Level, center: tf.Tensor) -> tf.Tensor:
     """Fill a square of side 2 * half, clipped at the border, with gray.
 
-    Args:
-        image: uint8 [H, W, C].
-        half: Half of the side, in pixels.
-        center: float32 [2] in [0, 1), row and column relative to the image's sides.
+    The center, float32 [2] in [0, 1), is relative to the image's sides.
     """
     middle = tf.cast(center * tf.cast(image.shape[:2], tf.float32), tf.int32)
     square = rectangle(image.shape, middle - half, middle + half)

@@ -24,29 +24,21 @@ def host_constant(values: Any, dtype: tf.DType | None = None) -> tf.Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """Labeled images with random access.
+    """Labeled images with random access."""
 
-    Args:
-        labels: int64 [n], the class of each image.
-        classes: Number of classes.
-        read: Function from an image's index, a scalar int64 tensor, to the image, uint8
-            [h, w, C]; usable in a `tf.data` pipeline.
-        names: [n], a name for each image.
-        encoded: Function from an image's index to the contents of its file, a scalar
-            string tensor; None where there are only pixels.
-        channels: C, 1 for gray or 3 for RGB.
-        fitted: Whether the images are already resized and cropped to the model's size.
-        of_features: Whether there are features in place of images, of which `read`
-            takes many indices at once: [b] to float32 [b, D].
-    """
-
-    labels: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]  # int64 [n], the class of each image
     classes: int
+    # From an image's index, a scalar int64 tensor, to the image, uint8 [h, w, C];
+    # usable in a `tf.data` pipeline.
     read: Callable[[tf.Tensor], tf.Tensor]
-    names: Sequence[str]
+    names: Sequence[str]  # [n], one for each image
+    # From an image's index to the contents of its file, a scalar string tensor; None
+    # where there are only pixels.
     encoded: Callable[[tf.Tensor], tf.Tensor] | None = None
-    channels: int = 3
-    fitted: bool = False
+    channels: int = 3  # C, 1 for gray or 3 for RGB
+    fitted: bool = False  # whether resized and cropped to the model's size already
+    # Whether there are features in place of images, of which `read` takes many indices
+    # at once: [b] to float32 [b, D].
     of_features: bool = False
 
     def __len__(self) -> int:
@@ -55,15 +47,7 @@ class Split:
     def read_part(
         self, index: tf.Tensor, choose_window: Callable[[tf.Tensor], tf.Tensor]
     ) -> tf.Tensor:
-        """Read a part of an image; of a JPEG only that part is decoded.
-
-        Args:
-            index: Scalar int64 tensor, the image's index.
-            choose_window: See `keras_vit.decoding.decode_and_crop`.
-
-        Returns:
-            uint8 [height, width, C].
-        """
+        """Read a part of an image, uint8 [h, w, C]; see `decoding.decode_and_crop`."""
         if self.encoded is not None:
             contents = self.encoded(index)
             return decoding.decode_and_crop(contents, choose_window, self.channels)
@@ -112,14 +96,6 @@ def encoded_split(
 ) -> Split:
     """Make a split of encoded images.
 
-    Args:
-        origin: The split's name in error messages.
-        encoded: Function from an image's index to its file's contents.
-        labels: Integers [n].
-        classes: Number of classes.
-        names: [n], a name for each image.
-        channels: 1 for gray images, 3 for RGB.
-
     Raises:
         DataError: There are no images, or a label is out of range.
     """
@@ -143,9 +119,7 @@ def encoded_split(
 def python_bytes(function: Callable[[Any], bytes], argument: tf.Tensor) -> tf.Tensor:
     """Call a Python function that returns bytes, in a pipeline or outside.
 
-    Args:
-        function: Called with the argument's value: bytes for a string, an integer.
-        argument: Scalar tensor.
+    It gets the value of a scalar tensor: bytes for a string, an integer.
 
     Returns:
         Scalar string tensor with all the bytes: `tf.numpy_function` alone drops the
@@ -163,24 +137,16 @@ def python_bytes(function: Callable[[Any], bytes], argument: tf.Tensor) -> tf.Te
 
 @dataclass(frozen=True)
 class Source:
-    """The images and classes of a source.
-
-    Args:
-        class_names: One name for each class.
-        parts: The source's own parts: `train` (all images, where there is no other
-            part), `validation`, `test`.
-        validation_part: Name of the part with the validation images, or None.
-        test_part: Name of the part with the test images, or None.
-        bad_images: Name and error of each invalid image that was skipped.
-        ordered: Whether the images are sorted (by class, by writer), so that slices
-            have to be taken of a shuffled order.
-    """
+    """The images and classes of a source."""
 
     class_names: tuple[str, ...]
+    # `train` (all images, where there is no other part), `validation`, `test`.
     parts: Mapping[str, Split]
-    validation_part: str | None = None
+    validation_part: str | None = None  # the name of the part, or None
     test_part: str | None = None
-    bad_images: tuple[str, ...] = ()
+    bad_images: tuple[str, ...] = ()  # name and error of each image that was skipped
+    # Whether the images are sorted (by class, by writer), so that slices have to be
+    # taken of a shuffled order.
     ordered: bool = False
 
     @classmethod

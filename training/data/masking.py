@@ -17,12 +17,7 @@ EVALUATION_EPOCH = 2**32 - 1  # of the seeds of evaluated images, whose masks st
 
 
 class Masking:
-    """Chooses the masked patches of an image.
-
-    Args:
-        config: The recipe's `self_supervision`.
-        patches: Number N of patches of an image.
-        seed: The run's seed.
+    """Chooses the masked patches of an image, which has N patches.
 
     Attributes:
         masked: Number of masked patches, the same in every image.
@@ -41,10 +36,7 @@ class Masking:
         return cls(recipe.self_supervision, height * width, recipe.seed)
 
     def __call__(self, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The mask of an example.
-
-        Args:
-            seed: int64 [2]; see `example_seed`.
+        """The mask of an example, by its seed.
 
         Returns:
             int32 [N], which embedding each patch gets: its own index, another patch's,

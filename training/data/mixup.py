@@ -31,15 +31,7 @@ def mix_pair(
     """Mix each of two images with the other, with independent ratios.
 
     Where both mixup and cutmix are on, `config.cutmix_share` of the images take cutmix.
-
-    Args:
-        images: uint8 [2, H, W, C].
-        labels: float32 [2, classes].
-        seeds: int64 [2, 2], the images' seeds.
-        config: mixup, cutmix and cutmix_share are used.
-
-    Returns:
-        Images and labels of the same shapes.
+    Images are uint8 [2, H, W, C], labels float32 [2, classes], before and after.
     """
     first, second = tf.unstack(images)
     one, share = mix(first, second, seeds[0], config)
@@ -52,13 +44,7 @@ def mix_pair(
 def mix(
     image: tf.Tensor, other: tf.Tensor, seed: tf.Tensor, config: AugmentationConfig
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mix one image with another.
-
-    Args:
-        image: uint8 [H, W, C].
-        other: Of the same shape.
-        seed: int64 [2].
-        config: mixup, cutmix and cutmix_share are used.
+    """Mix one image, uint8 [H, W, C], with another one.
 
     Returns:
         The mixed image, and the share of `image` in it, a float32 scalar.

@@ -34,16 +34,11 @@ class Shard:
 
     A global batch is divided into `count * replicas` pieces, of which this worker has
     `replicas` consecutive ones.
-
-    Args:
-        index: The worker's number, from 0.
-        count: Number of workers.
-        replicas: Replicas on each worker.
     """
 
-    index: int = 0
-    count: int = 1
-    replicas: int = 1
+    index: int = 0  # the worker's number
+    count: int = 1  # of workers
+    replicas: int = 1  # on each worker
 
     @property
     def pieces(self) -> int:
@@ -74,16 +69,9 @@ def training_batches(
     shard: Shard = Shard(),
     masking: Masking | None = None,
 ) -> tf.data.Dataset:
-    """The training batches of the steps from `first_step` on.
+    """The training batches of the steps from `first_step` on, counted from 0.
 
-    Args:
-        split: The training images.
-        recipe: Seed, batch size, length and augmentation are used.
-        preprocessing: The model's layer: size and resampling.
-        first_step: The first step, counted from 0.
-        total_steps: The step to end before; by default the recipe's length.
-        shard: The pieces of each step's batch to read.
-        masking: For self-supervision; see `Masking`.
+    They end before `total_steps`, by default the recipe's length.
 
     Returns:
         Pairs of uint8 images [b, H, W, C], or float32 features [b, D], and float32
@@ -121,13 +109,7 @@ def training_batches(
 
 
 def masked_example(image, indices, masked):
-    """A pair of the inputs and the mask of self-supervision.
-
-    Args:
-        image: uint8 [H, W, C].
-        indices: int32 [N], and
-        masked: float32 [N]; see `Masking`.
-    """
+    """A pair of the inputs and the mask of self-supervision; see `Masking`."""
     return {"images": image, "patch_indices": indices}, masked
 
 
@@ -220,13 +202,6 @@ def evaluation_batches(
     masking: Masking | None = None,
 ) -> tf.data.Dataset:
     """Batches of every image once, in order, preprocessed as in serving.
-
-    Args:
-        split: The images.
-        batch_size: Images in a global batch.
-        preprocessing: The model's layer: size, resampling and crop.
-        shard: The pieces of each global batch to read.
-        masking: For self-supervision; see `Masking`.
 
     Returns:
         Triples of uint8 images [b, H, W, C], or float32 features [b, D], one-hot

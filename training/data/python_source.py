@@ -19,11 +19,7 @@ PARTS = ("train", "validation", "test")
 
 
 def open_python(name: str, channels: int = 3) -> Source:
-    """Call a user's function, and read its datasets.
-
-    Args:
-        name: MODULE:FUNCTION; the module is imported.
-        channels: 1 for gray images, 3 for RGB.
+    """Call a user's function, MODULE:FUNCTION, and read its datasets.
 
     Raises:
         DataError: There is no such function, or it returns something else.
@@ -44,11 +40,6 @@ def open_function(
     strings, `train`, and optionally `validation` and `test`, each a `tf.data.Dataset`
     of pairs of an image (uint8 [h, w, 1 or 3], or the contents of an image file as a
     string) and an integer label, in the same order every time.
-
-    Args:
-        origin: The source's name in messages.
-        function: The function.
-        channels: 1 for gray images, 3 for RGB.
 
     Raises:
         DataError: It fails, or returns something else.

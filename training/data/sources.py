@@ -25,14 +25,7 @@ from .tfds import open_tfds
 
 
 def open_source(config: DataConfig, channels: int) -> Source:
-    """Open the source that `config.source` names.
-
-    Args:
-        config: The recipe's `data`.
-        channels: 1 for gray images, 3 for RGB.
-
-    Returns:
-        The source, without invalid images.
+    """Open the source that `config.source` names, without invalid images.
 
     Raises:
         DataError: There are no images, some are invalid, or the source does not exist.

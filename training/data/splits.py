@@ -25,31 +25,19 @@ from .sources import open_source
 
 @dataclass(frozen=True)
 class Splits:
-    """The disjoint splits of a run.
-
-    Args:
-        class_names: One name for each class.
-        train: The training images.
-        validation: The images by which the best epoch is chosen, or None.
-        test: The images of the final evaluation.
-        bad_images: Name and error of each invalid image that was skipped.
-    """
+    """The disjoint splits of a run."""
 
     class_names: tuple[str, ...]
     train: Split
-    validation: Split | None
-    test: Split
-    bad_images: tuple[str, ...] = ()
+    validation: Split | None  # by which the best epoch is chosen
+    test: Split  # of the final evaluation
+    bad_images: tuple[str, ...] = ()  # name and error of each image that was skipped
 
 
 def load_splits(config: DataConfig, channels: int) -> Splits:
     """Open a source and divide it into splits.
 
     Of a folder on a disk, images that are in two splits are warned of.
-
-    Args:
-        config: The recipe's `data`.
-        channels: 1 for gray images, 3 for RGB.
 
     Raises:
         DataError: See `open_source` and `divide`.
@@ -74,12 +62,9 @@ def _warn_of_shared_images(splits: Splits) -> None:
 
 
 def shared_images(splits: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """Pairs of files with the same contents in different splits.
+    """Pairs of files, of their paths, with the same contents in different splits.
 
     Only files of the same size are read.
-
-    Args:
-        splits: The paths of each split's files.
     """
     by_size: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for number, names in enumerate(splits):
@@ -281,14 +266,7 @@ def stratified_share(
     class_names: Sequence[str],
     what: str,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Take a random share of examples, the same of each class.
-
-    Args:
-        labels: int64 [n], the classes.
-        share: Between 0 and 1.
-        seed: Of the choice.
-        class_names: One name for each class.
-        what: What is taken, for the message.
+    """Take a random share of examples, labels int64 [n], the same of each class.
 
     Returns:
         The indices of what is left, and those of the share.

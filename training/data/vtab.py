@@ -52,25 +52,15 @@ def _interval(value, bounds):
 
 
 class Task(NamedTuple):
-    """One task: the data set, its slices, and the label.
+    """One task: the data set, its slices, and the label."""
 
-    Args:
-        dataset: Name in TensorFlow Datasets.
-        train: Slice of the 800 training images.
-        validation: Slice of the 200 validation images.
-        test: Slice of the official test images.
-        feature: The feature with the label.
-        label: Function from the feature to the label; None where they are the same.
-        classes: Number of classes of `label`.
-    """
-
-    dataset: str
-    train: str
-    validation: str
-    test: str = "test"
-    feature: str = "label"
-    label: Callable[[Any], tf.Tensor] | None = None
-    classes: int = 0
+    dataset: str  # name in TensorFlow Datasets
+    train: str  # slice of the 800 training images
+    validation: str  # slice of the 200 validation images
+    test: str = "test"  # slice of the official test images
+    feature: str = "label"  # which has the label
+    label: Callable[[Any], tf.Tensor] | None = None  # of the feature, if not the same
+    classes: int = 0  # of `label`
 
 
 FIRST, OFFICIAL = "train[:800]", "validation[:200]"

@@ -44,46 +44,30 @@ CHANGED = {
 
 @dataclass(frozen=True)
 class Owner:
-    """The run that a checkpoint belongs to.
+    """The run that a checkpoint belongs to."""
 
-    Args:
-        recipe: The recipe's YAML, with one epoch, as a run can be extended.
-        backend: Keras's backend.
-        workers: Processes that train together.
-        replicas: Copies of the model in each of them.
-        images: The `names_fingerprint` of its data.
-        contents: The `contents_fingerprint`.
-        frozen: With `data.cache_features`, the `weights_fingerprint` of the model; they
-            are not in the checkpoint.
-    """
-
-    recipe: str
-    backend: str = "tensorflow"
-    workers: int = 1
-    replicas: int = 1
-    images: str = ""
-    contents: str = ""
+    recipe: str  # YAML, with one epoch, as a run can be extended
+    backend: str = "tensorflow"  # Keras's
+    workers: int = 1  # processes that train together
+    replicas: int = 1  # copies of the model in each of them
+    images: str = ""  # the `names_fingerprint` of its data
+    contents: str = ""  # the `contents_fingerprint`
+    # With `data.cache_features`, the `weights_fingerprint` of the model; they are not
+    # in the checkpoint.
     frozen: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state of a run after a step.
+    """The state of a run after a step."""
 
-    Args:
-        step: Steps of the whole run that are done.
-        arrays: Everything that the next step depends on, by name.
-        owner: The run.
-        history: One row for each finished epoch.
-        seconds: Duration so far of the unfinished epoch.
-        logs: The training figures of an epoch that is not evaluated yet.
-    """
-
-    step: int
-    arrays: dict[str, np.ndarray]
+    step: int  # steps of the whole run that are done
+    arrays: dict[str, np.ndarray]  # all that the next step depends on, by name
     owner: Owner
+    # One row for each finished epoch.
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
-    seconds: float = 0.0
+    seconds: float = 0.0  # so far, of the unfinished epoch
+    # The training figures of an epoch that is not evaluated yet.
     logs: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -97,17 +81,12 @@ def fingerprint(recipe: Recipe) -> str:
 
 
 def save(folder: epath.PathLike, checkpoint: Checkpoint, keep: int = 3) -> bool:
-    """Write a checkpoint, and after that delete old and incomplete ones.
+    """Write a checkpoint, and after that delete incomplete ones and all but `keep`.
 
     On a full disk what a kill left is deleted before it is written and, where that is
     not enough, all checkpoints but the newest. Where a checkpoint cannot be written
     even so (an unreachable bucket) or must not be kept (non-finite arrays), a warning
     is printed: the training continues, and the last good checkpoint stays.
-
-    Args:
-        folder: The checkpoints' folder; created where it does not exist.
-        checkpoint: The state to save.
-        keep: Number of complete checkpoints to keep, this one included.
 
     Returns:
         Whether the checkpoint was written.
@@ -148,10 +127,7 @@ def restore(
 ) -> Checkpoint | None:
     """Read the newest complete checkpoint, and check that it fits this run.
 
-    Args:
-        folder: The checkpoints' folder.
-        owner: This run.
-        state: This run's arrays, whose names, shapes and types it must have.
+    It must be of the same owner, with the names, shapes and types of `state`.
 
     Returns:
         The checkpoint, or None where there is no marker of one.

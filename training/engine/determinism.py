@@ -49,12 +49,7 @@ def _flag() -> bool | None:
 
 
 def check_deterministic(recipe: Recipe, model: keras.Model) -> None:
-    """Raise RecipeError where a run that ought to be deterministic cannot be.
-
-    Args:
-        recipe: The run's recipe.
-        model: The model to train.
-    """
+    """Raise RecipeError where a run that ought to be deterministic cannot be."""
     if not recipe.deterministic or recipe.strategy == "tpu":
         return
     on_jax = keras.backend.backend() == "jax"

@@ -20,10 +20,6 @@ class StopOnDivergence(keras.callbacks.Callback):
     The loss that Keras reports is the mean since the epoch began, which stays NaN once
     one step's loss was. An infinite one can turn NaN, but never finite again.
 
-    Args:
-        checkpoints: The checkpoints' folder, for the message.
-        progress: The run's progress, for the message.
-
     Raises:
         Diverged: As soon as it gets such a loss, which is one call of the step function
             late (`Progress.lag`).

@@ -31,11 +31,7 @@ OUTPUTS = {r".*encoder_block_\d+(/.*)?/output": (DEVICES,)}
 
 
 class FullySharded(keras.distribution.ModelParallel):
-    """The distribution of `--strategy fsdp`.
-
-    Args:
-        devices: By default all devices of all processes.
-    """
+    """The distribution of `--strategy fsdp`, by default of all processes' devices."""
 
     def __init__(self, devices: Sequence[Any] | None = None):
         devices = devices or keras.distribution.list_devices()

@@ -16,9 +16,6 @@ SECONDS = 60.0  # for nvidia-smi to answer
 def divided_gpus(workers: int) -> list[dict[str, str]]:
     """The variable that gives each worker of this machine GPUs of its own.
 
-    Args:
-        workers: Number of workers.
-
     Returns:
         For each worker `CUDA_VISIBLE_DEVICES`; nothing where there are no GPUs.
 

@@ -93,11 +93,6 @@ class JaxTrainer(Trainer):
     def _sum_gradients(self, trainable, non_trainable, parts):
         """Sum the gradients over the micro-batches, one after the other.
 
-        Args:
-            trainable: The model's trainable variables.
-            non_trainable: All its other variables.
-            parts: Images, labels and example weights, as `_divide` returns them.
-
         Returns:
             The gradients; `non_trainable` after the step; each example's loss [B] and
             logits [B, classes].

@@ -16,18 +16,12 @@ SECONDS = 5.0  # for the metadata server, which is next to every Cloud TPU, to a
 
 
 class Job(NamedTuple):
-    """A job of one or more processes.
+    """A job of one or more processes."""
 
-    Attributes:
-        launcher: What started them.
-        processes: Their number.
-        process: This one's number, from 0; None where JAX finds it.
-        number_on_node: Its number among those on this node, where there are several.
-    """
-
-    launcher: str
+    launcher: str  # what started them
     processes: int
-    process: int | None = None
+    process: int | None = None  # this one's number, from 0; None where JAX finds it
+    # Its number among those on this node, where there are several.
     number_on_node: int | None = None
 
 

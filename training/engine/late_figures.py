@@ -20,9 +20,6 @@ class LateFigures:
     A call's own figures are awaited only where there are no earlier ones, at an epoch's
     end (Keras makes the epoch's figures of them), and where the run stops. `progress`
     says how late the figures are.
-
-    Args:
-        progress: The run's progress; `stopping` and `lag` are set.
     """
 
     def __init__(self, progress: Progress):
@@ -34,12 +31,7 @@ class LateFigures:
         self.newest = None
 
     def after(self, steps: int, read: Read) -> dict[str, Any]:
-        """Start to read the figures of a call, and return those of the call before.
-
-        Args:
-            steps: Number of steps that the call has started.
-            read: Waits for the call's figures.
-        """
+        """Start to read the figures of a call, and return those of the call before."""
         progress = self.progress
         before, self.newest = self.newest, _start(read)
         progress.lag = 0

@@ -14,12 +14,7 @@ from .traced_once import TracedOnce
 class MicroBatchGradients:
     """Forward and backward pass of a replica's images, one micro-batch at a time.
 
-    Args:
-        model: The plain model.
-        loss_of: The loss of each example; see `losses.make_loss`.
-        scaler: Scales the loss where the model computes in float16, else None.
-        accumulation: Number of micro-batches.
-        jit_compile: Whether to compile the pass of a micro-batch with XLA.
+    The scaler is that of a model that computes in float16.
     """
 
     def __init__(

@@ -196,11 +196,6 @@ def learning_rate_factors(
     Layers are counted as in BEiT and MAE: the embeddings are layer 0, encoder block i
     (from 0) is layer i + 1, everything after is the last layer, whose factor is 1.
 
-    Args:
-        config: `layer_decay` and `head_multiplier` are used.
-        paths: The weights' paths.
-        depth: Number of the model's encoder blocks, frozen ones included.
-
     Raises:
         RecipeError: `layer_decay` is set for a model without encoder blocks.
     """

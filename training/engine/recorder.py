@@ -36,15 +36,6 @@ class Recorder(keras.callbacks.Callback):
     The best epoch is the one of the highest validation accuracy, and of the lowest
     validation loss among those; without labels that of the lowest validation loss;
     without validation images it is the last one.
-
-    Args:
-        trainer: The trainer, whose `progress` says which step the run is at.
-        model: The model to save, which shares the trainer's weights.
-        folder: The run's folder.
-        recipe: The run's recipe.
-        data: The run's images, whose fingerprints its checkpoints have.
-        keep: Number of checkpoints to keep.
-        every: Steps between two checkpoints inside an epoch, or None.
     """
 
     def __init__(

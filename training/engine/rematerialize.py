@@ -11,9 +11,6 @@ def rematerialize_blocks(model: keras.Model) -> None:
 
     `keras.RematScope` cannot do it: in a graph TensorFlow rejects the keyword
     `training`, and dropout would draw another mask the second time.
-
-    Args:
-        model: A `keras_vit.VisionTransformer`. It is changed.
     """
     for layer in model.layers:
         if layer.name.startswith("encoder_block_"):

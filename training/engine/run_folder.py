@@ -58,13 +58,8 @@ def check_folder(
 ) -> Recipe | None:
     """Check, without writing, that a run can start or continue in a folder.
 
-    Args:
-        folder: The run's folder.
-        recipe: The run's recipe.
-        resume: Resume the run in the folder, if there is one.
-        overwrite: Delete the run in the folder, if there is one.
-        extend: With `resume`: the recipe may have more epochs than the folder's, and
-            the run there may be finished.
+    With `resume` and `extend` the recipe may have more epochs than the folder's, and
+    the run there may be finished.
 
     Returns:
         The recipe in the folder, where a run continues.
@@ -159,11 +154,9 @@ def begin_extension(folder: epath.PathLike, recipe: Recipe) -> None:
 def locked(folder: epath.PathLike) -> Iterator[None]:
     """Hold the lock of a folder, in which no other process can then train.
 
-    The operating system releases it when this process ends, however it ends. Nothing is
-    locked in a bucket, nor on a disk without locks.
-
-    Args:
-        folder: The run's folder; created where it does not exist.
+    The folder is created where it does not exist. The operating system releases the
+    lock when this process ends, however it ends. Nothing is locked in a bucket, nor on
+    a disk without locks.
 
     Raises:
         RunError: Another process holds it, which the message names; or the folder
@@ -253,10 +246,6 @@ def read_recipe(folder: epath.PathLike) -> Recipe:
 
 def check_resumable(folder: epath.PathLike, epochs: int | None) -> Recipe:
     """The recipe of the run in a folder, if it can be resumed.
-
-    Args:
-        folder: The run's folder.
-        epochs: Number of epochs to extend the run to, or None.
 
     Raises:
         RunError: There is no run in this folder, it is finished and not extended, or

@@ -9,17 +9,11 @@ EVALUATIONS = 20  # of a run whose length is not a number of passes, about
 
 @dataclass(frozen=True)
 class RunLength:
-    """The length of a run.
+    """The length of a run."""
 
-    Args:
-        steps: Steps of the whole run.
-        interval: Steps between two evaluations, a Keras epoch.
-        steps_per_pass: Steps in a pass over the images.
-    """
-
-    steps: int
-    interval: int
-    steps_per_pass: int
+    steps: int  # of the whole run
+    interval: int  # steps between two evaluations, a Keras epoch
+    steps_per_pass: int  # over the images
 
 
 def run_length(recipe: Recipe, steps_per_pass: int) -> RunLength:

@@ -87,11 +87,6 @@ def make_schedule(
 ) -> float | keras.optimizers.schedules.LearningRateSchedule:
     """Make the learning-rate schedule of a recipe.
 
-    Args:
-        recipe: `schedule` and `optimizer.learning_rate` are used.
-        total_steps: Steps of the whole training.
-        steps_per_epoch: Steps of a pass over the images.
-
     Returns:
         A schedule, or a number where the rate is constant.
     """

@@ -25,15 +25,7 @@ LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 
 
 def set_variables(strategy: str, tpu: str | None) -> None:
-    """Set those of a run's TPU that are not set, and check them.
-
-    Args:
-        strategy: The recipe's; none are set for another than tpu.
-        tpu: The recipe's.
-
-    Raises:
-        RecipeError: See `check_variables`.
-    """
+    """Set what is not set of the variables of a run on a TPU, and check all."""
     if strategy == "tpu":
         for name, value in _wanted(tpu).items():
             os.environ.setdefault(name, value)
@@ -41,14 +33,7 @@ def set_variables(strategy: str, tpu: str | None) -> None:
 
 
 def check_variables(tpu: str | None) -> None:
-    """Check the variables for a TPU whose chips this machine has; others need none.
-
-    Args:
-        tpu: Its name, or local.
-
-    Raises:
-        RecipeError: A variable is missing or wrong.
-    """
+    """Raise RecipeError unless they are right for a TPU that this machine has."""
     for name, wanted in _wanted(tpu).items():
         value = os.environ.get(name)
         fits = Path(value or "").is_file() if name == LIBRARY else value == wanted

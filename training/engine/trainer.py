@@ -286,10 +286,5 @@ class Trainer(keras.Model):
 
 
 def clipping_factor(norm, limit: float | None):
-    """The factor of all gradients that makes their global norm at most `limit`.
-
-    Args:
-        norm: Their global norm.
-        limit: The largest norm, or None to leave the gradients as they are.
-    """
+    """The factor of all gradients that makes their global norm at most `limit`."""
     return 1.0 if limit is None else limit / ops.maximum(norm, limit)

@@ -25,9 +25,7 @@ def attention_maps(
 ) -> np.ndarray[Any, Any]:
     """Each patch's share in the model's answer, by attention rollout.
 
-    Args:
-        model: A model with preprocessing, class names and attention.
-        images: uint8 [n, H, W, C], resized for the model, at least one.
+    The images, at least one, are resized for the model: uint8 [n, H, W, C].
 
     Returns:
         float32 [n, h, w], where the sum of each map is 1.
@@ -40,11 +38,7 @@ def attention_maps(
 def heat_map(
     attention: np.ndarray[Any, Any], size: tuple[int, int]
 ) -> np.ndarray[Any, Any]:
-    """A map as colors from dark (its smallest value) to bright (its largest).
-
-    Args:
-        attention: float32 [h, w].
-        size: (H, W) of the picture, in pixels.
+    """A map [h, w] as colors from dark (its smallest value) to bright (its largest).
 
     Returns:
         uint8 [H, W, 3].

@@ -29,17 +29,11 @@ BINS = 15  # of confidence, as in the paper that `reliability` cites
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one model on labeled images.
-
-    Args:
-        class_names: One name for each class.
-        labels: int64 [n], the true classes.
-        probabilities: float32 [n, classes], the model's predictions.
-    """
+    """Scores of one model on labeled images."""
 
     class_names: tuple[str, ...]
-    labels: np.ndarray[Any, Any]
-    probabilities: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]  # int64 [n], the true classes
+    probabilities: np.ndarray[Any, Any]  # float32 [n, classes], the model's
 
     @property
     def predictions(self) -> np.ndarray[Any, Any]:
@@ -131,13 +125,6 @@ class Evaluation:
 def evaluate(model: keras.Model, split: Split) -> Evaluation:
     """Evaluate a model on every image of a split, on all devices of its strategy.
 
-    Args:
-        model: A model with preprocessing and class names; see `strategy_of`.
-        split: The images.
-
-    Returns:
-        The scores, in the order of the split.
-
     Raises:
         DataError: An image cannot be read.
     """
@@ -177,17 +164,7 @@ def evaluate_file(
     strategy: Strategy = "auto",
     tpu: str | None = None,
 ) -> None:
-    """Evaluate a model file and print the scores.
-
-    Args:
-        model: For `read_classifier`.
-        part: Which images of the run: train, validation or test.
-        source: Use the test images of this source instead; of a folder without test/,
-            all images.
-        class_names: For a model without; see `read_classifier`.
-        pixels: For a model that does not state what it reads.
-        strategy: For `evaluation_strategy`.
-        tpu: For `evaluation_strategy`.
+    """Evaluate a model file and print the scores; the flags explain the arguments.
 
     Raises:
         TrainingError: The model or the images cannot be read, or their classes differ.

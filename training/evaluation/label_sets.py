@@ -37,17 +37,11 @@ KINDS = ("imagenet", "imagenet_v2", "real:FILE", "objectnet:FOLDER")
 
 @dataclass(frozen=True)
 class LabelSet:
-    """Images, and the right classes of each.
+    """Images, and the right classes of each."""
 
-    Args:
-        title: Its name in the result.
-        images: The images; their own labels are not used.
-        right: [n], the right classes of each image; none for one that does not count.
-    """
-
-    title: str
-    images: Split
-    right: Sequence[frozenset[int]]
+    title: str  # its name in the result
+    images: Split  # whose own labels are not used
+    right: Sequence[frozenset[int]]  # [n]; none for an image that does not count
 
 
 def open_label_set(labels: str, source: str | None, channels: int) -> LabelSet:
@@ -285,14 +279,6 @@ def evaluate_labels(
     tpu: str | None = None,
 ) -> dict[str, float]:
     """Evaluate a classifier by one of ImageNet's other labels, and print the scores.
-
-    Args:
-        model: For `read_classifier`.
-        labels: For `open_label_set`.
-        source: For `open_label_set`.
-        pixels: For a model that does not state what it reads.
-        strategy: For `evaluation_strategy`.
-        tpu: For `evaluation_strategy`.
 
     Returns:
         See `accuracy_of_sets`.

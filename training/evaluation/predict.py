@@ -34,12 +34,6 @@ def predict(
 ) -> list[Prediction]:
     """Classify image files; long work shows its progress on stderr.
 
-    Args:
-        model: A model with preprocessing and class names.
-        files: Image files of any size.
-        top: Number of classes for each.
-        attention: A folder for pictures of each image beside its attention map.
-
     Raises:
         RecipeError: Attention is wanted of a model without attention between all
             patches.

@@ -20,17 +20,11 @@ STDIN = Path("/dev/stdin")  # the name of an image on standard input
 
 
 class Prediction(NamedTuple):
-    """What a model says of an image file.
-
-    Args:
-        file: The file.
-        classes: The most probable classes and their probabilities, best first.
-        error: Why the file is not a valid image; None where it is.
-    """
+    """What a model says of an image file."""
 
     file: Path
-    classes: list[tuple[str, float]]
-    error: str | None = None
+    classes: list[tuple[str, float]]  # the most probable ones, best first
+    error: str | None = None  # why the file is not a valid image
 
 
 @functools.cache
@@ -131,12 +125,7 @@ def check_table(path: Path) -> None:
 
 
 def write_table(path: Path, predictions: Sequence[Prediction]) -> None:
-    """Write predictions as CSV, with a row for each class, or as JSON.
-
-    Args:
-        path: The file; its suffix is .csv or .json.
-        predictions: Of `predict`.
-    """
+    """Write predictions as CSV, with a row for each class, or as JSON."""
     if path.suffix.lower() == ".json":
         rows = [
             {

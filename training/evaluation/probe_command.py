@@ -30,28 +30,12 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class ProbeConfig:
-    """How frozen features are evaluated.
-
-    Args:
-        method: fewshot (least squares in closed form), linear (a classifier on all
-            training images) or knn (weighted nearest neighbors).
-        shots: For fewshot: training images of each class; by default those of 1, 5, 10
-            and 25 that every class has.
-        seeds: For fewshot: number of choices of these images.
-        l2: For fewshot: values of the regularization; for linear with lbfgs the
-            candidates. None for the method's own.
-        whiten: For fewshot: whether each feature is standardized.
-        bias: For fewshot: value of the constant feature, 0 for none.
-        k: For knn: numbers of neighbors; by default those of 10, 20, 100 and 200 that
-            are at most the number of training images.
-        optimizer: For linear: lbfgs or adamw.
-        learning_rates: For linear with adamw: the candidates.
-    """
+    """How frozen features are evaluated: by the flags of `keras-vit probe`."""
 
     method: Literal["fewshot", "linear", "knn"] = "fewshot"
     shots: Sequence[int] | None = None
     seeds: int = fewshot.SEEDS
-    l2: Sequence[float] | None = None
+    l2: Sequence[float] | None = None  # None for the method's own
     whiten: bool = True
     bias: float = fewshot.BIAS
     k: Sequence[int] | None = None
@@ -61,15 +45,10 @@ class ProbeConfig:
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """A model's features, and where they are kept.
-
-    Args:
-        extractor: The model.
-        cache: The folder of the features, or None to keep none.
-    """
+    """A model's features, and where they are kept."""
 
     extractor: FeatureExtractor
-    cache: Path | None
+    cache: Path | None  # the folder of the features, or None to keep none
 
     def features(self, split: Split, title: str) -> np.ndarray[Any, Any]:
         """The features of a split: float32 [n, D]."""
@@ -192,17 +171,6 @@ def probe_file(
     tpu: str | None = None,
 ) -> None:
     """Read a model and images, evaluate the frozen features, and print the table.
-
-    Args:
-        model: For `read_any_model`.
-        data: Values of the recipe's `data`; without `source`, a run's own with these
-            changes.
-        config: The method and its options.
-        cache: The folder of the features, or None to keep none.
-        out: Write the result to this file too, as JSON.
-        pixels: For a model that does not state what it reads.
-        strategy: For `evaluation_strategy`.
-        tpu: For `evaluation_strategy`.
 
     Raises:
         TrainingError: The model or the images cannot be read or used.

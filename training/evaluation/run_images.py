@@ -21,9 +21,6 @@ NUMBER = 512  # of each split
 def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Read a random choice of the images of a run, the same each time.
 
-    Args:
-        model_file: `best.keras` or another model in the run's folder.
-
     Returns:
         uint8 [n, H, W, C] as evaluation feeds them to the model, at most `NUMBER` of
         each split: `train`, `test` and, where the run has one, `validation`.

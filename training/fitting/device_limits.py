@@ -57,13 +57,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _memory_problem(recipe: Recipe, trainer: Trainer, free: int | None) -> str:
-    """What did not fit, and what would.
-
-    Args:
-        recipe: The run's recipe.
-        trainer: The trainer, whose weights and optimizer are in the memory.
-        free: Bytes that are free between two steps, or None where they are unknown.
-    """
+    """What did not fit, and what would."""
     replicas = trainer.distribute_strategy.num_replicas_in_sync
     images = recipe.batch_size // replicas
     at_once = images // recipe.accumulation
@@ -147,10 +141,6 @@ def _free_ram() -> int | None:
 
 def precision_warning(precision: str, device: str) -> str | None:
     """What to say of a device that computes a precision without units for it.
-
-    Args:
-        precision: The recipe's `precision`.
-        device: As from `device_name`.
 
     Returns:
         A line, or None where the device has such units, or it is not known whether.

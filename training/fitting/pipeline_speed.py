@@ -36,26 +36,15 @@ CHUNK = 64  # images that are counted at a time in the stages before the batches
 
 @dataclass(frozen=True)
 class Stage:
-    """The measurement of one stage.
-
-    Args:
-        name: The stage's name.
-        images_per_second: Throughput of the pipeline up to this stage.
-        seconds: Time for one image that this stage adds.
-    """
+    """The measurement of one stage."""
 
     name: str
-    images_per_second: float
-    seconds: float
+    images_per_second: float  # of the pipeline up to this stage
+    seconds: float  # that this stage adds for one image
 
 
 def data_speed(recipe: Recipe, seconds: float, file: Path | None = None) -> list[Stage]:
     """Measure the input pipeline of `fit`, and print a table.
-
-    Args:
-        recipe: Its data, augmentation, batch size and image size are used.
-        seconds: Duration of each stage's measurement.
-        file: Where to write the figures as JSON.
 
     Returns:
         One row for each stage.

@@ -41,13 +41,6 @@ def push(
 ) -> None:
     """Upload a finished run, or write the folder that would be uploaded.
 
-    Args:
-        run: The run's folder.
-        target: `hf://owner/name`, which is created unless it exists.
-        private: Whether a new repository is private.
-        license_id: The Hub's identifier of a license for the weights, for the card.
-        dry_run: A new folder; nothing is uploaded then.
-
     Raises:
         TrainingError: The run is not finished, the target is not a repository, the
             folder exists, or the Hub refuses.
@@ -100,12 +93,6 @@ def write_repository(
     run: Path, folder: Path, name: str, license_id: str | None = None
 ) -> None:
     """Write a repository's files.
-
-    Args:
-        run: The folder of a finished run.
-        folder: Where to write; created if it does not exist.
-        name: `owner/name`.
-        license_id: The Hub's identifier of the license.
 
     Raises:
         RunError: The run is not finished.

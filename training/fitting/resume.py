@@ -22,12 +22,6 @@ def resume(
 ) -> dict[str, Any]:
     """Continue the run in a folder.
 
-    Args:
-        folder: The run's folder.
-        epochs: Extend the run to so many epochs; see `fit`.
-        keep: Number of checkpoints to keep.
-        checkpoint_every: Steps between two checkpoints inside an epoch.
-
     Returns:
         The contents of report.json; see `fit`.
 

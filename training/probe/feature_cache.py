@@ -50,11 +50,7 @@ def cached_features(
 ) -> np.ndarray[Any, Any]:
     """The features of all images of a split, from the cache where they are there.
 
-    Args:
-        extractor: The model.
-        split: The images.
-        folder: The folder of the cache, on a disk; or None to compute them in memory.
-        title: What the progress on standard error is called.
+    Without a folder, which is on a disk, they are computed in memory.
 
     Returns:
         float32 [n, D], memory-mapped where there is a cache.

@@ -46,17 +46,9 @@ def frozen_model(model: Any) -> keras.Model:
 class FeatureExtractor:
     """Computes the frozen features of splits, compiled once, on all devices.
 
-    Args:
-        model: A model that reads pixels from 0 to 255; see `frozen_model`.
-        strategy: See `ForwardPass`.
-        batch_size: See `ForwardPass`.
-
     Attributes:
         network: The `frozen_model`.
         width: D, the number of features.
-
-    Raises:
-        RunError: See `frozen_model`.
     """
 
     def __init__(

@@ -17,9 +17,6 @@ class HeadModel(keras.Model):
 
     It maps features [B, D], as `probe.features.FeatureExtractor` computes them, to
     logits [B, classes].
-
-    Args:
-        model: A model of `keras_vit` with a classifier.
     """
 
     def __init__(self, model: ImageModel):
@@ -36,11 +33,6 @@ def with_features(splits: Splits, model: ImageModel, strategy) -> Splits:
     """The same examples with their features in place of the images.
 
     They are computed where they are not in the folder of `keras-vit probe` yet.
-
-    Args:
-        splits: The images.
-        model: The whole model.
-        strategy: The strategy in whose scope it was created.
 
     Raises:
         RunError: The model has no pooled features, or the folder cannot be written.

@@ -1,7 +1,8 @@
 """Accuracy of weighted nearest neighbors, as in DINO (arXiv:2104.14294, appendix E).
 
 Cosine similarity of L2-normalized features; each of the k nearest training images
-votes for its class with weight exp(similarity / 0.07).
+votes for its class with weight exp(similarity / 0.07). Features are [n, D] of training
+and [m, D] of test images, labels int64 [n].
 """
 
 from collections.abc import Sequence
@@ -56,13 +57,9 @@ def _keep_best(
     found: np.ndarray[Any, Any],
     first: int,
 ) -> None:
-    """Replace the k best of each row by the best of these and of what was found.
+    """Replace the k best [m, k] by the best of these and of what was found [m, n].
 
-    Args:
-        similarities: [m, k], overwritten.
-        indices: [m, k], overwritten.
-        found: [m, n], similarities to n further training images.
-        first: The index of the first of these.
+    What was found is of the training images from `first` on.
     """
     k = similarities.shape[1]
     if found.shape[1] > k:
@@ -84,19 +81,7 @@ def knn_predictions(
     k: Sequence[int] = K,
     temperature: float = TEMPERATURE,
 ) -> dict[int, np.ndarray[Any, Any]]:
-    """Classes by a weighted vote of the nearest neighbors.
-
-    Args:
-        train: Features [n, D] of the training images.
-        labels: int64 [n], their classes.
-        test: Features [m, D].
-        classes: Number of classes.
-        k: Numbers of neighbors, at most n.
-        temperature: The divisor of the similarities in the votes' weights.
-
-    Returns:
-        For each k the classes of the test images, int64 [m].
-    """
+    """Classes by a weighted vote of the nearest neighbors, int64 [m], for each k."""
     similarities, indices = nearest(train, test, max(k))
     votes, voters = np.exp(similarities / temperature), labels[indices]
     predictions = {number: np.empty(len(test), np.int64) for number in k}

@@ -26,17 +26,11 @@ Predict = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class LinearProbe:
-    """The result of a linear probe.
+    """The result of a linear probe."""
 
-    Args:
-        chosen: The l2 or the learning rate of the best validation accuracy.
-        validation: The validation accuracy of each candidate, 0 to 1.
-        predictions: int64 [m], classes of the test images.
-    """
-
-    chosen: float
-    validation: dict[float, float]
-    predictions: np.ndarray[Any, Any]
+    chosen: float  # the l2 or the learning rate of the best validation accuracy
+    validation: dict[float, float]  # the accuracy of each candidate, 0 to 1
+    predictions: np.ndarray[Any, Any]  # int64 [m], classes of the test images
 
 
 def linear_probe(
@@ -48,23 +42,14 @@ def linear_probe(
     optimizer: str = "lbfgs",
     candidates: Sequence[float] | None = None,
 ) -> LinearProbe:
-    """Choose, fit and apply a linear classifier.
+    """Choose, fit and apply a linear classifier; features are [n, D], labels int64 [n].
 
-    The features are standardized by those that the classifier is fitted on.
+    The features are standardized by those that the classifier is fitted on. The choice
+    is made by the images whose indices are `validation`.
 
-    Args:
-        train: Features [n, D] of all images that may be used.
-        labels: int64 [n], their classes.
-        validation: Indices of the images among these by which the choice is made.
-        test: Features [m, D].
-        classes: Number of classes.
-        optimizer: `"lbfgs"` or `"adamw"`.
-        candidates: Values of l2 for lbfgs (the penalty is l2 / 2 times the squared
-            weights, beside the sum of all images' cross-entropy), or peak learning
-            rates for adamw; by default `L2` and `LEARNING_RATES`.
-
-    Returns:
-        The choice, and the classes of the test images.
+    Candidates of lbfgs are values of l2 (the penalty is l2 / 2 times the squared
+    weights, beside the sum of all images' cross-entropy), those of adamw peak learning
+    rates.
     """
     fit, default = {"lbfgs": (_lbfgs, L2), "adamw": (_adamw, LEARNING_RATES)}[optimizer]
     candidates = default if candidates is None else candidates

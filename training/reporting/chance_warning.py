@@ -17,10 +17,7 @@ NEAR = 2.0
 class ChanceWarning(keras.callbacks.Callback):
     """Callback that prints advice if validation is near chance after a third of a run.
 
-    Chance is the share of the most frequent class.
-
-    Args:
-        labels: int64 [n], the classes of the validation images.
+    Chance is the share of the most frequent class among the labels, int64 [n].
     """
 
     def __init__(self, labels: np.ndarray):

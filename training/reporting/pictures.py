@@ -159,14 +159,7 @@ def draw_misclassified(
     images: Sequence[np.ndarray[Any, Any]],
     path: epath.PathLike,
 ) -> None:
-    """Draw misclassified images.
-
-    Args:
-        evaluation: The scores.
-        shown: int [n], the images' indices, from `Evaluation.mistakes`.
-        images: uint8 [H, W, C] each.
-        path: The PNG file.
-    """
+    """Draw the images, uint8 [H, W, C] each, that `Evaluation.mistakes` chose."""
     wrong = np.count_nonzero(evaluation.predictions != evaluation.labels)
     figure = _mosaic(list(images), [_caption(evaluation, index) for index in shown])
     count = f"the most confident {len(shown)} of " if len(shown) < wrong else ""

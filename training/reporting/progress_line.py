@@ -76,9 +76,6 @@ class EpochLines(keras.callbacks.Callback):
     a new line at each redraw. On a terminal the line shows the current step and the
     time until the end of the run; a log has lines of their own for these, a few seconds
     apart in the first ten minutes, and a minute apart later.
-
-    Args:
-        history: The rows of the epochs before the current one; they grow.
     """
 
     def __init__(self, history: Sequence[dict[str, float]] = ()):

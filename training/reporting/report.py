@@ -33,25 +33,15 @@ TINY = 100  # images below this side, in pixels, are enlarged without smoothing
 
 
 class Mistake(NamedTuple):
-    """A misclassified image.
+    """A misclassified image."""
 
-    Args:
-        name: The image's name, such as the path of its file.
-        image: The image as a data URI.
-        heat: The attention map as one; None for a model without.
-        tiny: Whether it is smaller than `TINY` pixels.
-        true: Its class.
-        predicted: The model's answer.
-        confidence: The probability of that answer.
-    """
-
-    name: str
-    image: str
-    heat: str | None
-    tiny: bool
-    true: str
-    predicted: str
-    confidence: float
+    name: str  # such as the path of its file
+    image: str  # a data URI
+    heat: str | None  # the attention map as one; None for a model without
+    tiny: bool  # whether it is smaller than `TINY` pixels
+    true: str  # its class
+    predicted: str  # the model's answer
+    confidence: float  # the probability of that answer
 
 
 def mistakes_of(
@@ -61,14 +51,9 @@ def mistakes_of(
     images: Sequence[np.ndarray[Any, Any]],
     names: Sequence[str],
 ) -> list[Mistake]:
-    """Misclassified images with the model's attention.
+    """Misclassified images, uint8 [H, W, C] each, with the model's attention.
 
-    Args:
-        model: The model.
-        evaluation: Its scores.
-        shown: int [n], the images' indices.
-        images: uint8 [H, W, C] each.
-        names: The names of all evaluated images.
+    `shown` are their indices; the names are those of all evaluated images.
     """
     maps = None
     if images and attention.has_attention(model):
@@ -116,14 +101,8 @@ def write_report(
 ) -> None:
     """Write report.html with the pictures that are in the folder, in one file.
 
-    Args:
-        folder: The run's folder.
-        result: The contents of report.json. `devices`, `device_name`,
-            `images_per_second` and `accelerator_hours` may be absent.
-        recipe: The run's recipe.
-        history: One row for each epoch.
-        evaluation: The best model's scores.
-        mistakes: Misclassified images.
+    Of `result`, the contents of report.json, `devices`, `device_name`,
+    `images_per_second` and `accelerator_hours` may be absent.
     """
     folder = epath.Path(folder)
     names = evaluation.class_names
@@ -186,15 +165,7 @@ def write_page(
     versions: Mapping[str, str],
     **values: Any,
 ) -> None:
-    """Write a page.
-
-    Args:
-        path: The file.
-        template: Name of a file in templates/.
-        title: Its title.
-        versions: Versions of the software, by name.
-        **values: What the template uses.
-    """
+    """Write a page from a file in templates/, which uses the `values`."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,

@@ -83,10 +83,6 @@ class Throughput(keras.callbacks.Callback):
 def closed_form_costs(model: keras.Model, bytes_per_value: int = 4) -> Costs | None:
     """Costs of a model, without the layers of an attention-pooling head.
 
-    Args:
-        model: Any model.
-        bytes_per_value: Of the compute dtype.
-
     Returns:
         The costs, or None for a model without a closed form in `keras_vit.costs`.
     """

@@ -185,14 +185,9 @@ def _losses_layer(encoder, config: SelfSupervisionConfig) -> keras.layers.Layer:
 
 
 def masked_loss(masked, outputs):
-    """Mean loss of each example's masked patches.
+    """Mean loss of each example's masked patches, float32 [B].
 
-    Args:
-        masked: float32 [B, N], 1 for the masked patches.
-        outputs: float32 [B, N, 1 or 2], of a `PretextModel`.
-
-    Returns:
-        float32 [B].
+    Of the mask [B, N], 1 for masked patches, and the outputs of a `PretextModel`.
     """
     return _masked_mean(outputs[..., 0], masked)
 

@@ -22,11 +22,6 @@ def reconstructions(
     The masks are those of the first images in evaluation. With normalized pixels each
     predicted patch gets the mean and deviation of the true one, as in MAE's pictures.
 
-    Args:
-        model: The trained model.
-        masking: The run's masking.
-        images: uint8 [H, W, C] each.
-
     Returns:
         For each image itself, the visible patches, and these with the predicted ones:
         uint8 [H, W, C].

@@ -99,10 +99,6 @@ def _count(data: DataConfig, channels: int) -> tuple[int | None, int]:
 def model_config_costs(config: ModelConfig, classes: int | None) -> Costs | None:
     """The cost of the model that a recipe describes, for one image.
 
-    Args:
-        config: The recipe's `model`; its weights are not read.
-        classes: Number of classes.
-
     Returns:
         The `Costs` in closed form; of keras.applications' ResNets and the small CNN
         with parameters and MACs counted in the built model. None where the size is
@@ -187,13 +183,6 @@ def print_estimates(
     study: Study, runs: Sequence[Run], folder: Path, device: str, utilization: float
 ) -> None:
     """Print every run with its cost, and the sums.
-
-    Args:
-        study: The study.
-        runs: The runs to print.
-        folder: The study's folder; finished runs in it are marked.
-        device: Name of a device of `device_peaks.PEAKS`.
-        utilization: Share of the device's peak.
 
     Raises:
         RecipeError: The device has no known peak, or a model's sizes do not fit.

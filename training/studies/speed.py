@@ -31,9 +31,6 @@ Steps = Callable[[int, int], None]  # computes batches: images in each, number
 def measure(recipe: Recipe) -> dict[str, Any]:
     """Measure the forward pass and the training step, each at its best batch size.
 
-    Args:
-        recipe: Model, precision and optimizer; the images are random.
-
     Returns:
         What report.json has: images per second are the peak over batch sizes;
         `largest_batch` is tried on a GPU, and otherwise in closed form for 16 GB.

@@ -64,12 +64,7 @@ class Run:
         return None if row is None else Run(row, self.seed)
 
     def prepared(self, recipe: Recipe, folder: Path) -> Recipe:
-        """A recipe of the row with the run's seed and the weights that it begins with.
-
-        Args:
-            recipe: The row's recipe, or one of a candidate.
-            folder: The study's folder.
-        """
+        """A recipe of the row with the run's seed, and the weights it begins with."""
         recipe = dataclasses.replace(recipe, seed=self.seed)
         if self.begins_with is None:
             return recipe

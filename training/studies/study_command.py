@@ -48,13 +48,6 @@ def run_command(
 ) -> None:
     """Run a study, or a part of it, and write its table and figure.
 
-    Args:
-        name, small, flags, rows: As for `load_study`.
-        part: `N/M`; see `part_of`.
-        dry_run: Device and utilization; then only the costs are printed.
-        draw: Whether only to draw what is finished.
-        output_dir: The study's folder, or None for `runs/studies/NAME`.
-
     Raises:
         RecipeError: The study, a row, a flag or the part is wrong.
         RunError: The folder is another study's; or runs have failed, after the table

@@ -231,16 +231,7 @@ def _row(
     typed: Tree,
     earlier: Mapping[str, Row],
 ) -> Row:
-    """The row of one combination of the axes' values.
-
-    Args:
-        study: Its name, for messages.
-        tree: Values of the recipe, and `ROW_KEYS`.
-        labels: The name of the value of each axis.
-        file: The study's tree.
-        typed: Values from the command line, which the candidates do not replace.
-        earlier: The rows before this one.
-    """
+    """The row of one combination; `typed` values win over those of the candidates."""
     name = "-".join(labels.values())
     origin = f"{study}: {name}"
     tree = _filled(tree, labels)

@@ -41,11 +41,6 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
 
     A run that fails does not stop the others.
 
-    Args:
-        study: The study.
-        folder: Its folder: `folder/ROW-seedN` are the runs.
-        runs: The study's runs, or a part of them.
-
     Returns:
         The error of each run that failed, in one line, by its name.
 

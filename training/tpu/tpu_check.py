@@ -72,9 +72,6 @@ INSTALL = (
 def findings(hlo: str) -> list[str]:
     """Find what should not run on a TPU in a program.
 
-    Args:
-        hlo: The program as HLO text, before optimization.
-
     Returns:
         One line for each kind of problem.
     """
@@ -105,17 +102,11 @@ def _compiler_ir(function, arguments):
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the trainer, on one replica.
+    """A step of the trainer, on one replica."""
 
-    Args:
-        name: `"train step"` or `"test step"`.
-        function: The step, a function of tensors.
-        arguments: Shapes and types of these tensors, the labels first.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    arguments: tuple[tf.TensorSpec, ...]
+    name: str  # `"train step"` or `"test step"`
+    function: Callable[..., Any]  # of tensors
+    arguments: tuple[tf.TensorSpec, ...]  # of these tensors, the labels first
 
 
 def make_trainer(recipe: Recipe) -> Any:
@@ -129,12 +120,7 @@ def make_trainer(recipe: Recipe) -> Any:
 
 
 def trainer_steps(trainer: "TensorFlowTrainer", batch_size: int) -> list[Step]:
-    """The train and the test step, as `fit` runs them on each replica.
-
-    Args:
-        trainer: A compiled trainer.
-        batch_size: Images on the replica.
-    """
+    """The train and the test step, as `fit` runs them on each replica."""
     model = trainer.model
     encoder = getattr(model, "encoder", model)
     shape = [batch_size, *encoder.preprocessing.image_size, encoder.channels]

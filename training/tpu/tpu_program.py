@@ -18,17 +18,11 @@ from ..self_supervision.pretext import PretextModel
 
 
 class Program(NamedTuple):
-    """A compiled train step.
+    """A compiled train step."""
 
-    Attributes:
-        state: Bytes of weights, optimizer slots and images on each chip.
-        temporary: Bytes of gradients and activations there.
-        compiling: Seconds that the compiler took.
-    """
-
-    state: int
-    temporary: int
-    compiling: float
+    state: int  # bytes of weights, optimizer slots and images on each chip
+    temporary: int  # bytes of gradients and activations there
+    compiling: float  # seconds that the compiler took
 
 
 def lower_train_step(
