@@ -97,8 +97,6 @@ def rows_of(
     """A row for each library, keras-vit first.
 
     Args:
-        case: What was measured.
-        answers: By library, what `measure` returned.
         matmul_flops: FLOP/s of the product of large matrices.
     """
     rows: list[dict[str, Any]] = []

@@ -24,6 +24,8 @@ from benchmarks.peer_models import (
     WEIGHT_DECAY,
     Case,
     Step,
+    our_model,
+    our_trainer,
     torch_step,
 )
 
@@ -102,15 +104,9 @@ class KerasVit(JaxLibrary):
         import jax
         import keras
 
-        import keras_vit
-
         keras.backend.clear_session()
         images, labels = self.inputs(batch)
-        model = keras_vit.VisionTransformer.from_variant(
-            self.case.variant,
-            image_size=self.case.image_size,
-            dtype="mixed_bfloat16" if self.case.training else "bfloat16",
-        )
+        model = our_model(self.case)
         if self.case.training:
             return self._training(model, images, labels)
         weights = [
@@ -159,11 +155,7 @@ class DeterministicKerasVit(KerasVit):
 
 
 class TensorFlowKerasVit:
-    """keras-vit's training step on TensorFlow's first GPU, compiled, or its CPU.
-
-    Args:
-        case: What is measured; its batch is ignored.
-    """
+    """keras-vit's training step on TensorFlow's first GPU, compiled, or its CPU."""
 
     environment: ClassVar[dict[str, str]] = {"KERAS_BACKEND": "tensorflow"}
     training_only = True
@@ -201,22 +193,10 @@ class TensorFlowKerasVit:
         """A training step."""
         import keras
 
-        import keras_vit
-        from training.engine.optimizer import make_optimizer
-        from training.engine.tensorflow_trainer import TensorFlowTrainer
-        from training.recipe import OptimizerConfig
-
         tf, size = self.tf, self.case.image_size
         keras.backend.clear_session()
         keras.utils.set_random_seed(0)
-        model = keras_vit.VisionTransformer.from_variant(
-            self.case.variant, image_size=size, dtype="mixed_bfloat16"
-        )
-        config = OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-        trainer = TensorFlowTrainer(model, clip_norm=1.0)
-        trainer.compile(
-            make_optimizer(config, LEARNING_RATE, model), jit_compile=self.on_gpu
-        )
+        trainer = our_trainer(our_model(self.case), jit_compile=self.on_gpu)
         images = tf.random.stateless_normal((batch, size, size, 3), (1, 2))
         labels = tf.one_hot(tf.range(batch) % CLASSES, CLASSES)
 
@@ -295,11 +275,7 @@ class FlaxCudnn(Flax):
 
 
 class Timm:
-    """timm, compiled by PyTorch: SDPA, autocast, fused AdamW, channels last on GPUs.
-
-    Args:
-        case: What is measured; its batch is ignored.
-    """
+    """timm, compiled by PyTorch: SDPA, autocast, fused AdamW, channels last on GPUs."""
 
     environment: ClassVar[dict[str, str]] = {}
     training_only = False
@@ -381,9 +357,6 @@ def measure(name: str, case: Case, extent: Extent, say: Any) -> None:
     """Measure a library in batches that double, from that of the case on.
 
     Args:
-        name: Of the library.
-        case: What is measured.
-        extent: How much of it.
         say: Called with the device and its rate, then with the figures of each batch.
     """
     library = LIBRARIES[name](case)

@@ -59,10 +59,10 @@ def keras_vit(case: Case, **options: Any) -> Callable[[], Step]:
     _tensorflow(case.threads)
 
     def build():
-        model = _our_model(case)
+        model = our_model(case)
         if not case.training:
             return _keras_forward(model, case)
-        return _keras_fit(_our_trainer(model, **options), case)
+        return _keras_fit(our_trainer(model, **options), case)
 
     return build
 
@@ -74,7 +74,7 @@ def frozen_features(case: Case) -> Callable[[], Step]:
     def build():
         from training.probe.features import frozen_model
 
-        return _keras_forward(frozen_model(_our_model(case)), case)
+        return _keras_forward(frozen_model(our_model(case)), case)
 
     return build
 
@@ -86,7 +86,7 @@ def cached_features(case: Case) -> Callable[[], Step]:
     def build():
         from training.probe.head_only import HeadModel
 
-        trainer = _our_trainer(HeadModel(_our_model(case)))
+        trainer = our_trainer(HeadModel(our_model(case)))
         return _keras_fit(trainer, case, trainer.model.input_shape[1:], CACHED_STEPS)
 
     return build
@@ -95,7 +95,7 @@ def cached_features(case: Case) -> Callable[[], Step]:
 def stock_keras(case: Case) -> Callable[[], Step]:
     """keras-vit's model, trained by Keras's own `fit`."""
     _tensorflow(case.threads)
-    return lambda: _keras_fit(_compiled(_our_model(case)), case)
+    return lambda: _keras_fit(_compiled(our_model(case)), case)
 
 
 def keras_hub(case: Case) -> Callable[[], Step]:
@@ -192,7 +192,7 @@ def keras_vit_onnx(case: Case, int8: bool = False) -> Callable[[], Step]:
 
         from serving.export import onnx_file
 
-        model = _our_model(case)
+        model = our_model(case)
         random = np.random.default_rng(0)
         _fill(model, random)
         images = random.normal(size=(case.batch, *model.input_shape[1:]))
@@ -245,7 +245,8 @@ def _fill(model, random) -> None:
         weight.assign(random.normal(scale=0.02, size=weight.shape))
 
 
-def _our_model(case: Case):
+def our_model(case: Case):
+    """keras-vit's model of a case."""
     import keras_vit
 
     return keras_vit.VisionTransformer.from_variant(
@@ -253,9 +254,10 @@ def _our_model(case: Case):
     )
 
 
-def _our_trainer(
+def our_trainer(
     model, ema=None, accumulation=1, jit_compile=False, lora_rank=None, frozen=()
 ):
+    """The trainer of `keras-vit fit` on TensorFlow, with these options."""
     from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
     from training.engine.tensorflow_trainer import TensorFlowTrainer

@@ -1,4 +1,4 @@
-"""What benchmarks have in common: flags, turns, a table of rows, a JSON file."""
+"""What benchmarks have in common: flags, a table of rows, a JSON file."""
 
 import argparse
 import importlib.metadata
@@ -7,8 +7,7 @@ import os
 import pathlib
 import platform
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -24,8 +23,6 @@ def make_parser(doc: str, name: str, rounds: int | None = None):
     """The parser of a benchmark's flags.
 
     Args:
-        doc: Its docstring.
-        name: That of its JSON file.
         rounds: How often its contestants have a turn, by default.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
@@ -59,22 +56,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return "" if value is None else str(value)
-
-
-def best_seconds(
-    functions: Mapping[str, Callable[[], object]],
-    rounds: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Least seconds of each function; they take turns, and the first round traces."""
-    best = dict.fromkeys(functions, float("inf"))
-    for turn in range(rounds + 1):
-        for name, function in functions.items():
-            start = clock()
-            function()
-            if turn:
-                best[name] = min(best[name], clock() - start)
-    return best
 
 
 def machine(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:

@@ -31,7 +31,6 @@ def compare(
     """Measure cases in several libraries, print a table and write a JSON file.
 
     Args:
-        title: Of the table.
         contests: What is measured, and the keys of `peer_models.LIBRARIES` that take
             part, keras-vit first.
         rounds: How often each has its turn, after a first one that compiles.

@@ -83,9 +83,6 @@ def application(
     """Make a constructor for one size, with the signature of `keras.applications`.
 
     Args:
-        model_class: A subclass of `PublishedModel`.
-        variant: Name of the size, such as `"B/16"`.
-        name: Name of the constructor.
         poolings: The values of `pooling`, the default under a classifier first.
     """
 

@@ -21,7 +21,6 @@ def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
     """Wrap a method of `keras.Model` so that it checks its images.
 
     Args:
-        name: The method.
         always: Whether also after images that fit. Not for what is called for each
             batch, as the values would have to leave the device.
     """

@@ -102,7 +102,6 @@ def reading_raw_pixels(model: Any, pixels: str | None = None) -> Any:
     """The same classifier for pixels from 0 to 255, with preprocessing of its own.
 
     Args:
-        model: An `ImageModel` with classes.
         pixels: What the model reads where it has no preprocessing: `"raw"`, or
             `"normalized"` by `keras_vit.preprocess_input`; as the model states when
             absent.
@@ -140,10 +139,8 @@ def complete_classifier(
     """A classifier with preprocessing and class names, whatever it was saved with.
 
     Args:
-        model: Any model that was loaded.
         class_names: For `read_class_names`. Without, the model's own, or ImageNet's for
             1,000 classes.
-        pixels: As for `reading_raw_pixels`.
 
     Returns:
         An `ImageModel` that reads pixels from 0 to 255.

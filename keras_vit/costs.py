@@ -52,9 +52,6 @@ def variant_costs(
 ) -> Costs:
     """Compute the cost of a model by its name: `"B/16"`, `"R50+B/16"` or `"R50x1"`.
 
-    Returns:
-        The `Costs`, for one image.
-
     Raises:
         ValueError: An unknown model, or an `image_size` that does not fit it.
     """
@@ -90,15 +87,10 @@ def model_costs(
         spec: Width, depth, MLP width and heads, a hybrid's stem, GELU or SwiGLU.
         patch_size: Side P of a patch, in pixels of the image or of the stem's map.
         image_size: (H, W) or one integer, multiples of what a patch sees.
-        channels: Channels C of the images.
         classes: Number of classes, or `None` for no classifier.
-        class_token: Whether there is a class token.
         attention: `"full"`, or `"axial"`: two encoder blocks for each one, of which the
             first attends within the rows and the second within the columns.
         bytes_per_value: Of the compute dtype: 4 for float32, 2 for bfloat16.
-
-    Returns:
-        The `Costs`, for one image.
 
     Raises:
         ValueError: `image_size` is not a multiple of what a patch sees.
@@ -122,10 +114,6 @@ def vit_costs(options: Any, bytes_per_value: int = 4) -> Costs:
 
     Args:
         options: The model, or its `ViTOptions`.
-        bytes_per_value: Of the compute dtype: 4 for float32, 2 for bfloat16.
-
-    Returns:
-        The `Costs`, for one image.
     """
     height, width = options.image_size
     image = x = _Map(height, width, options.channels)
@@ -153,18 +141,11 @@ def resnet_costs(
     classes: int | None = 1000,
     bytes_per_value: int = 4,
 ) -> Costs:
-    """Compute the cost of a BiT ResNet.
+    """Compute the cost of a BiT ResNet; other arguments are those of `model_costs`.
 
     Args:
         blocks: Units in each stage.
         width: Width factor.
-        image_size: (H, W) or one integer.
-        channels: Channels C of the images.
-        classes: Number of classes, or `None` for no classifier.
-        bytes_per_value: Of the compute dtype: 4 for float32, 2 for bfloat16.
-
-    Returns:
-        The `Costs`, for one image.
     """
     image = _Map(*image_size_pair(image_size), channels)
     sums = _Sums()

@@ -20,11 +20,7 @@ _named: contextvars.ContextVar[Platform | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def making_graphs_for(platform: Platform) -> Iterator[None]:
-    """Context in which what is traced, lowered or exported will run elsewhere.
-
-    Args:
-        platform: The kind of the devices there.
-    """
+    """Context in which what is traced, lowered or exported will run elsewhere."""
     token = _named.set(platform)
     try:
         yield

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import check_choice
+from keras_vit.configured_layer import ConfiguredLayer
 
 LAYOUTS = ("tokens", "map")
 
@@ -48,7 +49,7 @@ class AttentionWeights(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionRollout(keras.layers.Layer):
+class AttentionRollout(ConfiguredLayer):
     """Attention weights of all blocks to one map (arXiv:2005.00928, section 3).
 
     A block's matrix is the mean of identity (the residual connection) and of the heads'
@@ -100,15 +101,6 @@ class AttentionRollout(keras.layers.Layer):
 
     def compute_output_shape(self, blocks_shape, pooling_weights_shape=None):
         return (blocks_shape[0][0], *self.grid)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "prefix_tokens": self.prefix_tokens,
-            "pooling": self.pooling,
-            "class_token": self.class_token,
-        }
 
 
 def _block_layers(model, blocks: int | Iterable[int]) -> list[keras.layers.Layer]:

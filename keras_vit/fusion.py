@@ -29,12 +29,8 @@ def fused(
         function: A function of tensors at the top level of a module, which calls
             nothing but Keras's operations.
         inputs: Its tensors; the gradient reads them again.
-        training: Whether the model is being trained.
         dtype: Dtype of the result. A kernel computes in float32 and rounds once.
         options: The function's other arguments, hashable.
-
-    Returns:
-        The function's tensor.
     """
     if training and on_tensorflow_cpu():
         return _kernel(function, dtype, tuple(options.items()))(*inputs)
@@ -49,20 +45,13 @@ def fused_dense(
     dtype: str,
     **options: Any,
 ) -> list:
-    """Apply dense layers to `fused(function, *inputs, ...)`.
+    """Apply dense layers to `fused(function, *inputs, ...)`; for the others see there.
 
     Where that is one kernel, its result is not kept for the gradient.
 
     Args:
         layers: Built layers without activations.
         function: A function of rank-2 tensors; see `fused`.
-        inputs: See `fused`.
-        training: See `fused`.
-        dtype: See `fused`.
-        options: See `fused`.
-
-    Returns:
-        The tensor of each layer.
     """
     quantized = any(layer.quantization_mode for layer in layers)
     if training and on_tensorflow_cpu() and not quantized:

@@ -173,11 +173,7 @@ def part_of(cls: type, source: Any) -> dict[str, Any]:
 
 
 def taken(cls: type[Options], arguments: dict[str, Any]) -> Options:
-    """Take a class's options out of keyword arguments, and check them.
-
-    Raises:
-        ValueError: A value that is not what its row says.
-    """
+    """Take a class's options out of keyword arguments, and check them."""
     given = [name for name in arguments if name in rows(cls)]
     made = cls(**{name: arguments.pop(name) for name in given})
     check(made)

@@ -22,7 +22,6 @@ def at_first_batch(x: Any, check: Callable[[Any], None]) -> Any:
     Args:
         x: Images, or a source of batches: a `tf.data.Dataset`, a generator or a
             `keras.utils.PyDataset`.
-        check: Called with images.
 
     Returns:
         `x`, or the same batches from a data set or generator that checks the first.
@@ -96,7 +95,13 @@ def problem(images, raw: bool, name: str = "images") -> str | None:
     largest = max(-low, high)
     said = f"the {name} are from {low:.3g} to {high:.3g}"
     if not raw:
-        return _raw(said) if largest > NORMALIZED else ""
+        advice = (
+            "but this model reads normalized pixels: pass "
+            "keras_vit.preprocess_input(images), or model.preprocessing(images) where "
+            "the model keeps its own; or build it with "
+            "preprocessing=keras_vit.ImagePreprocessing(image_size)"
+        )
+        return f"{said}, {advice}" if largest > NORMALIZED else ""
     if low >= 0 and high <= 1 and np.array_equal(values, np.round(values)):
         return None  # black pixels, and nearly black ones
     if (low < 0 and largest <= NORMALIZED) or high <= 1:
@@ -105,15 +110,6 @@ def problem(images, raw: bool, name: str = "images") -> str | None:
             "normalizes them itself: pass them as they are, without preprocess_input"
         )
     return ""
-
-
-def _raw(said: str) -> str:
-    return (
-        f"{said}, but this model reads normalized pixels: pass "
-        "keras_vit.preprocess_input(images), or model.preprocessing(images) where the "
-        "model keeps its own; or build it with "
-        "preprocessing=keras_vit.ImagePreprocessing(image_size)"
-    )
 
 
 def _values(images) -> np.ndarray | None:

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import check_choice
+from keras_vit.configured_layer import ConfiguredLayer
 from keras_vit.specs import image_size_pair
 
 __all__ = [
@@ -30,7 +31,7 @@ HALF = 0.5 + 2**-12
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ImagePreprocessing(keras.layers.Layer):
+class ImagePreprocessing(ConfiguredLayer):
     """Resize, crop and normalize a batch of images: (pixels - mean) / std.
 
     Resized pixels are rounded to whole numbers from 0 to 255, as where image files
@@ -239,19 +240,6 @@ class ImagePreprocessing(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.image_size, input_shape[-1])
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "image_size": self.image_size,
-            "mean": self.mean,
-            "std": self.std,
-            "interpolation": self.interpolation,
-            "antialias": self.antialias,
-            "crop_fraction": self.crop_fraction,
-            "resize": self.resize,
-            "convention": self.convention,
-        }
-
 
 def _rounded(pixels):
     """Pillow's bytes: the nearest, halves up."""
@@ -300,11 +288,7 @@ def preprocess_input(x, data_format=None, mode="google"):
             '`data_format` must be None or "channels_last". '
             f"Received: data_format={data_format!r}"
         )
-    if mode not in MODES:
-        raise ValueError(
-            f"`mode` must be one of {', '.join(map(repr, MODES))}. "
-            f"Received: mode={mode!r}"
-        )
+    check_choice("mode", mode, tuple(MODES))
     mean, std = (np.asarray(value, "float32") for value in MODES[mode])
     if isinstance(x, np.ndarray):
         return (x.astype("float32") - mean) / std

@@ -18,6 +18,7 @@ from keras import ops
 from keras_vit.applications import PublishedModel, application
 from keras_vit.base import classifier
 from keras_vit.checks import check_choice
+from keras_vit.configured_layer import ConfiguredLayer
 from keras_vit.option_rows import built_from, documented, rows
 from keras_vit.options import ResNetOptions
 from keras_vit.specs import parse_resnet
@@ -40,7 +41,7 @@ def group_norm(name, convention, dtype=None, gamma="ones"):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class StdConv2D(keras.layers.Layer):
+class StdConv2D(ConfiguredLayer):
     """Convolution with standardized kernels, without bias (arXiv:1903.10520).
 
     The weight is the raw kernel, as in the published files. It is standardized for
@@ -107,15 +108,6 @@ class StdConv2D(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return _strided(input_shape, self.strides, self.filters)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "convention": self.convention,
-        }
-
 
 def _strided(shape, strides, channels):
     """Shape [B, H, W, C] after a padded, strided convolution."""
@@ -123,7 +115,7 @@ def _strided(shape, strides, channels):
     return (shape[0], *sides, channels)
 
 
-class _Bottleneck(keras.layers.Layer):
+class _Bottleneck(ConfiguredLayer):
     """Bottleneck of 1x1, 3x3 and 1x1 convolutions beside a shortcut.
 
     The 3x3 convolution has the stride. The shortcut is projected where its shape is
@@ -165,13 +157,6 @@ class _Bottleneck(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return _strided(input_shape, self.strides, 4 * self.filters)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -71,11 +71,7 @@ _OTHER_NAMES = re.compile(
 
 
 def meant_variant(name: str) -> str | None:
-    """The variant that another project's name, such as `vit_base_patch16`, stands for.
-
-    Returns:
-        Such as `"B/16"`, or None.
-    """
+    """The variant that another project's name stands for, such as "B/16", or None."""
     match = _OTHER_NAMES.search(name.lower())
     if match is None:
         return None
@@ -163,11 +159,7 @@ def _resnet_blocks(depth: str, variant: str) -> tuple[int, ...]:
 
 
 def resnet_blocks_tuple(name: str, blocks: Sequence[int]) -> tuple[int, ...]:
-    """Units per stage as a tuple of plain integers.
-
-    Raises:
-        ValueError: Not a sequence of positive integers; `name` is the argument's name.
-    """
+    """Units per stage as a tuple of plain integers; ValueError for anything else."""
     integers = isinstance(blocks, Sequence) and not isinstance(blocks, str)
     if not integers or not all(isinstance(b, Integral) and b > 0 for b in blocks):
         raise ValueError(

@@ -128,11 +128,7 @@ def read(path: pathlib.Path) -> Any:
 
 
 def check_threads(parameters: Any) -> None:
-    """Check the number of threads, which all models of a server share.
-
-    Raises:
-        ValueError: it is not positive.
-    """
+    """Check the number of threads, which all models of a server share."""
     threads = parameters.num_batch_threads.value
     if parameters.HasField("num_batch_threads") and threads < 1:
         raise ValueError(f"num_batch_threads must be positive; was {threads}")
@@ -162,16 +158,15 @@ def queue_of(parameters: Any) -> Queue:
 
 def new_message() -> Any:
     """An empty BatchingParameters message."""
-    return _message_class()()
+    return message_class(_FILE_DESCRIPTOR % _WRAPPERS, "BatchingParameters")()
 
 
 @functools.cache
-def _message_class() -> type[Any]:
-    file = descriptor_pb2.FileDescriptorProto()
-    text_format.Parse(_FILE_DESCRIPTOR % _WRAPPERS, file)
+def message_class(file_descriptor: str, name: str) -> type[Any]:
+    """A message of a file that tensorflow-serving-api lacks, in text format."""
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
+    pool.Add(text_format.Parse(file_descriptor, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("tensorflow.serving.BatchingParameters")
+        pool.FindMessageTypeByName(f"tensorflow.serving.{name}")
     )

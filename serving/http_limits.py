@@ -32,7 +32,6 @@ class OwnSite:
     """ASGI middleware that refuses what browsers send for other sites, with 403.
 
     Args:
-        app: The application.
         allowed_hosts: Names of this server, besides those of the loopback interface.
         any_origin: Whether pages of other sites may send requests.
     """

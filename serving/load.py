@@ -274,14 +274,10 @@ def _row(result: Result, images_per_request: int) -> dict[str, Any]:
 
 def picture(results: Sequence[Result], title: str) -> bytes:
     """Draw latency and throughput over the loads, as a PNG."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, (latency, throughput) = pyplot.subplots(
-        1, 2, figsize=(10, 4.5), layout="constrained"
-    )
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    latency, throughput = figure.subplots(1, 2)
     loads = [str(result.load) for result in results]
     for percent in PERCENTILES:
         seconds = [result.percentile(percent) for result in results]
@@ -297,5 +293,4 @@ def picture(results: Sequence[Result], title: str) -> bytes:
     figure.suptitle(title)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)
-    pyplot.close(figure)
     return content.getvalue()

@@ -25,11 +25,7 @@ MOST_HEADS = 16  # in a legend
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure.
-
-    Args:
-        width: In inches.
-        height: In inches.
+    """An empty matplotlib figure; width and height in inches.
 
     Raises:
         ImportError: matplotlib is not installed.

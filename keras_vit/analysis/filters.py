@@ -49,11 +49,7 @@ def embedding_filters(model, components: int = COMPONENTS) -> np.ndarray[Any, An
 
 
 def first_kernel(model) -> np.ndarray[Any, Any]:
-    """The kernel that is applied to the pixels, float64 [P, P, C, D].
-
-    Raises:
-        NotApplicableError: There is no such convolution.
-    """
+    """The kernel that is applied to the pixels, float64 [P, P, C, D]."""
     convolutions = (StdConv2D, keras.layers.Conv2D)
     layers = _in_order(model) if isinstance(model, ImageModel) else ()
     first = next((each for each in layers if isinstance(each, convolutions)), None)

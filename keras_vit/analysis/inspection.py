@@ -99,11 +99,7 @@ def _similarities(model) -> np.ndarray[Any, Any]:
 
 
 def model_inputs(model, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Images as the model reads them.
-
-    Args:
-        model: A model of this library.
-        images: uint8 [n, H, W, C], of the model's size, 0 to 255.
+    """Images uint8 [n, H, W, C] of the model's size, as the model reads them.
 
     Returns:
         The images themselves where the model normalizes them, else float32, normalized

@@ -57,9 +57,7 @@ def outputs_of(
     long training; and its function is traced once.
 
     Args:
-        model: A model.
         make_part: Makes a part of it, such as `attention_rollout_model`.
-        arguments: Of `make_part`, after the model.
         images: [n, H, W, C], as the model reads them.
         batch_size: Images in a batch; rounded up to a multiple of the devices.
 

@@ -67,10 +67,6 @@ def find_images(arguments: Iterable[str]) -> list[pathlib.Path]:
 def read_images(files: Sequence[pathlib.Path], model) -> np.ndarray[Any, Any]:
     """Image files as the model sees them, before it normalizes them.
 
-    Args:
-        files: Image files of any size.
-        model: A model of this library.
-
     Returns:
         uint8 [n, H, W, C].
 

@@ -110,13 +110,6 @@ def documented_fields(config: type) -> dict[str, str]:
 
 
 def complain(command: str, message: str | Exception) -> None:
-    """Print one line on standard error.
-
-    Args:
-        command: Its name.
-        message: What went wrong; only the first line is printed.
-    """
-    if isinstance(message, OSError) and message.filename:
-        message = f"{message.filename}: {message.strerror}"
+    """Print a command's name and the first line of a message on standard error."""
     line = str(message).partition("\n")[0]
     print(f"{f'keras-vit {command}'.strip()}: {line}", file=sys.stderr)

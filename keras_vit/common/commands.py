@@ -136,9 +136,6 @@ Explain = Callable[[BaseException], CommandError | None]
 def main(argv: list[str] | None = None) -> int:
     """Run a command of any group with the arguments after its name.
 
-    Args:
-        argv: Name of the command and its arguments; default: the process's own.
-
     Returns:
         The command's exit status; 2 for an unknown command.
     """
@@ -159,7 +156,6 @@ def run(
 
     Args:
         package: `keras_vit`, or the name under which training or serving is imported.
-        argv: Name of the command and its arguments; default: the process's own.
         explain: What an error is for a user; None for a mistake of ours.
         groups: Those of `COMMANDS` that are listed where there is no such command.
 
@@ -205,11 +201,7 @@ def find(package: str, name: str) -> Function:
 
 
 def _start() -> None:
-    """Prepare what has to be before TensorFlow is imported.
-
-    Raises:
-        CommandError: The operating system is none that keras-vit runs on.
-    """
+    """Prepare what has to be before TensorFlow is imported."""
     # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     quiet_tensorflow()

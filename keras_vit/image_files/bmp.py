@@ -56,7 +56,8 @@ def decode_bmp(data: tf.Tensor) -> tf.Tensor:
     counted = tf.where(header.colors > 0, header.colors, 2 ** tf.minimum(bits, 8))
     colors = counted * tf.cast(bits <= 8, tf.int64)
     color_bytes = 4 - tf.cast(size == 12, tf.int64)
-    palette_start = 14 + size + 12 * tf.cast(_masks_follow(header), tf.int64)
+    masks_follow = (header.compression == _MASKED) & (size == 40)
+    palette_start = 14 + size + 12 * tf.cast(masks_follow, tf.int64)
     palette_end = palette_start + colors * color_bytes
     start = integer(file, 10, 4)
     # Some files have the offset point at the palette; Pillow skips it.
@@ -141,10 +142,6 @@ def _checks(header):
             ["A BMP file without pixels."],
         ),
     ]
-
-
-def _masks_follow(header):
-    return (header.compression == _MASKED) & (header.size == 40)
 
 
 def _palette(colors, color_bytes):

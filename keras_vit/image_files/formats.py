@@ -52,9 +52,7 @@ def by_format(
     """Call the function for a file's format.
 
     Args:
-        data: Scalar string tensor: the file's contents.
         *detail: What follows the message where the format is unknown.
-        **branches: A function for each of jpeg, png, gif, bmp and webp.
 
     Raises:
         tf.errors.InvalidArgumentError: The file is of another format.
@@ -76,10 +74,6 @@ def _has_signature(data, name):
 def decode(data: tf.Tensor, *detail: str | tf.Tensor) -> tf.Tensor:
     """Decode an image file: uint8 [h, w, 3], upright.
 
-    Args:
-        data: Scalar string tensor: the file's contents.
-        *detail: What follows the message where the file is refused undecoded.
-
     Raises:
         tf.errors.InvalidArgumentError: Another kind of file, a damaged one, or one of
             more than `LARGEST_IMAGE` pixels, or of too many scans or texts.
@@ -94,7 +88,6 @@ def decode_part(
     """Decode a part of an image file; of a JPEG only that part.
 
     Args:
-        data: Scalar string tensor: the file's contents.
         choose_window: From the shape of the upright image, int32 [3], to int32 [4]:
             top, left, height and width of the part.
 
@@ -169,10 +162,6 @@ def count_pixels(data: tf.Tensor, *detail: str | tf.Tensor) -> tf.Tensor:
 
     The headers of PNG, BMP and WebP files are not checked: of a truncated one, 0 or any
     number is returned, which may be negative.
-
-    Args:
-        data: Scalar string tensor: the file's contents.
-        *detail: What follows the message where the format is unknown.
 
     Returns:
         int64 scalar: height times width; of a GIF, of its canvas.

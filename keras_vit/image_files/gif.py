@@ -76,12 +76,8 @@ def _walk(file, end, start, goes_on, in_data=False):
     """Walk over extensions and blocks of data.
 
     Args:
-        file: uint8, with zeros behind it.
-        end: Length of the file.
-        start: Where to begin.
         goes_on: From a position, and whether it is that of a block of data, to whether
             to go on.
-        in_data: Whether a block of data comes first.
 
     Returns:
         The position, whether it is that of a block of data, and the index of the last

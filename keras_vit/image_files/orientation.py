@@ -44,17 +44,17 @@ class _Part(NamedTuple):
 
 def jpeg_orientation(data: tf.Tensor) -> tf.Tensor:
     """EXIF's orientation of a JPEG file, 1 (upright) to 8: int32 scalar."""
-    return _orientation(data, r"Exif\x00\x00", _jpeg_exif)
+    return _orientation(data, r"Exif\x00\x00", lambda: _exif(data, 2, _jpeg_segment))
 
 
 def png_orientation(data: tf.Tensor) -> tf.Tensor:
     """EXIF's orientation of a PNG file: int32 scalar."""
-    return _orientation(data, "eXIf", _png_exif)
+    return _orientation(data, "eXIf", lambda: _exif(data, 8, _png_chunk))
 
 
 def webp_orientation(data: tf.Tensor) -> tf.Tensor:
     """EXIF's orientation of a WebP file: int32 scalar."""
-    return _orientation(data, "EXIF", _webp_exif)
+    return _orientation(data, "EXIF", lambda: _webp_exif(data))
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
@@ -119,17 +119,7 @@ def _orientation(data, name, read_exif):
     """
     shortened = tf.strings.regex_replace(data, name, "", replace_global=False)
     found = tf.strings.length(shortened) < tf.strings.length(data)
-    return tf.cond(found, lambda: _tag(read_exif(data)), lambda: 1)
-
-
-@rarely_called
-def _jpeg_exif(data):
-    return _exif(data, 2, _jpeg_segment)
-
-
-@rarely_called
-def _png_exif(data):
-    return _exif(data, 8, _png_chunk)
+    return tf.cond(found, lambda: _tag(read_exif()), lambda: 1)
 
 
 @rarely_called
@@ -179,12 +169,11 @@ def _webp_chunk(header):
     return _Part(size, start=8, length=length, is_exif=is_exif, is_last=is_exif)
 
 
+@rarely_called
 def _exif(data: tf.Tensor, start: int, read_part: Callable[[tf.Tensor], _Part]):
     """Walk over the parts of a file to its EXIF: scalar string, empty without.
 
     Args:
-        data: The file's contents.
-        start: Where its first part begins.
         read_part: From the first bytes of a part, uint8 [16].
     """
     end = tf.cast(tf.strings.length(data), tf.int64)

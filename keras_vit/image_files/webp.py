@@ -30,25 +30,18 @@ def decode_webp(data: tf.Tensor) -> tf.Tensor:
         flags = header_bytes(data)[_FLAGS : _FLAGS + 1]
         flags = tf.cast(tf.bitwise.bitwise_or(flags, _ALPHA), tf.int32)
         byte = tf.gather([bytes([value]) for value in range(256)], flags[0])
-        head, tail = tf.strings.substr(data, 0, _FLAGS), _after(data, _FLAGS + 1)
+        head = tf.strings.substr(data, 0, _FLAGS)
+        tail = tf.strings.substr(data, _FLAGS + 1, tf.strings.length(data))
         file = tf.strings.join([head, byte, tail])
         return tf.io.decode_image(file, channels=4, expand_animations=False)
 
     def still():
         return tf.io.decode_image(data, channels=0, expand_animations=False)
 
-    image = tf.cond(_is_animated(data), first_frame, still)
+    animated = tf.bitwise.bitwise_and(header_bytes(data)[_FLAGS], _ANIMATION) > 0
+    image = tf.cond(_is_extended(data) & animated, first_frame, still)
     return tf.ensure_shape(image, [None, None, None])[..., :3]
 
 
 def _is_extended(data):
     return tf.reduce_all(header_bytes(data)[12:16] == list(b"VP8X"))
-
-
-def _is_animated(data):
-    flags = header_bytes(data)[_FLAGS]
-    return _is_extended(data) & (tf.bitwise.bitwise_and(flags, _ANIMATION) > 0)
-
-
-def _after(data, start):
-    return tf.strings.substr(data, start, tf.strings.length(data))

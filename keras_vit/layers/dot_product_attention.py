@@ -65,11 +65,7 @@ def dot_product_attention(
 def implementation(
     queries: int | None, keys: int | None, training: bool = False
 ) -> Callable:
-    """The implementation for so many queries and keys, by the table above.
-
-    Raises:
-        ValueError: See `dot_product_attention`.
-    """
+    """The implementation for so many queries and keys, by the table above."""
     backend, platform = keras.backend.backend(), devices.platform()
     enabled = keras.config.is_flash_attention_enabled()
     if enabled and (backend != "jax" or platform == "cpu"):
@@ -220,10 +216,6 @@ def cudnn(
     numbers of tokens. So training appends a masked token to them.
 
     Args:
-        query: Tensor [B, Q, A, K].
-        key: Tensor [B, N, A, K].
-        value: Tensor [B, N, A, K].
-        training: Whether gradients will be asked for.
         implementation: JAX's name; `"xla"` computes the same on other devices.
 
     Raises:
@@ -282,9 +274,6 @@ def splash(query: Any, key: Any, value: Any, interpret: bool = False) -> Any:
     Keras's own call of it is causal where no mask is given (Keras 3.15).
 
     Args:
-        query: Tensor [B, Q, A, K].
-        key: Tensor [B, N, A, K].
-        value: Tensor [B, N, A, K].
         interpret: Whether to run without a TPU, slowly.
     """
     attend = functools.partial(_splash_on_one_device, interpret=interpret)

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit import options
 from keras_vit.checks import check_rate
+from keras_vit.configured_layer import ConfiguredLayer, SameShapeLayer
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.options_layer import OptionsLayer
@@ -15,7 +16,7 @@ from keras_vit.option_rows import part_of
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class StochasticDepth(keras.layers.Layer):
+class StochasticDepth(SameShapeLayer):
     """Drop a residual branch for whole examples while training (arXiv:1603.09382).
 
     Args:
@@ -49,15 +50,9 @@ class StochasticDepth(keras.layers.Layer):
         kept = ops.cast(uniform < keep, branch.dtype)
         return branch * kept / keep
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class LayerScale(keras.layers.Layer):
+class LayerScale(SameShapeLayer):
     """Multiply a residual branch by a learned vector (arXiv:2103.17239, section 2).
 
     Args:
@@ -85,12 +80,6 @@ class LayerScale(keras.layers.Layer):
     def call(self, branch):
         return branch * ops.cast(self.gamma, branch.dtype)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "initial_value": self.initial_value}
-
 
 class BlockContext(TypedDict, total=False):
     """What a model gives to each of its blocks beside the tokens: tensors alone.
@@ -105,7 +94,7 @@ class BlockContext(TypedDict, total=False):
     asked_for: Any
 
 
-class _AnyBlock(keras.layers.Layer):
+class _AnyBlock(ConfiguredLayer):
     """Base of the encoder blocks, which are called alike."""
 
     def compute_output_shape(self, tokens_shape):
@@ -217,14 +206,6 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
             branch = layer_scale(branch)
         return tokens + self.stochastic_depth_layer(branch, training=training)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "heads": self.heads,
-            "relative_stddev": self.relative_stddev,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialEncoderBlock(_AnyBlock):
@@ -276,6 +257,3 @@ class AxialEncoderBlock(_AnyBlock):
         x = self.columns(x, training=training)
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), ops.shape(tokens))
         return x[:, : context["asked_for"].shape[1]] if "asked_for" in context else x
-
-    def get_config(self):
-        return {**super().get_config(), "grid": self.grid, "block": self.block}

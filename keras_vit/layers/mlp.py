@@ -81,6 +81,3 @@ class MLP(OptionsLayer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "hidden_dim": self.hidden_dim}

@@ -3,12 +3,13 @@
 import keras
 from keras import ops
 
+from keras_vit.configured_layer import SameShapeLayer
 from keras_vit.fusion import fused, fused_dense
 from keras_vit.options import LAYER_NORM_EPSILON
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class LayerNorm(keras.layers.Layer):
+class LayerNorm(SameShapeLayer):
     """Layer normalization over the last axis, computed in the formula's own order.
 
     Keras's LayerNormalization multiplies the formula out, x * s + (beta - mean * s)
@@ -66,12 +67,6 @@ class LayerNorm(keras.layers.Layer):
             dtype=self.compute_dtype,
             epsilon=self.epsilon,
         )
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "epsilon": self.epsilon}
 
 
 def layer_norm(inputs, gamma, beta, *, epsilon):

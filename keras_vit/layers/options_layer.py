@@ -2,12 +2,11 @@
 
 from typing import Any, ClassVar
 
-import keras
-
 from keras_vit import option_rows
+from keras_vit.configured_layer import ConfiguredLayer
 
 
-class OptionsLayer(keras.layers.Layer):
+class OptionsLayer(ConfiguredLayer):
     """A layer with options: keyword arguments, attributes, and parts of the config.
 
     Raises:

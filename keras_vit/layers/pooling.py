@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.configured_layer import ConfiguredLayer
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
@@ -10,7 +11,7 @@ from keras_vit.options import LAYER_NORM_EPSILON
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(ConfiguredLayer):
     """Attention pooling by a learned query, the MAP head (arXiv:2106.04560, 3.3).
 
     Args:
@@ -63,12 +64,3 @@ class AttentionPooling(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "heads": self.heads,
-            "gelu": self.gelu,
-            "norm_epsilon": self.norm_epsilon,
-        }

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.configured_layer import ConfiguredLayer, SameShapeLayer
+
 TEMPERATURE = 10_000.0
 
 
@@ -26,7 +28,7 @@ def _add_to_last(tokens, embedding):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(SameShapeLayer):
     """Add a learned vector to each token (section 3.1; "1-D" in Table 8).
 
     It is one plain weight, not an Embedding layer: the sparse gradients of a lookup
@@ -61,19 +63,9 @@ class PositionEmbedding(keras.layers.Layer):
     def call(self, tokens):
         return _add_to_last(tokens, self.embedding)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "stddev": self.stddev,
-            "skip_tokens": self.skip_tokens,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PositionEmbedding2D(keras.layers.Layer):
+class PositionEmbedding2D(SameShapeLayer):
     """Add a learned vector of the column and one of the row ("2-D" in Table 8).
 
     Each has D / 2 elements: a patch gets [its column's, its row's]. Tokens before the
@@ -122,17 +114,6 @@ class PositionEmbedding2D(keras.layers.Layer):
             embedding = ops.concatenate([self.prefix, embedding], axis=1)
         return _add_to_last(tokens, embedding)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "stddev": self.stddev,
-            "skip_tokens": self.skip_tokens,
-        }
-
 
 def sincos_2d(grid, width: int, last_frequency: bool = True) -> np.ndarray:
     """Fixed positions [h * w, D]: sin x, cos x, sin y, cos y, D / 4 frequencies each.
@@ -155,7 +136,7 @@ def sincos_2d(grid, width: int, last_frequency: bool = True) -> np.ndarray:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SinCosPositionEmbedding(keras.layers.Layer):
+class SinCosPositionEmbedding(SameShapeLayer):
     """Add fixed sines and cosines of the column and the row to each patch.
 
     Args:
@@ -187,19 +168,9 @@ class SinCosPositionEmbedding(keras.layers.Layer):
     def call(self, tokens):
         return _add_to_last(tokens, self.embedding)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "last_frequency": self.last_frequency,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RelativePosition(keras.layers.Layer):
+class RelativePosition(ConfiguredLayer):
     """Relative position embeddings shared by the attention of all blocks.
 
     Args:
@@ -231,13 +202,6 @@ class RelativePosition(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         _, tokens, width = input_shape
         return (2 * tokens - 1, width // self.heads)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "stddev": self.stddev,
-        }
 
 
 def relative_scores(query, embedding):

@@ -141,10 +141,3 @@ class MultiHeadSelfAttention(OptionsLayer):
 
     def compute_output_shape(self, tokens_shape, queries_shape=None):
         return queries_shape or tokens_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "relative_stddev": self.relative_stddev,
-        }

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_rate
+from keras_vit.configured_layer import ConfiguredLayer
 
 
 def _prepend(tokens, patches):
@@ -14,7 +15,7 @@ def _prepend(tokens, patches):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ClassToken(keras.layers.Layer):
+class ClassToken(ConfiguredLayer):
     """Prepend one learned token, initialized to zero (section 3.1, equation 1).
 
     Call arguments:
@@ -36,13 +37,9 @@ class ClassToken(keras.layers.Layer):
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else tokens + 1, width)
 
-    def get_config(self):
-        # Keras makes a config by itself only where `dtype` was given as a string.
-        return super().get_config()
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RegisterTokens(keras.layers.Layer):
+class RegisterTokens(ConfiguredLayer):
     """Prepend learned tokens that no pooling reads (arXiv:2309.16588, section 2.2).
 
     Args:
@@ -73,12 +70,9 @@ class RegisterTokens(keras.layers.Layer):
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else self.count + tokens, width)
 
-    def get_config(self):
-        return {**super().get_config(), "count": self.count}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchDropout(keras.layers.Layer):
+class PatchDropout(ConfiguredLayer):
     """Drop random patches of each image in training (arXiv:2212.00794).
 
     The shorter sequence, in its order, trains faster.
@@ -125,11 +119,3 @@ class PatchDropout(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape  # at inference
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "rate": self.rate,
-            "prefix_tokens": self.prefix_tokens,
-            "seed": self.seed,
-        }

@@ -246,7 +246,7 @@ class AsyncClient(BaseClient, ABC):
             as_lists=exported.as_lists,
         )
         checked = Call(
-            call.request, lambda reply: exported.read(call.read(reply), len(contents))
+            call.request, lambda reply: exported.result(call.read(reply), len(contents))
         )
         return await self._ask(checked, self._deadline())
 

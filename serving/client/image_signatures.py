@@ -73,20 +73,35 @@ class Exported(Generic[Result]):
     Attributes:
         signature_name: Its name.
         outputs: Their types.
-        read: Converts the outputs to a result, given the number of images.
+        read: Converts the outputs to a result.
         empty: The result for no images.
         as_lists: Whether the outputs are read as nested lists, without NumPy.
     """
 
     signature_name: str
     outputs: Mapping[str, TensorInfo]
-    read: Callable[[Mapping[str, Any], int], Result]
+    read: Callable[[Mapping[str, Any]], Result]
     empty: Callable[[], Result]
     as_lists: bool = False
 
+    def result(self, outputs: Mapping[str, Any], images: int) -> Result:
+        """Check that an answer has all outputs, for so many images, and read it."""
+        if not set(self.outputs) <= set(outputs):
+            raise ServingError(
+                f"`{self.signature_name}` must return {', '.join(self.outputs)}. "
+                f"Received: {', '.join(sorted(outputs)) or 'none'}"
+            )
+        for name, info in self.outputs.items():
+            sizes = _shape(outputs[name])
+            if len(sizes) != len(info.shape or ()) or sizes[0] != images:
+                raise ServingError(
+                    f"`{name}` must have {len(info.shape or ())} dimensions, the first "
+                    f"of {images} images. Received: shape {list(sizes)}"
+                )
+        return self.read(outputs)
 
-def _predictions(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
-    _check(outputs, CLASSIFY, images)
+
+def _predictions(outputs: Mapping[str, Any]) -> list[Prediction]:
     shapes = {_shape(outputs[name]) for name in CLASSIFY.outputs}
     if len(shapes) > 1:
         raise ServingError(
@@ -104,21 +119,10 @@ def _predictions(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
     ]
 
 
-def _embeddings(outputs: Mapping[str, Any], images: int) -> "np.ndarray":
-    _check(outputs, EMBED, images)
-    return outputs["embedding"]
-
-
 def _no_embeddings() -> "np.ndarray":
     from .tensors import np
 
     return np.empty((0, 0), "float32")
-
-
-def _attention(outputs: Mapping[str, Any], images: int) -> list[Attention]:
-    _check(outputs, ATTENTION, images)
-    pairs = zip(outputs["rollout"], outputs["seen_bytes"], strict=True)
-    return [Attention(rollout, seen) for rollout, seen in pairs]
 
 
 def classification(top_k: int | None) -> Exported[list[Prediction]]:
@@ -126,8 +130,8 @@ def classification(top_k: int | None) -> Exported[list[Prediction]]:
     if top_k is not None and top_k < 1:
         raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
 
-    def read(outputs: Mapping[str, Any], images: int) -> list[Prediction]:
-        return [prediction.best(top_k) for prediction in _predictions(outputs, images)]
+    def read(outputs: Mapping[str, Any]) -> list[Prediction]:
+        return [prediction.best(top_k) for prediction in _predictions(outputs)]
 
     return dataclasses.replace(CLASSIFY, read=read)
 
@@ -146,7 +150,7 @@ CLASSIFY: Exported[list[Prediction]] = Exported(
 EMBED = Exported(
     "embed",
     {"embedding": TensorInfo("float32", (None, None))},
-    _embeddings,
+    lambda outputs: outputs["embedding"],
     empty=_no_embeddings,
 )
 ATTENTION: Exported[list[Attention]] = Exported(
@@ -155,25 +159,9 @@ ATTENTION: Exported[list[Attention]] = Exported(
         "rollout": TensorInfo("float32", (None, None, None)),
         "seen_bytes": TensorInfo("string", (None,)),
     },
-    _attention,
+    lambda outputs: list(map(Attention, outputs["rollout"], outputs["seen_bytes"])),
     empty=list,
 )
-
-
-def _check(outputs: Mapping[str, Any], exported: Exported, images: int) -> None:
-    """Check that an answer has all outputs, for the right number of images."""
-    if not set(exported.outputs) <= set(outputs):
-        raise ServingError(
-            f"`{exported.signature_name}` must return {', '.join(exported.outputs)}. "
-            f"Received: {', '.join(sorted(outputs)) or 'none'}"
-        )
-    for name, info in exported.outputs.items():
-        sizes = _shape(outputs[name])
-        if len(sizes) != len(info.shape or ()) or sizes[0] != images:
-            raise ServingError(
-                f"`{name}` must have {len(info.shape or ())} dimensions, the first of "
-                f"{images} images. Received: shape {list(sizes)}"
-            )
 
 
 def _shape(value: Any) -> tuple[int, ...]:

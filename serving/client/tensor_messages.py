@@ -30,6 +30,9 @@ _FIELDS = {
     "complex128": "dcomplex_val",
     "string": "string_val",
 }
+# The types of their numbers: halves are bits, complex ones pairs.
+_STORED_AS = {"float16": "uint16", "bfloat16": "uint16"}
+_STORED_AS |= {"complex64": "float32", "complex128": "float64"}
 _DTYPES = TensorProto.DESCRIPTOR.fields_by_name["dtype"].enum_type.values
 _NAMES = {value.number: dtype_name(value.name) for value in _DTYPES}
 _NUMBERS = {name: number for number, name in _NAMES.items()}
@@ -72,12 +75,17 @@ def to_array(tensor: Any) -> "np.ndarray":
         array = np.empty(math.prod(sizes), dtype=object)
         array[:] = _strings(tensor, math.prod(sizes))
         return array.reshape(sizes)
-    dtype = np.dtype(_bfloat16() if name == "bfloat16" else name)
+    if name == "bfloat16":
+        import ml_dtypes  # noqa: F401  NumPy knows the name then
+    dtype = np.dtype(name)
     if tensor.tensor_content:
         stored = np.frombuffer(tensor.tensor_content, dtype.newbyteorder("<"))
         return stored.astype(dtype).reshape(sizes)
-    values = np.array(getattr(tensor, _FIELDS[name]), _stored_as(name, dtype))
-    return _filled(values.view(dtype), math.prod(sizes)).reshape(sizes)
+    values = np.array(getattr(tensor, _FIELDS[name]), _STORED_AS.get(name, dtype))
+    values = values.view(dtype)
+    if missing := math.prod(sizes) - len(values):
+        values = np.pad(values, (0, missing), mode="edge")
+    return values.reshape(sizes)
 
 
 def to_lists(tensor: Any) -> Any:
@@ -132,25 +140,6 @@ def _varint(content: bytes, position: int) -> tuple[int, int]:
 def _repeated(values: list[Any], size: int) -> list[Any]:
     """Fill up with the last value, as TensorFlow shortens constant tensors."""
     return values + values[-1:] * (size - len(values))
-
-
-def _filled(values: "np.ndarray", size: int) -> "np.ndarray":
-    from .tensors import np
-
-    return np.pad(values, (0, size - len(values)), mode="edge") if size else values
-
-
-def _stored_as(name: str, dtype: "np.dtype") -> Any:
-    """The type of a field's numbers: halves are bits, complex ones pairs."""
-    stored = {"float16": "uint16", "bfloat16": "uint16"}
-    stored |= {"complex64": "float32", "complex128": "float64"}
-    return stored.get(name, dtype)
-
-
-def _bfloat16() -> type:
-    import ml_dtypes
-
-    return ml_dtypes.bfloat16
 
 
 def _message(name: str, sizes: Sequence[int], **values: Any) -> Any:

@@ -5,7 +5,7 @@ import contextlib
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any
 
 from keras_vit.common.command_line import (
     CommandError,
@@ -19,19 +19,11 @@ from ..client.errors import ServingError
 from ..client.rest_client import RestClient
 from ..commandline import usage_errors
 
-if TYPE_CHECKING:
-    from ..client.async_client import AsyncClient
-
 Command = Callable[[BlockingClient, argparse.Namespace], int]
 
 
 def make_parser(command: str, about: str) -> argparse.ArgumentParser:
-    """A parser for the server, the model and how to reach them.
-
-    Args:
-        command: Its name.
-        about: What it does.
-    """
+    """A parser for the server, the model and how to reach them."""
     parser = Parser(prog=f"keras-vit {command}", description=about)
     server = parser.add_mutually_exclusive_group(required=True)
     server.add_argument("--rest", metavar="URL", help="such as http://127.0.0.1:8501")
@@ -77,15 +69,7 @@ def add_images(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
-    """Run a command with the client that the arguments describe.
-
-    Returns:
-        The exit status of the command.
-
-    Raises:
-        CommandError: The server cannot be asked.
-        UsageError: The arguments are wrong.
-    """
+    """Run a command with the client that the arguments describe."""
     args = parser.parse_args(argv)
     with server_errors(args), connect(args) as client:
         return command(client, args)
@@ -93,11 +77,7 @@ def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> i
 
 @contextlib.contextmanager
 def server_errors(args: argparse.Namespace) -> Iterator[None]:
-    """Report errors of the client together with the model and the server.
-
-    Raises:
-        CommandError: In place of a `ServingError`.
-    """
+    """Report a `ServingError` as CommandError, with the model and the server."""
     try:
         yield
     except ServingError as error:
@@ -112,18 +92,8 @@ def one_line(error: ServingError) -> str:
     return str(error).partition("\n")[0]
 
 
-@overload
-def connect(
-    args: argparse.Namespace, asynchronous: Literal[False] = False
-) -> BlockingClient: ...
-@overload
-def connect(args: argparse.Namespace, asynchronous: Literal[True]) -> "AsyncClient": ...
 def connect(args: argparse.Namespace, asynchronous: bool = False) -> Any:
-    """The client that the arguments of `make_parser` describe.
-
-    Raises:
-        UsageError: An argument that the client refuses.
-    """
+    """The client that the arguments of `make_parser` describe."""
     which: dict[str, Any] = {
         "version": args.version,
         "label": args.label,

@@ -25,13 +25,6 @@ def draw_attention(attention: Attention, title: str) -> bytes:
     The map is scaled from its smallest value (dark) to its largest (bright), resized to
     the image, and laid over it.
 
-    Args:
-        attention: Of one image.
-        title: Written below.
-
-    Returns:
-        PNG.
-
     Raises:
         OSError: `attention.seen` is not an image.
     """

@@ -25,11 +25,6 @@ def batched(
 
     Args:
         function: From rows to named outputs of as many rows.
-        rows: Its input.
-        options: Sizes, timeout, threads and length of the queue.
-
-    Returns:
-        A function of the same form, for graph code.
     """
     computation = tf.function(
         function, input_signature=[rows], autograph=False
@@ -67,10 +62,6 @@ def batched(
 
 def write_parameters(folder: pathlib.Path, options: ExportOptions) -> None:
     """Write the file that makes TensorFlow Serving batch requests of this version.
-
-    Args:
-        folder: The version's folder.
-        options: Sizes, timeout, threads and length of the queue.
 
     Raises:
         ValueError: TensorFlow Serving would refuse it.

@@ -36,12 +36,6 @@ from .publish import Published, publish
 def main(argv: list[str]) -> int:
     """Run `keras-vit export`.
 
-    Args:
-        argv: The arguments after `export`.
-
-    Returns:
-        The exit status, 0.
-
     Raises:
         CommandError: Nothing was published, or the label was not moved.
     """

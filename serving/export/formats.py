@@ -85,10 +85,6 @@ def write(
     """Write a model in another format, and compare its outputs in its own runtime.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes, in float32.
-        folder: The version's folder.
-        name: A key of `FORMATS`.
-        golden: From `keras_model.golden_answers`.
         inputs: Description of the model's input, for the file.
 
     Returns:

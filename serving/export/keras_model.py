@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.analysis.inspection import preprocessing_of
 from keras_vit.common.command_line import CommandError
 from keras_vit.decoding import decode_and_resize
 
@@ -25,11 +26,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def describe(model: Any) -> manifest.Manifest:
-    """Describe a model for the manifest.
-
-    Args:
-        model: A `keras_vit.ImageModel` with classes.
-    """
+    """Describe a model for the manifest."""
     return {
         "packages": {
             "keras_vit": keras_vit.__version__,
@@ -47,7 +44,7 @@ def describe(model: Any) -> manifest.Manifest:
             "inputs": model.input_pixels,
             "config": _plain(model.get_config()),
         },
-        "preprocessing": _plain(_preprocessing(model).get_config()),
+        "preprocessing": _plain(preprocessing_of(model).get_config()),
         "labels": manifest.labels_entry(class_labels(model)),
     }
 
@@ -61,17 +58,12 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _preprocessing(model: Any) -> Any:
-    return model.preprocessing or keras_vit.ImagePreprocessing(model.image_size)
-
-
 def golden_answers(
     model: Any, options: ExportOptions, check_images: Sequence[pathlib.Path]
 ) -> Arrays:
     """Compute the Keras model's outputs, which every export must reproduce.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes.
         options: Generated images beyond its limits are omitted.
         check_images: More image files; at least one where none is generated.
 
@@ -155,16 +147,7 @@ def _on_cpu(model: Any, batch: np.ndarray) -> list[np.ndarray]:
 
 
 def read_images(model: Any, flag: str, paths: Sequence[pathlib.Path]) -> np.ndarray:
-    """Read image files as uint8 [n, H, W, C] in the model's size.
-
-    Args:
-        model: A `keras_vit.ImageModel`.
-        flag: The name of the argument that the paths are of, for the errors.
-        paths: The files, at least one.
-
-    Raises:
-        CommandError: One cannot be read.
-    """
+    """Read image files as uint8 [n, H, W, C] in the model's size."""
     return np.stack([_decode(model, _read(flag, path), flag, path) for path in paths])
 
 
@@ -176,7 +159,7 @@ def model_inputs(model: Any, images: np.ndarray) -> np.ndarray:
 
 
 def _normalized(model: Any, images: np.ndarray) -> np.ndarray:
-    return keras.ops.convert_to_numpy(_preprocessing(model)(images, fitted=True))
+    return keras.ops.convert_to_numpy(preprocessing_of(model)(images, fitted=True))
 
 
 def _read(flag: str, path: pathlib.Path) -> bytes:
@@ -193,7 +176,7 @@ def _decode(
 ) -> np.ndarray:
     contents = tf.constant(data)
     try:
-        image = decode_and_resize(contents, _preprocessing(model), model.channels)
+        image = decode_and_resize(contents, preprocessing_of(model), model.channels)
     except tf.errors.InvalidArgumentError:
         raise CommandError(f"--{flag} {path}: not a readable image") from None
     return image.numpy()

@@ -25,9 +25,6 @@ def difference(
     """Compare the outputs of a signature for the golden images.
 
     Args:
-        signature: Its name, for the message.
-        answers: Its outputs for all N images.
-        golden: From `keras_model.golden_answers`.
         tolerance: Of a probability, where the model's noise does not ask for more.
 
     Returns:
@@ -61,13 +58,7 @@ def difference(
 
 
 def allowed(name: str, golden: Arrays, tolerance: float) -> float:
-    """The largest allowed difference of an output.
-
-    Args:
-        name: Of the output among the golden answers.
-        golden: From `keras_model.golden_answers`.
-        tolerance: What is allowed whatever the model's noise is.
-    """
+    """The largest allowed difference of an output: the tolerance, or the noise's."""
     return max(tolerance, NOISE_FACTOR * float(golden[f"{name}_noise"]))
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from keras_vit.checks import check_choice
+
 BATCHING = ("graph", "server", "none")
 PRECISIONS = ("float32", "bfloat16")
 TARGETS = ("any", "cpu", "gpu")
@@ -55,10 +57,10 @@ class ExportOptions:
         for field in dataclasses.fields(self):
             if field.type is int:
                 _check_number(field.name, getattr(self, field.name))
-        _check_choice("batching", self.batching, BATCHING)
-        _check_choice("precision", self.precision, PRECISIONS)
-        _check_choice("target", self.target, TARGETS)
-        _check_choice("warmup", self.warmup, WARMUP)
+        check_choice("batching", self.batching, BATCHING)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("target", self.target, TARGETS)
+        check_choice("warmup", self.warmup, WARMUP)
         if self.batching == "none":
             self._check_no_queue()
         if self.batching == "server" and self.max_images < self.max_batch_size:
@@ -99,13 +101,5 @@ def _check_number(name: str, value: int) -> None:
     if not is_integer or not smallest <= value <= _LARGEST:
         raise ValueError(
             f"`{name}` must be an integer from {smallest} to {_LARGEST}. "
-            f"Received: {name}={value!r}"
-        )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}. "
             f"Received: {name}={value!r}"
         )

@@ -24,13 +24,7 @@ TOLERANCE = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3
 
 
 class Published(NamedTuple):
-    """A published version.
-
-    Attributes:
-        path: Its folder.
-        version: Its number.
-        manifest: The contents of `assets.extra/manifest.json`.
-    """
+    """A published version: its folder, number and manifest."""
 
     path: pathlib.Path
     version: int
@@ -70,9 +64,6 @@ def publish(
         source: What the model was opened from, for the manifest and errors.
         progress: Called with each step before it begins.
 
-    Returns:
-        The version.
-
     Raises:
         CommandError: `check_model` refuses it, it cannot be written, it differs from
             the Keras model, or lacks the required speed-up. Nothing is published then.
@@ -98,7 +89,8 @@ def publish(
             images = int8_images(model)
         progress("running the Keras model on the golden images")
         golden = golden_answers(model, options, check_images)
-        described = {"created": _now(), "source": _source(source), **describe(model)}
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        described = {"created": now, "source": _source(source), **describe(model)}
         with staged_version(base_path, version) as (folder, number):
             progress(f"writing and verifying version {number}")
             if export_format == formats.SAVED_MODEL:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import timeit
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,9 +56,6 @@ class Images(NamedTuple):
 def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
     """Read images of the run that a model file is in.
 
-    Args:
-        model_file: A `.keras` file beside a run's `recipe.yaml`.
-
     Returns:
         Of `training.evaluation.run_images`: uint8 [n, H, W, C] by the split's name.
 
@@ -95,13 +92,6 @@ def quantize(
 ) -> dict[str, Any]:
     """Replace a float32 file by an int8 one that agrees with it, and time both.
 
-    Args:
-        model: The Keras model.
-        path: The file that `formats.write` wrote of it.
-        export_format: A key of `formats.FORMATS`.
-        images: To calibrate and to compare.
-        require_speedup: Whether int8 must be faster on this machine.
-
     Returns:
         The manifest's entries `agreement`, as `verify.verified` but of int8 with
         float32, and `quantization`: how it was done, and its speed-up by batch size.
@@ -113,7 +103,10 @@ def quantize(
     form = formats.FORMATS[export_format]
     float32 = path.rename(path.with_stem("float32"))
     with formats.conversion_errors(f"this model cannot be quantized for {form.file}"):
-        WRITERS[export_format](model, float32, path, images.calibration)
+        if export_format == "onnx":
+            quantize_onnx(float32, path, _batches(model, images.calibration))
+        else:
+            _write_litert(model, path)
         runs = form.runner(float32), form.runner(path)
     agreement = _compare(model, *runs, images.validation)
     speedup = _speedup(model, *runs, images.validation)
@@ -186,12 +179,6 @@ def _speedup(
     return {str(size): faster(float32, int8, batch[:size]) for size in TIMED_BATCHES}
 
 
-def _write_onnx(
-    model: Any, source: pathlib.Path, target: pathlib.Path, calibration: np.ndarray
-) -> None:
-    quantize_onnx(source, target, _batches(model, calibration))
-
-
 def quantize_onnx(
     source: pathlib.Path, target: pathlib.Path, batches: Iterable[np.ndarray]
 ) -> None:
@@ -200,11 +187,6 @@ def quantize_onnx(
     Weights have 7 bits, as CPUs without VNNI add pairs of products in 16 bits, which 8
     would overflow: the file gives the same answers on all. Outputs stay in float32,
     which fuses each product with its scale.
-
-    Args:
-        source: A float32 model with one input.
-        target: The file to write.
-        batches: Its inputs, to find the ranges of activations.
     """
     import onnx  # tf2onnx needs it
     from onnxruntime import quantization
@@ -235,16 +217,10 @@ def quantize_onnx(
         )
 
 
-def _write_litert(
-    model: Any, source: pathlib.Path, target: pathlib.Path, calibration: np.ndarray
-) -> None:
+def _write_litert(model: Any, target: pathlib.Path) -> None:
     import tensorflow as tf
 
     optimizations = [tf.lite.Optimize.DEFAULT]
     model.export(
         str(target), format="litert", verbose=False, optimizations=optimizations
     )
-
-
-Writer = Callable[[Any, pathlib.Path, pathlib.Path, np.ndarray], None]
-WRITERS: dict[str, Writer] = {"onnx": _write_onnx, "litert": _write_litert}

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.analysis.inspection import preprocessing_of
 from keras_vit.decoding import decode_and_resize
 
 from .backbone import make_backbone
@@ -32,13 +33,7 @@ TOO_LARGE = (
 
 
 def save(model: Any, folder: pathlib.Path, options: ExportOptions) -> None:
-    """Write a model as a SavedModel for TensorFlow Serving.
-
-    Args:
-        model: A `keras_vit.ImageModel` with classes.
-        folder: The version's folder.
-        options: Options of the graph.
-    """
+    """Write a model as a SavedModel for TensorFlow Serving."""
     graph = ServingGraph(model, options)
     tf.saved_model.save(graph.backbone, str(folder), signatures=graph.signatures())
     if options.batching == "server":
@@ -66,20 +61,13 @@ def class_labels(model: Any) -> list[str]:
 
 
 class ServingGraph:
-    """A model with decoding, checks and batching, shared by all signatures.
-
-    Args:
-        model: A `keras_vit.ImageModel` with classes.
-        options: Limits, batching, precision, target.
-    """
+    """A model with decoding, checks and batching, shared by all signatures."""
 
     def __init__(self, model: Any, options: ExportOptions):
         self.model = model
         self.options = options
         self.image_shape = [*model.image_size, model.channels]
-        self.preprocessing = model.preprocessing or keras_vit.ImagePreprocessing(
-            model.image_size
-        )
+        self.preprocessing = preprocessing_of(model)
         self.labels = tf.constant(class_labels(model))
         self.activation = keras.activations.get(
             model.classifier_activation or "softmax"

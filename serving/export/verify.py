@@ -33,9 +33,6 @@ def verified(
     """Compare a SavedModel with golden answers, in a fresh process.
 
     Args:
-        folder: A version with its warm-up records.
-        golden: From `keras_model.golden_answers`.
-        tolerance: Of a probability.
         limits: `max_images`, `max_image_bytes` and `max_image_pixels`, which the graph
             must enforce.
 

@@ -24,13 +24,7 @@ Request = tuple[str, int]
 def requests(
     signatures: Iterable[str], batch_sizes: Sequence[int], kind: str
 ) -> list[Request]:
-    """List the signature and the number of images of each record.
-
-    Args:
-        signatures: Names.
-        batch_sizes: Ascending.
-        kind: As `ExportOptions.warmup`.
-    """
+    """List the signature and the number of images of each record."""
     if kind == "full":
         return [(name, size) for size in batch_sizes for name in signatures]
     return [(name, batch_sizes[-1] if name == MAIN else 1) for name in signatures]
@@ -39,13 +33,7 @@ def requests(
 def write(
     folder: pathlib.Path, records: Iterable[Request], signatures: Mapping[str, Any]
 ) -> None:
-    """Write the warm-up records of a version.
-
-    Args:
-        folder: The version.
-        records: From `requests`; the first 1000 are kept.
-        signatures: From `manifest.signature_specs`.
-    """
+    """Write the warm-up records of a version, the first 1000."""
     import tensorflow as tf
 
     path = folder / PATH

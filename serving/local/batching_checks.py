@@ -21,9 +21,6 @@ logger = logging.getLogger(__name__)
 class Batching:
     """The batching parameters of a server.
 
-    Args:
-        options: the flags.
-
     Raises:
         StartError: the parameters file is missing or refused.
     """
@@ -50,11 +47,7 @@ class Batching:
                 raise StartError(text) from error
 
     def queue(self, folder: str) -> Queue | None:
-        """The parameters for a version's folder, or None if it is not batched.
-
-        Raises:
-            InvalidArgument: TensorFlow Serving would not load the version.
-        """
+        """The parameters for a version's folder, or None if it is not batched."""
         if not self._enabled:
             return None
         if not self._per_model:
@@ -69,11 +62,7 @@ class Batching:
 
 
 def check_inputs(queue: Queue, arrays: Iterable[np.ndarray]) -> int:
-    """Check that inputs can be part of a batch; returns their number of rows.
-
-    Raises:
-        InvalidArgument: they cannot.
-    """
+    """Check that inputs can be part of a batch; returns their number of rows."""
     shapes = [array.shape for array in arrays]
     if not all(shapes):
         raise InvalidArgument(
@@ -98,11 +87,7 @@ def check_inputs(queue: Queue, arrays: Iterable[np.ndarray]) -> int:
 
 
 def check_outputs(rows: int, arrays: Iterable[np.ndarray]) -> None:
-    """Check that outputs have as many rows as the inputs.
-
-    Raises:
-        FailedPrecondition: they do not.
-    """
+    """Check that outputs have as many rows as the inputs."""
     for array in arrays:
         if array.ndim == 0:
             raise FailedPrecondition("Batched output tensor has 0 dimensions")

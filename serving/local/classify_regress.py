@@ -33,15 +33,10 @@ def infer(
     """Run a classification or a regression.
 
     Args:
-        model: a loaded version.
-        signature_name: its key, or "" for `serving_default`.
         method: `CLASSIFY`, for a ClassificationResult, or `REGRESS`.
-        examples: the examples, with a context or without.
-        timeout: seconds.
 
     Raises:
         InvalidArgument: no such signature, one of another kind, or no examples.
-        ServingError: what the run itself raises.
     """
     key = signature_name or DEFAULT_SIGNATURE
     if key not in model.signatures:

@@ -1,20 +1,15 @@
 """Read and check TensorFlow Serving's configuration files.
 
-Does not import TensorFlow, so that mistakes are reported at once.
+Does not import TensorFlow, so that mistakes are reported at once. `StartError` is for a
+missing or invalid file, `InvalidArgument` for what TensorFlow Serving refuses as well.
 """
 
-import functools
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-)
+from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import (
     MODEL_TYPE_UNSPECIFIED,
     TENSORFLOW,
@@ -22,6 +17,7 @@ from tensorflow_serving.config.model_server_config_pb2 import (
     ModelServerConfig,
 )
 
+from ..batching_parameters import message_class
 from .flags import ServerOptions
 from .status_errors import InvalidArgument, NotFound, ServingError, StartError
 
@@ -51,12 +47,7 @@ def model_config(name: str, base_path: str) -> ModelConfig:
 
 
 def config_of(options: ServerOptions) -> ModelServerConfig:
-    """The configuration that the flags name.
-
-    Raises:
-        StartError: no model is named, or the configuration file cannot be read.
-        InvalidArgument: as `check_config`.
-    """
+    """The configuration that the flags name."""
     if options.model_config_file:
         return read_model_config(options.model_config_file)
     if not options.model_base_path:
@@ -75,13 +66,8 @@ def config_of(options: ServerOptions) -> ModelServerConfig:
 
 
 def read_model_config(path: str) -> ModelServerConfig:
-    """Read a `--model_config_file`, a ModelServerConfig in text format.
-
-    Raises:
-        StartError: the file is missing or invalid, or names no models.
-        InvalidArgument: as `check_config`.
-    """
-    config = _read_text_proto(path, ModelServerConfig())
+    """Read a `--model_config_file`, a ModelServerConfig in text format."""
+    config = read_text_proto(path, ModelServerConfig())
     if not config.model_config_list.config:
         raise StartError(f"{path} names no model: its model_config_list is empty")
     check_config(config)
@@ -89,12 +75,7 @@ def read_model_config(path: str) -> ModelServerConfig:
 
 
 def check_config(config: ModelServerConfig) -> None:
-    """Check a configuration.
-
-    Raises:
-        InvalidArgument: a name comes twice, or a base path is not an absolute local
-            path.
-    """
+    """Check a configuration: each name once, base paths local and absolute."""
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidArgument(
             "ServerModelConfig type not supported by HandleReloadConfigRequest. "
@@ -121,11 +102,7 @@ def check_config(config: ModelServerConfig) -> None:
 
 
 def check_platform(model: ModelConfig) -> None:
-    """Check that a model's platform is TensorFlow.
-
-    Raises:
-        InvalidArgument: the platform is unknown, missing, or given twice.
-    """
+    """Check that a model's platform is TensorFlow."""
     platform = platform_of(model)
     if platform != PLATFORM:
         raise InvalidArgument(
@@ -134,11 +111,7 @@ def check_platform(model: ModelConfig) -> None:
 
 
 def platform_of(model: ModelConfig) -> str:
-    """The platform's name; the old field `model_type` counts too.
-
-    Raises:
-        InvalidArgument: the platform is missing or given twice.
-    """
+    """The platform's name; the old field `model_type` counts too."""
     if model.model_type and model.model_platform:
         raise InvalidArgument(
             "Illegal setting both ModelServerConfig::model_type (deprecated) "
@@ -158,11 +131,7 @@ def platform_of(model: ModelConfig) -> str:
 
 
 def version_folders(base_path: str) -> dict[int, str]:
-    """The names of the version folders by number, ascending; others are ignored.
-
-    Raises:
-        NotFound: the folder does not exist or cannot be read.
-    """
+    """The names of the version folders by number, ascending; others are ignored."""
     try:
         names = os.listdir(base_path)
     except OSError as error:
@@ -174,11 +143,7 @@ def version_folders(base_path: str) -> dict[int, str]:
 
 
 def aspired_versions(model: ModelConfig) -> list[int]:
-    """The versions on disk that the policy selects, ascending.
-
-    Raises:
-        NotFound: the base path does not exist.
-    """
+    """The versions on disk that the policy selects, ascending."""
     versions = list(version_folders(model.base_path))
     policy = model.model_version_policy
     match policy.WhichOneof("policy_choice"):
@@ -192,30 +157,19 @@ def aspired_versions(model: ModelConfig) -> list[int]:
 
 
 def metrics_path(monitoring_config_file: str) -> str | None:
-    """The path of the metrics page that a `--monitoring_config_file` enables, if any.
-
-    Raises:
-        StartError: the file is missing or invalid.
-    """
+    """The path of the metrics page that a monitoring config file enables, if any."""
     if not monitoring_config_file:
         return None
-    config = _read_text_proto(monitoring_config_file, _monitoring_config_class()())
+    config = read_text_proto(
+        monitoring_config_file, message_class(_MONITORING_CONFIG, "MonitoringConfig")()
+    )
     if not config.prometheus_config.enable:
         return None
     return config.prometheus_config.path or METRICS_PATH
 
 
-@functools.cache
-def _monitoring_config_class() -> type[Any]:
-    file = text_format.Parse(_MONITORING_CONFIG, descriptor_pb2.FileDescriptorProto())
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("tensorflow.serving.MonitoringConfig")
-    )
-
-
-def _read_text_proto(path: str, message: Any) -> Any:
+def read_text_proto(path: str, message: Any) -> Any:
+    """Read a message in text format."""
     kind = message.DESCRIPTOR.full_name
     try:
         return text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
@@ -228,12 +182,7 @@ def _read_text_proto(path: str, message: Any) -> Any:
 
 
 def check_start(config: ModelServerConfig) -> None:
-    """Check platforms and base paths, before anything is loaded.
-
-    Raises:
-        InvalidArgument: a platform is unknown.
-        StartError: a base path is missing, or has none of the wanted versions.
-    """
+    """Check platforms and base paths, before anything is loaded."""
     for model in config.model_config_list.config:
         check_platform(model)
         _check_base_path(model)

@@ -108,8 +108,6 @@ class NotHonored:
     """A flag of TensorFlow Serving that the local server does not honor.
 
     Attributes:
-        default: TensorFlow Serving's default.
-        reason: why it is not honored.
         harmless: the only value that is accepted; None if every one is.
     """
 

@@ -41,12 +41,7 @@ def _shortened(text: str) -> str:
 
 
 def _remaining(context: Any) -> float:
-    """Seconds until the call's deadline.
-
-    Raises:
-        ServingError: it has passed, or the client cancelled the call, before a thread
-            was free.
-    """
+    """Seconds until the deadline; ServingError if that or the client has gone."""
     seconds = context.time_remaining()
     if not context.is_active() or (seconds is not None and seconds <= 0):
         raise ServingError("Timed out before it was run", "DEADLINE_EXCEEDED")
@@ -104,12 +99,7 @@ class ModelServicer(model_service_pb2_grpc.ModelServiceServicer):
 
 
 def grpc_server(service: InferenceService, executor: Executor) -> grpc.Server:
-    """A server with all services and no port.
-
-    Args:
-        service: the operations.
-        executor: threads that run them.
-    """
+    """A server with all services and no port."""
     server = grpc.server(
         executor, options=_options(service.options.grpc_channel_arguments)
     )

@@ -37,9 +37,6 @@ class InferenceService:
     Every method raises `ServingError` with TensorFlow Serving's message; timeouts are
     in seconds.
 
-    Args:
-        options: the flags.
-
     Raises:
         StartError: a file that the flags name is missing or refused.
     """
@@ -122,9 +119,7 @@ class InferenceService:
         """Predict on arrays; returns the version number and the outputs by alias.
 
         Args:
-            spec: the version and the signature.
             read: makes the inputs, by alias, for the signatures of that version.
-            timeout: seconds.
             output_filter: aliases of the wanted outputs; none means all.
         """
         with self.models.use(spec) as (model, number):

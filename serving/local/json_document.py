@@ -108,9 +108,6 @@ def printed_floats(values: np.ndarray) -> np.ndarray:
     """The decimals that TensorFlow Serving prints for float32 values, as float64.
 
     Six significant digits where they identify the value, nine otherwise.
-
-    Args:
-        values: float32, of any shape.
     """
     flat = values.ravel()
     decimals = _with_digits(6, flat)

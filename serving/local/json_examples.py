@@ -15,10 +15,6 @@ from .status_errors import InvalidArgument
 def examples_from_json(document: Mapping[str, Any], listed: input_pb2.Input) -> None:
     """Read `examples` and, if there is one, their common `context`.
 
-    Args:
-        document: the request.
-        listed: where they are added.
-
     Raises:
         InvalidArgument: no examples, or a feature that an Example cannot represent.
     """
@@ -87,11 +83,7 @@ def _value(name: str, item: Any) -> Any:
 
 
 def result_to_json(result: Any) -> dict[str, Any]:
-    """The answer to a classify or regress request.
-
-    Args:
-        result: a ClassificationResult or a RegressionResult.
-    """
+    """The JSON of a ClassificationResult or a RegressionResult."""
     if hasattr(result, "regressions"):
         return {"results": _printed(one.value for one in result.regressions)}
     return {

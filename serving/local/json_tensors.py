@@ -27,11 +27,6 @@ def inputs_from_json(
 ) -> tuple[bool, dict[str, np.ndarray]]:
     """Read the inputs of a predict request.
 
-    Args:
-        document: the request.
-        signature_name: as the request has it, for the error message.
-        infos: the signature's inputs by alias.
-
     Returns:
         Whether the request has the row format, and the inputs by alias.
 
@@ -149,9 +144,6 @@ def decode_base64(value: Mapping[str, str]) -> bytes:
 
     Whitespace is ignored, padding may be missing or dots, and the web-safe alphabet is
     refused.
-
-    Raises:
-        InvalidArgument: anything else.
     """
     parts = _BASE64.fullmatch(value["b64"].translate(_WHITESPACE))
     if parts:
@@ -163,13 +155,7 @@ def decode_base64(value: Mapping[str, str]) -> bytes:
 
 
 def _tensor(alias: str, value: Any, infos: TensorInfos) -> np.ndarray:
-    """A scalar or nested lists as an array of the input's type.
-
-    Raises:
-        InvalidArgument: lists of different lengths, too many levels, or a leaf of
-            another type.
-        Unimplemented: a type that JSON cannot represent.
-    """
+    """A scalar or nested lists as an array of the input's type."""
     data_type = infos[alias].dtype
     shape = []
     first = value
@@ -284,10 +270,6 @@ def _type_error(leaf: Any, data_type: int) -> InvalidArgument:
 
 def outputs_to_json(outputs: Mapping[str, np.ndarray], row: bool) -> dict[str, Any]:
     """The answer to a predict request; the alias of a single output is left out.
-
-    Args:
-        outputs: arrays by alias.
-        row: whether the request had the row format.
 
     Raises:
         InvalidArgument: no outputs, a type that JSON cannot represent, or outputs

@@ -62,9 +62,7 @@ class Histogram:
     """A histogram for each combination of label values.
 
     Args:
-        name: TensorFlow Serving's name, `/tensorflow/serving/...`.
         bounds: upper bounds of the buckets, ascending; `+Inf` follows.
-        *labels: names of the labels.
     """
 
     kind = "histogram"

@@ -19,16 +19,11 @@ def predict(
     """Run a signature; returns the outputs by alias.
 
     Args:
-        model: a loaded version.
-        signature_name: its key, or "" for `serving_default`.
-        inputs: arrays by alias.
-        timeout: seconds.
         output_filter: aliases of the wanted outputs; none means all.
 
     Raises:
         FailedPrecondition: no such signature.
         InvalidArgument: inputs or outputs that are not the signature's.
-        ServingError: what the run itself raises.
     """
     signature = check_inputs(model, signature_name, inputs)
     key = signature_name or DEFAULT_SIGNATURE

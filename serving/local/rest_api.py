@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import zlib
 from collections.abc import Callable
@@ -53,8 +52,6 @@ class RestApp:
     """The ASGI application.
 
     Args:
-        service: the operations.
-        executor: threads that run them, and that read and write JSON.
         metrics_path: path of the metrics page; None turns it off.
     """
 
@@ -226,27 +223,22 @@ class RestApp:
         _, outputs = self._service.predict_arrays(spec, read, self._timeout)
         return outputs_to_json(outputs, row)
 
-    def _classify(
-        self, spec: ModelSpec, body: bytearray, end_turn: Callable[[], None]
-    ) -> Any:
+    def _classify(self, spec: ModelSpec, *rest: Any) -> Any:
         request = classification_pb2.ClassificationRequest(model_spec=spec)
-        _fill_examples(request, body)
-        end_turn()
-        return result_to_json(self._service.classify(request, self._timeout).result)
+        return self._infer(request, self._service.classify, *rest)
 
-    def _regress(
-        self, spec: ModelSpec, body: bytearray, end_turn: Callable[[], None]
-    ) -> Any:
+    def _regress(self, spec: ModelSpec, *rest: Any) -> Any:
         request = regression_pb2.RegressionRequest(model_spec=spec)
-        _fill_examples(request, body)
+        return self._infer(request, self._service.regress, *rest)
+
+    def _infer(
+        self, request: Any, operation: Any, body: bytearray, end_turn: Callable
+    ) -> Any:
+        document = parse(body)
+        request.model_spec.signature_name = _signature_name(document)
+        examples_from_json(document, request.input)
         end_turn()
-        return result_to_json(self._service.regress(request, self._timeout).result)
-
-
-def _fill_examples(request: Any, body: bytearray) -> None:
-    document = parse(body)
-    request.model_spec.signature_name = _signature_name(document)
-    examples_from_json(document, request.input)
+        return result_to_json(operation(request, self._timeout).result)
 
 
 def _signature_name(document: dict[str, Any]) -> str:
@@ -284,12 +276,10 @@ def _options(request: Request) -> Response:
 
 
 def _message(message: Any) -> Any:
-    return json.loads(
-        json_format.MessageToJson(
-            message,
-            preserving_proto_field_name=True,
-            always_print_fields_with_no_presence=True,
-        )
+    return json_format.MessageToDict(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
     )
 
 

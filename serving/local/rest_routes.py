@@ -36,7 +36,6 @@ def route(method: str, path: str) -> Route:
     """Parse a request line.
 
     Args:
-        method: the HTTP method.
         path: the path with its query, percent-encoded.
 
     Raises:

@@ -31,10 +31,6 @@ class Failure(NamedTuple):
 class ServedModel:
     """A model, from its first configuration on.
 
-    Args:
-        name: its name.
-        load: loads the folder of a version.
-
     Attributes:
         config: the current configuration; None once it is removed. The versions stay
             listed.
@@ -99,7 +95,6 @@ class ServedModel:
         """Check that each label of a new configuration points to an available version.
 
         Args:
-            new: the requested configuration.
             allow_unavailable: --allow_version_labels_for_unavailable_models, which
                 exempts labels that do not move.
 

@@ -24,9 +24,6 @@ _STOP_LIMIT = 30
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT.
 
-    Returns:
-        The exit status, 0.
-
     Raises:
         UsageError: A flag is invalid.
         CommandError: The server cannot start.

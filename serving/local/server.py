@@ -66,8 +66,6 @@ async def serve(
     then do the ports answer.
 
     Args:
-        config: the models.
-        options: the flags.
         ready: called once both interfaces answer.
         stop: ends the server; made in this event loop.
 

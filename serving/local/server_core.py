@@ -33,12 +33,7 @@ _ATTEMPTS = 3
 
 
 class ServedModels:
-    """The models of a server. Any thread may call any method.
-
-    Args:
-        options: polling, retries and labels.
-        load: loads the folder of a version.
-    """
+    """The models of a server. Any thread may call any method."""
 
     def __init__(self, options: ServerOptions, load: Loader):
         self._options = options
@@ -100,9 +95,6 @@ class ServedModels:
 
     def refresh(self, scan: bool) -> float | None:
         """Load and unload what changed on the disk, and retry failed loads.
-
-        Args:
-            scan: whether to look for versions on the disk.
 
         Returns:
             When the next retry is due, in `time.monotonic` seconds.

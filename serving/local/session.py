@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf import text_format
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import (
@@ -24,13 +23,13 @@ from tensorflow.core.protobuf.meta_graph_pb2 import (
 
 from ..batching_parameters import Queue
 from .batching_checks import check_inputs, check_outputs
+from .config import read_text_proto
 from .flags import ServerOptions
 from .status_errors import (
     CODES,
     FailedPrecondition,
     InvalidArgument,
     ServingError,
-    StartError,
 )
 from .tensor_proto import type_of
 
@@ -65,14 +64,7 @@ def session_config(options: ServerOptions) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto()
     config.experimental.disable_thread_spinning = True
     if path := options.tensorflow_session_config_file:
-        try:
-            with open(path, encoding="utf-8") as file:
-                read = text_format.Parse(file.read(), config_pb2.ConfigProto())
-        except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
-            text = " ".join(str(error).split())
-            raise StartError(
-                f"--tensorflow_session_config_file {path} is not a ConfigProto: {text}"
-            ) from error
+        read = read_text_proto(path, config_pb2.ConfigProto())
         if read.HasField("experimental"):
             config.ClearField("experimental")
         config.MergeFrom(read)
@@ -90,9 +82,7 @@ class LoadedModel:
     """A version of a model that can run.
 
     Args:
-        folder: the version's folder, which holds saved_model.pb.
         tags: which graph of the SavedModel.
-        config: settings of the session.
         on_run: called with the microseconds that each run took.
         queue: the batching that TensorFlow Serving would do, if any.
 
@@ -153,10 +143,8 @@ class LoadedModel:
         """Run a signature.
 
         Args:
-            key: one of `signatures`.
             feeds: arrays by the alias of the input.
             fetches: aliases of the outputs to return, strings as arrays of bytes.
-            timeout: seconds.
 
         Raises:
             ServingError: a type or shape that contradicts the signature, sizes that

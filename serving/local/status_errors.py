@@ -42,7 +42,6 @@ class ServingError(Exception):
     """An error that is reported to the client.
 
     Args:
-        message: the text of the answer.
         code: name of the canonical status code; default: the class's own.
     """
 

@@ -58,9 +58,9 @@ def _type_of(numpy_type: np.dtype) -> int:
 
 
 @functools.cache
-def numpy_type(data_type: int) -> type[np.generic]:
+def numpy_type(data_type: int) -> np.dtype:
     """The NumPy type of a DataType."""
-    return tf.as_dtype(data_type).as_numpy_dtype
+    return np.dtype(tf.as_dtype(data_type).as_numpy_dtype)
 
 
 def parsing_error(alias: str) -> InvalidArgument:
@@ -69,11 +69,7 @@ def parsing_error(alias: str) -> InvalidArgument:
 
 
 def arrays_from_protos(inputs: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
-    """The inputs of a PredictRequest by alias.
-
-    Raises:
-        InvalidArgument: as `array_from_proto`, whose limit holds for all of them.
-    """
+    """The inputs of a PredictRequest by alias."""
     if len(inputs) > 1:
         announced = 0
         for alias, proto in inputs.items():
@@ -119,12 +115,8 @@ def _announced_bytes(alias: str, proto: TensorProto) -> int:
         last = len(sent[-1]) if sent else 0
         return max(size, len(sent)) * _STRING_BYTES + missing * last
     # TensorFlow compares the length of the content itself before it makes the tensor.
-    return 0 if proto.tensor_content or not missing else size * _item_bytes(proto.dtype)
-
-
-@functools.cache
-def _item_bytes(data_type: int) -> int:
-    return np.dtype(numpy_type(data_type)).itemsize
+    complete = proto.tensor_content or not missing
+    return 0 if complete else size * numpy_type(proto.dtype).itemsize
 
 
 def array_to_proto(array: np.ndarray, as_content: bool = False) -> TensorProto:

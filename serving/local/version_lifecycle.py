@@ -18,13 +18,7 @@ State = ModelVersionStatus  # START, LOADING, AVAILABLE, UNLOADING, END
 class Version:
     """A version of a model, loaded or not.
 
-    Args:
-        name: the model's name.
-        number: the version number.
-        load: loads the version, warm-up included.
-
     Attributes:
-        state: one of the states of ModelVersionStatus.
         error: why the last attempt to load failed, if it did.
         wanted: False once the version is gone from the disk or from the policy; only
             then may a failed version be tried again.

@@ -32,8 +32,6 @@ def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
     """Run every warm-up request of a version.
 
     Args:
-        folder: the version's folder.
-        run: runs one request on that version.
         iterations: how often each request is run; less than 1 counts as 1.
 
     Returns:

@@ -17,7 +17,6 @@ class Watcher:
     """Keep the served models in step with the disk.
 
     Args:
-        models: the served models.
         options: the polling intervals; 0 seconds means never.
     """
 

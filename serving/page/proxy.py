@@ -43,12 +43,6 @@ _PATHS = {
 def main(argv: list[str]) -> int:
     """Serve the page on this machine until Ctrl-C.
 
-    Args:
-        argv: The arguments after `page`.
-
-    Returns:
-        The exit status.
-
     Raises:
         CommandError: No server answers, or it does not serve the model.
         UsageError: The arguments are wrong.
@@ -110,9 +104,6 @@ def page_app(args: argparse.Namespace) -> Starlette:
     A browser would refuse to ask another server, which sends no CORS headers. The
     server gets `args.header`, so requests of other sites are refused, and the path of
     each is made here.
-
-    Args:
-        args: Of `page_parser`.
     """
 
     async def page(request: Request) -> Response:
@@ -141,11 +132,7 @@ def page_app(args: argparse.Namespace) -> Starlette:
 
 
 class Forward:
-    """ASGI application that asks the server for what the page asks for.
-
-    Args:
-        args: Of `page_parser`.
-    """
+    """ASGI application that asks the server for what the page asks for."""
 
     def __init__(self, args: argparse.Namespace):
         verify = not args.ca_file or ssl.create_default_context(cafile=args.ca_file)
@@ -201,11 +188,7 @@ class Forward:
 
 
 def _path(request: Request, model: str) -> str:
-    """The path to ask the server for.
-
-    Raises:
-        HTTPException: It is not one that the page asks for.
-    """
+    """The path to ask the server for."""
     if request.method not in _PATHS:
         raise HTTPException(405, f"Not a method of the page: {request.method}")
     path = request.scope["raw_path"].decode("ascii", "replace")

@@ -78,10 +78,6 @@ def _copies(arguments: argparse.Namespace) -> list[tuple[pathlib.Path, int]]:
     """The versions to copy and their numbers there.
 
     The newest comes first: a server that watches the folder loads it and no other.
-
-    Raises:
-        UsageError: FROM or TO is not what it must be.
-        CommandError: There is nothing to copy.
     """
     source, target = arguments.source, arguments.target
     name = target.absolute().name
@@ -110,12 +106,6 @@ def copy_version(
     source: pathlib.Path, base_path: pathlib.Path, number: int, report: Report
 ) -> str:
     """Copy a version into a model's folder, where it appears complete or not at all.
-
-    Args:
-        source: The version.
-        base_path: The model's folder; created if missing.
-        number: Its number there.
-        report: Called with what is being done.
 
     Returns:
         What was done, in a line.
@@ -153,11 +143,7 @@ def copy_version(
 
 
 def _verified(folder: pathlib.Path) -> manifest.Manifest:
-    """The manifest of a version, which its files agree with.
-
-    Raises:
-        CommandError: There is none, or they do not.
-    """
+    """The manifest of a version, which its files agree with."""
     found = manifest.read_if_valid(folder)
     if found is None:
         raise CommandError(

@@ -42,11 +42,6 @@ def check(
 ) -> None:
     """Check a label and a config file before anything is changed.
 
-    Args:
-        target: The model.
-        label: The label.
-        served_from: Path of the folder on the server.
-
     Raises:
         CommandError: The file is invalid or contradicts `served_from`; the label is
             reserved for `rollback`; or the server does not answer, or cannot have been
@@ -89,8 +84,6 @@ def add(
     """Add a version to the config file, and give it a label.
 
     Args:
-        target: The model; it gets an entry if it has none.
-        version: The version.
         label: Its label; without one, the entry's policy decides whether it is served.
         served_from: Path of the folder on the server; default: its absolute path.
 

@@ -18,9 +18,6 @@ def write(folder: pathlib.Path, facts: Manifest) -> Manifest:
     Args:
         folder: A version that is complete but for its manifest.
         facts: Its other entries, in order.
-
-    Returns:
-        The manifest.
     """
     manifest = {"format": FORMAT, **facts, "files": _digests(folder)}
     path = folder / MANIFEST
@@ -63,10 +60,6 @@ def damage(folder: pathlib.Path) -> list[str]:
 def differences(folder: pathlib.Path, manifest: Manifest) -> list[str]:
     """Compare the files of a version with the checksums in a manifest.
 
-    Args:
-        folder: The version.
-        manifest: What `read_if_valid` returned.
-
     Returns:
         A line for each file that is missing, changed or new, and for each link, pipe or
         device: none of them is a part of a version.
@@ -105,9 +98,6 @@ def labels_entry(names: list[str]) -> Manifest:
 
 def signature_specs(folder: pathlib.Path) -> dict[str, Any]:
     """Read the signatures that a SavedModel declares.
-
-    Args:
-        folder: It holds `saved_model.pb`.
 
     Returns:
         By signature `{"inputs": ..., "outputs": ...}`, by tensor name

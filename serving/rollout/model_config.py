@@ -35,12 +35,9 @@ def read(path: pathlib.Path) -> ModelServerConfig:
 
 @contextlib.contextmanager
 def changing(path: pathlib.Path) -> Iterator[ModelServerConfig]:
-    """Change the file in a block; it is written when the block succeeds.
+    """Change the file, or a new one, in a block; written when that succeeds.
 
     Comments at the head of the file are kept.
-
-    Args:
-        path: The file; created if missing.
 
     Raises:
         CommandError: It is invalid, has comments that would be lost, or
@@ -88,12 +85,7 @@ def put_entry(config: ModelServerConfig, name: str, model: ModelConfig | None) -
 
 
 def served(model: ModelConfig, versions: list[int]) -> list[int]:
-    """The versions that a server loads by an entry's policy.
-
-    Args:
-        model: The entry.
-        versions: The versions on the disk, ascending.
-    """
+    """The versions that a server loads by an entry's policy."""
     policy = model.model_version_policy
     match policy.WhichOneof("policy_choice"):
         case "all":

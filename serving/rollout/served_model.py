@@ -10,9 +10,6 @@ class ServedModel(NamedTuple):
     """A served model: its versions, and the config file that says which are served.
 
     Attributes:
-        folder: The model's folder.
-        config: The server's model config file.
-        name: The model's name in it.
         rest: URL of the server's REST interface, to wait for it.
     """
 
@@ -54,12 +51,7 @@ def local_folder(text: str) -> pathlib.Path:
 
 
 def add_arguments(group: Any, required: bool = False) -> None:
-    """Add the flags of a `ServedModel`, except --rest.
-
-    Args:
-        group: A parser or a group of one.
-        required: Whether there must be a config file.
-    """
+    """Add the flags of a `ServedModel`, except --rest."""
     group.add_argument(
         "--config",
         type=pathlib.Path,

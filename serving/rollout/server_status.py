@@ -15,11 +15,7 @@ POLL_SECONDS = 0.2
 
 
 def states(url: str, name: str) -> dict[int, VersionStatus]:
-    """The states of a model's versions on a server, by number; empty without the model.
-
-    Raises:
-        CommandError: The server does not answer.
-    """
+    """The states of a model's versions on a server by number; empty without it."""
     try:
         with RestClient(url, name) as client:
             return {status.version: status for status in client.status()}
@@ -30,11 +26,7 @@ def states(url: str, name: str) -> dict[int, VersionStatus]:
 
 
 def wait_available(url: str, name: str, version: int) -> None:
-    """Wait until a server has loaded a version.
-
-    Raises:
-        CommandError: It cannot load it, or not in time.
-    """
+    """Wait until a server has loaded a version."""
 
     def loaded() -> bool:
         status = states(url, name).get(version)
@@ -49,11 +41,7 @@ def wait_available(url: str, name: str, version: int) -> None:
 
 
 def wait_points(url: str, name: str, label: str, version: int) -> None:
-    """Wait until a label on a server is a version.
-
-    Raises:
-        CommandError: It is not in time.
-    """
+    """Wait until a label on a server is a version."""
 
     def points() -> bool:
         try:

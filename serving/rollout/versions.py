@@ -51,11 +51,7 @@ def versions(base_path: pathlib.Path) -> list[int]:
 
 
 def check_base_path(base_path: pathlib.Path) -> None:
-    """Check that a folder can be a model's: it holds versions only, or is missing.
-
-    Raises:
-        CommandError: It is a file, or holds something else.
-    """
+    """Check that a folder can be a model's: it holds versions only, or is missing."""
     if base_path.exists() and not base_path.is_dir():
         raise CommandError(f"{base_path}: cannot be written: it is a file")
     folders = version_folders(base_path)
@@ -76,11 +72,7 @@ def is_number(name: str) -> bool:
 
 
 def version_folder(base_path: pathlib.Path, version: int) -> pathlib.Path:
-    """The folder of a version.
-
-    Raises:
-        CommandError: There is no such version.
-    """
+    """The folder of a version; CommandError if there is none."""
     folders = version_folders(base_path)
     if version not in folders:
         there = ", ".join(map(str, folders)) or "none"
@@ -93,12 +85,6 @@ def one_writer(folder: pathlib.Path) -> Iterator[None]:
     """Hold the write lock of a folder.
 
     Waits for another writer, and says so.
-
-    Args:
-        folder: An existing folder.
-
-    Raises:
-        OSError: The folder cannot be written.
     """
     # A link that others have put there must not create a file elsewhere.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -186,9 +172,6 @@ def withdraw(base_path: pathlib.Path, version: int) -> pathlib.Path:
     """Hide a version from the servers that watch the folder, atomically.
 
     Its files stay until `sweep`. Call it inside `one_writer`.
-
-    Returns:
-        The hidden folder.
     """
     hidden = base_path / f"{REMOVED}{version}"
     rename(version_folder(base_path, version), hidden)
