@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
+from keras_vit.analysis import figures
 from training.evaluation import attention_pictures as attention
 from training.reporting import pictures
 
@@ -23,8 +24,9 @@ def leave_out_pictures(replace=setattr) -> None:
     for name in dir(pictures):
         if name.startswith("draw_"):
             replace(pictures, name, lambda *_: None)
-    for name in ("confusion_matrix_image", "example_grid"):
-        replace(pictures, name, lambda _: np.zeros((1, 1, 3), "uint8"))
+    for name in ("confusion_figure", "example_figure", "save"):
+        replace(pictures, name, lambda *_: None)
+    replace(figures, "pixels", lambda _: np.zeros((1, 1, 3), "uint8"))
     replace(attention, "has_attention", lambda _: False)
 
 

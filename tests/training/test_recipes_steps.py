@@ -20,7 +20,7 @@ from parsed_recipes import every_recipe, recipe
 
 from keras_vit.specs import parse_variant, patch_side
 from training.architectures.building import build_model, compile_trainer, model_to_train
-from training.data.masking import masking_of
+from training.data.masking import Masking
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
 
@@ -251,7 +251,7 @@ def test_a_self_supervised_recipe_takes_two_steps(name, folder, eagerly):
             reduced,
             encoder.preprocessing,
             total_steps=2,
-            masking=masking_of(model, reduced),
+            masking=Masking.of(model.encoder, reduced),
         )
         before = [np.array(weight) for weight in encoder.trainable_weights]
         trainer = compile_trainer(model, reduced, reduced.steps, LONG / reduced.epochs)

@@ -10,11 +10,11 @@ from training_commands import main
 from without_pictures import leave_out_pictures
 
 import keras_vit
+from keras_vit.analysis import figures
 from training.architectures.model_reading import read_classifier
-from training.errors import RecipeError, RunError, TrainingError
+from training.errors import RecipeError, RunError
 from training.recipe import load_recipe
 from training.recipes import named_recipe
-from training.reporting import pictures
 from training.studies import baselines
 
 
@@ -143,8 +143,8 @@ def test_baseline_accuracies_match_known_ones():
 
 def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(TrainingError, match="pip install .*viz"):
-        pictures.pyplot()
+    with pytest.raises(ImportError, match="pip install .*viz"):
+        figures.figure(1, 1)
 
 
 @pytest.fixture(scope="module")

@@ -210,7 +210,7 @@ def test_sigterm_outside_of_the_steps_is_a_preemption(
 ):
     leave_out_pictures(monkeypatch.setattr)
     monkeypatch.setattr(
-        "training.fitting.fit._board", lambda *_: keras.callbacks.Callback()
+        "training.fitting.fit._board", lambda *_: [keras.callbacks.Callback()]
     )
     (tmp_path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
     command = ["fit", "--config", str(tmp_path / "recipe.yaml")]
@@ -269,7 +269,7 @@ def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(
     command += ["--data.validation", "0.1", "--output_dir"]
     sender = Sender(moment, number)
     with monkeypatch.context() as patch:
-        patch.setattr("training.fitting.fit._board", lambda *_: sender)
+        patch.setattr("training.fitting.fit._board", lambda *_: [sender])
         assert main([*command, str(folder)]) == 75
     assert sender.evaluated == evaluated
     assert "stopped by SIGTERM after step 11; `keras" in capsys.readouterr().err
@@ -292,7 +292,7 @@ def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(
     folder = str(tmp_path / "run")
     command = ["fit", "--config", str(recipe), "--steps", "2", "--output_dir", folder]
     with monkeypatch.context() as patch:
-        patch.setattr("training.fitting.fit._board", lambda *_: sender)
+        patch.setattr("training.fitting.fit._board", lambda *_: [sender])
         patch.setattr("training.engine.recorder.Recorder.save", pytest.fail)
         assert main(command) == 75
     assert f": {STOPPED}" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from fewshot_reference import fewshot_accuracy
 from PIL import Image
 from sklearn.datasets import load_digits
 from tiny_model import build_vit
@@ -15,7 +16,6 @@ from training.architectures.model_reading import read_any_model, read_classifier
 from training.data.splits import load_splits
 from training.engine.run_folder import save_model
 from training.errors import DataError, RecipeError, RunError
-from training.probe.fewshot import fewshot_accuracy
 from training.recipe import DataConfig
 
 DATA = DataConfig("digits", train="train[:700]", validation=0.2, test="train[700:900]")

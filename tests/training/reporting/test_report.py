@@ -18,6 +18,7 @@ from sklearn.calibration import calibration_curve
 from training_commands import parse
 
 from keras_vit import ImageClassifier, ImagePreprocessing
+from keras_vit.analysis import figures
 from training.evaluation.evaluate import Evaluation
 from training.flags import recipe_of
 from training.recipe import DataConfig, Recipe
@@ -186,7 +187,8 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
 def test_existing_pictures_are_in_the_file(tmp_path):
     assert not written(tmp_path).xpath("//img")
     pictures.draw_curves([ROW], tmp_path / "curves.png")
-    pictures.draw_confusion_matrix(evaluation(), tmp_path / "confusion_matrix.png")
+    matrix = pictures.confusion_figure(evaluation())
+    pictures.save(matrix, tmp_path / "confusion_matrix.png")
     shown = written(tmp_path).xpath("//img/@src")
     assert [decoded(uri).size for uri in shown] == [
         Image.open(tmp_path / name).size
@@ -305,7 +307,7 @@ def lines_of(monkeypatch, history, path):
                 if not label.startswith("_")
             }
 
-    monkeypatch.setattr(pictures, "_save", keep)
+    monkeypatch.setattr(pictures, "save", keep)
     pictures.draw_curves(history, path)
     return drawn
 
@@ -354,7 +356,7 @@ def test_curves_of_any_length_are_drawn(tmp_path, epochs):
 @pytest.mark.parametrize("classes", [2, 31, 160])
 def test_a_confusion_matrix_of_any_size_is_drawn(tmp_path, classes):
     scores = evaluation(classes, 2 * classes, wrong=1)
-    pictures.draw_confusion_matrix(scores, tmp_path / "matrix.png")
+    pictures.save(pictures.confusion_figure(scores), tmp_path / "matrix.png")
     assert Image.open(tmp_path / "matrix.png").width > 500
 
 
@@ -362,7 +364,7 @@ def test_the_confusion_matrix_colors_start_at_zero(tmp_path):
     labels = np.repeat([0, 0, 1, 1], [50, 40, 45, 48])
     predictions = np.repeat([0, 1, 0, 1], [50, 40, 45, 48])
     scores = Evaluation(("a", "b"), labels, np.eye(2)[predictions])
-    pixels = pictures.confusion_matrix_image(scores)
+    pixels = figures.pixels(pictures.confusion_figure(scores))
     assert pixels.dtype == np.uint8
     # The smallest of the four counts is darker than zero would be.
     lightest = (pixels == [247, 251, 255]).all(axis=-1)
@@ -374,11 +376,12 @@ def test_example_pixels_are_not_rescaled(tmp_path, channels):
     images = np.zeros((2, 16, 16, channels), "uint8")
     images[0] = 100
     images[1, ..., 0] = 250
-    grid = pictures.example_grid(images)
+    grid = figures.pixels(pictures.example_figure(images))
     second = (250, 250, 250) if channels == 1 else (250, 0, 0)
     for color in ((100, 100, 100), second):
         assert (grid == color).all(axis=-1).mean() > 0.1  # more than the title's edges
-    pictures.draw_examples(np.repeat(images, 20, axis=0), tmp_path / "examples.png")
+    many = pictures.example_figure(np.repeat(images, 20, axis=0))
+    pictures.save(many, tmp_path / "examples.png")
     assert Image.open(tmp_path / "examples.png").width > 1000
 
 
@@ -428,7 +431,7 @@ def test_of_many_classes_the_most_confused_are_named():
     scores = Evaluation(
         tuple(f"c{n}" for n in range(100)), labels, np.eye(100)[predictions]
     )
-    figure = pictures._confusion_figure(scores)
+    figure = pictures.confusion_figure(scores)
     named = [text.get_text() for text in figure.axes[1].get_yticklabels()]
     assert named == ["c3", "c50", "c51", "c90"]
     counts = {text.get_text() for text in figure.axes[1].texts}

@@ -13,6 +13,7 @@ from training.evaluation.evaluate import Evaluation
 from training.recipe import DataConfig, ModelConfig, Recipe
 from training.reporting import tensorboard
 from training.reporting.tensorboard import RunBoard
+from training.reporting.throughput import Throughput
 
 pytestmark = pytest.mark.backend
 
@@ -29,24 +30,29 @@ class FakeTrainer:
 
 
 def run(board, epochs, first=0, trainer=None, steps=3, stop=None):
-    """Call a callback as Keras does; the loss of step n is 1 / n."""
-    board.set_params({"steps": steps, "epochs": epochs})
-    board.set_model(trainer or FakeTrainer(0.5))
-    board.on_train_begin()
+    """Call the callbacks as Keras does; the loss of step n is 1 / n."""
+
+    def call(name, *arguments):
+        for callback in (board.throughput, board):
+            getattr(callback, name)(*arguments)
+
+    call("set_params", {"steps": steps, "epochs": epochs})
+    call("set_model", trainer or FakeTrainer(0.5))
+    call("on_train_begin")
     for epoch in range(first, epochs):
-        board.on_epoch_begin(epoch)
+        call("on_epoch_begin", epoch)
         for batch in range(steps):
             step = epoch * steps + batch + 1
             if stop is not None and step > stop:
                 for writer in board.writers.values():
                     writer.flush()
                 return
-            board.on_train_batch_begin(batch)
+            call("on_train_batch_begin", batch)
             logs = {"loss": 1 / step, "gradient_norm": 10.0 * step}
-            board.on_train_batch_end(batch, logs)
+            call("on_train_batch_end", batch, logs)
         logs = {"loss": 1 / step, "val_loss": 2 / step, "val_accuracy": 0.25}
-        board.on_epoch_end(epoch, logs)
-    board.on_train_end()
+        call("on_epoch_end", epoch, logs)
+    call("on_train_end")
 
 
 @pytest.fixture
@@ -55,9 +61,10 @@ def board(tmp_path, tiny_vit, monkeypatch):
     monkeypatch.setattr(tensorboard, "MANY_WRITES", float("inf"))
     model = tiny_vit()
 
-    def make(**kwargs):
+    def make(first_step=0, **kwargs):
         kwargs = {"devices": 1, "device_name": "CPU", **kwargs}
-        return RunBoard(tmp_path, RECIPE, model, 16, **kwargs)
+        throughput = Throughput(16, first_step)
+        return RunBoard(tmp_path, RECIPE, model, throughput, **kwargs)
 
     make.folder = tmp_path / "tensorboard"
     return make

@@ -259,8 +259,8 @@ figure:
 @pytest.mark.slow
 def test_a_real_study_measures_before_after_and_the_features(study, tmp_path):
     import keras
+    from fewshot_reference import fewshot_accuracy
 
-    from training.probe.fewshot import fewshot_accuracy
     from training.recipe import load_recipe
 
     folder = tmp_path / "out"
