@@ -1,6 +1,5 @@
 """Figures of the analyses, as in the paper; matplotlib and Pillow are the extra [viz].
 
-
 They are drawn without pyplot, so that a notebook's or a server's own figures and its
 choice of a backend stay as they are.
 """

@@ -1,6 +1,7 @@
 """The commands of training on one short run."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_baseline_accuracies_match_known_ones():
 
 
 def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install .*viz"):
         figures.figure(1, 1)
 

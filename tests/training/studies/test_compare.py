@@ -118,11 +118,10 @@ def test_each_curve_is_labeled_with_its_images(compared, monkeypatch, tmp_path, 
         images["cnn"] = "training"
         for row in histories["cnn"]:
             del row["val_loss"], row["val_accuracy"]
-    plt = module.pyplot()
-    figure, axes = plt.subplots(1, 2)
-    monkeypatch.setattr(plt, "subplots", lambda *args, **kwargs: (figure, axes))
+    kept = []
+    monkeypatch.setattr(module, "save", lambda figure, _: kept.append(figure))
     module.draw_curves(histories, tmp_path / "again.png")
-    for axis, key in zip(axes, ("loss", "accuracy"), strict=True):
+    for axis, key in zip(kept[0].axes, ("loss", "accuracy"), strict=True):
         assert axis.get_title() == key.capitalize()
         drawn = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
         assert drawn == {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_recipe import TINY_RECIPE
 
+from keras_vit.analysis import figures
 from training.errors import RecipeError
 from training.studies import study_figure
 from training.studies.study import Row, Study
@@ -133,9 +134,8 @@ def drawn(folder, monkeypatch, tmp_path):
 
     def draw(*panels, **changes):
         study = make_study(figure=panels, **changes)
-        plt = study_figure.pyplot()
         kept = []
-        monkeypatch.setattr(plt, "close", kept.append)
+        monkeypatch.setattr(study_figure, "save", lambda figure, _: kept.append(figure))
         draw_figure(study, read_lines(study, folder), folder)
         (figure,) = kept
         return figure.axes, figure
@@ -156,7 +156,7 @@ def test_a_row_that_is_not_run_is_a_named_hole_in_its_line(drawn, folder, tmp_pa
     panel = {"kind": "lines", "x": "parameters", "y": "accuracy", "by": "task"}
     study = make_study(figure=(panel,), seeds=(1,))
     lines = read_lines(study, folder)
-    axis = study_figure.pyplot().figure().add_subplot()
+    axis = figures.figure(6, 4).add_subplot()
     study_figure._lines(axis, study, panel, lines, folder)
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert labels == ["cats", "dogs (1 not run)"]
@@ -180,7 +180,7 @@ def test_a_line_without_values_is_left_out_and_keeps_the_others_colors(drawn):
 
 def test_bars_stand_beside_published_marks_and_name_what_is_not_run(folder):
     study = make_study(seeds=(1,))
-    axis = study_figure.pyplot().figure().add_subplot()
+    axis = figures.figure(6, 4).add_subplot()
     panel = {"kind": "bars", "y": "accuracy"}
     study_figure._bars(axis, study, panel, read_lines(study, folder), folder)
     heights = [patch.get_height() for patch in axis.patches]
@@ -192,7 +192,7 @@ def test_bars_stand_beside_published_marks_and_name_what_is_not_run(folder):
 
 def test_a_heat_map_has_a_cross_where_nothing_was_run(folder):
     study = make_study(seeds=(1,))
-    axis = study_figure.pyplot().figure().add_subplot()
+    axis = figures.figure(6, 4).add_subplot()
     panel = {"kind": "heatmap", "x": "model", "y": "task", "value": "accuracy"}
     study_figure._heatmap(axis, study, panel, read_lines(study, folder), folder)
     texts = {text.get_position(): text.get_text() for text in axis.texts}
