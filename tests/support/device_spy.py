@@ -25,8 +25,8 @@ from PIL import Image
 from tiny_recipe import TINY_RECIPE
 
 from training.architectures.building import build_model, model_to_train
+from training.architectures.model_reading import read_classifier
 from training.data.masking import Masking
-from training.engine import run_folder
 from training.engine.forward_pass import ForwardPass
 from training.engine.strategy import evaluation_strategy
 from training.engine.traced_once import TracedOnce
@@ -160,7 +160,7 @@ def main() -> None:
     evaluate.evaluate = keeping("evaluate")
     evaluate.evaluate_file(folder / "run", "test", strategy=strategy)
     with evaluation_strategy(strategy).scope():
-        model = run_folder.load_model(folder / "run" / "best.keras")
+        model = read_classifier(folder / "run" / "best.keras")
         seen.clear()
         kept["predict"] = probabilities(
             model, digit_files(folder), folder / "attention"

@@ -12,14 +12,13 @@ from foreign_files import arrays_of, write_npz, write_safetensors
 from tiny_model import build_vit
 
 import keras_vit
-from keras_vit.commands.weights_files import read_model
 from keras_vit.common.command_line import CommandError
 from keras_vit.errors import WeightsFileError
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.config import model_arguments
 from keras_vit.weights.keras_files import load_keras_file
 from serving.export import export_command
-from training.engine import run_folder
+from training.architectures.model_reading import read_model
 from training.errors import RunError
 
 HOLDS = "A file must hold the weights of the model that it describes"
@@ -94,8 +93,8 @@ def test_a_config_that_announces_more_than_the_weights_is_refused(copy, name):
     ("load", "error"),
     [
         (keras_vit.VisionTransformer.from_preset, WeightsFileError),
-        (lambda path: read_model(str(path)), WeightsFileError),
-        (run_folder.read_model, RunError),
+        (keras_vit.open_model, WeightsFileError),
+        (read_model, RunError),
         (export_command.load, CommandError),
     ],
 )
