@@ -1,7 +1,8 @@
 """What a family of checkpoints says of itself, and how our models are written as it.
 
 `keras_vit.weights` compares what a family's documents state with what its arrays show;
-nothing outside of this folder knows a project's names.
+nothing outside of this folder knows a project's names. Files are opened without Keras,
+which is imported only where a model is written or its preprocessing compared.
 """
 
 import abc
@@ -9,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NoReturn
 
 from keras_vit.errors import WeightsFileError
-from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.weights.families.layouts import Row
 from keras_vit.weights.reading import ArrayFile
 
@@ -133,7 +133,7 @@ class WritableFamily(Family):
         return {}
 
     @abc.abstractmethod
-    def lost_preprocessing(self, layer: ImagePreprocessing) -> list[str]:
+    def lost_preprocessing(self, layer) -> list[str]:
         """Settings of a model's preprocessing that the documents cannot state."""
 
 
@@ -196,11 +196,13 @@ def one_or_all(values: list[float]) -> float | tuple[float, ...]:
     return rounded if len(set(rounded)) > 1 else rounded[0]
 
 
-def pixels_of(model) -> tuple[ImagePreprocessing, list[float], list[float]]:
+def pixels_of(model) -> tuple[Any, list[float], list[float]]:
     """The preprocessing of a model, and its mean and deviation of pixels from 0 to 1.
 
     It is that of Google's models where the model has none.
     """
+    from keras_vit.preprocessing import ImagePreprocessing
+
     layer = model.preprocessing or ImagePreprocessing(model.image_size)
     mean, std = (
         value if isinstance(value, tuple) else (value,) * model.channels
@@ -209,7 +211,7 @@ def pixels_of(model) -> tuple[ImagePreprocessing, list[float], list[float]]:
     return layer, [round(v / 255, 12) for v in mean], [round(v / 255, 12) for v in std]
 
 
-def lost_to_pillow(layer: ImagePreprocessing, project: str) -> list[str]:
+def lost_to_pillow(layer, project: str) -> list[str]:
     """Settings that no project has that resizes by Pillow."""
     found = []
     if layer.interpolation == "lanczos5":

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
-from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.weights.families.family import Family, WritableFamily
 from keras_vit.weights.families.layouts import (
     CHANNELS,
@@ -149,9 +148,9 @@ class _GoogleFamily(Family):
         """The layer's own defaults."""
         return {}
 
-    def lost_preprocessing(self, layer: ImagePreprocessing) -> list[str]:
+    def lost_preprocessing(self, layer) -> list[str]:
         """Whatever differs from the code's."""
-        usual = ImagePreprocessing(layer.image_size)
+        usual = type(layer)(layer.image_size)
         names = ("mean", "std", "interpolation", "antialias", "crop_fraction", "resize")
         return [
             f"{name}={value!r}"

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair
 from keras_vit.weights.families.family import (
     Family,
@@ -303,7 +302,7 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
             "preprocessor_config.json": written_preprocessing(model),
         }
 
-    def lost_preprocessing(self, layer: ImagePreprocessing) -> list[str]:
+    def lost_preprocessing(self, layer) -> list[str]:
         """What Pillow does not compute, and crops that one number does not describe."""
         height, width = layer.whole_size
         found = []
@@ -398,6 +397,8 @@ def _fraction(crop: tuple[int, int], whole: tuple[int, int]) -> float:
     if crop[0] > whole[0] or crop[1] > whole[1]:
         raise ValueError(f"crop_size={crop} of smaller images, size={whole}: it pads")
     fraction = min(1.0, *(part / side for part, side in zip(crop, whole, strict=True)))
+    from keras_vit.preprocessing import ImagePreprocessing
+
     if ImagePreprocessing(crop, crop_fraction=fraction).whole_size != whole:
         raise ValueError(
             f"size={whole} with crop_size={crop}, which is not the same share of both "

@@ -10,7 +10,6 @@ from typing import Any
 
 from keras_vit.option_rows import rows
 from keras_vit.options import ViTOptions
-from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.weights.families.family import (
     WritableFamily,
     gelu_of,
@@ -230,7 +229,7 @@ class _TimmFamily(WritableFamily):
             return []
         return ['resizes by interpolation="nearest": single rows differ']
 
-    def lost_preprocessing(self, layer: ImagePreprocessing) -> list[str]:
+    def lost_preprocessing(self, layer) -> list[str]:
         """What Pillow does not compute."""
         return lost_to_pillow(layer, "timm")
 

@@ -19,13 +19,16 @@ from keras_vit.errors import WeightsFileError
 from keras_vit.weights import reading
 from keras_vit.weights.reading import open_arrays
 
+PACKAGE = pathlib.Path(reading.__file__).parents[1]
 MEMORY = 2**30  # address space of the process, which needs a third of it
 SECONDS = 60  # of its processor time; it needs one
 READ = f"""
-import importlib.util, json, resource, sys
+import importlib.util, json, resource, sys, types
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
 # Alone, as the package brings TensorFlow.
+sys.modules["keras_vit"] = package = types.ModuleType("keras_vit")
+package.__path__ = [{str(PACKAGE)!r}]
 spec = importlib.util.spec_from_file_location("reading", {reading.__file__!r})
 sys.modules["reading"] = reading = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reading)
