@@ -56,7 +56,12 @@ def open_model(
             )
         check_exists(name)
         path = fetch(name)
-    if holds_own_model(str(path)):
+    if _is_ours(path):
+        if grid is not None:
+            raise ValueError(
+                "`grid` must be None for a model of keras_vit, which states its own. "
+                f"Received: grid={grid}, {name!r}"
+            )
         model = _open_ours(path)
         return rebuild(model, resample, **arguments) if arguments else model
     with open_checkpoint(path) as checkpoint:
@@ -66,7 +71,10 @@ def open_model(
 
 def holds_own_model(source: str) -> bool:
     """Whether it is a run, a `.keras` file or a served version, not a checkpoint."""
-    path = model_file(pathlib.Path(source))
+    return _is_ours(model_file(pathlib.Path(source)))
+
+
+def _is_ours(path: pathlib.Path) -> bool:
     return is_keras_file(path) or is_version(path)
 
 

@@ -174,6 +174,7 @@ HUB_FILES = (
     "task.weights.h5",
 )
 OURS = "model.keras"
+SCHEMES = ("hf://", "https://", "http://")  # of what is downloaded
 TIMEOUT = 30  # seconds without a byte
 BLOCK = 2**20
 
@@ -200,7 +201,7 @@ def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
         row, url = None, os.fspath(source)
     if url.startswith("hf://"):
         return _fetch_from_hub(url)
-    if not url.startswith(("https://", "http://")):
+    if not url.startswith(SCHEMES):
         return pathlib.Path(url)
     path = _cache_path(url)
     if not path.exists():

@@ -46,10 +46,13 @@ def test_arguments_replace_the_files(tiny_vit, tmp_path):
     tiny_vit(gelu="exact").save(tmp_path / "m.keras")
     path = foreign_files.timm(tiny_vit(gelu="exact"), tmp_path)
     for held in (tmp_path / "m.keras", path):
+        grid = None if held.suffix == ".keras" else (11, 7)
         model = keras_vit.open_model(
-            held, classes=3, image_size=(22, 28), **{"heads": 5, "grid": (11, 7)}
+            held, grid=grid, classes=3, image_size=(22, 28), heads=5
         )
         assert (model.classes, model.grid) == (3, (11, 14))
+    with pytest.raises(ValueError, match=r"`grid` must be None.*grid=\(11, 7\)"):
+        keras_vit.open_model(tmp_path / "m.keras", grid=(11, 7))
     with pytest.raises(ValueError, match="`heads` must be 5, as the weights have it"):
         keras_vit.open_model(tmp_path / "m.keras", heads=3)
 

@@ -1,11 +1,13 @@
 """Read a model from what a user has: a run, a `.keras` file, a checkpoint, a preset."""
 
+import os
 from typing import Any
 
 from etils import epath
 
 import keras_vit
 from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
+from keras_vit.weights.presets import SCHEMES
 
 from .. import storage
 from ..activity import activity
@@ -22,7 +24,7 @@ def read_model(name: epath.PathLike) -> Any:
         RunError: There is no such model.
     """
     try:
-        if storage.is_remote(name):
+        if storage.is_remote(name) and not os.fspath(name).startswith(SCHEMES):
             with activity(f"opening {name}"), storage.local_copy(name) as local:
                 return keras_vit.open_model(local)
         with activity(f"opening {name}"):

@@ -1,7 +1,6 @@
 """`keras-vit evaluate`: a model on labeled images."""
 
 import argparse
-from pathlib import Path
 
 from keras_vit.common.command_line import Parser
 
@@ -60,7 +59,7 @@ def _run_evaluate(options: argparse.Namespace) -> None:
     from ..evaluation.evaluate import evaluate_file
 
     evaluate_file(
-        Path(options.model),
+        options.model,
         options.split,
         options.source,
         options.class_names,

@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from keras_vit.common.file_names import model_file
-
 from ..activity import activity
 from ..architectures.model_reading import read_classifier
 from ..data.class_folders import distinct
@@ -155,7 +153,7 @@ def print_evaluation(summary: dict[str, Any], title: str) -> None:
 
 
 def evaluate_file(
-    model: Path,
+    model: str | Path,
     part: str,
     source: str | None = None,
     class_names: str | None = None,
@@ -169,12 +167,11 @@ def evaluate_file(
     Raises:
         TrainingError: The model or the images cannot be read, or their classes differ.
     """
-    path = model_file(model)
     devices = evaluation_strategy(strategy, tpu)
     with devices.scope():
-        loaded = read_classifier(path, class_names, pixels)
+        loaded = read_classifier(model, class_names, pixels)
     if source is None:
-        title, names, split = _run_images(path, part, loaded.channels)
+        title, names, split = _run_images(str(model), part, loaded.channels)
     else:
         title, names, split = _source_images(source, loaded.channels)
     if list(names) != loaded.class_names:
@@ -185,7 +182,7 @@ def evaluate_file(
             for each in (loaded.class_names, names)
         )
         raise RunError(
-            f"{path}: its classes are not those of the {title}: {ours} and {theirs}"
+            f"{model}: its classes are not those of the {title}: {ours} and {theirs}"
         )
     with devices.scope():
         evaluation = evaluate(loaded, split)
@@ -195,9 +192,9 @@ def evaluate_file(
 Images = tuple[str, tuple[str, ...], Split]  # title, class names, images
 
 
-def _run_images(model_file: Path, part: str, channels: int) -> Images:
+def _run_images(model: str, part: str, channels: int) -> Images:
     """A part of the data of the run that a model file is in."""
-    config = data_of_run(str(model_file), {}, "--source")
+    config = data_of_run(model, {}, "--source")
     splits = load_splits(config, channels)
     split = getattr(splits, part)
     if split is None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_settings import other_settings
 
 import keras_vit
-from training.architectures import convnets
+from training.architectures import convnets, model_reading
 from training.architectures.building import build_model
 from training.architectures.model_reading import read_classifier
 from training.errors import RecipeError, RunError
@@ -678,3 +678,9 @@ def test_a_keras_model_without_names_is_refused(tmp_path):
     keras.Model(images, keras.layers.Flatten()(images)).save(tmp_path / "other.keras")
     with pytest.raises(RunError, match="not a model of keras_vit"):
         read_classifier(tmp_path / "other.keras")
+
+
+@pytest.mark.parametrize("name", ["hf://owner/name", "https://nowhere/x.keras"])
+def test_a_repository_is_downloaded_and_no_file_in_a_bucket(name, monkeypatch):
+    monkeypatch.setattr(keras_vit, "open_model", lambda asked: asked)
+    assert model_reading.read_model(name) == name
