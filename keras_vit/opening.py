@@ -46,7 +46,7 @@ def open_model(
         ValueError: An argument that the weights do not fit or follow.
     """
     name = os.fspath(source)
-    path = model_file(pathlib.Path(name))
+    path = model_file(pathlib.Path(name).expanduser())
     if not path.exists():
         published = {f"{row.variant}:{row.name}": row for row in list_weights()}
         if (row := published.get(name)) is not None:
@@ -71,7 +71,7 @@ def open_model(
 
 def holds_own_model(source: str) -> bool:
     """Whether it is a run, a `.keras` file or a served version, not a checkpoint."""
-    return _is_ours(model_file(pathlib.Path(source)))
+    return _is_ours(model_file(pathlib.Path(source).expanduser()))
 
 
 def _is_ours(path: pathlib.Path) -> bool:

@@ -58,7 +58,7 @@ def at_least(least: int) -> Check:
     )
 
 
-class Row(NamedTuple):
+class OptionRow(NamedTuple):
     """An option, as its field states it.
 
     Attributes:
@@ -104,14 +104,14 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _row(annotation: Any, plain: Any) -> Row:
+def _row(annotation: Any, plain: Any) -> OptionRow:
     """Gather what the annotations of a type, then of those in a union, say."""
     notes = [*getattr(annotation, "__metadata__", ())]
     inner = getattr(annotation, "__origin__", annotation) if notes else annotation
     for each in _alternatives(inner):
         notes += getattr(each, "__metadata__", ())
     texts = [note for note in notes if isinstance(note, str)]
-    return Row(
+    return OptionRow(
         plain,
         texts[0] if texts else "",
         next((note for note in notes if isinstance(note, Check)), None),
@@ -121,7 +121,7 @@ def _row(annotation: Any, plain: Any) -> Row:
 
 
 Options = TypeVar("Options")
-_ROWS: dict[type, dict[str, Row]] = {}
+_ROWS: dict[type, dict[str, OptionRow]] = {}
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -133,7 +133,7 @@ def options(cls: type[Options]) -> type[Options]:
     """
     annotated = get_type_hints(cls, include_extras=True)
     plain = get_type_hints(cls)
-    found: dict[str, Row] = {}
+    found: dict[str, OptionRow] = {}
     for base in reversed(cls.__mro__[1:]):
         found |= _ROWS.get(base, {})
     for name in cls.__annotations__:
@@ -149,7 +149,7 @@ def options(cls: type[Options]) -> type[Options]:
     return made
 
 
-def rows(cls: type) -> Mapping[str, Row]:
+def rows(cls: type) -> Mapping[str, OptionRow]:
     """The rows of a class of options by name."""
     return _ROWS[cls]
 

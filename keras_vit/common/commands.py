@@ -22,7 +22,7 @@ from keras_vit.common.quiet import quiet_tensorflow
 from keras_vit.common.similar_names import did_you_mean
 
 
-class Command(NamedTuple):
+class Entry(NamedTuple):
     """Where a command is, and what it does.
 
     Attributes:
@@ -38,84 +38,78 @@ class Command(NamedTuple):
 # The commands of each package.
 COMMANDS = {
     "training": {
-        "fit": Command("commands.fit:fit", "train a model"),
-        "resume": Command("commands.fit:resume", "continue or extend a run"),
-        "launch": Command(
+        "fit": Entry("commands.fit:fit", "train a model"),
+        "resume": Entry("commands.fit:resume", "continue or extend a run"),
+        "launch": Entry(
             "commands.launch:launch", "train with several workers on this machine"
         ),
-        "evaluate": Command(
+        "evaluate": Entry(
             "commands.evaluate:evaluate", "evaluate a model on labeled images"
         ),
-        "predict": Command("commands.predict:predict", "classify image files"),
-        "probe": Command("commands.probe:probe", "evaluate a model's frozen features"),
-        "push": Command("commands.push:push", "share a finished run on Hugging Face"),
-        "recipes": Command(
-            "commands.recipes:recipes", "list the recipes, or print one"
-        ),
-        "compare": Command(
+        "predict": Entry("commands.predict:predict", "classify image files"),
+        "probe": Entry("commands.probe:probe", "evaluate a model's frozen features"),
+        "push": Entry("commands.push:push", "share a finished run on Hugging Face"),
+        "recipes": Entry("commands.recipes:recipes", "list the recipes, or print one"),
+        "compare": Entry(
             "commands.studies:compare", "train recipes on the same images"
         ),
-        "study": Command(
-            "commands.studies:study", "run one of the paper's experiments"
-        ),
-        "data-speed": Command(
+        "study": Entry("commands.studies:study", "run one of the paper's experiments"),
+        "data-speed": Entry(
             "commands.recipes:data_speed", "measure a recipe's input pipeline"
         ),
-        "tpu-check": Command(
+        "tpu-check": Entry(
             "commands.recipes:tpu_check",
             "check, without a TPU, that a recipe runs on one",
         ),
-        "baselines": Command(
+        "baselines": Entry(
             "commands.studies:baselines", "compare finished runs with scikit-learn"
         ),
-        "run-images": Command("evaluation.run_images:main", ""),
+        "run-images": Entry("evaluation.run_images:main", ""),
     },
     "keras_vit": {
-        "info": Command(
+        "info": Entry(
             "commands.info:info", "parameters, FLOPs, tokens, memory; or what a file is"
         ),
-        "list": Command("commands.info:published", "list the published weights"),
-        "convert": Command(
+        "list": Entry("commands.info:published", "list the published weights"),
+        "convert": Entry(
             "commands.convert:convert", "write a checkpoint in another project's format"
         ),
-        "inspect": Command("commands.inspect:inspect", "draw what a model has learned"),
-        "completion": Command(
+        "inspect": Entry("commands.inspect:inspect", "draw what a model has learned"),
+        "completion": Entry(
             "common.shell_completion:completion",
             "print the shell's completion of commands",
         ),
     },
     "serving": {
-        "export": Command(
+        "export": Entry(
             "export.export_command:main", "write a model as a versioned SavedModel"
         ),
-        "versions": Command(
+        "versions": Entry(
             "rollout.label_commands:show", "list a model's versions and labels"
         ),
-        "promote": Command(
+        "promote": Entry(
             "rollout.label_commands:promote", "move a label's version to `stable`"
         ),
-        "rollback": Command(
+        "rollback": Entry(
             "rollout.label_commands:rollback", "return to the previous version"
         ),
-        "copy": Command(
+        "copy": Entry(
             "rollout.copy_command:main", "copy versions, complete or not at all"
         ),
-        "prune": Command("rollout.label_commands:prune", "remove old versions"),
-        "serve": Command("local:main", "start the local server"),
-        "page": Command("page.proxy:main", "show a model on a server in a browser"),
-        "classify": Command(
+        "prune": Entry("rollout.label_commands:prune", "remove old versions"),
+        "serve": Entry("local:main", "start the local server"),
+        "page": Entry("page.proxy:main", "show a model on a server in a browser"),
+        "classify": Entry(
             "client_commands.commands:classify", "classify images on a server"
         ),
-        "embed": Command(
+        "embed": Entry(
             "client_commands.commands:embed", "write the embeddings of images"
         ),
-        "attention": Command(
-            "client_commands.commands:attention", "draw attention maps"
-        ),
-        "status": Command(
+        "attention": Entry("client_commands.commands:attention", "draw attention maps"),
+        "status": Entry(
             "client_commands.commands:status", "list the versions on a server"
         ),
-        "load": Command("load:main", "measure a server under load"),
+        "load": Entry("load:main", "measure a server under load"),
     },
 }
 # The extra with which each group's commands are installed.
@@ -188,7 +182,7 @@ def run(
         return known.exit_status
 
 
-def listed(group: str) -> dict[str, Command]:
+def listed(group: str) -> dict[str, Entry]:
     """The commands of a group that are for users."""
     return {name: each for name, each in COMMANDS[group].items() if each.about}
 

@@ -202,7 +202,7 @@ def fetch(source: PublishedWeights | str | os.PathLike[str]) -> pathlib.Path:
     if url.startswith("hf://"):
         return _fetch_from_hub(url)
     if not url.startswith(SCHEMES):
-        return pathlib.Path(url)
+        return pathlib.Path(url).expanduser()
     path = _cache_path(url)
     if not path.exists():
         try:

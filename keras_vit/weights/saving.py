@@ -87,14 +87,13 @@ def save_checkpoint(
     check_model(model)
     check_choice("family", family, WRITTEN)
     path = pathlib.Path(path).expanduser()
-    file = path.suffix == ".npz" if family == "google" else path.suffix in _FILES
-    if file != (family == "google"):
-        wanted = "an .npz file" if family == "google" else "a folder"
+    problems = incompatibilities(model, family)
+    writer = WRITERS.get((family, model.architecture), WRITERS[family, "vit"])
+    if path.suffix != writer.suffix if writer.suffix else path.suffix in _FILES:
+        wanted = f"an {writer.suffix} file" if writer.suffix else "a folder"
         raise ValueError(
             f"`path` must be {wanted} for family={family!r}. Received: {str(path)!r}"
         )
-    problems = incompatibilities(model, family)
-    writer = WRITERS.get((family, model.architecture), WRITERS[family, "vit"])
     places = {
         w.path: next(match_ours(writer.rows, w.path), None) for w in model.weights
     }
@@ -113,7 +112,7 @@ def save_checkpoint(
         )
     arrays = _their_arrays(model, writer, places)
     metadata = grid_metadata(model.grid) if _POSITIONS in places else {}
-    if family == "google":
+    if writer.suffix:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             _write_npz(temporary, arrays, metadata)

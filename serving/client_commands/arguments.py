@@ -17,9 +17,9 @@ from keras_vit.common.command_line import (
 from ..client.blocking_client import BlockingClient
 from ..client.errors import ServingError
 from ..client.rest_client import RestClient
-from ..commandline import usage_errors
+from ..usage import usage_errors
 
-Command = Callable[[BlockingClient, argparse.Namespace], int]
+Action = Callable[[BlockingClient, argparse.Namespace], int]
 
 
 def make_parser(command: str, about: str) -> argparse.ArgumentParser:
@@ -68,7 +68,7 @@ def add_images(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
+def run(parser: argparse.ArgumentParser, argv: list[str], command: Action) -> int:
     """Run a command with the client that the arguments describe."""
     args = parser.parse_args(argv)
     with server_errors(args), connect(args) as client:

@@ -17,7 +17,6 @@ from keras_vit.common.command_line import (
 )
 from keras_vit.common.file_names import RECIPE, model_file
 
-from ..commandline import usage_errors, version_number
 from ..rollout import label_moves
 from ..rollout.served_model import (
     ServedModel,
@@ -27,6 +26,7 @@ from ..rollout.served_model import (
     local_folder,
     served_model_of,
 )
+from ..usage import usage_errors, version_number
 from . import formats, quantization
 from .model_checks import check_int8_format
 from .options import ExportOptions

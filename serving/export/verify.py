@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_vit.common.command_line import CommandError
 
-from ..commandline import without_keras
+from ..usage import without_keras
 from . import warmup_records
 from .numeric_agreement import Disagreement, difference
 from .verification_inputs import SIGNATURE_INPUTS, Arrays, example, invalid_inputs

@@ -13,7 +13,7 @@ from keras_vit.common import command_line
 from keras_vit.common.command_line import FIND_PARSER, ParserFound
 from keras_vit.common.quiet import without_native_lines
 
-from ..commandline import without_keras
+from ..usage import without_keras
 from .flags import ServerOptions, flag_parser, parse_flags
 from .status_errors import ServingError, UsageError
 

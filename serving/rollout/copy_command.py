@@ -13,7 +13,7 @@ from rich.console import Console
 from keras_vit.common.command_line import CommandError, Parser, UsageError, complain
 from keras_vit.common.file_names import MANIFEST
 
-from ..commandline import version_number
+from ..usage import version_number
 from . import manifest
 from .served_model import local_folder
 from .versions import check_base_path, is_number, staged_version, version_folders

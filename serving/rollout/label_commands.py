@@ -19,7 +19,7 @@ from .served_model import (
 )
 from .versions import one_writer, sweep, version_folders, versions, withdraw
 
-Command = Callable[[argparse.Namespace], int]
+Action = Callable[[argparse.Namespace], int]
 
 MANIFEST_COLUMNS = ("created", "precision", "target", "MB", "difference", "top 1")
 UNKNOWN = "-"
@@ -108,7 +108,7 @@ def _add_where_served(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(parser: argparse.ArgumentParser, argv: list[str], command: Command) -> int:
+def _run(parser: argparse.ArgumentParser, argv: list[str], command: Action) -> int:
     arguments = parser.parse_args(argv)
     has_config = arguments.config is not None
     if getattr(arguments, "without_config", not has_config) == has_config:

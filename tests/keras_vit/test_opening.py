@@ -17,7 +17,8 @@ from serving.export.publish import publish
 PREPROCESSING = {"preprocessing": keras_vit.ImagePreprocessing((22, 14), mean=0.0)}
 
 
-def test_a_file_a_run_and_checkpoints_are_opened(tiny_vit, tmp_path):
+def test_a_file_a_run_and_checkpoints_are_opened(tiny_vit, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     source = tiny_vit(gelu="exact")
     source.save(tmp_path / "best.keras")
     args = {"num_heads": 5, "img_size": [22, 14]}
@@ -25,9 +26,10 @@ def test_a_file_a_run_and_checkpoints_are_opened(tiny_vit, tmp_path):
     timm.mkdir()
     for held in (
         tmp_path / "best.keras",
+        "~/best.keras",
         str(tmp_path),  # a run's folder
         foreign_files.timm(source, timm, model_args=args),
-        str(timm),
+        "~/timm",
     ):
         check_same_weights(keras_vit.open_model(held), source)
 

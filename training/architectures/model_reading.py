@@ -30,7 +30,9 @@ def read_model(name: epath.PathLike) -> Any:
         with activity(f"opening {name}"):
             return keras_vit.open_model(name)
     except (ValueError, TypeError, OSError, KeyError, ImportError) as error:
-        raise RunError(f"{name}: {' '.join(str(error).split())}") from None
+        message = " ".join(str(error).split())
+        named = os.fspath(name) in message
+        raise RunError(message if named else f"{name}: {message}") from None
 
 
 def read_any_model(name: epath.PathLike, pixels: str | None = None) -> Any:

@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Result:
     """The results of one recipe: on the test images, those of the best epoch."""
 
     name: str
@@ -55,7 +55,7 @@ class Row:
         ]
 
 
-def compare(recipes: Sequence[Recipe], folder: Path) -> list[Row]:
+def compare(recipes: Sequence[Recipe], folder: Path) -> list[Result]:
     """Evaluate, train and evaluate the model of each recipe, one after the other.
 
     Finished runs in the folder are reused, and an unfinished one is resumed.
@@ -121,14 +121,14 @@ def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
     return {key: kept[key] for key in ("accuracy", "macro_f1")}
 
 
-def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Row:
+def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Result:
     run = folder / recipe.name
     if not (run / "report.json").exists():
         fit(recipe, run, resume=True)
         gc.collect()  # two large models at a time need not fit into memory
     report = read_json(run / "report.json")
     keys = ("parameters", "accuracy", "macro_f1", "seconds")
-    return Row(
+    return Result(
         recipe.name,
         published_accuracy=recipe.published_accuracy,
         **{f"{key}_before": value for key, value in before.items()},
@@ -161,7 +161,7 @@ def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> Non
     save(figure, path)
 
 
-def _write_results(rows: Sequence[Row], folder: Path) -> None:
+def _write_results(rows: Sequence[Result], folder: Path) -> None:
     names = [row.name for row in rows]
     write_page(
         folder / "comparison.html",
@@ -176,7 +176,7 @@ def _write_results(rows: Sequence[Row], folder: Path) -> None:
     run_folder.write_report(folder / "comparison.json", everything)
 
 
-def print_rows(rows: Sequence[Row], title: str) -> None:
+def print_rows(rows: Sequence[Result], title: str) -> None:
     """Print the rows as a table; F1 is the mean of the classes' F1."""
     table = Table(title=title, box=SIMPLE, padding=(0, 0))
     for column in COLUMNS:

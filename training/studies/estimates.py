@@ -28,7 +28,7 @@ from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
 from ..model_config import IMAGE_SIZE, ModelConfig
 from ..recipe import DataConfig, Recipe
-from .study import Row, Run, Study
+from .study import Run, Study, StudyRow
 
 CLASSES = 1000  # of a source that is not at hand; the classifier is a small part
 HOUR = 3600
@@ -50,7 +50,7 @@ class Estimate:
         return 3.0 * self.flops * self.images
 
 
-def estimate(row: Row) -> Estimate:
+def estimate(row: StudyRow) -> Estimate:
     """The cost of one run of a row, with that of its candidates."""
     images, classes = row.images, row.classes or CLASSES
     if images is None and row.recipe.steps is None:
@@ -66,7 +66,7 @@ def estimate(row: Row) -> Estimate:
     )
 
 
-def _all_images_seen(row: Row, training_images: int | None) -> int | None:
+def _all_images_seen(row: StudyRow, training_images: int | None) -> int | None:
     """Those of a run and of its trials; the longest candidate's where one is chosen."""
     candidates = list(row.candidates.values())
     trials = [images_seen(each.trial, training_images) for each in candidates]
@@ -171,7 +171,9 @@ def _counted(config: ModelConfig, classes: int) -> Costs:
     return Costs(0, model.count_params(), int(macs), 0, 0)
 
 
-def hours(row: Row, cost: Estimate, device: str, utilization: float) -> float | None:
+def hours(
+    row: StudyRow, cost: Estimate, device: str, utilization: float
+) -> float | None:
     """Hours of a run on one device, or None where they are unknown."""
     peak = peak_flops(device, row.recipe.precision)
     if peak is None or cost.training_flops is None:

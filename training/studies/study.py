@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """One setting of a study."""
 
     name: str  # the names of its axes' values, joined by hyphens
@@ -35,7 +35,9 @@ class Row:
     recipe: Recipe  # with the first seed
     images: int | None = None  # training images and classes, where they are stated
     classes: int | None = None
-    begins_with: "Row | None" = None  # the earlier row whose best model it begins with
+    begins_with: "StudyRow | None" = (
+        None  # the earlier row whose best model it begins with
+    )
     # Parsing all candidates takes longer than everything else.
     parse_candidates: Callable[[], Mapping[str, Candidate]] = dict
 
@@ -49,7 +51,7 @@ class Row:
 class Run:
     """A row with a seed."""
 
-    row: Row
+    row: StudyRow
     seed: int
 
     @property
@@ -81,7 +83,7 @@ class Study:
     small: bool
     title: str
     reference: str
-    rows: tuple[Row, ...]  # in the order of the file
+    rows: tuple[StudyRow, ...]  # in the order of the file
     axes: tuple[str, ...]
     seeds: tuple[int, ...]
     columns: tuple[str, ...]

@@ -18,7 +18,7 @@ import yaml
 from ..errors import RecipeError
 from ..recipe import DataConfig, Recipe, parse_recipe, read_recipe_text, require
 from ..recipes import merged, recipe_yaml
-from .study import JOINT, Candidate, Row, Study, check_name, selected
+from .study import JOINT, Candidate, Study, StudyRow, check_name, selected
 
 FOLDER = Path(__file__).parent
 # What a file may say. Those of `small` replace the file's own with `--small`.
@@ -151,7 +151,7 @@ def _check_keys(path: Path, tree: Tree) -> None:
 def _parse(tree: Tree, name: str, small: bool, flags: Mapping[str, str]) -> Study:
     base = merged({"recipe": tree.get("recipe")}, tree.get("settings", {}))
     typed = _nested({path: text for path, text in flags.items() if path != "seed"})
-    rows: dict[str, Row] = {}
+    rows: dict[str, StudyRow] = {}
     for labels, settings in combinations(tree["axes"]):
         row = _row(name, merged(base, settings, typed), labels, tree, typed, rows)
         rows[row.name] = row
@@ -229,8 +229,8 @@ def _row(
     labels: dict[str, str],
     file: Tree,
     typed: Tree,
-    earlier: Mapping[str, Row],
-) -> Row:
+    earlier: Mapping[str, StudyRow],
+) -> StudyRow:
     """The row of one combination; `typed` values win over those of the candidates."""
     name = "-".join(labels.values())
     origin = f"{study}: {name}"
@@ -254,7 +254,7 @@ def _row(
     if group := special["group"]:
         groups = group if isinstance(group, list) else [group]
         labels = labels | {"group": JOINT.join(groups)}
-    return Row(
+    return StudyRow(
         name,
         labels,
         _recipe(tree, origin),

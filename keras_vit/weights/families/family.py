@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NoReturn
 
 from keras_vit.errors import WeightsFileError
-from keras_vit.weights.families.layouts import Row
+from keras_vit.weights.families.layouts import ArrayRow
 from keras_vit.weights.reading import ArrayFile
 
 
@@ -35,7 +35,7 @@ class Family(abc.ABC):
     project: ClassVar[str]
     title: ClassVar[str]
     mark: ClassVar[str]
-    rows: ClassVar[tuple[Row, ...]]
+    rows: ClassVar[tuple[ArrayRow, ...]]
     model: ClassVar[str] = "vit"
     defaults: ClassVar[Mapping[str, Any]] = {"gelu": "exact"}
     configured: ClassVar[tuple[str, ...]] = ()
@@ -116,9 +116,11 @@ class WritableFamily(Family):
     Attributes:
         holds: Options, of those that the weights depend on, that its files can state.
             A model that has another value than the default of any other is refused.
+        suffix: Of its one file; None where a folder holds the arrays and `documents`.
     """
 
     holds: ClassVar[frozenset[str]]
+    suffix: ClassVar[str | None] = None
 
     def refusals(self, model) -> list[str]:
         """More reasons why the project's code would compute something else."""
@@ -129,7 +131,7 @@ class WritableFamily(Family):
         return name
 
     def documents(self, model) -> dict[str, Any]:
-        """JSON documents beside the arrays by file name; none for a single file."""
+        """JSON documents beside the arrays by file name; not asked of a single file."""
         return {}
 
     @abc.abstractmethod

@@ -16,7 +16,7 @@ from keras_vit.weights.families.layouts import (
     HEADS_FIRST,
     HEADS_LAST,
     SAME,
-    Row,
+    ArrayRow,
     affine,
     norm,
     row,
@@ -26,8 +26,8 @@ _NORM = ("scale", "bias")
 _DENSE = ("kernel", "bias")
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
-    rows: list[Row] = []
+def _attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    rows: list[ArrayRow] = []
     for name in ("query", "key", "value"):
         rows += [
             row(f"{theirs}/{name}/kernel", f"{ours}/{name}/kernel", layout=HEADS_LAST),
@@ -36,14 +36,14 @@ def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
     return (*rows, *affine(f"{theirs}/out/", f"{ours}/out", HEADS_FIRST, _DENSE))
 
 
-def _mlp(theirs: str, ours: str) -> tuple[Row, ...]:
+def _mlp(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
     return (
         *affine(f"{theirs}/Dense_0/", f"{ours}/Dense_0", SAME, _DENSE),
         *affine(f"{theirs}/Dense_1/", f"{ours}/Dense_1", SAME, _DENSE),
     )
 
 
-def _transformer(attention: str, norm2: str, mlp: str) -> tuple[Row, ...]:
+def _transformer(attention: str, norm2: str, mlp: str) -> tuple[ArrayRow, ...]:
     theirs, ours = "Transformer/encoderblock_{i}", "encoder_block_{i}"
     return (
         *affine("embedding/", "embedding", SAME, _DENSE),
@@ -58,7 +58,7 @@ def _transformer(attention: str, norm2: str, mlp: str) -> tuple[Row, ...]:
     )
 
 
-def _hybrid_stem() -> tuple[Row, ...]:
+def _hybrid_stem() -> tuple[ArrayRow, ...]:
     theirs, ours = "block{s}/unit{u}", "stage{s}_unit{u}"
     rows = [
         row("conv_root/kernel", "stem_conv/kernel"),
@@ -95,7 +95,7 @@ BIG_VISION = (
 )
 
 
-def _bit() -> tuple[Row, ...]:
+def _bit() -> tuple[ArrayRow, ...]:
     theirs, ours = "resnet/block{s}/unit{u02}", "stage{s}_unit{u}"
     convolution, group = "standardized_conv2d/kernel", ("gamma", "beta")
     rows = [
@@ -164,6 +164,7 @@ class Google(_GoogleFamily, WritableFamily):
 
     title = "Google ViT (.npz of the paper, AugReg, SAM)"
     mark = f"{_FIRST_BLOCK}/MultiHeadDotProductAttention_1/query/kernel"
+    suffix = ".npz"
     rows = GOOGLE
     holds = frozenset(
         ("class_token", "prefix_positions", "resnet_blocks", "resnet_width_factor")
@@ -201,6 +202,7 @@ class BigTransfer(_GoogleFamily, WritableFamily):
 
     title = "BiT ResNet (.npz of Big Transfer)"
     mark = "resnet/root_block/standardized_conv2d/kernel"
+    suffix = ".npz"
     rows = BIT
     model = "resnet"
     holds = frozenset(("blocks", "width_factor"))

@@ -25,21 +25,21 @@ from keras_vit.weights.families.family import (
 from keras_vit.weights.families.layouts import (
     CONVOLUTION,
     LINEAR,
-    Row,
+    ArrayRow,
     affine,
     norm,
     row,
 )
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
-    rows: list[Row] = []
+def _attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    rows: list[ArrayRow] = []
     for name in ("query", "key", "value"):
         rows += affine(f"{theirs}.attention.{name}.", f"{ours}/{name}", LINEAR)
     return (*rows, *affine(f"{theirs}.output.dense.", f"{ours}/out", LINEAR))
 
 
-def _block() -> tuple[Row, ...]:
+def _block() -> tuple[ArrayRow, ...]:
     theirs, ours = "encoder.layer.{i}", "encoder_block_{i}"
     return (
         *_attention(f"{theirs}.attention", f"{ours}/attention"),
@@ -64,7 +64,7 @@ HUGGING_FACE = (
 )
 
 
-def _dinov2_block() -> tuple[Row, ...]:
+def _dinov2_block() -> tuple[ArrayRow, ...]:
     theirs, ours = "encoder.layer.{i}", "encoder_block_{i}"
     rows = [*_attention(f"{theirs}.attention", f"{ours}/attention")]
     for number in ("1", "2"):

@@ -14,7 +14,7 @@ from keras_vit.weights.families.layouts import (
     HEADS_LAST,
     SAME,
     WITHOUT_BATCH,
-    Row,
+    ArrayRow,
     affine,
     norm,
     row,
@@ -24,10 +24,10 @@ _NAMES = ("vars/0", "vars/1")
 _EMBEDDING = "layers/vi_t_patching_and_embedding"
 
 
-def _block() -> tuple[Row, ...]:
+def _block() -> tuple[ArrayRow, ...]:
     theirs = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block_{i}"
     ours = "encoder_block_{i}"
-    rows: list[Row] = []
+    rows: list[ArrayRow] = []
     for name in ("query", "key", "value"):
         dense, projection = f"{theirs}/mha/{name}_dense/", f"{ours}/attention/{name}"
         rows += [

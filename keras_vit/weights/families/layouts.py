@@ -59,7 +59,7 @@ WITHOUT_BATCH = Layout(lambda array: array[None], lambda array, heads: array[0])
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ArrayRow:
     """One array of a family, or one for each block, stage and unit.
 
     Args:
@@ -76,9 +76,9 @@ class Row:
     layout: Layout = SAME
 
 
-def row(theirs: str, *ours: str, layout: Layout = SAME) -> Row:
-    """Make a `Row`."""
-    return Row(theirs, ours, layout)
+def row(theirs: str, *ours: str, layout: Layout = SAME) -> ArrayRow:
+    """Make a `ArrayRow`."""
+    return ArrayRow(theirs, ours, layout)
 
 
 def affine(theirs: str, ours: str, kernel: Layout, names=("weight", "bias")):
@@ -130,7 +130,9 @@ def named(template: str, numbers: dict[str, int]) -> str:
     return re.sub(r"\{([isu])(0|1|02)?\}", number, template)
 
 
-def match_theirs(rows: tuple[Row, ...], name: str) -> tuple[Row, list[str]] | None:
+def match_theirs(
+    rows: tuple[ArrayRow, ...], name: str
+) -> tuple[ArrayRow, list[str]] | None:
     """The row of one of their arrays, and the paths of our weights in it."""
     for candidate in rows:
         numbers = numbers_of(candidate.theirs, name)
@@ -139,7 +141,9 @@ def match_theirs(rows: tuple[Row, ...], name: str) -> tuple[Row, list[str]] | No
     return None
 
 
-def match_ours(rows: tuple[Row, ...], path: str) -> Iterator[tuple[Row, str, int]]:
+def match_ours(
+    rows: tuple[ArrayRow, ...], path: str
+) -> Iterator[tuple[ArrayRow, str, int]]:
     """The rows of one of our weights: row, their name, and which part of it ours is."""
     for candidate in rows:
         for part, ours in enumerate(candidate.ours):

@@ -24,14 +24,14 @@ from keras_vit.weights.families.layouts import (
     CONVOLUTION,
     LINEAR,
     LINEAR_CONVOLUTION,
-    Row,
+    ArrayRow,
     affine,
     norm,
     row,
 )
 
 
-def _together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[Row, ...]:
+def _together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[ArrayRow, ...]:
     """Several dense layers of ours in one of theirs."""
     return (
         row(f"{theirs}.weight", *(f"{ours}/{n}/kernel" for n in names), layout=LINEAR),
@@ -39,14 +39,14 @@ def _together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[Row, ...]
     )
 
 
-def _mlp(theirs: str, ours: str) -> tuple[Row, ...]:
+def _mlp(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
     return (
         *affine(f"{theirs}.fc1.", f"{ours}/Dense_0", LINEAR),
         *affine(f"{theirs}.fc2.", f"{ours}/Dense_1", LINEAR),
     )
 
 
-def _block() -> tuple[Row, ...]:
+def _block() -> tuple[ArrayRow, ...]:
     theirs, ours = "blocks.{i}", "encoder_block_{i}"
     return (
         *norm(f"{theirs}.norm1.", f"{ours}/norm1"),
@@ -63,7 +63,7 @@ def _block() -> tuple[Row, ...]:
     )
 
 
-def _attention_pooling() -> tuple[Row, ...]:
+def _attention_pooling() -> tuple[ArrayRow, ...]:
     theirs, ours = "attn_pool", "attention_pooling"
     return (
         row(f"{theirs}.latent", f"{ours}/probe"),
@@ -75,9 +75,9 @@ def _attention_pooling() -> tuple[Row, ...]:
     )
 
 
-def _hybrid_stem() -> tuple[Row, ...]:
+def _hybrid_stem() -> tuple[ArrayRow, ...]:
     backbone = "patch_embed.backbone"
-    rows: list[Row] = []
+    rows: list[ArrayRow] = []
     for stem in (f"{backbone}.stem.", f"{backbone}."):  # the second: R+Ti/16
         rows += [
             row(f"{stem}conv.weight", "stem_conv/kernel", layout=CONVOLUTION),
@@ -115,7 +115,7 @@ TIMM = (
 )
 
 
-def _bit() -> tuple[Row, ...]:
+def _bit() -> tuple[ArrayRow, ...]:
     theirs, ours = "stages.{s0}.blocks.{u0}", "stage{s}_unit{u}"
     rows = [
         row("stem.conv.weight", "stem_conv/kernel", layout=CONVOLUTION),

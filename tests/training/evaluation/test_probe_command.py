@@ -159,8 +159,10 @@ def test_unpooled_and_foreign_models_are_errors(run, tmp_path):
     flags = ["--data.source", "digits", "--cache", "none"]
     with pytest.raises(RunError, match="pooled features.*pooling=None"):
         main(["probe", str(tmp_path / "tokens.keras"), *flags])
-    with pytest.raises(RunError, match="foreign.keras: .*not a model of keras_vit"):
+    foreign = "foreign.keras: .*not a model of keras_vit"
+    with pytest.raises(RunError, match=foreign) as error:
         main(["probe", str(tmp_path / "foreign.keras"), *flags])
+    assert str(error.value).count("foreign.keras") == 1
     with pytest.raises(RunError, match="nothing") as error:
         main(["probe", str(tmp_path / "nothing"), *flags])
     assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from training.studies.estimates import (
     images_seen,
     model_config_costs,
 )
-from training.studies.study import Candidate, Row
+from training.studies.study import Candidate, StudyRow
 from training.studies.study_command import checked_study
 
 
@@ -92,12 +92,12 @@ def test_images_are_those_of_whole_batches():
 def test_a_chosen_run_costs_its_trials_too():
     short, long = (dataclasses.replace(TINY_RECIPE, steps=n) for n in (5, 20))
     candidates = {"5": Candidate(short, short), "20": Candidate(long, long)}
-    row = Row("a", {}, TINY_RECIPE, 100, 10, parse_candidates=lambda: candidates)
+    row = StudyRow("a", {}, TINY_RECIPE, 100, 10, parse_candidates=lambda: candidates)
     assert estimate(row).images == (5 + 20 + 20) * 64
 
 
 def test_hours_are_those_of_the_named_device():
-    row = Row("a", {}, dataclasses.replace(TINY_RECIPE, steps=50), 100, 10)
+    row = StudyRow("a", {}, dataclasses.replace(TINY_RECIPE, steps=50), 100, 10)
     cost = estimate(row)
     expected = 3 * cost.flops * 50 * 64 / (156e12 * 0.25) / 3600
     assert hours(row, cost, "A100", 0.25) == pytest.approx(expected)

@@ -11,7 +11,7 @@ from tiny_recipe import TINY_RECIPE
 from keras_vit.analysis import figures
 from training.errors import RecipeError
 from training.studies import study_figure
-from training.studies.study import Row, Study
+from training.studies.study import Study, StudyRow
 from training.studies.study_figure import draw_figure
 from training.studies.study_results import read_lines, write_results
 
@@ -38,7 +38,7 @@ def make_study(**changes):
     for name in SCORES:
         model, task = name.split("-")
         labels = {"model": model, "task": task, "group": f"the {model}"}
-        rows.append(Row(name, labels, dataclasses.replace(TINY_RECIPE, name=name)))
+        rows.append(StudyRow(name, labels, dataclasses.replace(TINY_RECIPE, name=name)))
     values = {
         "name": "pets",
         "small": False,
