@@ -26,10 +26,9 @@ test: $(VENV)/.test
 	$(PYTEST) --dist worksteal -m "not slow and not parity and not engine"
 
 # Everything: linters, and the long tests too (kills, replicas, launch, JAX, soak, the
-# other libraries). Of these, whole files run side by side, because setting up their
-# fixtures takes most of the time.
-test-all: test lint
-	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow and not parity"
+# other libraries). Whole files run side by side, so that each fixture is set up once.
+test-all: lint
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not parity and not engine"
 	$(MAKE) test-tpu parity
 
 lint: $(VENV)/.test
