@@ -6,6 +6,7 @@ import signal
 
 import fake_bucket
 import pytest
+import tensorflow as tf
 from etils import epath
 
 from keras_vit.common.atomic_files import UNFINISHED
@@ -18,6 +19,14 @@ def quiet():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activity, "SECONDS", 1e6)
         yield
+
+
+@pytest.fixture(scope="module")
+def eagerly():
+    """Run functions eagerly: to trace those of a run takes most of its time."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture

@@ -155,14 +155,6 @@ def objects(builder, *args, **kwargs):
     return tf.data.Dataset.from_generator(lambda: examples, output_signature=spec)
 
 
-@pytest.fixture
-def eagerly():
-    """Run functions eagerly: a graph of the step takes seconds for each recipe."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
 def loss_of_a_zero_classifier(recipe, classes):
     """The loss in closed form: for every image the logits are `head_bias_init`.
 

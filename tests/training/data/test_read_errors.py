@@ -26,7 +26,7 @@ from training.fitting.fit import fit
 from training.probe.features import FeatureExtractor
 from training.recipe import AugmentationConfig
 
-NAMES = [f"photo {number}.png" for number in range(8)]
+NAMES = [f"photo {number}.png" for number in range(40)]
 BAD = 5
 PNG = tf.io.encode_png(np.zeros((22, 14, 3), "uint8")).numpy()
 # 5 x 2 pixels of 24 bits; the last byte of each row is padding.
@@ -34,8 +34,7 @@ BMP = b"BM" + struct.pack("<8xI IiiHHIIiiII", 54, 40, 5, 2, 1, 24, *[0] * 6) + b
 
 
 def truncated(index):
-    files = [PNG] * BAD + [PNG[:60]] + [PNG] * (7 - BAD)
-    return tf.constant(files)[index]
+    return tf.where(index == BAD, PNG[:60], PNG)
 
 
 def deleted(index):
@@ -54,13 +53,11 @@ def failing_python(index):
 
 
 def not_an_image(index):
-    files = [PNG] * BAD + [b"no image"] + [PNG] * (7 - BAD)
-    return tf.constant(files)[index]
+    return tf.where(index == BAD, b"no image", PNG)
 
 
 def truncated_bitmap(index):
-    files = [PNG] * BAD + [BMP[:-4]] + [PNG] * (7 - BAD)
-    return tf.constant(files)[index]
+    return tf.where(index == BAD, BMP[:-4], PNG)
 
 
 READERS = {
@@ -73,9 +70,16 @@ READERS = {
 }
 
 
-def split_of(encoded):
-    """Eight images, of which one cannot be read."""
-    return encoded_split("test", encoded, np.arange(8) % 7, 7, NAMES, channels=3)
+def split_of(*readers):
+    """Eight images of each reader, of which one cannot be read."""
+    functions = [lambda i, read=each: read(i % 8) for each in readers]
+
+    def encoded(index):
+        chosen = tf.cast(index // 8, tf.int32)
+        return tf.switch_case(chosen, [lambda f=f: f(index) for f in functions])
+
+    labels = np.arange(8 * len(readers)) % 7
+    return encoded_split("test", encoded, labels, 7, NAMES[: len(labels)], channels=3)
 
 
 @pytest.fixture(scope="module")
@@ -98,24 +102,41 @@ def train(split, model, folder):
         fit(recipe, folder, draw=False)
 
 
-CONSUMERS = {
+# The first of these images is of another kind for each.
+IN_STEPS = {
     "fit": train,
     "evaluate": lambda split, model, _: evaluate(model, split),
-    "features": lambda split, model, _: FeatureExtractor(model)(split),
-    "all images": lambda split, model, _: evaluation_images(split, model.preprocessing),
-    "some images": lambda split, model, _: images_at(split, [5], model.preprocessing),
+    "features": lambda split, model, _: FeatureExtractor(model)(
+        split.subset(np.arange(40)[::-1])
+    ),
+}
+AT_ONCE = {
+    "all": lambda split, preprocessing: evaluation_images(split, preprocessing),
+    "some": lambda split, preprocessing: images_at(split, [BAD], preprocessing),
 }
 
 
-@pytest.mark.parametrize("consumer", CONSUMERS)
-@pytest.mark.parametrize("encoded", READERS)
-def test_an_image_that_cannot_be_read_is_named_with_the_reason(
-    encoded, consumer, model, tmp_path
+def assert_named(error, name, reader):
+    assert f"{name}: {READERS[reader]}" in str(error.value)
+    assert not re.search(r"[{}\n]|\[\[|Op:|b'|assert", str(error.value))
+
+
+@pytest.mark.parametrize("consumer", IN_STEPS)
+def test_images_that_a_model_cannot_read_are_named_with_the_reasons(
+    consumer, model, tmp_path
 ):
     with pytest.raises(DataError) as error:
-        CONSUMERS[consumer](split_of(encoded), model, tmp_path)
-    assert f"{NAMES[BAD]}: {READERS[encoded]}" in str(error.value)
-    assert not re.search(r"[{}\n]|\[\[|Op:|b'|assert", str(error.value))
+        IN_STEPS[consumer](split_of(*READERS), model, tmp_path)
+    for number, reader in enumerate(READERS):
+        assert_named(error, NAMES[8 * number + BAD], reader)
+
+
+@pytest.mark.parametrize("consumer", AT_ONCE)
+@pytest.mark.parametrize("reader", READERS)
+def test_an_image_that_cannot_be_read_is_named_with_the_reason(reader, consumer, model):
+    with pytest.raises(DataError) as error:
+        AT_ONCE[consumer](split_of(reader), model.preprocessing)
+    assert_named(error, NAMES[BAD], reader)
 
 
 def test_the_reason_is_enough_where_all_images_can_be_read_again():

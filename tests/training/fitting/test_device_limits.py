@@ -31,16 +31,21 @@ def trainer_of(recipe, classes=10):
     return compile_trainer(model, recipe, 10, 10)
 
 
-def problem(free=None, model=TINY_MODEL, **changes):
+def problem(free=None, model=TINY_MODEL, trainer=None, **changes):
     """The message of an error with so much free memory."""
     recipe = dataclasses.replace(TINY_RECIPE, model=model, **changes)
-    return device_limits._memory_problem(recipe, trainer_of(recipe), free)
+    return device_limits._memory_problem(recipe, trainer or trainer_of(recipe), free)
 
 
-def test_a_tensor_larger_than_the_memory_is_a_training_error():
+@pytest.fixture(scope="module")
+def trainer():
+    return trainer_of(TINY_RECIPE)
+
+
+def test_a_tensor_larger_than_the_memory_is_a_training_error(trainer):
     with (
         pytest.raises(TrainingError, match="`batch_size`.*--accumulation 2") as error,
-        memory_errors(TINY_RECIPE, trainer_of(TINY_RECIPE)),
+        memory_errors(TINY_RECIPE, trainer),
     ):
         tf.zeros(TOO_LARGE)
     assert "\n" not in str(error.value)
@@ -54,10 +59,10 @@ def test_a_tensor_larger_than_the_memory_is_a_training_error():
         KeyError("OOM"),
     ],
 )
-def test_other_errors_stay(error):
+def test_other_errors_stay(error, trainer):
     with (
         pytest.raises(type(error)) as raised,
-        memory_errors(TINY_RECIPE, trainer_of(TINY_RECIPE)),
+        memory_errors(TINY_RECIPE, trainer),
     ):
         raise error
     assert raised.value is error
@@ -148,20 +153,19 @@ def test_the_estimate_is_of_activations_and_gradients():
     assert needed * fitting / 512 < 20
 
 
-@pytest.mark.parametrize(
-    ("accumulation", "advice"), [(1, 2), (2, 4), (4, 8), (16, 32), (32, 64)]
-)
-def test_without_a_closed_form_half_is_advised(accumulation, advice):
+def test_without_a_closed_form_half_is_advised():
     cnn = ModelConfig(
         architecture="cnn", variant=None, width=4, depth=1, image_size=8, channels=1
     )
-    text = problem(GIB, cnn, accumulation=accumulation)
-    assert f"--accumulation {advice} for the same batch" in text
-    assert "GiB" not in text
+    trainer = trainer_of(dataclasses.replace(TINY_RECIPE, model=cnn))
+    for accumulation in (1, 2, 4, 16, 32):
+        text = problem(GIB, cnn, trainer, accumulation=accumulation)
+        assert f"--accumulation {2 * accumulation} for the same batch" in text
+        assert "GiB" not in text
 
 
-def test_a_single_image_that_does_not_fit_needs_another_remedy():
-    text = problem(0, accumulation=64)
+def test_a_single_image_that_does_not_fit_needs_another_remedy(trainer):
+    text = problem(0, trainer=trainer, accumulation=64)
     assert "one image may be too much" in text
     assert "--accumulation" not in text
     flags = ("--model.rematerialize true", "--precision mixed_bfloat16")
@@ -211,6 +215,7 @@ def test_a_precision_without_units_is_warned_of(
         assert f"this {device} has no units for `precision` {precision}" in warning
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_fit_warns_once_of_a_slow_precision(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(device_limits, "_processor_words", lambda: {"avx2"})
     recipe = dataclasses.replace(TINY_RECIPE, precision="mixed_bfloat16", steps=1)

@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
-from without_pictures import leave_out_pictures
 
 from training.architectures.building import build_model, compiles
 from training.architectures.model_reading import read_classifier
@@ -164,36 +163,33 @@ def equal(ours, theirs):
     return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.fixture
-def without_pictures():
-    """Pictures take a third of the time of a run; these tests look at none."""
-    with pytest.MonkeyPatch.context() as patch:
-        leave_out_pictures(patch.setattr)
-        board = keras.callbacks.Callback
-        patch.setattr("training.fitting.fit._board", lambda *_: [board()])
-        yield
-
-
 class Stop(Exception):
     """Raised to stop a run in the middle of a step."""
 
 
-@pytest.mark.usefixtures("without_pictures")
-def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """A run that draws nothing, stopped and resumed: its folder and report."""
+
     def stop(recorder, batch, logs=None):
         if len(recorder.history) == 1 and batch == 5:
             raise Stop
 
-    monkeypatch.setattr(Recorder, "on_train_batch_end", stop)
-    with pytest.raises(Stop):
-        fit(RECIPE, tmp_path / "stopped")
-    monkeypatch.undo()
+    folder = tmp_path_factory.mktemp("resumed") / "plain"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "on_train_batch_end", stop)
+        with pytest.raises(Stop):
+            fit(RECIPE, folder, draw=False)
     keras.utils.set_random_seed(99)
-    fit(RECIPE, tmp_path / "stopped", resume=True)
-    assert equal(weights(tmp_path / "stopped"), weights(run))
-    assert equal(weights(tmp_path / "stopped", "best"), weights(run, "best"))
+    return folder, fit(RECIPE, folder, resume=True, draw=False)
+
+
+def test_a_resumed_run_ends_with_the_same_weights(run, resumed):
+    folder, _ = resumed
+    assert equal(weights(folder), weights(run))
+    assert equal(weights(folder, "best"), weights(run, "best"))
     columns = ("epoch", "loss", "val_loss", "learning_rate")
-    ours, theirs = history(tmp_path / "stopped"), history(run)
+    ours, theirs = history(folder), history(run)
     assert [[row[c] for c in columns] for row in ours] == [
         [row[c] for c in columns] for row in theirs
     ]
@@ -214,12 +210,11 @@ def test_a_run_does_not_resume_with_other_images(run, tmp_path, monkeypatch):
         fit(RECIPE, tmp_path / "copy", resume=True)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_stopped_before_its_report_can_be_finished(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     for name in ("report.json", "last.keras"):
         (tmp_path / "copy" / name).unlink()
-    fit(RECIPE, tmp_path / "copy", resume=True)
+    fit(RECIPE, tmp_path / "copy", resume=True, draw=False)
     assert equal(weights(tmp_path / "copy"), weights(run))
 
 
@@ -248,12 +243,12 @@ def test_a_run_writes_all_its_files(run):
     assert [row["epoch"] for row in history(run)] == ["1", "2"]
 
 
-def test_a_run_that_draws_nothing_has_the_same_results(run, tmp_path):
-    report = fit(RECIPE, tmp_path / "plain", draw=False)
+def test_a_run_that_draws_nothing_has_the_same_results(run, resumed):
+    folder, report = resumed
     drawn = json.loads((run / "report.json").read_text())
     assert report["accuracy"] == drawn["accuracy"]
     assert report["best_epoch"]["val_loss"] == drawn["best_epoch"]["val_loss"]
-    names = {path.name for path in (tmp_path / "plain").iterdir()}
+    names = {path.name for path in folder.iterdir()}
     assert not [name for name in names if name.endswith((".png", ".html"))]
     assert {"best.keras", "report.json", "history.csv", "tensorboard"} <= names
 

@@ -18,13 +18,16 @@ from training.fitting.fit import fit
 from training.fitting.resume import resume
 from training.recipe import DataConfig, OptimizerConfig, ScheduleConfig, load_recipe
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 # With a constant learning rate a longer run begins with the steps of a shorter one.
 RECIPE = dataclasses.replace(
     TINY_RECIPE,
     name="short",
     epochs=2,
-    batch_size=300,
-    data=DataConfig("digits", validation=0.1),
+    batch_size=20,
+    data=DataConfig(
+        "digits", train="train[:100]", validation=0.1, test="train[100:120]"
+    ),
     optimizer=OptimizerConfig(learning_rate=3e-3, ema=0.9),
     schedule=ScheduleConfig("constant"),
 )
@@ -167,12 +170,13 @@ def test_what_differs_from_the_folders_recipe_is_named(run):
         fit(other, run, resume=True, extend=True)
 
 
-def test_a_run_whose_length_is_in_steps_is_not_extended(tmp_path):
-    fit(dataclasses.replace(RECIPE, steps=4), tmp_path / "steps")
-    before = (tmp_path / "steps" / "report.json").read_text()
+def test_a_run_whose_length_is_in_steps_is_not_extended(run):
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text.replace("\nsteps: null", "\nsteps: 4"))
+    before = contents(run)
     with pytest.raises(TrainingError, match="`epochs` must be left as it is"):
-        resume(tmp_path / "steps", 9)
-    assert (tmp_path / "steps" / "report.json").read_text() == before
+        resume(run, 9)
+    assert contents(run) == before
 
 
 @pytest.mark.usefixtures("no_images")

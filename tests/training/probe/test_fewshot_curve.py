@@ -21,6 +21,7 @@ from training.fitting.resume import resume
 from training.probe.fewshot_curve import FewShotCurve
 from training.recipe import DataConfig, OptimizerConfig, ReportConfig
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 RECIPE = dataclasses.replace(
     TINY_RECIPE,
     epochs=4,

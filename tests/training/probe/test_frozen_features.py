@@ -40,17 +40,16 @@ def pixels(split=SPLIT):
     ).round()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
+    """A model that no test changes."""
     return raw_vit()
 
 
-def expected(model, layer):
-    """The input of a layer for every image, image by image."""
-    network = keras.Model(model.input, model.get_layer(layer).input)
-    return np.concatenate(
-        [keras.ops.convert_to_numpy(network(image[None])) for image in pixels()]
-    )
+@pytest.fixture(scope="module")
+def extractor(model):
+    """Of this model, in batches of which the last is not full."""
+    return FeatureExtractor(model, batch_size=4)
 
 
 @pytest.mark.parametrize(
@@ -72,25 +71,20 @@ def test_features_are_what_the_classifier_reads(kwargs):
     assert features.shape == (23, extractor.width)
     assert extractor.width == kwargs.get("representation_size", 15)
     head = model.get_layer("head")
-    logits = keras.ops.convert_to_numpy(head(features))
-    np.testing.assert_allclose(
-        logits, model.predict(pixels(), verbose=0), rtol=1e-3, atol=1e-3
-    )
-    np.testing.assert_allclose(features, expected(model, "head"), rtol=1e-3, atol=1e-3)
+    network = keras.Model(model.input, [head.input, head.output])
+    expected, logits = map(keras.ops.convert_to_numpy, network(pixels()))
+    np.testing.assert_allclose(head(features), logits, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-3)
+    if "representation_size" in kwargs:  # after a tanh
+        assert np.abs(features).max() <= 1
 
 
-def test_the_representation_layer_is_a_tanh():
-    features = FeatureExtractor(raw_vit(representation_size=11))(SPLIT)
-    assert np.abs(features).max() <= 1
-
-
-def test_a_model_without_classes_gives_the_same_features(model):
+def test_a_model_without_classes_gives_the_same_features(model, extractor):
     config = {**model.get_config(), "classes": None, "class_names": None}
     encoder = keras_vit.VisionTransformer.from_config(config)
     encoder.set_weights(model.get_weights()[:-2])
-    np.testing.assert_array_equal(
-        FeatureExtractor(encoder)(SPLIT), FeatureExtractor(model)(SPLIT)
-    )
+    features = FeatureExtractor(encoder, batch_size=4)(SPLIT)
+    np.testing.assert_array_equal(features, extractor(SPLIT))
 
 
 def test_resnets_and_image_classifiers_have_features_too():
@@ -122,7 +116,8 @@ def test_a_model_without_pooled_features_is_an_error():
         frozen_model(keras.Model(model := keras.Input((3,)), model))
 
 
-def test_weights_are_read_at_each_call(model):
+def test_weights_are_read_at_each_call():
+    model = raw_vit()
     extractor = FeatureExtractor(model)
     before = extractor(SPLIT)
     with_random_weights(model, 5)
@@ -131,12 +126,11 @@ def test_weights_are_read_at_each_call(model):
     np.testing.assert_array_equal(after, FeatureExtractor(model)(SPLIT))
 
 
-def test_features_of_a_bfloat16_model_are_float32():
+def test_features_of_a_bfloat16_model_are_float32(extractor):
     model = raw_vit(dtype="mixed_bfloat16")
     features = FeatureExtractor(model)(SPLIT)
     assert features.dtype == np.float32
-    exact = FeatureExtractor(raw_vit())(SPLIT)
-    np.testing.assert_allclose(features, exact, atol=0.2)
+    np.testing.assert_allclose(features, extractor(SPLIT), atol=0.2)
 
 
 REPLICAS = """
@@ -169,7 +163,7 @@ np.save(sys.argv[1], extractor(noise_split(23)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_three_devices_compute_what_one_does(tmp_path, model, backend):
+def test_three_devices_compute_what_one_does(tmp_path, extractor, backend):
     here = pathlib.Path(__file__).parent
     environment = {
         **os.environ,
@@ -182,17 +176,16 @@ def test_three_devices_compute_what_one_does(tmp_path, model, backend):
     subprocess.run(
         [sys.executable, "-c", REPLICAS, file], cwd=ROOT, env=environment, check=True
     )
-    ours = FeatureExtractor(model)(SPLIT)
+    ours = extractor(SPLIT)
     np.testing.assert_allclose(np.load(file), ours, rtol=1e-4, atol=1e-4)
 
 
 # The cache.
 
 
-@pytest.fixture
-def extractor(model, monkeypatch):
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
     monkeypatch.setattr(feature_cache, "CHUNK", 8)
-    return FeatureExtractor(model, batch_size=4)
 
 
 @pytest.fixture
@@ -275,7 +268,8 @@ def test_a_damaged_chunk_is_computed_again(extractor, computed, tmp_path):
     assert sum(computed) == 23 - 8
 
 
-def test_the_name_changes_with_weights_and_images(model, tmp_path):
+def test_the_name_changes_with_weights_and_images():
+    model = raw_vit()
     name = features_name(model, SPLIT)
     assert features_name(model, noise_split(23)) == name
     labels = dataclasses.replace(SPLIT, labels=SPLIT.labels[::-1])
@@ -290,7 +284,8 @@ def test_the_name_changes_with_weights_and_images(model, tmp_path):
     assert len({name, *others}) == 7
 
 
-def test_the_name_stays_with_another_classifier(model):
+def test_the_name_stays_with_another_classifier():
+    model = raw_vit()
     name = features_name(model, SPLIT)
     head = model.get_layer("head")
     head.set_weights([weight + 1 for weight in head.get_weights()])

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -42,22 +43,20 @@ FROZEN = dataclasses.replace(
 )
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path_factory):
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
     """The folder of the features of all tests of this module."""
-    home = tmp_path_factory.getbasetemp() / "head_only"
-    monkeypatch.setenv("KERAS_HOME", str(home))
-    return home / "keras_vit" / "features"
+    home = tmp_path_factory.mktemp("head_only")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_HOME", str(home))
+        yield home / "keras_vit" / "features"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, cache):
     """A finished run on cached features."""
     folder = tmp_path_factory.mktemp("cached") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.getbasetemp() / "head_only"
-        patch.setenv("KERAS_HOME", str(home))
-        fit(CACHED, folder)
+    fit(CACHED, folder)
     return folder
 
 
@@ -144,19 +143,8 @@ def history(folder):
     ]
 
 
-def test_features_of_each_image_are_computed_once(run, tmp_path, monkeypatch, cache):
-    before = set(cache.iterdir())
-
-    def computed(*_):
-        raise AssertionError("features are computed again")
-
-    monkeypatch.setattr(FeatureExtractor, "batches", computed)
-    fit(CACHED, tmp_path / "again", draw=False)
-    assert set(cache.iterdir()) == before
-
-
-@pytest.fixture
-def stopped(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def stopped(run, tmp_path_factory):
     """A run that was stopped inside its second epoch."""
 
     class Stop(Exception):
@@ -167,16 +155,27 @@ def stopped(tmp_path, monkeypatch):
             recorder.save()
             raise Stop
 
-    with monkeypatch.context() as patch:
+    folder = tmp_path_factory.mktemp("runs") / "stopped"
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "on_train_batch_end", stop)
         with pytest.raises(Stop):
-            fit(CACHED, tmp_path / "stopped", draw=False)
-    return tmp_path / "stopped"
+            fit(CACHED, folder, draw=False)
+    return folder
 
 
-def test_a_resumed_run_ends_with_the_same_weights(run, stopped):
-    fit(CACHED, stopped, resume=True, draw=False)
-    ours, theirs = weights(stopped / "last.keras"), weights(run / "last.keras")
+def test_a_resumed_run_ends_with_the_same_weights_and_computes_no_feature_again(
+    run, stopped, tmp_path, monkeypatch, cache
+):
+    before = set(cache.iterdir())
+
+    def computed(*_):
+        raise AssertionError("features are computed again")
+
+    monkeypatch.setattr(FeatureExtractor, "batches", computed)
+    resumed = shutil.copytree(stopped, tmp_path / "resumed")
+    fit(CACHED, resumed, resume=True, draw=False)
+    assert set(cache.iterdir()) == before
+    ours, theirs = weights(resumed / "last.keras"), weights(run / "last.keras")
     for path, array in theirs.items():
         np.testing.assert_array_equal(ours[path], array)
 
@@ -191,6 +190,7 @@ def test_a_checkpoint_holds_the_classifier_alone(stopped):
 def test_a_checkpoint_of_other_frozen_weights_is_refused(run, tmp_path):
     begin = dataclasses.replace(
         CACHED,
+        epochs=1,
         model=dataclasses.replace(TINY_MODEL, weights=str(tmp_path / "own.keras")),
     )
     model = read_classifier(run / "last.keras")
