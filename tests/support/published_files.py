@@ -70,5 +70,5 @@ def write_sparse(path, shapes: Shapes) -> None:
                 if size < 2**16:
                     entry.write(bytes(size))
                 else:
-                    entry._file_size += size  # type: ignore[attr-defined]
-                    archive.fp.seek(size, io.SEEK_CUR)  # type: ignore[union-attr]
+                    entry._file_size += size
+                    archive.fp.seek(size, io.SEEK_CUR)
