@@ -33,14 +33,13 @@ def photos(tmp_path):
     return folder
 
 
-@pytest.fixture
-def run_folder(tiny_vit, tmp_path):
+@pytest.fixture(scope="module")
+def run_folder(tiny_vit, tmp_path_factory):
     """A run's folder, and its model."""
-    policy = keras_vit.ImagePreprocessing((22, 14))
-    model = tiny_vit(preprocessing=policy)
-    (tmp_path / "run").mkdir()
-    model.save(tmp_path / "run" / "best.keras")
-    return tmp_path / "run", model
+    model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
+    folder = tmp_path_factory.mktemp("run")
+    model.save(folder / "best.keras")
+    return folder, model
 
 
 def inspect(capsys, *words, status=0):

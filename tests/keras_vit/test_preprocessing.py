@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_model import numpy
+from tiny_model import build_vit, numpy
 
 import keras_vit
 from keras_vit import ImagePreprocessing, pixel_range
@@ -246,13 +246,27 @@ def pictures(low, high, dtype="float32", seed=5):
     return (values if dtype == "float32" else np.round(values)).astype(dtype)
 
 
-def raw_model(tiny_vit):
-    return tiny_vit(preprocessing=ImagePreprocessing((22, 14)))
+@pytest.fixture(scope="module")
+def compiled_models():
+    """A model of normalized pixels and one of raw pixels, compiled."""
+    raw = ImagePreprocessing((22, 14))
+    models = build_vit(depth=1), build_vit(depth=1, preprocessing=raw)
+    for model in models:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.0), loss)
+    return models
 
 
-def with_optimizer(model):
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+@pytest.fixture
+def fresh(compiled_models):
+    """A function that gives one of them as if it had seen no images."""
+
+    def take(raw=False):
+        model = compiled_models[raw]
+        model._range_fits, model._range_warnings = False, ()
+        return model
+
+    return take
 
 
 USES = {
@@ -261,10 +275,8 @@ USES = {
     "call while training": lambda model, x: model(x, training=True),
     "predict": lambda model, x: model.predict(x, verbose=0),
     "predict x=": lambda model, x: model.predict(x=x, verbose=0),
-    "evaluate": lambda model, x: with_optimizer(model).evaluate(
-        x, np.zeros(len(x)), verbose=0
-    ),
-    "fit": lambda model, x: with_optimizer(model).fit(x, np.zeros(len(x)), verbose=0),
+    "evaluate": lambda model, x: model.evaluate(x, np.zeros(len(x)), verbose=0),
+    "fit": lambda model, x: model.fit(x, np.zeros(len(x)), verbose=0),
 }
 uses = pytest.mark.parametrize("use", USES.values(), ids=USES)
 
@@ -275,8 +287,8 @@ def user_warnings(seen):
 
 
 @uses
-def test_pixels_for_a_model_of_normalized_ones_give_one_warning(tiny_vit, use):
-    model = tiny_vit()
+def test_pixels_for_a_model_of_normalized_ones_give_one_warning(fresh, use):
+    model = fresh()
     with pytest.warns(UserWarning, match=r"from 0.* to 255.*preprocess_input") as seen:
         use(model, pictures(0, 255))
     [warning] = user_warnings(seen)
@@ -291,12 +303,12 @@ def test_pixels_for_a_model_of_normalized_ones_give_one_warning(tiny_vit, use):
     [USES["call"], pytest.param(USES["fit"], marks=pytest.mark.slow)],
     ids=["call", "fit"],
 )
-def test_a_model_of_raw_pixels_warns_of_normalized_images(tiny_vit, use):
+def test_a_model_of_raw_pixels_warns_of_normalized_images(fresh, use):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        use(raw_model(tiny_vit), pictures(0, 255))
+        use(fresh(raw=True), pictures(0, 255))
     with pytest.warns(UserWarning, match="reads pixels from 0 to 255") as seen:
-        use(raw_model(tiny_vit), pictures(-1, 1))
+        use(fresh(raw=True), pictures(-1, 1))
     assert len(user_warnings(seen)) == 1
 
 
@@ -348,15 +360,15 @@ def test_inputs_that_are_not_arrays_give_no_verdict(x):
     assert pixel_range.problem(x, True) is pixel_range.problem(x, False) is None
 
 
-def test_images_without_a_verdict_do_not_end_the_checks(tiny_vit):
-    model = raw_model(tiny_vit)
+def test_images_without_a_verdict_do_not_end_the_checks(fresh):
+    model = fresh(raw=True)
     model(np.zeros((2, 22, 14, 3)))
     with pytest.warns(UserWarning, match="reads pixels"):
         model(pictures(-1, 1))
 
 
-def test_images_are_checked_until_they_fit_once(tiny_vit, monkeypatch):
-    model = tiny_vit()
+def test_images_are_checked_until_they_fit_once(fresh, monkeypatch):
+    model = fresh()
     model(pictures(-1, 1))
     monkeypatch.setattr("keras_vit.pixel_range.problem", None)
     model(pictures(0, 255))
@@ -401,7 +413,7 @@ SOURCES = {
     ],
     ids=["fit", "evaluate"],
 )
-def test_the_first_batch_of_a_source_is_checked(tiny_vit, source, use):
+def test_the_first_batch_of_a_source_is_checked(fresh, source, use):
     """As of `image_dataset_from_directory`, which gives float32 from 0 to 255."""
 
     def batches(*bounds):
@@ -410,16 +422,16 @@ def test_the_first_batch_of_a_source_is_checked(tiny_vit, source, use):
     with pytest.warns(
         UserWarning, match=r"from 0.* to 255, .*preprocess_input"
     ) as seen:
-        use(with_optimizer(tiny_vit()), batches(0, 255))
+        use(fresh(), batches(0, 255))
     ours = [w for w in user_warnings(seen) if "structure" not in str(w.message)]
     assert len(ours) == 1
     with pytest.warns(UserWarning, match="reads pixels from 0 to 255"):
-        use(with_optimizer(raw_model(tiny_vit)), batches(-1, 1))
+        use(fresh(raw=True), batches(-1, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "The structure of `inputs`")  # Keras's
-        use(with_optimizer(tiny_vit()), batches(-1, 1))
-        use(with_optimizer(raw_model(tiny_vit)), batches(0, 255))
+        use(fresh(), batches(-1, 1))
+        use(fresh(raw=True), batches(0, 255))
 
 
 VALIDATION = {
@@ -431,7 +443,7 @@ VALIDATION = {
 
 
 @pytest.mark.parametrize("source", VALIDATION.values(), ids=VALIDATION)
-def test_validation_images_are_checked_by_themselves(tiny_vit, source):
+def test_validation_images_are_checked_by_themselves(fresh, source):
     def fit(*bounds):
         model.fit(
             *training,
@@ -442,14 +454,14 @@ def test_validation_images_are_checked_by_themselves(tiny_vit, source):
 
     labels = np.zeros(2)
     training = pictures(-1, 1), labels
-    model = with_optimizer(tiny_vit())
+    model = fresh()
     with pytest.warns(UserWarning, match="the validation images are .* to 255") as seen:
         fit(0, 255)
     assert len(user_warnings(seen)) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(0, 255)
-    model = with_optimizer(tiny_vit())
+    model = fresh()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit(-1, 1)
@@ -465,18 +477,18 @@ def test_validation_images_are_checked_by_themselves(tiny_vit, source):
     ],
     ids=["inputs", "dictionary", "list", "fit"],
 )
-def test_images_are_checked_in_every_form_that_keras_takes(tiny_vit, use):
+def test_images_are_checked_in_every_form_that_keras_takes(fresh, use):
     with pytest.warns(UserWarning, match="the images are .* to 255"):
-        use(with_optimizer(tiny_vit()), pictures(0, 255))
+        use(fresh(), pictures(0, 255))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "The structure of `inputs`")  # Keras's
-        use(with_optimizer(tiny_vit()), pictures(-1, 1))
+        use(fresh(), pictures(-1, 1))
 
 
-def test_images_of_a_later_call_are_checked_too(tiny_vit):
+def test_images_of_a_later_call_are_checked_too(fresh):
     """The usual mistake: trained on normalized images, asked about raw ones."""
-    model = with_optimizer(tiny_vit())
+    model = fresh()
     model.fit(pictures(-1, 1), np.zeros(2), verbose=0)
     for use in (
         lambda: model.predict(pictures(0, 255), verbose=0),
@@ -505,10 +517,11 @@ def test_a_checked_data_set_is_read_once_and_unchanged():
     np.testing.assert_array_equal(seen, [np.zeros((2, 3))])
 
 
-def test_symbolic_images_and_features_are_not_checked(tiny_vit):
+def test_symbolic_images_and_features_are_not_checked(fresh):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for model in (raw_model(tiny_vit), tiny_vit(), tiny_vit(classes=None)):
+        headless = build_vit(depth=1, classes=None)
+        for model in (fresh(raw=True), fresh(), headless):
             images = keras.Input((22, 14, 3))
             wrapped = keras.Model(images, model(images / 2))
             wrapped.predict(pictures(-1, 1), verbose=0)
