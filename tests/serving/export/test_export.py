@@ -70,6 +70,13 @@ def unverified(monkeypatch):
     monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_images"])
 
 
+@pytest.fixture
+def without_files(monkeypatch):
+    """Export and verify the signatures of decoded images alone."""
+    names = ["serve_images", "serve_pixels"]
+    monkeypatch.setattr(signatures, "signature_names", lambda _: names)
+
+
 def run(*arguments):
     return main(["export", *map(str, arguments)])
 
@@ -155,6 +162,7 @@ def test_bfloat16_is_published_with_its_difference(model, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_files")
 def test_a_model_of_float64_is_published(tiny_vit, tmp_path):
     options = dataclasses.replace(OPTIONS, batching="none")
     model = tiny_vit(dtype="float64")
@@ -189,7 +197,7 @@ def test_every_kind_of_model_is_published(build_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_project_is_exported(tiny_vit, tmp_path):
+def test_a_checkpoint_of_another_project_is_exported(tiny_vit, tmp_path, unverified):
     keras_vit.save_checkpoint(tiny_vit(), tmp_path / "timm", "timm")
     source, names = str(tmp_path / "timm"), "a,b,c,d,e,f,g"
     assert run(source, "--to", tmp_path / "m", "--class_names", names) == 0
@@ -208,6 +216,7 @@ def noisy(tiny_vit):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_files")
 def test_a_noisy_model_is_published_with_its_noise(noisy, tmp_path):
     agreement = publish.publish(noisy, tmp_path / "m", OPTIONS).manifest["agreement"]
     assert agreement["noise"] > 1e-5
@@ -251,9 +260,14 @@ def test_a_model_that_mixes_the_images_of_a_batch_is_refused():
         keras_model.golden_answers(with_random_weights(mixing, 5), OPTIONS, [])
 
 
-@pytest.fixture
-def golden(model):
+@pytest.fixture(scope="module")
+def golden_answers(model):
     return keras_model.golden_answers(model, OPTIONS, [])
+
+
+@pytest.fixture
+def golden(golden_answers):
+    return dict(golden_answers)
 
 
 @pytest.fixture
@@ -321,8 +335,8 @@ def test_a_wrong_export_is_not_published(model, tmp_path, monkeypatch, broken, m
         monkeypatch.setattr(signatures, "class_labels", lambda _: swapped)
     elif broken == "guard":
         monkeypatch.setattr(signatures, "checked_finite", lambda values, _: values)
-    names = ["serving_default", "serve_pixels"]
-    monkeypatch.setattr(signatures, "signature_names", lambda _: names)
+    names = {"serve_pixels", "serving_default" if broken == "limit" else "serve_images"}
+    monkeypatch.setattr(signatures, "signature_names", lambda _: sorted(names))
     save = signatures.save
 
     def save_otherwise(model, folder, options):

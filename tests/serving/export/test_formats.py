@@ -45,38 +45,42 @@ def test_litert_is_published_and_answers_as_keras(model, tmp_path):
     assert manifest["model"]["inputs"] == "pixels from 0 to 255"
 
 
-def test_onnx_is_published_and_answers_as_keras(model, tmp_path):
+@pytest.mark.parametrize(
+    ("raw", "activation", "pixels", "output"),
+    [
+        (True, None, "pixels from 0 to 255", "logits"),
+        (False, "softmax", "pixels in [-1, 1]", "probabilities"),
+    ],
+)
+def test_onnx_states_its_contract_and_answers_as_keras(
+    tiny_vit, tmp_path, raw, activation, pixels, output
+):
     needs("tf2onnx", "onnxruntime")
     import onnx
-
-    published = publish.publish(model, tmp_path / "m", export_format="onnx")
-    written = onnx.load(published.path / "model.onnx")
-    onnx.checker.check_model(written)
-    batch = written.graph.input[0].type.tensor_type.shape.dim[0]
-    assert not batch.HasField("dim_value"), "any batch"
-    assert written.doc_string == "reads pixels from 0 to 255"
-    assert "pixels from 0 to 255" in written.graph.input[0].doc_string
-
-
-@pytest.mark.parametrize("activation", [None, "softmax"])
-def test_onnx_names_its_inputs_outputs_and_dimensions(tiny_vit, tmp_path, activation):
-    needs("tf2onnx", "onnxruntime")
     import onnxruntime
 
     names = [*"abcdefg"]
-    model = tiny_vit(classifier_activation=activation, class_names=names)
+    preprocessing = keras_vit.ImagePreprocessing((22, 14)) if raw else None
+    model = tiny_vit(
+        preprocessing=preprocessing, classifier_activation=activation, class_names=names
+    )
     published = publish.publish(model, tmp_path / "m", export_format="onnx")
+    written = onnx.load(published.path / "model.onnx")
+    onnx.checker.check_model(written)
+    assert written.doc_string == f"reads {pixels}"
+    assert pixels in written.graph.input[0].doc_string
     session = onnxruntime.InferenceSession(published.path / "model.onnx")
     [images], [scores] = session.get_inputs(), session.get_outputs()
     assert (images.name, images.shape) == ("images", ["batch", 22, 14, 3])
-    assert scores.name == ("probabilities" if activation else "logits")
-    assert scores.shape == ["batch", 7]
+    assert (scores.name, scores.shape) == (output, ["batch", 7])
     properties = session.get_modelmeta().custom_metadata_map
-    assert properties["pixels"] == "pixels in [-1, 1]"
+    assert properties["pixels"] == pixels
     assert json.loads(properties["class_names"]) == names
-    pixels = np.random.default_rng(0).uniform(-1, 1, (2, 22, 14, 3)).astype("float32")
-    [answer] = session.run([scores.name], {"images": pixels})
-    np.testing.assert_allclose(answer, model(pixels).numpy(), atol=1e-5)
+    low, high = (0, 255) if raw else (-1, 1)
+    random = np.random.default_rng(0)
+    given = random.uniform(low, high, (2, 22, 14, 3)).astype("float32")
+    [answer] = session.run([output], {"images": given})
+    np.testing.assert_allclose(answer, model(given).numpy(), atol=1e-5)
 
 
 @pytest.mark.slow

@@ -1,18 +1,20 @@
 """Exports for CPUs, for GPUs and for both: loops, places, answers."""
 
+import functools
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from saved_graphs import LOOPS, graph_of, operations, with_branches_of
-from saved_models import SavedModel, examples, pictures, png_files
+from saved_models import SavedModel, pictures, png_files
 from tiny_model import small, with_random_weights
 
 import keras_vit
 from serving.__main__ import main
-from serving.export import publish
+from serving.export import publish, signatures
 from serving.export.backbone import make_backbone
 from serving.export.host import HOST
 from serving.export.options import ExportOptions
@@ -23,18 +25,22 @@ SIGNATURES = (*FILES, "serve_images", "serve_pixels")
 SIDES = {257: 32, 577: 48}  # of images that have so many tokens
 
 
-def vit(tokens, **kwargs):
-    shape = {"image_size": SIDES[tokens], "width": 16, "heads": 2, "depth": 2}
-    return with_random_weights(small(**shape, **kwargs), 3)
+@functools.cache
+def vit(tokens):
+    side = SIDES[tokens]
+    preprocessing = keras_vit.ImagePreprocessing(side)
+    shape = {"image_size": side, "width": 16, "heads": 2, "depth": 2}
+    return with_random_weights(small(**shape, preprocessing=preprocessing), 3)
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Exports a model; gives the folder."""
+    """Exports a model of so many tokens, once for the same options."""
 
-    def export(model, **options):
+    @functools.cache
+    def export(tokens, **options):
         folder = tmp_path_factory.mktemp("version") / "1"
-        save(model, folder, ExportOptions(**options))
+        save(vit(tokens), folder, ExportOptions(**options))
         return folder
 
     return export
@@ -42,10 +48,14 @@ def exported(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def for_any(exported):
-    """A model of 257 tokens, its export for any device, and the graph of that."""
-    model = vit(257, preprocessing=keras_vit.ImagePreprocessing(32))
-    folder = exported(model)
-    return model, folder, graph_of(folder)
+    """The graph of an export of 257 tokens for any device."""
+    return graph_of(exported(257))
+
+
+@pytest.fixture(scope="module")
+def expected(exported):
+    """The answers of that export."""
+    return answers(exported(257))
 
 
 def loops(graph, signature, device, start="BatchFunction"):
@@ -56,14 +66,13 @@ def loops(graph, signature, device, start="BatchFunction"):
 
 @pytest.mark.parametrize("signature", ["serving_default", "serve_pixels"])
 def test_for_any_device_only_a_cpu_runs_loops(for_any, signature):
-    _, _, graph = for_any
     # One in each block but the last, which has the class token as its one query.
-    assert loops(graph, signature, "CPU") == 1
-    assert loops(graph, signature, "GPU") == 0
+    assert loops(for_any, signature, "CPU") == 1
+    assert loops(for_any, signature, "GPU") == 0
 
 
 @pytest.mark.parametrize(
-    ("tokens", "target", "batching", "expected"),
+    ("tokens", "target", "batching", "count"),
     [
         (257, "cpu", "graph", 1),
         (257, "gpu", "graph", 0),
@@ -72,25 +81,24 @@ def test_for_any_device_only_a_cpu_runs_loops(for_any, signature):
         pytest.param(577, "cpu", "none", 1, marks=pytest.mark.slow),
     ],
 )
-def test_what_a_gpu_runs_of_an_export(exported, tokens, target, batching, expected):
-    graph = graph_of(exported(vit(tokens), target=target, batching=batching))
+def test_what_a_gpu_runs_of_an_export(exported, tokens, target, batching, count):
+    graph = graph_of(exported(tokens, target=target, batching=batching))
     start = "BatchFunction" if batching == "graph" else ""
-    assert loops(graph, "serve_pixels", "GPU", start) == expected
+    assert loops(graph, "serve_pixels", "GPU", start) == count
 
 
 def test_a_gpu_runs_one_turn_for_each_picture_of_attention(for_any):
-    _, _, graph = for_any
-    nodes = [node for node, place in operations(graph, "attention", "GPU") if not place]
+    placed = operations(for_any, "attention", "GPU")
+    nodes = [node for node, place in placed if not place]
     assert sum(node.op in LOOPS for node in nodes) == 1
 
 
 def test_each_branch_is_the_graph_for_its_device(for_any):
     """To the operation: a GPU's branch is what `target="gpu"` exports."""
-    model, _, graph = for_any
     for platform in ("cpu", "gpu"):
-        backbone = make_backbone(model, "float32", platform)
+        backbone = make_backbone(vit(257), "float32", platform)
         alone = backbone._call.get_concrete_function().graph.as_graph_def()
-        nodes = operations(graph, "serve_pixels", platform.upper(), "Case")
+        nodes = operations(for_any, "serve_pixels", platform.upper(), "Case")
         found = [node.op for node, _ in nodes if node.op != "StatefulPartitionedCall"]
         for operation in ("MatMul", "BatchMatMulV2", "Softmax", "Cast", *LOOPS):
             inner = [n for f in alone.library.function for n in f.node_def]
@@ -98,32 +106,38 @@ def test_each_branch_is_the_graph_for_its_device(for_any):
             assert found.count(operation) == expected, operation
 
 
-def test_one_graph_serves_both_where_they_are_the_same(tiny_vit, exported):
-    served = SavedModel(exported(tiny_vit()))
-    assert not served.nodes("DeviceIndex")
+def device_choices(model, precision):
+    """Count the operations that ask for the device, of scores and of rollouts."""
+    backbone = make_backbone(model, precision, "any")
+    spec = tf.TensorSpec([None, 22, 14, 3], tf.float32)
+    graphs = [
+        tf.function(call, input_signature=[spec]).get_concrete_function().graph
+        for call in (lambda x: backbone(x), lambda x: backbone.rollout(x))
+    ]
+    nodes = [[node.op for node in graph.as_graph_def().node] for graph in graphs]
+    return [each.count("DeviceIndex") for each in nodes]
+
+
+def test_one_graph_serves_both_where_they_are_the_same(tiny_vit):
+    assert device_choices(tiny_vit(), "float32") == [0, 0]
 
 
 def test_bfloat16_takes_each_device_s_softmax(tiny_vit):
     """A CPU's kernel computes in float32 itself; on a GPU the graph says so."""
-    backbone = make_backbone(tiny_vit(), "bfloat16", "any")
-    spec = tf.TensorSpec([None, 22, 14, 3], tf.float32)
-    call = tf.function(lambda x: backbone(x), input_signature=[spec])
-    nodes = call.get_concrete_function().graph.as_graph_def().node
-    assert [node.op for node in nodes].count("DeviceIndex") == 1
+    assert device_choices(tiny_vit(), "bfloat16")[0] == 1
 
 
-def answers(folder, model):
-    images = pictures(3, 3, model.image_size)
+def answers(folder):
+    """Of signatures that together have all parts of the graph."""
+    images = pictures(3, 3, (32, 32))
     files = png_files(images)
-    served = SavedModel(folder)
     inputs = {
-        "serving_default": files,
         "serve_images": images,
         "serve_pixels": ((images - 127.5) / 127.5).astype("float32"),
         "embed": files,
-        "classify": examples(files),
         "attention": files,
     }
+    served = SavedModel(folder)
     found = {name: served.run(name, inputs[name]) for name in inputs}
     served.close()
     return found
@@ -140,38 +154,34 @@ def check_equal(found, expected, atol=1e-5):
                 )
 
 
-def test_all_targets_answer_the_same(for_any, exported, tmp_path):
-    model, folder, _ = for_any
-    expected = answers(folder, model)
-    for target in ("cpu", "gpu"):
-        check_equal(answers(exported(model, target=target), model), expected)
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_all_targets_answer_the_same(exported, expected, target):
+    check_equal(answers(exported(257, target=target, batching="graph")), expected)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"batching": "graph"},
+        {},
         pytest.param({"batching": "none"}, marks=pytest.mark.slow),
         pytest.param({"precision": "bfloat16"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
-def test_the_branch_of_a_gpu_answers_the_same(exported, options):
+def test_the_branch_of_a_gpu_answers_the_same(exported, expected, options, tmp_path):
     """It is run here on a CPU, which is told to be a GPU."""
-    model = vit(257)
-    folder = exported(model, **options)
-    expected = answers(folder, model)
+    folder = shutil.copytree(exported(257, **options), tmp_path / "1")
+    expected = answers(folder) if options else expected
     with_branches_of(folder, "GPU")
     tolerance = 2e-2 if "precision" in options else 1e-5
-    check_equal(answers(folder, model), expected, tolerance)
+    check_equal(answers(folder), expected, tolerance)
 
 
 @pytest.mark.parametrize("signature", FILES)
 def test_files_are_decoded_and_resized_on_the_host(for_any, signature):
-    _, _, graph = for_any
     steps = {"DecodeJpeg", "DecodePng", "DecodeImage", "DecodeRaw", "ResizeBilinear"}
     places = {}
-    for node, place in operations(graph, signature, skipped=("BatchFunction",)):
+    for node, place in operations(for_any, signature, skipped=("BatchFunction",)):
         places.setdefault(node.op, set()).add(place)
     assert steps <= {*places}
     steps |= {"EncodePng"} & {*places}
@@ -183,9 +193,8 @@ def test_files_are_decoded_and_resized_on_the_host(for_any, signature):
     "batching", ["graph", pytest.param("none", marks=pytest.mark.slow)]
 )
 def test_all_but_the_backbone_is_on_the_host(for_any, exported, signature, batching):
-    model, _, graph = for_any
-    if batching == "none":
-        graph = graph_of(exported(model, batching=batching))
+    none = batching == "none"
+    graph = graph_of(exported(257, batching=batching)) if none else for_any
     # Of uint8 images, on the device that they travelled to.
     normalize = {"Cast", "Sub", "RealDiv", "Const"}
     rollouts = {"While", "Shape", "StridedSlice", "StatefulPartitionedCall"}
@@ -205,30 +214,25 @@ def test_all_but_the_backbone_is_on_the_host(for_any, exported, signature, batch
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 @pytest.mark.parametrize("signature", ["serving_default", "serve_pixels"])
 def test_nothing_of_the_backbone_is_placed(for_any, signature, device):
-    _, _, graph = for_any
-    nodes = [*operations(graph, signature, device, "BatchFunction")]
+    nodes = [*operations(for_any, signature, device, "BatchFunction")]
     assert "MatMul" in {node.op for node, _ in nodes}
     assert {place for _, place in nodes} == {""}
 
 
 def test_uint8_images_enter_the_queue(for_any):
-    _, _, graph = for_any
     for signature in ("serving_default", "serve_images", "embed", "classify"):
         [batch] = (
             node
-            for node, _ in operations(graph, signature)
+            for node, _ in operations(for_any, signature)
             if node.op == "BatchFunction"
         )
         assert [*batch.attr["Tin"].list.type] == [tf.uint8.as_datatype_enum]
 
 
-def test_a_loaded_model_answers_the_same(for_any):
-    model, folder, _ = for_any
-    images = pictures(3, 3, model.image_size)
-    loaded = tf.saved_model.load(str(folder)).signatures["serve_images"]
-    expected = answers(folder, model)["serve_images"]
-    found = loaded(images=tf.constant(images))
-    np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-6)
+def test_a_loaded_model_answers_the_same(exported, expected):
+    loaded = tf.saved_model.load(str(exported(257))).signatures["serve_images"]
+    found = loaded(images=tf.constant(pictures(3, 3, (32, 32))))["scores"]
+    np.testing.assert_allclose(found, expected["serve_images"]["scores"], atol=1e-6)
 
 
 @pytest.fixture
@@ -241,6 +245,7 @@ def keras_file(tiny_vit, tmp_path):
 def test_the_manifest_states_the_target(keras_file, tmp_path, monkeypatch, capsys):
     agreement = {"images": 8, "max_difference": 0.0, "top1": 1.0}
     monkeypatch.setattr(publish, "verified", lambda *_: agreement)
+    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_pixels"])
     words = ["export", str(keras_file), "--to", str(tmp_path / "m")]
     assert main([*words, "--target", "gpu", "--batching", "none"]) == 0
     file = tmp_path / "m" / "1" / "assets.extra" / "manifest.json"
