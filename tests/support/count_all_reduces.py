@@ -1,12 +1,14 @@
 """Count the all-reduces of a training step on two replicas, in a process of its own.
 
-    python tests/support/count_all_reduces.py STEPS BYTES
+    python tests/support/count_all_reduces.py "[[STEPS, BYTES], ...]"
 
 Of one call of the train function, with STEPS steps, and with packs of BYTES. Prints
-JSON: the all-reduces of the first replica, the sums on the host, and a metric's result.
+JSON for each pair, which a fork of this process counts: the all-reduces of the first
+replica, the sums on the host, and a metric's result.
 """
 
 import json
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -40,9 +42,8 @@ class Updates(keras.metrics.Metric):
         return keras.ops.stack([variable.value for variable in self.variables])
 
 
-def main() -> None:
-    """Run a step, and print what it did."""
-    steps, size = map(int, sys.argv[1:])
+def count(steps: int, size: int) -> list:
+    """Run a step, and return what it did."""
     tensorflow_trainer.PACKS = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=size
     )
@@ -71,8 +72,10 @@ def main() -> None:
     nodes += [node for body in bodies for node in body.node_def]
     on_first = [node.op for node in nodes if node.device.endswith("CPU:0")]
     counts = [on_first.count(name) for name in ("CollectiveReduceV2", "AddN")]
-    print(json.dumps([*counts, figures["updates"].tolist()]))
+    return [*counts, figures["updates"].tolist()]
 
 
 if __name__ == "__main__":
-    main()
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        cases = json.loads(sys.argv[1])
+        print(json.dumps(pool.starmap(count, cases, chunksize=1)))

@@ -1,9 +1,10 @@
 """Count the traces of the forward passes on several replicas.
 
-One case in a process: the all-reduces of two strategies would meet.
+Each case is counted in a fork: the all-reduces of two strategies would meet.
 """
 
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -30,8 +31,11 @@ class Counted(keras.layers.Dropout):
         return super().call(inputs, training)
 
 
-def traces(replicas: int, jit_compile: bool, accumulation: int) -> list[int]:
+def traces(replicas: int, jit_compile: bool, accumulation: int) -> list[list[int]]:
     """Evaluate, compute outputs, train two steps, and count the traces of each."""
+    [cpu] = tf.config.list_physical_devices("CPU")
+    logical = [tf.config.LogicalDeviceConfiguration()] * replicas
+    tf.config.set_logical_device_configuration(cpu, logical)
     devices = tf.config.list_logical_devices("CPU")[:replicas]
     strategy = tf.distribute.MirroredStrategy([device.name for device in devices])
     with strategy.scope():
@@ -56,8 +60,6 @@ def traces(replicas: int, jit_compile: bool, accumulation: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    case = json.loads(sys.argv[1])
-    [cpu] = tf.config.list_physical_devices("CPU")
-    logical = [tf.config.LogicalDeviceConfiguration()] * case[0]
-    tf.config.set_logical_device_configuration(cpu, logical)
-    print(json.dumps(traces(*case)))
+    with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        cases = json.loads(sys.argv[1])
+        print(json.dumps(pool.starmap(traces, cases, chunksize=1)))

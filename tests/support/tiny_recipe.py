@@ -1,8 +1,10 @@
-"""The smallest recipe: one transformer block on digits of 8 x 8 pixels.
+"""The smallest recipes: one transformer block, or one convolution, on digits.
 
-Tests vary it with `dataclasses.replace`. A module and no fixture, because scripts that
-tests start as processes of their own import it too.
+Tests vary them with `dataclasses.replace`. A module and no fixture, because scripts
+that tests start as processes of their own import it too.
 """
+
+import dataclasses
 
 from training.recipe import DataConfig, ModelConfig, Recipe
 
@@ -17,3 +19,9 @@ TINY_MODEL = ModelConfig(
     channels=1,
 )
 TINY_RECIPE = Recipe(model=TINY_MODEL, data=DataConfig("digits"))
+
+# A run takes half of the time, for what does not depend on the model.
+CNN_MODEL = ModelConfig(
+    architecture="cnn", variant=None, width=4, depth=1, image_size=8, channels=1
+)
+CNN_RECIPE = dataclasses.replace(TINY_RECIPE, model=CNN_MODEL)

@@ -24,17 +24,15 @@ BLOCKS = {
 
 def rematerialized(model, images):
     rematerialize_blocks(model)
-    return model(images, training=True)
+    outputs = model(images, training=True)
+    for layer in model.layers:
+        vars(layer).pop("call", None)  # as it was
+    return outputs
 
 
 def adapted(model, images):
     enable_lora(model, 2, ("query", "key", "value", "out", "mlp"))
     return model(images, training=True)
-
-
-def adapted_and_rematerialized(model, images):
-    enable_lora(model, 2, ("query", "mlp"))
-    return rematerialized(model, images)
 
 
 def read_from_all_tokens(model, images):
@@ -53,27 +51,30 @@ def read_with_attention(model, images):
     return model(images)
 
 
+# In this order on one model: the last time, adapted blocks are rematerialized.
 WRAPPERS = (
-    rematerialized,
-    adapted,
-    adapted_and_rematerialized,
     read_from_all_tokens,
     read_with_attention,
+    rematerialized,
+    adapted,
+    rematerialized,
 )
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda wrap: wrap.__name__)
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_a_block_computes_the_same_under_every_wrapper(kind, wrap, images):
+def test_a_block_computes_the_same_under_every_wrapper(kind, images):
     model, pixels = build_vit(**BLOCKS[kind]), images(3)
     expected = numpy(model(pixels))
     assert np.abs(expected).max() > 0.01
-    np.testing.assert_allclose(numpy(wrap(model, pixels)), expected, atol=1e-5)
+    for wrap in WRAPPERS:
+        found = numpy(wrap(model, pixels))
+        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=wrap.__name__)
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_dropped_branches_are_drawn_within_a_rematerialized_block(kind, images):
     model, pixels = build_vit(**BLOCKS[kind], stochastic_depth=0.9), images(3)
     rematerialize_blocks(model)
-    outputs = [numpy(model(pixels, training=True)) for _ in range(8)]
-    assert len({output.tobytes() for output in outputs}) > 1
+    outputs = (numpy(model(pixels, training=True)).tobytes() for _ in range(8))
+    first = next(outputs)
+    assert any(output != first for output in outputs)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from image_splits import noise_split
 from tensorflow.python.framework import config
-from tiny_recipe import TINY_RECIPE
+from tiny_recipe import CNN_RECIPE, TINY_RECIPE
 
 from keras_vit import devices
 from training.architectures.building import build_model, compiles
@@ -64,7 +64,7 @@ def test_operations_are_as_the_recipe_says_while_it_runs(
     tmp_path, before, deterministic
 ):
     recipe = dataclasses.replace(
-        TINY_RECIPE, steps=1, batch_size=16, deterministic=deterministic
+        CNN_RECIPE, steps=1, batch_size=16, deterministic=deterministic
     )
     switch = Switch()
     with deterministic_operations(dataclasses.replace(recipe, deterministic=before)):

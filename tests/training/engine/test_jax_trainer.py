@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 from tiny_recipe import TINY_RECIPE
 
+from training.architectures.building import build_model
 from training.engine.jax_strategy import make_jax_strategy
 from training.errors import RecipeError
+from training.fitting.fit import fit
 from training.recipe import (
     AugmentationConfig,
     DataConfig,
     OptimizerConfig,
     Recipe,
     ScheduleConfig,
+    load_recipe,
 )
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -45,21 +48,6 @@ RECIPE = dataclasses.replace(
 COMPARED = ("loss", "val_loss", "gradient_norm", "learning_rate")
 # Rounding decides images between two classes; an epoch has 1200.
 ACCURACIES, FEW_IMAGES = ("accuracy", "val_accuracy"), 0.01
-
-# Writes the initial weights, and trains on TensorFlow.
-START = """
-import pathlib, sys
-from without_pictures import leave_out_pictures
-from training.fitting.fit import fit
-from training.architectures.building import build_model
-from training.recipe import load_recipe, parse_recipe
-leave_out_pictures()
-folder = pathlib.Path(sys.argv[1])
-recipe = parse_recipe(sys.argv[2], "here")
-model = build_model(recipe.model, tuple("0123456789"))
-model.save(folder / "start.keras")
-fit(load_recipe(folder / "recipe.yaml"), folder / "tensorflow")
-"""
 
 # One run is interrupted after its ninth step of ten and resumed from the seventh, in
 # the middle of the second epoch; the other is not interrupted.
@@ -95,11 +83,11 @@ def recipe_text(**model):
     return dataclasses.replace(RECIPE, model=changed).to_yaml()
 
 
-def start(backend, *arguments, devices=1):
-    """Start a process: Keras chooses its backend once, at import."""
+def start(*arguments, devices=1):
+    """Start a process on JAX: Keras chooses its backend once, at import."""
     environment = os.environ | {
         "PYTHONPATH": str(SUPPORT),
-        "KERAS_BACKEND": backend,
+        "KERAS_BACKEND": "jax",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
     return subprocess.Popen(
@@ -149,10 +137,12 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jax")
     recipe = folder / "recipe.yaml"
     recipe.write_text(recipe_text(weights=str(folder / "start.keras")))
-    output(start("tensorflow", "-c", START, folder, recipe_text()))
+    model = build_model(RECIPE.model, tuple("0123456789"))
+    model.save(folder / "start.keras")
+    fit(load_recipe(recipe), folder / "tensorflow", draw=False)
     words = (SUPPORT / "without_pictures.py", "fit", "--config", recipe, "--output_dir")
     processes = [
-        start("jax", *words, folder / name, devices=devices)
+        start(*words, folder / name, devices=devices)
         for name, devices in (("one", 1), ("two", 2))
     ]
     for process in processes:
@@ -186,7 +176,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path, monkeypatch):
     # The three runs compile the same functions.
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-    out = output(start("jax", "-c", RESUME, tmp_path, devices=2))
+    out = output(start("-c", RESUME, tmp_path, devices=2))
     assert "'00000007.npz']" in out  # the newest one
     resumed, straight = state(tmp_path / "resumed"), state(tmp_path / "straight")
     assert resumed.keys() == straight.keys()

@@ -194,6 +194,7 @@ def test_the_saved_model_and_the_pictures_are_those_of_one_process(runs, name):
 
 
 # Lowers nothing and computes nothing: the layouts of a model's weights and slots.
+DEPTH = 2
 LAYOUTS = """
 import keras, math, sys
 import keras_vit
@@ -203,7 +204,8 @@ devices = FullySharded()
 try:
     with devices.scope():
         model = keras_vit.VisionTransformer.from_variant(
-            "Ti/16", classes=10, image_size=32, width=int(sys.argv[1])
+            "Ti/16", classes=10, image_size=32, width=int(sys.argv[1]),
+            depth=int(sys.argv[2]),
         )
         optimizer = keras.optimizers.AdamW()
         optimizer.build(model.trainable_variables)
@@ -217,7 +219,7 @@ for variable in [*model.variables, *optimizer.variables]:
 
 
 def layouts(devices, width):
-    return on_jax(devices, "-c", LAYOUTS, str(width))
+    return on_jax(devices, "-c", LAYOUTS, str(width), str(DEPTH))
 
 
 @pytest.mark.slow
@@ -225,14 +227,14 @@ def layouts(devices, width):
 def test_each_device_holds_its_part_of_every_large_weight_and_its_slots(devices):
     lines = [line.split() for line in layouts(devices, 192).stdout.splitlines()]
     sizes = {path: (int(part), int(whole)) for path, part, whole in lines}
-    assert len(sizes) > 400
+    assert len(sizes) > 3 * 16 * DEPTH
     for path, (part, whole) in sizes.items():
         matrix = "kernel" in path or "position_embedding" in path
         assert part == (whole // devices if matrix else whole), path
-    # Weights and Adam's two slots, in closed form: D = 192, M = 768, 12 blocks, 5
-    # tokens, 10 classes.
-    vectors = 12 * (4 + 4 + 1) * 192 + 12 * 768 + (1 + 1 + 2) * 192 + 10
-    matrices = 12 * 12 * 192**2 + 16 * 16 * 3 * 192 + 5 * 192 + 192 * 10
+    # Weights and Adam's two slots, in closed form: D = 192, M = 768, 5 tokens, 10
+    # classes.
+    vectors = DEPTH * ((4 + 4 + 1) * 192 + 768) + (1 + 1 + 2) * 192 + 10
+    matrices = DEPTH * 12 * 192**2 + 16 * 16 * 3 * 192 + 5 * 192 + 192 * 10
     scalars = 2 * 4  # the step and the learning rate
     assert sum(whole for _, whole in sizes.values()) - scalars == (
         12 * (vectors + matrices)

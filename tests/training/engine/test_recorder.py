@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from tiny_recipe import TINY_MODEL
+from tiny_recipe import CNN_MODEL
 
 from training.engine import checkpoint, recorder
 from training.engine.recorder import Recorder, best_epoch
@@ -47,7 +47,7 @@ def stopped(monkeypatch):
         end(callback, batch, logs)
 
     def run(folder):
-        recipe = dataclasses.replace(RECIPE, steps=9, model=TINY_MODEL)
+        recipe = dataclasses.replace(RECIPE, steps=9, model=CNN_MODEL)
         fit(recipe, folder, checkpoint_every=1, draw=False)
 
     end = Recorder.on_train_batch_end
@@ -94,7 +94,7 @@ def test_non_finite_weights_after_the_last_update_are_a_divergence(tmp_path):
     recipe = dataclasses.replace(
         RECIPE,
         steps=1,
-        model=TINY_MODEL,
+        model=CNN_MODEL,
         optimizer=OptimizerConfig(learning_rate=3e38, weight_decay=10.0),
         schedule=ScheduleConfig("constant"),
     )

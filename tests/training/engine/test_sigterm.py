@@ -10,12 +10,14 @@ import threading
 import keras
 import pytest
 import tensorflow as tf
-from tiny_recipe import TINY_RECIPE
+from tiny_recipe import CNN_RECIPE
 from without_pictures import leave_out_pictures
 
 from training.__main__ import main
 from training.engine.progress import Progress
 from training.engine.sigterm import STOPPED, stopped_after_the_step
+
+BOARD = "training.fitting.fit._board"
 
 
 def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
@@ -195,33 +197,43 @@ def send(*_, **__):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
+@pytest.fixture(scope="module", autouse=True)
+def undrawn():
+    """Runs without pictures and TensorBoard."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_pictures(patch.setattr)
+        patch.setattr(BOARD, lambda *_: [keras.callbacks.Callback()])
+        yield
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """The file of a recipe."""
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    path.write_text(CNN_RECIPE.to_yaml())
+    return str(path)
+
+
+def test_sigterm_outside_of_the_steps_is_a_preemption(
+    tmp_path, monkeypatch, capsys, recipe
+):
+    """A run that is stopped at each place in turn, and resumed."""
+    command = ["fit", "--config", recipe, "--steps", "1", "--resume"]
+    command += ["--output_dir", str(tmp_path / "run")]
+    before = signal.getsignal(signal.SIGTERM)
+    for place in (
         "training.fitting.fit.load_splits",
         "training.fitting.fit.build_model",
         "training.fitting.fit.finish",
         "training.fitting.finish.evaluate",
         "training.engine.run_folder.write_report",
-    ],
-)
-def test_sigterm_outside_of_the_steps_is_a_preemption(
-    tmp_path, monkeypatch, capsys, place
-):
-    leave_out_pictures(monkeypatch.setattr)
-    monkeypatch.setattr(
-        "training.fitting.fit._board", lambda *_: [keras.callbacks.Callback()]
-    )
-    (tmp_path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
-    command = ["fit", "--config", str(tmp_path / "recipe.yaml")]
-    command += ["--steps", "1", "--output_dir", str(tmp_path / "run")]
-    before = signal.getsignal(signal.SIGTERM)
-    with monkeypatch.context() as patch:
-        patch.setattr(place, send)
-        assert main(command) == 75
-    assert ": stopped by SIGTERM" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert main([*command, "--resume"]) == 0
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, send)
+            assert main(command) == 75, place
+        assert ": stopped by SIGTERM" in capsys.readouterr().err
+        assert signal.getsignal(signal.SIGTERM) == before
+    assert main(command) == 0
 
 
 class Sender(keras.callbacks.Callback):
@@ -249,6 +261,21 @@ def last_row(folder):
     return {name: text for name, text in row.items() if "second" not in name}
 
 
+@pytest.fixture(scope="module")
+def epoch(recipe):
+    """The command of a run of one epoch, without its folder."""
+    command = ["fit", "--config", recipe, "--epochs", "1", "--batch_size", "110"]
+    return [*command, "--data.validation", "0.1", "--output_dir"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, epoch):
+    """The last row of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*epoch, str(folder)]) == 0
+    return last_row(folder)
+
+
 @pytest.mark.parametrize(
     ("moment", "number", "evaluated"),
     [
@@ -258,51 +285,41 @@ def last_row(folder):
     ],
 )
 def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(
-    tmp_path, monkeypatch, capsys, moment, number, evaluated
+    tmp_path, monkeypatch, capsys, epoch, whole, moment, number, evaluated
 ):
     """Also that of the last epoch, after which no step comes that would notice it."""
-    leave_out_pictures(monkeypatch.setattr)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(TINY_RECIPE.to_yaml())
-    folder, whole = tmp_path / "run", tmp_path / "whole"
-    command = ["fit", "--config", str(recipe), "--epochs", "1", "--batch_size", "110"]
-    command += ["--data.validation", "0.1", "--output_dir"]
-    sender = Sender(moment, number)
+    folder, sender = tmp_path / "run", Sender(moment, number)
     with monkeypatch.context() as patch:
-        patch.setattr("training.fitting.fit._board", lambda *_: [sender])
-        assert main([*command, str(folder)]) == 75
+        patch.setattr(BOARD, lambda *_: [sender])
+        assert main([*epoch, str(folder)]) == 75
     assert sender.evaluated == evaluated
     assert "stopped by SIGTERM after step 11; `keras" in capsys.readouterr().err
     assert not (folder / "history.csv").exists()
     assert main(["resume", str(folder)]) == 0
-    assert main([*command, str(whole)]) == 0
-    assert last_row(folder) == last_row(whole)
+    assert last_row(folder) == whole
 
 
-@pytest.mark.parametrize("moment", ["on_train_begin", "on_train_batch_begin"])
 def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(
-    tmp_path, monkeypatch, capsys, moment
+    tmp_path, monkeypatch, capsys, recipe
 ):
     """Compiling it takes minutes, and there is nothing to save."""
-    leave_out_pictures(monkeypatch.setattr)
-    sender = keras.callbacks.Callback()
-    setattr(sender, moment, send)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(TINY_RECIPE.to_yaml())
     folder = str(tmp_path / "run")
-    command = ["fit", "--config", str(recipe), "--steps", "2", "--output_dir", folder]
-    with monkeypatch.context() as patch:
-        patch.setattr("training.fitting.fit._board", lambda *_: [sender])
-        patch.setattr("training.engine.recorder.Recorder.save", pytest.fail)
-        assert main(command) == 75
-    assert f": {STOPPED}" in capsys.readouterr().err
-    assert main(["resume", folder]) == 0
+    command = ["fit", "--config", recipe, "--steps", "2", "--output_dir", folder]
+    for moment in ("on_train_begin", "on_train_batch_begin"):
+        sender = keras.callbacks.Callback()
+        setattr(sender, moment, send)
+        with monkeypatch.context() as patch:
+            patch.setattr(BOARD, lambda *_, sender=sender: [sender])
+            patch.setattr("training.engine.recorder.Recorder.save", pytest.fail)
+            assert main(command) == 75, moment
+        assert f": {STOPPED}" in capsys.readouterr().err
+        command = ["resume", folder]
+    assert main(command) == 0
 
 
 @pytest.mark.slow
-def test_a_stopped_command_ends_with_all_that_it_has_written(tmp_path):
-    (tmp_path / "recipe.yaml").write_text(TINY_RECIPE.to_yaml())
-    command = f"fit --config {tmp_path}/recipe.yaml --output_dir {tmp_path}/run"
+def test_a_stopped_command_ends_with_all_that_it_has_written(tmp_path, recipe):
+    command = f"fit --config {recipe} --output_dir {tmp_path}/run"
     process = subprocess.Popen(
         [sys.executable, "-m", "keras_vit", *command.split(), "--epochs=9999"],
         stdout=subprocess.PIPE,

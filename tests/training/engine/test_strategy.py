@@ -237,7 +237,9 @@ def test_gradients_go_by_nccl_and_what_compares_recipes_by_a_ring():
     assert second == both
 
 
-def test_an_unknown_tpu_is_a_one_line_error():
+def test_an_unknown_tpu_is_a_one_line_error(monkeypatch):
+    # Here nobody listens; TensorFlow waits for a metadata server without an address.
+    monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:9")
     for name in (None, "local"):
         with pytest.raises(RecipeError, match="`tpu` must be") as error:
             make_strategy(recipe("tpu", tpu=name))
