@@ -19,7 +19,7 @@ import keras_vit
 from keras_vit import decoding
 from serving.__main__ import main
 from serving.client import GrpcClient, RestClient
-from serving.export import quantization, signatures
+from serving.export import quantization
 from serving.export.options import ExportOptions
 from serving.export.publish import publish
 from serving.local import LocalServer
@@ -59,10 +59,7 @@ def folder(model, tmp_path_factory):
     model.save(folder / "best.keras")
     reloaded = keras.models.load_model(folder / "best.keras")
     options = ExportOptions(top_k=7)
-    asked = ["serving_default", "serve_pixels"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signatures, "signature_names", lambda _: asked)
-        publish(reloaded, folder / "insects", options, check_images=PHOTOGRAPHS)
+    publish(reloaded, folder / "insects", options, check_images=PHOTOGRAPHS)
     return folder
 
 
