@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs notebooks protos client test test-all test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs notebooks protos client test test-all test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -25,11 +25,14 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(PYTEST) --dist worksteal -m "not slow and not parity and not engine"
 
-# Everything: linters, and the long tests too (kills, replicas, launch, JAX, soak, the
-# other libraries). Whole files run side by side, so that each fixture is set up once.
-test-all: lint
+# Everything: linters, the long tests (kills, replicas, launch, JAX, soak), compilation
+# for TPUs, and the comparison with other libraries.
+test-all: test-own parity
+
+# All but that comparison. Whole files run side by side: each fixture is set up once.
+test-own: lint
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not parity and not engine"
-	$(MAKE) test-tpu parity
+	$(MAKE) test-tpu
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -41,7 +41,6 @@ from keras_vit.common.similar_names import did_you_mean
 from .. import storage
 from ..errors import RunError
 from ..recipe import Recipe, changed_values, load_recipe, require
-from . import checkpoint
 
 if TYPE_CHECKING:
     import keras
@@ -313,6 +312,8 @@ def _check_old_run(
             f"{folder}: contains {state}; {goes_on} it, --overwrite deletes it, --name "
             "or --output_dir writes elsewhere"
         )
+    from . import checkpoint  # here, as NumPy would take a fifth of --help's time
+
     if checkpoint.newest_committed(folder / "checkpoints") is None:
         if finished:
             raise RunError(
