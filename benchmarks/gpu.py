@@ -30,14 +30,14 @@ from benchmarks.turns import flops_of
 from training.engine.device_peaks import peak_flops
 
 PACKAGES = ("jax", "keras", "flax", "optax", "torch", "timm")
-# Variant, pixels, first batch and depth by name.
+# Variant, pixels and first batch by name.
 MODELS = {
-    "S/16": ("S/16", 224, 128, None),
-    "B/16": ("B/16", 224, 64, None),
-    "L/16": ("L/16", 224, 32, None),
-    "B/16@384": ("B/16", 384, 16, None),
+    "S/16": ("S/16", 224, 128),
+    "B/16": ("B/16", 224, 64),
+    "L/16": ("L/16", 224, 32),
+    "B/16@384": ("B/16", 384, 16),
 }
-TINY = ("Ti/16", 32, 2, 1)
+TINY = ("Ti/16", 32, 2)
 # Everything, and on a machine without a GPU.
 FULL, SMALL = Extent(4096, 5, 0.5, 8192), Extent(2, 1, 0.0, 256)
 
@@ -147,16 +147,14 @@ def main() -> None:
     """Measures, prints the table, and writes the JSON file."""
     parser = make_parser(__doc__, "gpu")
     parser.add_argument("--variants", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument(
-        "--tiny", action="store_true", help="one block of Ti/16, 32 pixels"
-    )
+    parser.add_argument("--tiny", action="store_true", help="Ti/16 of 32 pixels")
     arguments = parser.parse_args()
     extent, models = FULL, [MODELS[name] for name in arguments.variants]
     if arguments.tiny:
         extent, models = SMALL, [TINY]
     cases = [
-        Case(training, variant, pixels, batch, "bfloat16", threads=0, depth=depth)
-        for variant, pixels, batch, depth in models
+        Case(training, variant, pixels, batch, "bfloat16", threads=0)
+        for variant, pixels, batch in models
         for training in (False, True)
     ]
     answers: dict[Case, dict[str, list]] = {}

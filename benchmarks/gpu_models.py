@@ -5,7 +5,6 @@ that double until memory is full, a line of JSON for each, and first the rate of
 product of large matrices. Only what has TensorFlow in its name needs it.
 """
 
-import dataclasses
 import gc
 import importlib
 import importlib.util
@@ -243,7 +242,6 @@ class Flax(JaxLibrary):
         from keras_vit.specs import parse_variant
 
         spec, patch_size = parse_variant(self.case.variant)
-        spec = dataclasses.replace(spec, depth=self.case.depth or spec.depth)
         on_gpu = self.device.platform == "gpu"
         attention = flax_vit.attention_of(
             self.implementation if on_gpu else "xla",
@@ -314,8 +312,7 @@ class Timm:
         import timm
 
         name, size = TIMM[self.case.variant], self.case.image_size
-        depth = {} if self.case.depth is None else {"depth": self.case.depth}
-        model = timm.create_model(name, img_size=size, **depth)
+        model = timm.create_model(name, img_size=size)
         case = self.case._replace(batch=batch)
         return torch_step(self.torch, model, case, True, self.device)
 

@@ -34,7 +34,6 @@ class Case(NamedTuple):
     batch: int
     dtype: str  # "float32" or "bfloat16"
     threads: int  # that a library may use
-    depth: int | None = None  # blocks, where they are not the variant's
 
 
 Step = Callable[[], object]
@@ -251,10 +250,7 @@ def our_model(case: Case):
     import keras_vit
 
     return keras_vit.VisionTransformer.from_variant(
-        case.variant,
-        image_size=case.image_size,
-        dtype=_policy(case),
-        **({} if case.depth is None else {"depth": case.depth}),
+        case.variant, image_size=case.image_size, dtype=_policy(case)
     )
 
 

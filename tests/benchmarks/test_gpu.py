@@ -129,7 +129,7 @@ def test_only_the_deterministic_rows_are(name):
 
 @pytest.mark.slow
 def test_the_step_of_tensorflow_is_measured():
-    case = Case(True, "Ti/16", 32, 2, "bfloat16", threads=0, depth=1)
+    case = Case(True, "Ti/16", 32, 2, "bfloat16", threads=0)
     name = "keras-vit, TensorFlow, deterministic"
     first, batch = gpu.measure(name, case, gpu.SMALL)
     assert first["device"] == "cpu"
