@@ -46,7 +46,7 @@ import tensorflow as tf
 tf.config.list_physical_devices("GPU")
 """
 ONEDNN = """
-import sys
+import os, sys
 from importlib import import_module
 try:
     import_module(f"{sys.argv[1]}.__main__").main([sys.argv[2], "--help"])
@@ -54,6 +54,7 @@ except SystemExit:
     sys.modules["keras"] = sys.modules["jax"] = None  # faster
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 assert IsMklEnabled()
+assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"  # also the default of some processors
 """
 END = """
 import atexit, sys
