@@ -1,4 +1,4 @@
-"""What commands of serving share: arguments of the clients, versions, TensorFlow."""
+"""What commands of serving share: errors of usage, versions, TensorFlow alone."""
 
 import argparse
 import contextlib

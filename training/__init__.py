@@ -1,1 +1,1 @@
-"""Trains Vision Transformers from the checkout: `keras-vit fit`."""
+"""Trains and evaluates Vision Transformers: `keras-vit fit`, and what belongs to it."""

@@ -1,6 +1,7 @@
 """The recipe's section `augmentation`: a row for each augmentation, and its strength.
 
-The row's function is one of `training.data.augment.CHANGES`.
+What they do is in `training.data`: crops in `augment.read` and `resize`, repeats in
+`pipeline`, mixing in `mixup`, and each other one in a function of `augment.CHANGES`.
 """
 
 from typing import Annotated, Literal
@@ -10,8 +11,8 @@ from keras_vit.options import Count, Rate
 
 from .errors import require, require_rows
 
-# Of a row that says how much of another one there is, and changes no image by itself.
-STRENGTH = Mark("how much of another augmentation")
+# Of a row that changes no image by itself.
+STRENGTH = Mark("how much of another augmentation, or how often")
 
 
 def within(least: float, most: float, above: bool = False) -> Check:

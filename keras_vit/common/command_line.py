@@ -34,7 +34,7 @@ class UsageError(CommandError):
 
 
 class ParserFound(Exception):
-    """Has a command's parser, of which `completion` needs the flags."""
+    """Carries a command's parser to `completion`, which reads its flags."""
 
     def __init__(self, parser: Any):
         super().__init__(parser.prog)

@@ -8,7 +8,13 @@ import numpy as np
 
 from keras_vit.errors import WeightsFileError
 from keras_vit.weights.families.family import Family
-from keras_vit.weights.families.google import BigTransfer, BigVision, Google
+from keras_vit.weights.families.google import (
+    ALL_BLOCKS,
+    ONE_BLOCK,
+    BigTransfer,
+    BigVision,
+    Google,
+)
 from keras_vit.weights.families.hugging_face import HuggingFace, HuggingFaceDINOv2
 from keras_vit.weights.families.keras_hub import KerasHub
 from keras_vit.weights.families.layouts import Layout, match_theirs
@@ -218,7 +224,7 @@ def _recognize(file: ArrayFile) -> Checkpoint:
 
 def _stacked(name: str) -> str:
     """Array name where a scan over the blocks has stacked their arrays."""
-    return name.replace("encoderblock_0/", "encoderblock/")
+    return name.replace(ONE_BLOCK.format(0), ALL_BLOCKS)
 
 
 def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
@@ -241,12 +247,12 @@ def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
 
 def _entries(rows, bare, name, array, stacked) -> dict[str, Entry]:
     """Entries for our weights in one of the file's arrays."""
-    if stacked and "/encoderblock/" in bare:
+    if stacked and ALL_BLOCKS in bare:
         found: dict[str, Entry] = {}
         if array.shape and array.shape[0] > MOST_BLOCKS:
             return found
         for block in range(array.shape[0] if array.shape else 0):
-            one = bare.replace("/encoderblock/", f"/encoderblock_{block}/")
+            one = bare.replace(ALL_BLOCKS, ONE_BLOCK.format(block))
             for path, entry in _entries(rows, one, name, array, False).items():
                 found[path] = dataclasses.replace(entry, block=block)
         return found

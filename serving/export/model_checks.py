@@ -2,7 +2,8 @@
 
 The rest is refused where it is found: answers that depend on the batch in
 `keras_model`, files that do not agree in `verify` and `formats`, int8 in
-`quantization`, layers that cannot be rebuilt in `backbone`. docs/serving.md lists all.
+`quantization`, layers that cannot be rebuilt in `backbone`. docs/serving.md
+has them, too.
 """
 
 import dataclasses

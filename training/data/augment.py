@@ -24,8 +24,9 @@ CROP_RATIOS = (3 / 4, 4 / 3)
 CROP_PADDING = 4  # pixels, of the simple crop
 ERASED_AREAS, ERASED_RATIOS = (0.02, 1 / 3), (0.3, 1 / 0.3)
 
-# Purposes of an example's random numbers: the last 8 bits of its seed.
-CROP, FLIP, SHIFT, POLICY, JITTER, ERASE, MIX, CUT, WARP = range(9)
+# Of an example's random numbers: the last 8 bits of its seed. `masking` has others.
+PURPOSES = range(9)
+CROP, FLIP, SHIFT, POLICY, JITTER, ERASE, MIX, CUT, WARP = PURPOSES
 
 
 def example_seed(

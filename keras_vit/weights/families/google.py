@@ -121,6 +121,8 @@ _INLINED_HEAD = re.compile(
     r"^(probe|MlpBlock_0|MultiHeadDotProductAttention_0|LayerNorm_0)(/|$)"
 )
 _FIRST_BLOCK = "Transformer/encoderblock_0"
+# Part of a name: of a block, and where a scan over the blocks has stacked their arrays.
+ONE_BLOCK, ALL_BLOCKS = "/encoderblock_{}/", "/encoderblock/"
 
 
 class _GoogleFamily(Family):

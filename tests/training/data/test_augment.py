@@ -13,6 +13,7 @@ from keras_vit import ImagePreprocessing
 from training.data import augment as augmentation
 from training.data import augmentation_policies
 from training.data.augment import (
+    PURPOSES,
     SHIFT,
     augment,
     crop_window,
@@ -114,8 +115,8 @@ def test_seeds_differ_for_every_example():
         example_seed(7, e, tf.constant(i, tf.int64), c).numpy()
         for i, c, e in zip(index.ravel(), copy.ravel(), epoch.ravel(), strict=True)
     ]
-    purposes = [np.asarray(for_purpose(seed, k)) for seed in seeds for k in range(9)]
-    assert len({tuple(seed) for seed in purposes}) == 50 * 3 * 4 * 9
+    purposes = [np.asarray(for_purpose(seed, k)) for seed in seeds for k in PURPOSES]
+    assert len({tuple(seed) for seed in purposes}) == 50 * 3 * 4 * len(PURPOSES)
 
 
 @pytest.fixture(scope="module")
