@@ -239,7 +239,7 @@ class _Sums:
         """The blocks on N tokens, each of which attends to `attended` tokens."""
         d, m = spec.width, spec.mlp_dim
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
-        biases = d * (1 + 3 * spec.qkv_bias)
+        biases = d * (spec.output_bias + 3 * spec.qkv_bias)
         block = 4 * d * d + biases + d * (m + 1) + first * (d + 1) + 4 * d
         self.parameters += spec.depth * block
         attention = 4 * n * d * d + 2 * n * attended * d

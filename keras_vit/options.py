@@ -76,6 +76,11 @@ class AttentionOptions:
         ShownBy("encoder_block_0/attention/query/bias"),
         "Whether the query, key and value projections of the blocks have biases.",
     ] = True
+    output_bias: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/out/bias"),
+        "Whether the output projection of the blocks' attention has a bias.",
+    ] = True
     qk_norm: Annotated[
         bool,
         ShownBy("encoder_block_0/attention/query_norm/gamma"),

@@ -62,7 +62,7 @@ class MultiHeadSelfAttention(OptionsLayer):
         for name in ("query", "key", "value", "out"):
             layer = keras.layers.Dense(
                 width,
-                use_bias=self.qkv_bias or name == "out",
+                use_bias=self.output_bias if name == "out" else self.qkv_bias,
                 dtype=self.dtype_policy,
                 name=name,
             )

@@ -82,8 +82,9 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu
     assert costs.parameters == model.count_params()
 
 
-def test_projections_without_biases_have_fewer_parameters(tiny_vit):
-    model = tiny_vit(qkv_bias=False)
+@pytest.mark.parametrize("name", ["qkv_bias", "output_bias"])
+def test_projections_without_biases_have_fewer_parameters(name, tiny_vit):
+    model = tiny_vit(**{name: False})
     assert vit_costs(model).parameters == model.count_params()
 
 

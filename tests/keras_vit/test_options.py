@@ -83,6 +83,12 @@ def test_projections_without_biases_have_kernels_alone():
     assert set(BLOCK_PATHS) - set(shapes) == lacking
 
 
+def test_only_the_blocks_lack_the_output_bias():
+    model = small(output_bias=False, pooling="map")
+    assert set(BLOCK_PATHS) - set(block_shapes(model)) == {"attention/out/bias"}
+    assert "attention_pooling/attention/out/bias" in other_shapes(model)
+
+
 NORM = {"encoder_norm/gamma": (30,), "encoder_norm/beta": (30,)}
 CLASS = {"class_token/token": (1, 1, 30)}
 REGISTERS = {**CLASS, "register_tokens/tokens": (1, 4, 30)}

@@ -45,6 +45,7 @@ def test_any_number_of_channels_equals_the_equations(tiny_vit, images, channels)
         {"layer_scale": 0.1},
         {"qk_norm": True},
         {"qkv_bias": False, "pooling": "map"},
+        {"output_bias": False, "pooling": "map"},
         {"swiglu": True},
         {"swiglu": True, "pooling": "map", "layer_scale": 0.1},
         {"fc_norm": True, "pooling": "token"},

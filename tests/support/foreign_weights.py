@@ -24,12 +24,13 @@ def put(arrays, names, values):
 
 def flax_attention(arrays, w, ours, theirs, heads):
     for part in (Q, K, V):
-        kernel, bias = w[f"{ours}/{part}/kernel"], w[f"{ours}/{part}/bias"]
+        kernel, bias = w[f"{ours}/{part}/kernel"], w.get(f"{ours}/{part}/bias")
         arrays[f"{theirs}/{part}/kernel"] = kernel.reshape(len(kernel), heads, -1)
-        arrays[f"{theirs}/{part}/bias"] = bias.reshape(heads, -1)
+        if bias is not None:
+            arrays[f"{theirs}/{part}/bias"] = bias.reshape(heads, -1)
     kernel = w[f"{ours}/out/kernel"]
     arrays[f"{theirs}/out/kernel"] = kernel.reshape(heads, -1, kernel.shape[1])
-    arrays[f"{theirs}/out/bias"] = w[f"{ours}/out/bias"]
+    put(arrays, [f"{theirs}/out/bias"], [w.get(f"{ours}/out/bias")])
 
 
 def flax_norm(arrays, w, ours, theirs):
@@ -283,7 +284,7 @@ def keras_hub(w, heads):
             source = f"Transformer/encoderblock_{i}/{module}"
             norm = "LayerNorm" in module
             arrays[f"{block}vars/0"] = flat[source + ("scale" if norm else "kernel")]
-            arrays[f"{block}vars/1"] = flat[source + "bias"]
+            put(arrays, [f"{block}vars/1"], [flat.get(source + "bias")])
     arrays[f"{encoder}/layer_norm/vars/0"] = w["encoder_norm/gamma"]
     arrays[f"{encoder}/layer_norm/vars/1"] = w["encoder_norm/beta"]
     dense = [layer for layer in ("pre_logits", "head") if f"{layer}/kernel" in w]

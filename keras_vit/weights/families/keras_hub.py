@@ -106,7 +106,10 @@ class KerasHub(Family):
 
     def stated(self, file, swiglu):
         """What the backbone's config states."""
-        return renamed(file.config.get("config", {}), _OPTIONS)
+        config = file.config.get("config", {})
+        # One argument for all four projections of the attention.
+        output = renamed(config, {"use_mha_bias": "output_bias"})
+        return {**renamed(config, _OPTIONS), **output}
 
     def image_size(self, file):
         """The backbone's (H, W, C), without the channels."""

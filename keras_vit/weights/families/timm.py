@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from keras_vit.option_rows import rows
-from keras_vit.options import ViTOptions
 from keras_vit.weights.families.family import (
     WritableFamily,
     gelu_of,
@@ -142,15 +140,17 @@ _TANH = re.compile(
 )
 # Those that pool the prefix tokens too, which only their names say.
 _POOLS_PREFIX = re.compile(r"test_vit3")
-# Our names of what `model_args` states; booleans have the same ones.
+# Our names of what `model_args` states; these booleans have the same ones.
 _OPTIONS = {
     "patch_size": "patch_size",
     "embed_dim": "width",
     "depth": "depth",
     "num_heads": "heads",
     "in_chans": "channels",
+    # Not written: without it the MLPs have no biases either, and ours have.
+    "proj_bias": "output_bias",
 }
-_BOOLEANS = tuple(name for name, row in rows(ViTOptions).items() if row.shown_by)
+_BOOLEANS = ("qkv_bias", "qk_norm", "class_token", "fc_norm")
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "": None}
 _HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
@@ -269,8 +269,8 @@ class Timm(_TimmFamily):
     )
     holds = frozenset(
         (
-            *("gelu", "swiglu", "layer_scale", "class_token", "register_tokens"),
-            *("prefix_positions", "qkv_bias", "qk_norm", "fc_norm", "resnet_blocks"),
+            *("gelu", "swiglu", "layer_scale", "register_tokens"),
+            *("prefix_positions", "resnet_blocks", *_BOOLEANS),
         )
     )
 

@@ -68,6 +68,7 @@ def check_loaded(model, source, report, family):
         (hugging_face, {**HUGGING_FACE, "classes": None, "representation_size": 15}),
         (keras_hub, EXACT),
         (keras_hub, {**EXACT, "representation_size": 9}),
+        (keras_hub, {**EXACT, "qkv_bias": False, "output_bias": False}),
     ],
 )
 def test_a_file_gives_its_weights_and_its_logits(

@@ -295,6 +295,44 @@ def test_what_timm_makes_is_read(tmp_path, options):
     np.testing.assert_allclose(model(pixels), logits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parity
+@needs("timm")
+def test_timms_blocks_without_output_biases_lack_those_of_the_mlp(tmp_path):
+    import timm
+
+    twin = timm.models.VisionTransformer(
+        img_size=28, patch_size=7, embed_dim=24, depth=2, num_heads=3, num_classes=7,
+        proj_bias=False,
+    )  # fmt: skip
+    arrays = {name: value.numpy() for name, value in twin.state_dict().items()}
+    foreign_files.write_safetensors(tmp_path / "model.safetensors", arrays)
+    args = {"num_heads": 3, "proj_bias": False}
+    config = {"architecture": "vit_base_patch16_224", "model_args": args}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="without an array:.*/mlp/Dense_0/bias"):
+        keras_vit.VisionTransformer.from_preset(tmp_path)
+
+
+@pytest.mark.parity
+@needs("keras_hub")
+@pytest.mark.parametrize("biased", [True, False])
+def test_what_keras_hub_makes_is_read(tmp_path, biased):
+    import keras_hub
+
+    twin = keras_hub.models.ViTBackbone(
+        image_shape=(28, 28, 3), patch_size=7, num_layers=2, num_heads=3,
+        hidden_dim=24, mlp_dim=48, use_mha_bias=biased,
+    )  # fmt: skip
+    random = np.random.default_rng(3)
+    for weight in twin.trainable_weights:
+        weight.assign(random.normal(scale=0.2, size=weight.shape))
+    twin.save_to_preset(str(tmp_path))
+    model = keras_vit.VisionTransformer.from_preset(tmp_path, pooling=None)
+    assert (model.qkv_bias, model.output_bias) == (biased, biased)
+    pixels = random.uniform(-1, 1, (2, 28, 28, 3)).astype("float32")
+    np.testing.assert_allclose(model(pixels), twin(pixels), rtol=0, atol=1e-5)
+
+
 def test_timms_blocks_with_later_norms_are_refused(tiny_vit, tmp_path):
     """Their arrays have the names and shapes of those of pre-norm blocks."""
     name = "vit_base_patch16_rpn_224"

@@ -232,6 +232,7 @@ def test_an_invalid_config_is_refused(config, match, hugging_face_pair, tmp_path
         (timm, "in_chans", "channels", 3),
         (timm, "patch_size", "patch_size", 2),
         (timm, "class_token", "class_token", True),
+        (timm, "proj_bias", "output_bias", True),
         (keras_hub, "hidden_dim", "width", 15),
         (keras_hub, "num_layers", "depth", 2),
         (keras_hub, "mlp_dim", "mlp_dim", 23),
@@ -250,6 +251,16 @@ def test_a_config_that_contradicts_the_arrays_is_refused(
     document[inner][name] = stated
     (tmp_path / "config.json").write_text(json.dumps(document))
     match = f"`{option}` must be {shown}, as the arrays show. Received: {stated} in"
+    with pytest.raises(WeightsFileError, match=match):
+        keras_vit.VisionTransformer.from_preset(path)
+
+
+def test_keras_hubs_bias_is_that_of_all_projections(tiny_vit, tmp_path):
+    path = keras_hub(tiny_vit(gelu="exact", qkv_bias=False), tmp_path)
+    document = json.loads((tmp_path / "config.json").read_text())
+    document["config"]["use_mha_bias"] = False
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    match = "`output_bias` must be True, as the arrays show. Received: False in"
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path)
 

@@ -150,6 +150,14 @@ def test_a_class_token_without_position_gets_zeros(tiny_vit, images, tmp_path):
     np.testing.assert_allclose(model(images()), source(images()), rtol=0, atol=1e-5)
 
 
+# Of timm's `VisionTransformer`, which takes no other.
+TIMM_ARGUMENTS = {
+    *("img_size", "patch_size", "in_chans", "embed_dim", "depth", "num_heads"),
+    *("mlp_ratio", "qkv_bias", "qk_norm", "init_values", "class_token", "reg_tokens"),
+    *("no_embed_class", "global_pool", "pool_include_prefix", "fc_norm", "act_layer"),
+}
+
+
 def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path):
     pytest.importorskip("safetensors")
     preprocessing = keras_vit.ImagePreprocessing((22, 14))
@@ -171,6 +179,7 @@ def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path)
     assert sorted(file.name for file in files) == names[:2]
     config = json.loads((tmp_path / "timm/config.json").read_text())
     arguments = config["model_args"]
+    assert arguments.keys() <= TIMM_ARGUMENTS
     assert (config["num_classes"], arguments["act_layer"]) == (7, "gelu_tanh")
     assert (arguments["img_size"], arguments["reg_tokens"]) == ([22, 14], 2)
     assert int(arguments["embed_dim"] * arguments["mlp_ratio"]) == 23
@@ -225,6 +234,9 @@ def test_configs_hold_the_settings_that_follow_from_no_array(tiny_vit, tmp_path)
         ),
         ("google", {**EXACT, "qk_norm": True}, ["gelu must be", "query_norm"]),
         ("google", {"qkv_bias": False}, ["qkv_bias must be True"]),
+        ("google", {"output_bias": False}, ["output_bias must be True"]),
+        ("timm", {"output_bias": False}, ["output_bias must be True"]),
+        ("hugging_face", {"output_bias": False}, ["output_bias must be True"]),
     ],
 )
 def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
@@ -243,6 +255,7 @@ OTHER = {
     "gelu": EXACT,
     "swiglu": {"swiglu": True},
     "qkv_bias": {"qkv_bias": False},
+    "output_bias": {"output_bias": False},
     "qk_norm": {"qk_norm": True},
     "norm_epsilon": {"norm_epsilon": 1e-5},
     "layer_scale": {"layer_scale": 0.1},

@@ -18,7 +18,7 @@ BLOCKS = {
     "relative": RELATIVE,
     "shared relative": {**RELATIVE, "position_placement": "shared"},
     "scaled, normalized, gated": {"layer_scale": 0.5, "qk_norm": True, "swiglu": True},
-    "without biases": {"qkv_bias": False},
+    "without biases": {"qkv_bias": False, "output_bias": False},
 }
 
 
