@@ -104,6 +104,7 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
     if checkpoint.described.model == "resnet":
         return _resnet(checkpoint)
     shapes = _Shapes(checkpoint)
+    family = checkpoint.described
     shapes["encoder_block_0/norm1/gamma"]  # must be there
     kernel = shapes["embedding/kernel"]
     _check_square(checkpoint, (kernel[0], kernel[1]))
@@ -119,12 +120,13 @@ def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str
         "layer_scale": 1e-5 if "encoder_block_0/layer_scale1/gamma" in shapes else None,
         **{
             name: row.shown_by in shapes
+            if name in family.holds
+            else getattr(ViTOptions, name)
             for name, row in rows(ViTOptions).items()
             if row.shown_by is not None
         },
         **_stem(shapes),
     }
-    family = checkpoint.described
     learned = "position_embedding/embedding" in shapes
     shown["position_embedding"] = "learned_1d" if learned else family.fixed_positions()
     if (heads := _shown_heads(checkpoint, shapes, shown)) is not None:

@@ -25,6 +25,9 @@ class Family(abc.ABC):
         model: `"vit"` or `"resnet"`.
         defaults: Options of its models that differ from ours and that no array shows,
             unless a document says otherwise.
+        holds: Options, of those that the weights depend on, that its files can state
+            or show. Others have their defaults: a weight that is then missing is an
+            error, and a model with another value cannot be written.
         configured: Options that only `config.json` states; they are assumed without.
         poolings: Our `pooling` by its name.
         second_classifiers: Name prefixes of classifiers that our models do not have.
@@ -38,6 +41,7 @@ class Family(abc.ABC):
     rows: ClassVar[tuple[ArrayRow, ...]]
     model: ClassVar[str] = "vit"
     defaults: ClassVar[Mapping[str, Any]] = {"gelu": "exact"}
+    holds: ClassVar[frozenset[str]] = frozenset()
     configured: ClassVar[tuple[str, ...]] = ()
     poolings: ClassVar[Mapping[str, str | None]] = {}
     second_classifiers: ClassVar[tuple[str, ...]] = ()
@@ -114,12 +118,9 @@ class WritableFamily(Family):
     """A family as which our models can be saved.
 
     Attributes:
-        holds: Options, of those that the weights depend on, that its files can state.
-            A model that has another value than the default of any other is refused.
         suffix: Of its one file; None where a folder holds the arrays and `documents`.
     """
 
-    holds: ClassVar[frozenset[str]]
     suffix: ClassVar[str | None] = None
 
     def refusals(self, model) -> list[str]:

@@ -189,6 +189,7 @@ class BigVision(_GoogleFamily):
     title = "big_vision"
     mark = f"{_FIRST_BLOCK}/MultiHeadDotProductAttention_0/query/kernel"
     rows = BIG_VISION
+    holds = frozenset(("class_token",))
 
     def fixed_positions(self) -> str:
         """Its models without learned positions have sines."""

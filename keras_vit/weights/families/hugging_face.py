@@ -317,6 +317,7 @@ class HuggingFaceDINOv2(_HuggingFaceFamily):
     title = "Hugging Face DINOv2"
     mark = "encoder.layer.0.layer_scale1.lambda1"
     rows = DINOV2
+    holds = frozenset(("qkv_bias",))
     second_classifiers = ("classifier.",)
     second_classifier = "classifier, of class token and mean of the patches at once,"
     model_types = ("dinov2", "dinov2_with_registers")

@@ -81,6 +81,7 @@ class KerasHub(Family):
     title = "keras-hub ViT"
     mark = f"{_EMBEDDING}/patch_embedding/vars/0"
     rows = KERAS_HUB
+    holds = frozenset(("class_token", "qkv_bias", "output_bias"))
     configured = ("norm_epsilon", "pooling")
     poolings: ClassVar = {"token": "token", "gap": "avg"}
 

@@ -255,6 +255,16 @@ def test_a_config_that_contradicts_the_arrays_is_refused(
         keras_vit.VisionTransformer.from_preset(path)
 
 
+@pytest.mark.parametrize("write", [google, big_vision])
+@pytest.mark.parametrize("option", ["qkv_bias", "output_bias"])
+def test_a_bias_that_the_models_of_a_project_always_have_must_be_there(
+    write, option, tiny_vit, tmp_path
+):
+    path = write(tiny_vit(**{option: False}), tmp_path)
+    with pytest.raises(CheckpointError, match="without an array:.*attention/.*/bias"):
+        keras_vit.VisionTransformer.from_preset(path)
+
+
 def test_keras_hubs_bias_is_that_of_all_projections(tiny_vit, tmp_path):
     path = keras_hub(tiny_vit(gelu="exact", qkv_bias=False), tmp_path)
     document = json.loads((tmp_path / "config.json").read_text())
