@@ -29,9 +29,10 @@ test: $(VENV)/.test
 # for TPUs, and the comparison with other libraries.
 test-all: test-own parity
 
-# All but that comparison. Whole files run side by side: each fixture is set up once.
-test-own: lint
-	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "not parity and not engine"
+# All but that comparison. Of the long tests whole files run side by side, because setting
+# up their fixtures takes most of the time.
+test-own: lint test
+	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow and not parity"
 	$(MAKE) test-tpu
 
 lint: $(VENV)/.test

@@ -1,6 +1,5 @@
 """Fixtures of all tests: a tiny model, images for it, the backends' settings."""
 
-import collections
 import gc
 import os
 import tempfile
@@ -15,12 +14,6 @@ from benchmarks import torch_libraries  # noqa: F401  isort: skip  before Tensor
 import numpy as np
 import pytest
 from tiny_model import build_vit
-
-
-def pytest_collection_modifyitems(items):
-    """Begin with the files of long tests: no worker is left alone with one."""
-    long = collections.Counter(i.path for i in items if i.get_closest_marker("slow"))
-    items.sort(key=lambda item: -long[item.path])
 
 
 def pytest_collection_finish():
