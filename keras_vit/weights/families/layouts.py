@@ -77,7 +77,7 @@ class ArrayRow:
 
 
 def row(theirs: str, *ours: str, layout: Layout = SAME) -> ArrayRow:
-    """Make a `ArrayRow`."""
+    """Make an `ArrayRow`."""
     return ArrayRow(theirs, ours, layout)
 
 

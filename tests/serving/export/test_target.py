@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from saved_graphs import LOOPS, graph_of, operations, with_branches_of
-from saved_models import SavedModel, pictures, png_files
+from saved_models import SavedModel, examples, pictures, png_files
 from tiny_model import small, with_random_weights
 
 import keras_vit
@@ -128,13 +128,14 @@ def test_bfloat16_takes_each_device_s_softmax(tiny_vit):
 
 
 def answers(folder):
-    """Of signatures that together have all parts of the graph."""
     images = pictures(3, 3, (32, 32))
     files = png_files(images)
     inputs = {
+        "serving_default": files,
         "serve_images": images,
         "serve_pixels": ((images - 127.5) / 127.5).astype("float32"),
         "embed": files,
+        "classify": examples(files),
         "attention": files,
     }
     served = SavedModel(folder)
