@@ -1,7 +1,10 @@
 """Fixtures of all tests: a tiny model, images for it, the backends' settings."""
 
+import contextlib
 import gc
 import os
+import resource
+import signal
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -47,3 +50,21 @@ def images():
         return random.uniform(-1, 1, (2, 22, 14, channels)).astype("float32")
 
     return make
+
+
+@pytest.fixture
+def full_disk():
+    """A context in which this process can write files of so many bytes only."""
+
+    @contextlib.contextmanager
+    def limit(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return limit

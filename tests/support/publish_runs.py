@@ -13,6 +13,7 @@ sys.argv[0] = "keras-vit"  # a command starts without Keras
 from serving.rollout.versions import staged_version  # noqa: E402
 
 TEXT = "x" * 100_000
+CHANGES = ("mkdir", "rename", "replace", "fsync", "open", "rmdir", "unlink", "remove")
 
 
 def main(base_path, count, kill_at=0):
@@ -28,18 +29,23 @@ def main(base_path, count, kill_at=0):
 
 
 def die_at(number):
+    """Die at the n-th call that changes the disk; gives what counts one."""
     calls = iter(range(1, number + 1))
+
+    def count():
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def counted(original):
         def call(*arguments, **keywords):
-            if next(calls) == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+            count()
             return original(*arguments, **keywords)
 
         return call
 
-    for name in ("mkdir", "rename", "replace", "fsync", "open", "rmdir", "unlink"):
+    for name in CHANGES:
         setattr(os, name, counted(getattr(os, name)))
+    return count
 
 
 if __name__ == "__main__":

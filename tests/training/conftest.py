@@ -1,9 +1,5 @@
 """A bucket without a network, and a root for folders, on a disk and in a bucket."""
 
-import contextlib
-import resource
-import signal
-
 import fake_bucket
 import pytest
 import tensorflow as tf
@@ -45,24 +41,6 @@ def leave_unfinished():
         (folder / path.name).write_text("half")
 
     return leave
-
-
-@pytest.fixture
-def full_disk():
-    """A context in which this process can write files of so many bytes only."""
-
-    @contextlib.contextmanager
-    def limit(size):
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            signal.signal(signal.SIGXFSZ, handler)
-
-    return limit
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -13,7 +13,7 @@ from serving.export import signatures
 from serving.export.batching import batched, write_parameters
 from serving.export.options import ExportOptions
 
-LONG = 20_000_000  # microseconds: a batch that does not fill up would be noticed
+LONG = 300_000_000  # microseconds: a batch that does not fill up would be noticed
 ROWS = tf.TensorSpec([None], tf.float32)
 FIVE = ("serving_default", "serve_images", "serve_pixels", "embed", "classify")
 

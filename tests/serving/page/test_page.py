@@ -1,14 +1,13 @@
 """The page in headless Chromium, in front of the local server."""
 
+import contextlib
 import io
 import shutil
-import socket
-import threading
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import uvicorn
+from app_thread import serve
 from double_model import save_double_model
 from google.protobuf import text_format
 from PIL import Image
@@ -365,27 +364,14 @@ def test_it_fits_a_phone(opened):
 @pytest.fixture
 def behind(server):
     """Starts the page of `keras-vit page` for the server; gives its address."""
-    running = []
+    with contextlib.ExitStack() as running:
 
-    def start(*flags):
-        arguments = ["--rest", server.rest_url, "--model", "vit", *flags]
-        app = page_app(page_parser().parse_args(arguments))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        config = uvicorn.Config(app, port=port, log_level="error", lifespan="off")
-        process = uvicorn.Server(config)
-        thread = threading.Thread(target=process.run)
-        thread.start()
-        while not process.started:
-            thread.join(0.01)
-        running.append((process, thread))
-        return f"http://127.0.0.1:{port}"
+        def start(*flags):
+            arguments = ["--rest", server.rest_url, "--model", "vit", *flags]
+            app = page_app(page_parser().parse_args(arguments))
+            return running.enter_context(serve(app))
 
-    yield start
-    for process, thread in running:
-        process.should_exit = True
-        thread.join()
+        yield start
 
 
 def test_it_stands_before_another_server(opened, behind, server):

@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 
 import pytest
-import uvicorn
+from app_thread import serve
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.testclient import TestClient
@@ -38,16 +37,8 @@ class Upstream:
 @pytest.fixture(scope="module")
 def running():
     upstream = Upstream()
-    config = uvicorn.Config(upstream, port=0, lifespan="off", log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    [listening] = server.servers[0].sockets
-    yield upstream, listening.getsockname()[1]
-    server.should_exit = True
-    thread.join()
+    with serve(upstream) as url:
+        yield upstream, url
 
 
 @pytest.fixture
@@ -58,13 +49,12 @@ def upstream(running):
 
 @pytest.fixture
 def page(running, upstream):
-    with open_page(running, "m") as client:
+    with open_page(running[1], "m") as client:
         yield client
 
 
 @contextlib.contextmanager
-def open_page(running, model, *flags):
-    rest = f"http://127.0.0.1:{running[1]}"
+def open_page(rest, model, *flags):
     header = ["--header", "Authorization: Bearer secret"]
     arguments = ["--rest", rest, "--model", model, *header, *flags]
     with TestClient(page_app(page_parser().parse_args(arguments)), OWN) as client:
@@ -106,7 +96,7 @@ def test_other_sites_reach_nothing(page, upstream, path, headers):
 
 def test_another_name_of_the_page_can_be_allowed(running, upstream):
     headers = {"Host": "box.example:8080", "Origin": "http://box.example:8080"}
-    with open_page(running, "m", "--allowed_host", "box.example") as page:
+    with open_page(running[1], "m", "--allowed_host", "box.example") as page:
         assert page.post("/v1/models/m:predict", headers=headers).status_code == 200
     assert len(upstream.requests) == 1
 
@@ -147,7 +137,7 @@ def test_other_methods_are_not_forwarded(page, upstream, method):
 
 
 def test_a_model_with_an_unusual_name_is_asked_for_as_it_is_quoted(running, upstream):
-    with open_page(running, "a/b (1)?") as page:
+    with open_page(running[1], "a/b (1)?") as page:
         assert page.get("/v1/models/a%2Fb%20(1)%3F/metadata").status_code == 200
     assert upstream.requests[0][1] == "/v1/models/a%2Fb%20%281%29%3F/metadata"
 
@@ -185,7 +175,7 @@ def test_answers_are_json_on_the_page_s_origin_whatever_the_server_says(page, up
 
 def test_large_requests_and_answers_are_refused(running, upstream, monkeypatch):
     monkeypatch.setattr(proxy, "_LARGEST", 1000)
-    with open_page(running, "m") as page:
+    with open_page(running[1], "m") as page:
         answer = page.post("/v1/models/m:predict", content=b"x" * 1001)
         assert answer.status_code == 413
         assert upstream.requests == []
@@ -201,7 +191,7 @@ def assert_is_no_answer(page, reason):
 
 def test_all_requests_and_all_answers_together_are_limited(running, monkeypatch):
     monkeypatch.setattr(proxy, "_TOTAL", 10)
-    with open_page(running, "m") as page:
+    with open_page(running[1], "m") as page:
         answer = page.post("/v1/models/m:predict", content=b"x" * 11)
         assert answer.status_code == 503
         running[0].answer = lambda: Response(b"x" * 11)
@@ -219,7 +209,7 @@ def test_a_server_that_drips_is_given_up(running, upstream, monkeypatch):
             await asyncio.sleep(0.1)
 
     upstream.answer = lambda: StreamingResponse(drip())
-    with open_page(running, "m") as page:
+    with open_page(running[1], "m") as page:
         assert_is_no_answer(page, "within 0.5 seconds")
 
 
@@ -240,7 +230,7 @@ def test_a_status_that_http_lacks_is_refused():
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with open_page((None, listening.getsockname()[1]), "m") as page:
+        with open_page("http://{}:{}".format(*listening.getsockname()), "m") as page:
             assert_is_no_answer(page, "status 999")
         thread.join()
 

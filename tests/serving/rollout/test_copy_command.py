@@ -1,12 +1,11 @@
 """Copies of versions appear complete or not at all, whatever happens meanwhile."""
 
 import os
-import pathlib
-import resource
 import shutil
-import signal
+import subprocess
+import sys
 
-import publish_runs
+import killed_forks
 import pytest
 
 from keras_vit.common.command_line import CommandError
@@ -52,17 +51,17 @@ def copy(*arguments):
     return main(["copy", *map(str, arguments)])
 
 
-def status_of(work):
-    """The exit status of a child process, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(120)  # a lock of another thread would never be released here
-        status = 99
-        try:
-            status = work()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def run(code, *arguments):
+    """Copy in a process of its own, which the code restricts or ends."""
+    head = (
+        "import os, pathlib, resource, sys\n"
+        "_, source, target = sys.argv\n"
+        "sys.argv[0] = 'keras-vit'  # without Keras\n"
+        "from serving.rollout.copy_command import copy_version\n"
+        "source, target = pathlib.Path(source), pathlib.Path(target)\n"
+    )
+    command = [sys.executable, "-c", head + code, *map(str, arguments)]
+    subprocess.run(command, check=True)
 
 
 def test_a_version_keeps_its_number_and_contents(source, target, capsys):
@@ -203,50 +202,38 @@ def test_a_source_that_changes_meanwhile_is_not_published(source, target):
     assert names(target) == [".lock"]
 
 
-def test_a_full_disk_leaves_nothing(source, target):
+def test_a_full_disk_leaves_nothing(source, target, full_disk):
     """As far as it can be had here: no file may become larger than half of one."""
-
-    def copy_on_full_disk():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-        with pytest.raises(CommandError, match=f"^{target}/3: not copied.*: File too"):
-            copy_version(source, target, 3, lambda _: None)
-        return 0
-
-    assert status_of(copy_on_full_disk) == 0
+    with (
+        full_disk(50_000),
+        pytest.raises(CommandError, match=f"^{target}/3: not copied.*: File too"),
+    ):
+        copy_version(source, target, 3, lambda _: None)
     assert names(target) == [".lock"]
 
 
 def test_a_kill_at_any_step_leaves_a_complete_version_or_none(source, tmp_path):
     """At each step in turn, until a copy gets through."""
-    outcomes = []
-    for number in range(1, 100):
-        target = tmp_path / f"killed-{number}"
-
-        def killed_copy(number=number, target=target):
-            publish_runs.die_at(number)
-            return copy(source, target)
-
-        status = status_of(killed_copy)
-        outcomes.append(versions(target))
-        if outcomes[-1]:
+    targets = killed_forks.folders("copies", tmp_path / "to", str(source))
+    outcomes = [versions(target) for target in targets]
+    for target, outcome in zip(targets, outcomes, strict=True):
+        if outcome:
             assert contents(target / "3") == contents(source)
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL
-    assert status == 0
     assert outcomes.count([]) > 5
     assert [3] in outcomes[:-1]
 
 
 def test_a_kill_in_the_middle_of_a_file_is_swept_by_the_next_copy(source, target):
-    copied = []
-
-    def stop(doing):
-        copied.extend([doing] if doing.startswith("copying") else [])
-        if len(copied) == 2:
-            os._exit(0)
-
-    assert status_of(lambda: copy_version(source, target, 3, stop)) == 0
+    run(
+        "copied = []\n"
+        "def stop(doing):\n"
+        "    copied.extend([doing] if doing.startswith('copying') else [])\n"
+        "    if len(copied) == 2: os._exit(0)\n"
+        "copy_version(source, target, 3, stop)\n"
+        "sys.exit('not stopped')\n",
+        source,
+        target,
+    )
     [left] = target.glob(f"{STAGING}*")
     assert versions(target) == []
     assert contents(left)
@@ -314,12 +301,12 @@ def test_a_large_file_needs_little_memory(source, target):
         file.truncate(80_000_000)
     manifest.write(source, {"export_format": "savedmodel"})
 
-    def limited_copy():
-        used = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
-        limit = used * resource.getpagesize() + 40_000_000
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        copy_version(source, target, 3, lambda _: None)
-        return 0
-
-    assert status_of(limited_copy) == 0
+    run(
+        "used = int(pathlib.Path('/proc/self/statm').read_text().split()[0])\n"
+        "limit = used * resource.getpagesize() + 40_000_000\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "copy_version(source, target, 3, lambda _: None)\n",
+        source,
+        target,
+    )
     assert versions(target) == [3]

@@ -4,39 +4,20 @@ import dataclasses
 import errno
 import hashlib
 import json
-import os
 
-import ml_dtypes
+import killed_forks
 import numpy as np
 import pytest
 from etils import epath
 from fake_bucket import names
+from small_checkpoints import OWNER, RECIPE, make, state
 
 from keras_vit.common import atomic_files
 from training import storage
 from training.engine import checkpoint
-from training.engine.checkpoint import Checkpoint, Owner, latest, restore, save
+from training.engine.checkpoint import latest, restore, save
 from training.errors import RunError
 from training.recipe import DataConfig, OptimizerConfig, Recipe
-
-RECIPE = Recipe(data=DataConfig("digits")).to_yaml()
-OWNER = Owner(RECIPE, workers=2, replicas=3)
-
-
-def state(step, size=7):
-    """A small `Trainer.state_arrays`, different for each step."""
-    random = np.random.default_rng(step)
-    return {
-        "model_0": random.normal(size=(size, 5)).astype("float32"),
-        "model_1": random.normal(size=(3,)).astype(ml_dtypes.bfloat16),
-        "optimizer_0": np.array(step, "int64"),
-        "seed_0": np.array([step, 2**32 - 1], "uint32"),
-    }
-
-
-def make(step, **changes):
-    history = [{"epoch": 1, "loss": 0.1 + step}]
-    return Checkpoint(step, changes.pop("arrays", state(step)), OWNER, history)
 
 
 def files_of(*steps):
@@ -276,60 +257,17 @@ def test_an_unreachable_bucket_stops_a_resume_but_not_training(bucket, capsys, p
     check_is(latest(folder), 1)
 
 
-# A kill at every change of the folder. A child process kills itself before the n-th.
-
-
-def killed_before(number, work):
-    """Fork; the child does the work, and dies before the n-th change of the disk."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] != 0
-    try:
-        left = [number]
-        for name in ("replace", "remove", "fsync", "open"):
-            setattr(os, name, _counted(getattr(os, name), left))
-        np.savez = _half(np.savez, left)
-        work()
-    finally:
-        os._exit(0)
-
-
-def _counted(function, left):
-    def call(*args, **kwargs):
-        left[0] -= 1
-        if left[0] == 0:
-            os._exit(9)
-        return function(*args, **kwargs)
-
-    return call
-
-
-def _half(savez, left):
-    def call(path, **arrays):
-        savez(path, **arrays)
-        left[0] -= 1
-        if left[0] == 0:
-            os.truncate(path, os.path.getsize(path) // 2)
-            os._exit(9)
-
-    return call
-
-
 @pytest.mark.parametrize("keep", [1, 3])
 def test_a_kill_during_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path, keep):
+    """At each change of the folder in turn, until a save gets through."""
     found = []
-    for number in range(1, 100):
-        folder = tmp_path / str(number)
-        save(folder, make(1))
-        killed = killed_before(number, lambda: save(folder, make(2), keep))  # noqa: B023
+    for folder in killed_forks.folders("saves", tmp_path, str(keep)):
         loaded = latest(folder)
         check_is(loaded, loaded.step)
         found.append(loaded.step)
         assert save(folder, make(3), keep)
         kept = sorted({1, loaded.step, 3})[-keep:]
         assert names(folder) == files_of(*kept)
-        if not killed:
-            break
     assert len(found) > 10
     assert found == sorted(found)
     assert set(found) == {1, 2}

@@ -14,6 +14,7 @@ from tiny_recipe import CNN_RECIPE
 from without_pictures import leave_out_pictures
 
 from training.__main__ import main
+from training.engine import sigterm
 from training.engine.progress import Progress
 from training.engine.sigterm import STOPPED, stopped_after_the_step
 
@@ -199,8 +200,9 @@ def send(*_, **__):
 
 @pytest.fixture(scope="module", autouse=True)
 def undrawn():
-    """Runs without pictures and TensorBoard."""
+    """Runs without pictures and TensorBoard, however slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sigterm, "PATIENCE", 60)
         leave_out_pictures(patch.setattr)
         patch.setattr(BOARD, lambda *_: [keras.callbacks.Callback()])
         yield
