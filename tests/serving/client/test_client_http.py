@@ -78,6 +78,7 @@ def serving(*connections):
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests
+    listening.shutdown(socket.SHUT_RDWR)  # ends `accept`, which `close` does not
     listening.close()
 
 

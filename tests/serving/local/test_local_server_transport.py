@@ -57,15 +57,20 @@ def with_length(body=BODY, *lines):
 
 def read(connection):
     """Status, header lines in lower case, and body of the next answer."""
+
+    def receive(size):
+        received = connection.recv(size)
+        assert received, "the connection ended"
+        return received
+
     data = b""
     while b"\r\n\r\n" not in data:
-        data += connection.recv(1)
-        assert data, "the connection ended"
+        data += receive(1)
     start, *lines = data.decode().strip().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
     body = b""
     while len(body) < int(headers.get("content-length", 0)):
-        body += connection.recv(int(headers["content-length"]) - len(body))
+        body += receive(int(headers["content-length"]) - len(body))
     return int(start.split()[1]), headers, body
 
 
