@@ -14,7 +14,7 @@ from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint, rebuild
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
 from keras_vit.weights.keras_files import is_keras_file, load_keras_file
-from keras_vit.weights.presets import check_exists, fetch, list_weights
+from keras_vit.weights.presets import check_exists, fetch, find_preset
 from keras_vit.weights.reading import refusing
 
 MODELS: dict[str, Any] = {"vit": VisionTransformer, "resnet": ResNet}
@@ -48,8 +48,7 @@ def open_model(
     name = os.fspath(source)
     path = model_file(pathlib.Path(name).expanduser())
     if not path.exists():
-        published = {f"{row.variant}:{row.name}": row for row in list_weights()}
-        if (row := published.get(name)) is not None:
+        if (row := find_preset(name)) is not None:
             model_class = MODELS[FAMILIES[row.family].model]
             return model_class.from_preset(
                 name, resample=resample, grid=grid, **arguments
@@ -69,9 +68,12 @@ def open_model(
         return build_open_checkpoint(model_class, checkpoint, arguments, resample, grid)
 
 
-def holds_own_model(source: str) -> bool:
-    """Whether it is a run, a `.keras` file or a served version, not a checkpoint."""
-    return _is_ours(model_file(pathlib.Path(source).expanduser()))
+def holds_own_model(source: str | os.PathLike[str]) -> bool:
+    """Whether it is a run, a `.keras` file or a served version, not a checkpoint.
+
+    What lies elsewhere is downloaded: a run that was pushed to the Hub is one, too.
+    """
+    return _is_ours(model_file(fetch(source)))
 
 
 def _is_ours(path: pathlib.Path) -> bool:

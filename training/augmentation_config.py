@@ -11,8 +11,11 @@ from keras_vit.options import Count, Rate
 
 from .errors import require, require_rows
 
-# Of a row that changes no image by itself.
-STRENGTH = Mark("how much of another augmentation, or how often")
+STRENGTH = Mark(
+    "changes no image by itself: how much of another augmentation, or how often"
+)
+CROPS = Mark("crops the image as it is read, so it is not resized once for all epochs")
+CHANGES_LABELS = Mark("mixes images, and their labels with them")
 
 
 def within(least: float, most: float, above: bool = False) -> Check:
@@ -31,17 +34,20 @@ class AugmentationConfig:
     crop_min_area: Annotated[
         float,
         within(0, 1, above=True),
+        CROPS,
         "Smallest share of the image's area that a random crop (ratio 3/4 to 4/3) "
         "keeps before it is resized; 1 for no crop.",
     ] = 1.0
     simple_crop: Annotated[
         bool,
+        CROPS,
         'Use DeiT III\'s "simple random crop" instead: resize the shorter side, pad by '
         "4 pixels of reflection, crop at a random position.",
     ] = False
     crop_from: Annotated[
         int,
         AT_LEAST_0,
+        CROPS,
         "Resize the image to a square of this side instead, and crop the model's size "
         "at a random position (BiT-HyperRule, arXiv:1912.11370); 0 for no such crop.",
     ] = 0
@@ -109,12 +115,14 @@ class AugmentationConfig:
     mixup: Annotated[
         float,
         AT_LEAST_0,
+        CHANGES_LABELS,
         "alpha of Beta(alpha, alpha), the ratio of two blended images "
         "(arXiv:1710.09412); 0 for none.",
     ] = 0.0
     cutmix: Annotated[
         float,
         AT_LEAST_0,
+        CHANGES_LABELS,
         "alpha of Beta(alpha, alpha), the share of an image that is kept when a "
         "rectangle is replaced by another image's (arXiv:1905.04899); 0 for none.",
     ] = 0.0
@@ -147,4 +155,14 @@ def changing_images() -> list[str]:
         name
         for name, row in rows(AugmentationConfig).items()
         if STRENGTH not in row.marks
+    ]
+
+
+def marked(mark: Mark, config: AugmentationConfig) -> list[str]:
+    """The fields with this mark that the recipe switches on."""
+    default = AugmentationConfig()
+    return [
+        name
+        for name, row in rows(AugmentationConfig).items()
+        if mark in row.marks and getattr(config, name) != getattr(default, name)
     ]

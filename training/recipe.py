@@ -20,8 +20,10 @@ from keras_vit.option_rows import Check
 
 from .augmentation_config import (
     AT_LEAST_0,
+    CHANGES_LABELS,
     AugmentationConfig,
     changing_images,
+    marked,
     within,
 )
 from .errors import RecipeError, require, require_each
@@ -394,8 +396,10 @@ class Recipe:
         values = {
             "label_smoothing": self.label_smoothing,
             "logit_adjustment": self.logit_adjustment,
-            "augmentation.mixup": self.augmentation.mixup,
-            "augmentation.cutmix": self.augmentation.cutmix,
+            **{
+                f"augmentation.{name}": getattr(self.augmentation, name)
+                for name in marked(CHANGES_LABELS, self.augmentation)
+            },
             "optimizer.head_first": self.optimizer.head_first,
         }
         task = self.self_supervision.task

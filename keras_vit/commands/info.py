@@ -11,7 +11,7 @@ from keras_vit.commands.arguments import at_least, check_file, image_size
 from keras_vit.common.command_line import Parser
 from keras_vit.common.file_names import MODEL_SUFFIXES
 from keras_vit.costs import Costs, variant_costs
-from keras_vit.weights.presets import list_weights
+from keras_vit.weights.presets import SCHEMES, find_preset, list_weights
 
 
 def info(argv: list[str]) -> None:
@@ -24,7 +24,8 @@ def info(argv: list[str]) -> None:
         "targets",
         nargs="+",
         metavar="VARIANT|FILE",
-        help="such as B/16, R50+B/16, R50x1; or a checkpoint, .keras file or run",
+        help="such as B/16, R50+B/16, R50x1; or a checkpoint, .keras file or run, "
+        "published weights, or hf://owner/name",
     )
     parser.add_argument(
         "--image_size",
@@ -90,9 +91,10 @@ def published(argv: list[str]) -> None:
 def _is_file(target: str) -> bool:
     """Whether an argument of `info` is a file of weights rather than a variant."""
     return (
-        target.startswith("hf://")
+        target.startswith(SCHEMES)
         or target.endswith(MODEL_SUFFIXES)
-        or os.path.exists(target)
+        or find_preset(target) is not None
+        or os.path.exists(os.path.expanduser(target))
     )
 
 

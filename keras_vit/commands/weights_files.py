@@ -21,7 +21,7 @@ from keras_vit.vit import VisionTransformer
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
-from keras_vit.weights.presets import fetch
+from keras_vit.weights.presets import fetch, find_preset
 from keras_vit.weights.saving import WRITTEN, save_checkpoint
 
 NAMED = 5  # class names that `info` prints
@@ -63,11 +63,11 @@ def print_file(source: str) -> None:
     Args:
         source: See `open_model`.
     """
-    if holds_own_model(source):
-        path = model_file(pathlib.Path(source))
+    path = model_file(fetch(find_preset(source) or source))
+    if holds_own_model(path):
         _print_facts(str(path), model_facts(open_model(path)))
         return
-    with open_checkpoint(fetch(source)) as checkpoint:
+    with open_checkpoint(path) as checkpoint:
         arguments = model_arguments(checkpoint)
         facts = _facts(checkpoint, arguments)
         for key, value in (preprocessing_arguments(checkpoint) or {}).items():

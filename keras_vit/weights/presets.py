@@ -126,6 +126,11 @@ def list_weights(variant: str | None = None) -> list[PublishedWeights]:
     return rows
 
 
+def find_preset(name: str) -> PublishedWeights | None:
+    """The published file that `"VARIANT:NAME"` names; None where none is named so."""
+    return {f"{row.variant}:{row.name}": row for row in _rows()}.get(name)
+
+
 def find_weights(variant: str, name: str) -> PublishedWeights:
     """Find the published file of this name for a model.
 

@@ -391,7 +391,7 @@ def test_an_image_of_too_many_pixels_is_refused_in_words(tmp_path, data):
 def test_threads_trace_one_graph(monkeypatch, tmp_path):
     """Each further one takes seconds, and makes TensorFlow warn of retracing."""
     Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
-    traced, barrier = [], threading.Barrier(6)
+    traced, barrier = [], threading.Barrier(6, timeout=60)
 
     def decode_image(data, channels):
         traced.append(channels)

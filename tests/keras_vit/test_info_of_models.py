@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_vit
-from keras_vit.commands import main
+from keras_vit.commands import main, weights_files
 from keras_vit.costs import variant_costs
 
 
@@ -71,6 +71,25 @@ def test_every_kind_of_model_is_described(kind, tmp_path, capsys, monkeypatch):
     words = {"resnet": "width_factor=1", "classifier": "ImageClassifier around net"}
     assert words[kind] in printed
     assert f"{model.count_params():,}" in printed
+
+
+def test_published_weights_are_described(tmp_path, capsys, monkeypatch):
+    model = keras_vit.VisionTransformer.from_variant(
+        "Ti/16", image_size=32, classes=7, depth=1
+    )
+    path = tmp_path / "Ti_16.npz"
+    keras_vit.save_checkpoint(model, path)
+    monkeypatch.setattr(weights_files, "fetch", lambda row: fetched(row, path))
+    printed = info(capsys, monkeypatch, "Ti/16:augreg_in21k")
+    assert "Ti/16:augreg_in21k" in printed
+    assert "7 classes" in printed
+    assert "32 x 32 x 3 pixels" in printed
+
+
+def fetched(row, path):
+    """The file for what is published with this name."""
+    assert (row.variant, row.name) == ("Ti/16", "augreg_in21k")
+    return path
 
 
 def test_other_models_and_missing_files_are_one_line(tmp_path, capsys):

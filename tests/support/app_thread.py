@@ -9,7 +9,8 @@ import uvicorn
 @contextlib.contextmanager
 def serve(app):
     """Serve the application during a `with` block; gives its URL."""
-    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
+    options = {"log_level": "error", "lifespan": "off", "timeout_graceful_shutdown": 5}
+    config = uvicorn.Config(app, port=0, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -19,7 +19,7 @@ from pathlib import Path
 def folders(name, folder, argument):
     """The forks' folders; all forks but the last were killed, and that succeeded."""
     command = [sys.executable, __file__, name, folder, argument]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     *killed, last = json.loads(result.stdout.splitlines()[-1])
     assert (set(killed), last) == ({-signal.SIGKILL}, 0), result.stderr

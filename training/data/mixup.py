@@ -5,6 +5,7 @@ Mixed images are rounded to bytes like all others, as the model normalizes them.
 
 import tensorflow as tf
 
+from ..augmentation_config import CHANGES_LABELS, marked
 from ..errors import RecipeError
 from ..recipe import AugmentationConfig
 from .augment import CUT, MIX, for_purpose
@@ -13,7 +14,7 @@ from .image_operations import rectangle
 
 def mixes(config: AugmentationConfig) -> bool:
     """Whether images are mixed at all."""
-    return config.mixup > 0 or config.cutmix > 0
+    return bool(marked(CHANGES_LABELS, config))
 
 
 def check_pairs(config: AugmentationConfig, batch_size: int, replicas: int) -> None:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_vit import ImagePreprocessing
 
 from ..activity import activity
+from ..augmentation_config import CROPS, marked
 from ..errors import DataError, RecipeError
 from ..recipe import AugmentationConfig, Recipe
 from .augment import augment, example_seed, fit_to_model
@@ -271,8 +272,7 @@ def resized_once(
     split: Split, recipe: Recipe, preprocessing: ImagePreprocessing
 ) -> Split:
     """The training images `in_memory`, unless each epoch crops them randomly."""
-    config = recipe.augmentation
-    if config.crop_min_area < 1 or config.simple_crop or config.crop_from:
+    if marked(CROPS, recipe.augmentation):
         return split
     return in_memory(split, preprocessing)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.common.command_line import Parser
+
 from ..architectures.model_reading import read_classifier
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
@@ -41,5 +43,8 @@ def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the images of the run of MODEL to FILE, a .npz."""
-    model_file, target = map(Path, arguments)
-    np.savez(target, **read_images(model_file))  # type: ignore[arg-type]
+    parser = Parser(prog="keras-vit run-images", description="For `export`.")
+    parser.add_argument("model", type=Path, help="best.keras in the folder of a run")
+    parser.add_argument("file", type=Path, help="a .npz")
+    asked = parser.parse_args(arguments)
+    np.savez(asked.file, **read_images(asked.model))  # type: ignore[arg-type]

@@ -139,10 +139,11 @@ def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    thread = threading.Thread(target=send)
+    thread = threading.Thread(target=send, daemon=True)
     thread.start()
     status = launch(arguments("wait", "wait"), 2, restarts=3)
-    thread.join()
+    thread.join(60)
+    assert not thread.is_alive(), stub()
     expected = {signal.SIGTERM: 75, signal.SIGHUP: 129, signal.SIGINT: 1}
     assert status in (expected[number], 128 + number)
     assert len(stub()) == 2
@@ -194,10 +195,11 @@ def test_an_ignored_signal_ends_no_worker(stub, number):
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
-    thread = threading.Thread(target=send)
+    thread = threading.Thread(target=send, daemon=True)
     thread.start()
     assert launch(arguments("0", "killed-later"), 2, restarts=1) == 0
-    thread.join()
+    thread.join(60)
+    assert not thread.is_alive(), stub()
     assert len(stub()) == 4
     assert signal.getsignal(number) == signal.SIG_IGN
 
@@ -340,7 +342,7 @@ def children(process):
 def wait_for(reached, process, seconds=300):
     end = time.monotonic() + seconds
     while not reached():
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.communicate(timeout=60)[0]
         assert time.monotonic() < end
         time.sleep(0.1)
 

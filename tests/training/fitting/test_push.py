@@ -13,8 +13,11 @@ from huggingface_hub import ModelCard
 from training_commands import main
 
 import keras_vit
+from keras_vit.commands import main as info
+from training.architectures.building import build_model
 from training.errors import RecipeError, RunError, TrainingError
 from training.fitting import push as push_module
+from training.model_config import ModelConfig
 from training.recipes import named_recipe
 
 NAMES = [*"abcdefg"]
@@ -89,6 +92,29 @@ def test_a_pushed_run_comes_back_by_from_preset(run, hub):
     assert loaded.reads_raw_pixels
     expected = keras.models.load_model(run / "best.keras")
     np.testing.assert_array_equal(scores(loaded), scores(expected))
+
+
+def test_a_pushed_run_is_described_and_trained_on_as_the_run_itself(
+    run, hub, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    main(["push", str(run), "hf://me/birds"])
+    capsys.readouterr()
+    described = []
+    for source in (str(run), "hf://me/birds"):
+        assert info(["info", source]) == 0
+        described.append(capsys.readouterr().out.partition("family")[2])
+    assert described[0] == described[1] != ""
+    here, there = [
+        build_model(ModelConfig(weights=source, image_size=None), tuple(NAMES))
+        for source in (str(run), "hf://me/birds")
+    ]
+    assert here.image_size == (22, 14)
+    options = [here.get_config(), there.get_config()]
+    for option in options:
+        del option["preprocessing"]  # whose name is counted
+    assert options[0] == options[1]
+    np.testing.assert_array_equal(scores(here), scores(there))
 
 
 def test_the_card_says_what_the_model_is(run, tmp_path):
