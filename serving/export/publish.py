@@ -175,10 +175,6 @@ def _command_errors(base_path: pathlib.Path) -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def _source(name: str | os.PathLike[str] | None) -> manifest.Manifest | None:
     if name is None:
         return None
