@@ -116,7 +116,7 @@ def in_precision(model: Any, precision: str) -> Any:
     """Rebuild a classifier from normalized pixels to logits in a precision.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes.
+        model: A `keras_vit.base.ImageModel` with classes.
         precision: `"float32"` or `"bfloat16"` for weights and computation. LayerNorm,
             softmax and the classifier always compute in float32.
 

@@ -51,7 +51,7 @@ def publish(
     A server that watches `base_path` sees the complete version or nothing.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes; see `check_model`.
+        model: A `keras_vit.base.ImageModel` with classes; see `check_model`.
         base_path: The model's folder, which holds the versions.
         options: Options of the exported model.
         version: The version's number; default: the next one.
