@@ -173,6 +173,16 @@ def test_the_tables_of_options_have_every_argument(monkeypatch):
     assert "generated/options.md" in (DOCS / "models.md").read_text("utf-8")
 
 
+def test_the_drawing_of_the_packages_has_a_box_for_each(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    drawn = importlib.import_module("package_drawing").PACKAGES
+    for package, (_, boxes) in drawn.items():
+        names = {name for box in boxes for name in box.split(", ")}
+        folders = {p.parent.name for p in (ROOT / package).glob("*/__init__.py")}
+        modules = {path.stem for path in (ROOT / package).glob("*.py")}
+        assert folders <= names <= folders | modules, package
+
+
 def test_links_between_pages_lead_to_files():
     for page in [*PAGES, *(DOCS / "reference").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
