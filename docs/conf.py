@@ -1,6 +1,6 @@
 """Configuration of the documentation site; `make docs` builds it.
 
-Pages that repeat what code or data already say (published weights, recipes,
+Pages that repeat what code or data already say (published weights, recipes, options,
 benchmarks, the reference, the drawing of the packages) are written to
 `docs/generated/` before each build and are not committed.
 """
@@ -16,6 +16,7 @@ DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
 import benchmark_tables  # noqa: E402
+import option_tables  # noqa: E402
 import package_drawing  # noqa: E402
 import recipe_tables  # noqa: E402
 import reference_pages  # noqa: E402
@@ -26,6 +27,7 @@ import keras_vit  # noqa: E402
 
 GENERATED = {
     "benchmarks.md": benchmark_tables.page,
+    "options.md": option_tables.page,
     "packages.svg": package_drawing.drawing,
     "recipes.md": recipe_tables.page,
     "reference_analysis.md": reference_pages.analysis,

@@ -1,9 +1,10 @@
 """The drawing of the packages and of the dependencies between them, as SVG.
 
 The arrows are read from the import statements, so that the drawing cannot differ from
-the code; a package's modules at its top level, which all of its sub-packages may use,
-and `keras_vit.common` are left out. Boxes bring their own background and the arrows are
-of a middle gray: the picture is readable on light and on dark pages.
+the code. Left out are a package's modules at its top level, which all of its
+sub-packages may use, `keras_vit.common`, and arrows that others imply. Boxes bring
+their own background and the arrows are of a middle gray: the picture is readable on
+light and on dark pages.
 """
 
 import ast
@@ -17,21 +18,33 @@ PACKAGES = {
     "training": (
         "#2f7d4f",
         {
-            "data": "sources, splits, augmentation",
-            "engine": "trainers, optimizer, checkpoints",
-            "reporting": "TensorBoard, pictures, report",
+            "commands": "keras-vit fit, evaluate, probe, ...",
             "studies": "comparisons and baselines",
             "recipes": "one YAML file per recipe",
+            "fitting": "a run from recipe to report",
+            "reporting": "TensorBoard, pictures, report",
+            "evaluation": "evaluate and predict",
+            "tpu": "steps compiled for TPUs",
+            "architectures": "recipe to model",
+            "probe": "k-NN, linear and few-shot",
+            "self_supervision": "masked patches: MAE, SimMIM",
+            "engine": "trainers, optimizer, checkpoints",
+            "data": "sources, splits, augmentation",
         },
     ),
     "keras_vit": (
         "#2563a8",
         {
-            "vit, layers, positions": "the model of the paper",
-            "resnet": "BiT, and the stem of the hybrids",
+            "commands": "keras-vit info, convert, inspect",
+            "analysis": "attention distance, similarity",
+            "vit, resnet, classifier": "the models",
+            "layers": "attention, MLP, tokens, positions",
+            "options, option_rows": "one row per option",
             "preprocessing, decoding": "from image files to pixels",
+            "image_files": "BMP, GIF, WebP, orientation",
             "features": "features and attention maps",
             "weights": "checkpoints in and out",
+            "common": "what all packages share",
         },
     ),
     "serving": (
@@ -39,14 +52,16 @@ PACKAGES = {
         {
             "export": "model to verified SavedModel",
             "rollout": "labels and versions",
-            "client": "REST and gRPC clients",
             "load": "load generator",
             "local": "TensorFlow Serving's protocol",
+            "page": "a server in a browser",
+            "client_commands": "keras-vit classify, embed, ...",
+            "client": "REST and gRPC clients",
         },
     ),
 }
 WIDTH, BOX_HEIGHT, STEP, TOP, GAP, MARGIN = 250, 46, 60, 64, 90, 70
-HEIGHT = TOP + STEP * 5 + 20
+HEIGHT = TOP + STEP * max(len(boxes) for _, boxes in PACKAGES.values()) + 20
 
 
 def drawing() -> str:
@@ -130,7 +145,13 @@ def _edges() -> set[tuple[str, str]]:
                     edges.add((_importer(source), target))
                 elif "." in source and "." in target:
                     edges.add((source, target))
-    return edges
+    return {edge for edge in edges if not _implied(*edge, edges)}
+
+
+def _implied(source: str, target: str, edges: set[tuple[str, str]]) -> bool:
+    """Whether other arrows lead from one box to the other; there are no circles."""
+    others = {end for start, end in edges if start == source} - {target}
+    return any((o, target) in edges or _implied(o, target, edges) for o in others)
 
 
 def _importer(source: str) -> str:

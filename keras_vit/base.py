@@ -13,6 +13,7 @@ from keras_vit.checks import (
     check_image_shape,
     check_model_file,
 )
+from keras_vit.nested_layers import all_layers, direct_sublayers
 from keras_vit.option_rows import rows
 from keras_vit.options import ClassifierOptions
 
@@ -228,14 +229,14 @@ def _layers(
     parent: Any, path: str = ""
 ) -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
     """Yield path, layer and parent of each layer with weights, parents first."""
-    for child in parent._flatten_layers(include_self=False, recursive=False):
+    for child in direct_sublayers(parent):
         if child.weights:
             yield f"{path}{child.name}", child, parent
             yield from _layers(child, f"{path}{child.name}/")
 
 
 def _check_not_quantized(model: keras.Model) -> None:
-    modes = {layer.quantization_mode for layer in model._flatten_layers()} - {None}
+    modes = {layer.quantization_mode for layer in all_layers(model)} - {None}
     if modes:
         raise ValueError(
             "A model must not be quantized before it is saved or rebuilt: its config "

@@ -7,6 +7,7 @@ import keras
 
 from keras_vit import option_rows, options
 from keras_vit.base import ImageModel, classifier
+from keras_vit.nested_layers import all_layers
 from keras_vit.preprocessing import ImagePreprocessing
 
 
@@ -92,7 +93,7 @@ class ImageClassifier(ImageModel):
         if isinstance(self.backbone, ImageModel):
             return self.backbone.pixels
         own = (keras.layers.Rescaling, keras.layers.Normalization)
-        layers = self.backbone._flatten_layers()
+        layers = all_layers(self.backbone)
         return "raw" if any(isinstance(layer, own) for layer in layers) else None
 
     def get_config(self):

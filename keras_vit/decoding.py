@@ -74,7 +74,7 @@ def decode_image(image_bytes, channels: int = 3, detail: Sequence[Any] = ()):
 def decode_and_crop(image_bytes, choose_window, channels: int = 3):
     """Decode the part of an image file that a function chooses.
 
-    Of a JPEG only that part is decoded, which costs less. Where its colors have half
+    Only that part of a JPEG is decoded, which costs less. Where its colors have half
     the resolution, the outermost columns may differ from `decode_image` by a few
     levels, as they are interpolated without the pixels outside.
 

@@ -8,6 +8,7 @@ that run it instead.
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import os
 import pathlib
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import keras_vit
 from demo import digit_png
 from keras_vit.common.commands import COMMANDS
 
@@ -151,6 +153,34 @@ def test_make_targets_in_the_documentation_exist():
 
 def test_the_readme_is_short():
     assert (ROOT / "README.md").stat().st_size <= 8192
+
+
+def test_the_tables_of_options_have_every_argument(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    page = importlib.import_module("option_tables").page()
+    tables = dict(part.split("\n\n", 1) for part in page.split("### ")[1:])
+    for model, table in tables.items():
+        lines = [re.split(r" (?<!\\)\| ", row) for row in table.splitlines()[2:]]
+        found = {line[0].strip("|` "): line[2].strip("`") for line in lines if line[0]}
+        constructor = getattr(keras_vit, model)
+        arguments = dict(inspect.signature(constructor.__init__).parameters)
+        del arguments["self"]
+        assert set(found) == set(arguments)
+        for name, argument in arguments.items():
+            required = argument.default is inspect.Parameter.empty
+            expected = "required" if required else str(argument.default)
+            assert found[name].strip('"') == expected, name
+    assert "generated/options.md" in (DOCS / "models.md").read_text("utf-8")
+
+
+def test_the_drawing_of_the_packages_has_a_box_for_each(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    drawn = importlib.import_module("package_drawing").PACKAGES
+    for package, (_, boxes) in drawn.items():
+        names = {name for box in boxes for name in box.split(", ")}
+        folders = {p.parent.name for p in (ROOT / package).glob("*/__init__.py")}
+        modules = {path.stem for path in (ROOT / package).glob("*.py")}
+        assert folders <= names <= folders | modules, package
 
 
 def test_links_between_pages_lead_to_files():

@@ -129,47 +129,72 @@ def test_what_the_packages_share_imports_none_of_them():
             assert ours, f"{path} imports {module}"
 
 
-# Folders of training, each after those that it may import.
-FOLDERS = (
-    *(
-        "data",
-        "engine",
-        "self_supervision",
-        "probe",
-        "architectures",
-        "tpu",
-        "evaluation",
-    ),
-    *("reporting", "fitting", "studies", "commands"),
-)
+def part(module):
+    """The package or module below one of `PACKAGES` that a dotted name is in."""
+    return (module.split(".")[1:] or ["__init__"])[0]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_folders_of_training_import_only_those_below_them(folder):
-    known, above = dict(modules()), FOLDERS[FOLDERS.index(folder) + 1 :]
+def parts_of(package):
+    return {part(name) for name, _ in modules() if name.split(".")[0] == package}
+
+
+def imports_between_parts(package, importer):
+    """(file, imported part, imported module) of what a part imports of its package."""
+    known = dict(modules())
     for name, path in known.items():
-        if name.startswith(f"training.{folder}."):
+        if name.split(".")[0] == package and part(name) == importer:
             for module in imported_modules(name, path, known):
-                wrong = module.startswith(tuple(f"training.{each}." for each in above))
-                assert not wrong, f"{path} imports {module}"
+                if module.split(".")[0] == package and part(module) != importer:
+                    yield path, part(module), module
 
 
-@pytest.mark.parametrize(
-    ("package", "others"),
-    [
-        ("client/*.py", {"local", "export", "rollout", "load", "client_commands"}),
-        ("client_commands/*.py", {"local", "export", "rollout", "load"}),
-        ("local/*.py", {"client", "export", "load"}),
-        ("rollout/*.py", {"local", "export", "load"}),
-        ("load*.py", {"local", "export", "rollout"}),
-    ],
+# Packages and modules of training, each after those that it may import.
+TRAINING = (
+    *("__init__", "errors", "storage", "activity", "typed_values"),
+    *("augmentation_config", "model_config", "recipe", "user_functions"),
+    *("recipes", "flags", "data", "engine", "self_supervision", "probe"),
+    *("architectures", "tpu", "evaluation", "reporting", "fitting", "studies"),
+    *("commands", "__main__"),
 )
-def test_packages_of_serving_import_only_what_they_may(package, others):
-    for path in (ROOT / "serving").glob(package):
-        for module, relative, _ in imports(path):
-            parts = module.split(".")
-            ours = relative or parts[0] == "serving"
-            assert not (ours and others & set(parts)), f"{path} imports {module}"
+
+
+def test_every_part_of_training_and_serving_has_its_place():
+    assert set(TRAINING) == parts_of("training")
+    assert set(SERVING) == parts_of("serving")
+
+
+@pytest.mark.parametrize("importer", TRAINING)
+def test_parts_of_training_import_only_those_before_them(importer):
+    before = TRAINING[: TRAINING.index(importer)]
+    for path, imported, module in imports_between_parts("training", importer):
+        assert imported in before, f"{path} imports {module}"
+
+
+# What each part of serving may import of it, beside the modules that parts share.
+SHARED = {"batching_parameters", "http_limits", "usage"}
+SERVING = {
+    **{each: set() for each in ("__init__", "__main__", "client", *SHARED)},
+    "client_commands": {"client"},
+    "export": {"rollout"},
+    "load": {"client", "client_commands", "load_generator"},
+    "load_generator": {"client"},
+    "local": {"page"},
+    "page": {"client_commands"},
+    "rollout": {"client"},
+}
+
+
+@pytest.mark.parametrize("importer", SERVING)
+def test_parts_of_serving_import_only_what_they_may(importer):
+    shared = SHARED if importer != "client" else set()
+    for path, imported, module in imports_between_parts("serving", importer):
+        assert imported in SERVING[importer] | shared, f"{path} imports {module}"
+
+
+def test_the_library_does_not_import_its_commands():
+    for importer in parts_of("keras_vit") - {"commands"}:
+        for path, imported, module in imports_between_parts("keras_vit", importer):
+            assert imported != "commands", f"{path} imports {module}"
 
 
 def test_the_clients_import_nothing_above_their_package():

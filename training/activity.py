@@ -33,7 +33,7 @@ def activity(
 ) -> Iterator[None]:
     """Report an activity and its duration so far, while nothing else is printed.
 
-    Of an activity in another, the inner one is reported.
+    The inner one of two nested activities is reported.
 
     Args:
         text: What is done, such as "compiling the training step".

@@ -113,7 +113,7 @@ def whole(query: Any, key: Any, value: Any) -> Any:
 
 
 def _attend(query, key, value):
-    """Of scaled queries [..., Q, K], keys and values [..., N, K]."""
+    """Attend with scaled queries [..., Q, K] to keys and values [..., N, K]."""
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     return ops.matmul(_softmax(scores), value)
 
@@ -255,7 +255,7 @@ def cudnn(
 def _takes_cudnn(query):
     """Whether cuDNN has flash attention for such queries on the GPU.
 
-    Of a GPU that is not attached the newest generations are assumed.
+    A GPU that is not attached is assumed to be of the newest generations.
     """
     import jax
 

@@ -11,6 +11,7 @@ import keras_vit
 from keras_vit import devices
 from keras_vit.base import ImageModel
 from keras_vit.checks import check_choice
+from keras_vit.nested_layers import all_layers
 from keras_vit.resnet import StdConv2D
 
 from .options import PRECISIONS
@@ -99,7 +100,7 @@ def make_backbone(
     R26+S/32 1.2 times as fast for a single image.
     """
     network = in_precision(model, precision)
-    for layer in network._flatten_layers():
+    for layer in all_layers(network):
         if isinstance(layer, StdConv2D):
             _keep_standardized(layer)
     return Backbone(network, target)
@@ -116,7 +117,7 @@ def in_precision(model: Any, precision: str) -> Any:
     """Rebuild a classifier from normalized pixels to logits in a precision.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes.
+        model: A `keras_vit.base.ImageModel` with classes.
         precision: `"float32"` or `"bfloat16"` for weights and computation. LayerNorm,
             softmax and the classifier always compute in float32.
 

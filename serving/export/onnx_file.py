@@ -17,8 +17,8 @@ def write(model: Any, path: pathlib.Path, inputs: str) -> None:
     than 17.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes, in float32, on TensorFlow, whose
-            weights take at most `LARGEST` bytes.
+        model: A `keras_vit.base.ImageModel` with classes, in float32, on TensorFlow;
+            its weights take at most `LARGEST` bytes.
         path: The file.
         inputs: Description of the model's input, for the file.
     """

@@ -51,7 +51,7 @@ def publish(
     A server that watches `base_path` sees the complete version or nothing.
 
     Args:
-        model: A `keras_vit.ImageModel` with classes; see `check_model`.
+        model: A `keras_vit.base.ImageModel` with classes; see `check_model`.
         base_path: The model's folder, which holds the versions.
         options: Options of the exported model.
         version: The version's number; default: the next one.
@@ -173,10 +173,6 @@ def _command_errors(base_path: pathlib.Path) -> Iterator[None]:
         raise CommandError(f"{base_path}: cannot be written: {reason}") from None
     except ValueError as error:
         raise CommandError(str(error)) from None
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _source(name: str | os.PathLike[str] | None) -> manifest.Manifest | None:

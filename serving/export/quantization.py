@@ -57,7 +57,7 @@ def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
     """Read images of the run that a model file is in.
 
     Returns:
-        Of `training.evaluation.run_images`: uint8 [n, H, W, C] by the split's name.
+        uint8 [n, H, W, C] by the split's name; see `training.evaluation.run_images`.
 
     Raises:
         CommandError: The run or its source cannot be read.

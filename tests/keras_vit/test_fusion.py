@@ -23,7 +23,7 @@ def tokens(scale=1.0, dtype="float32"):
 
 
 def derivative(function, x, step=1e-6):
-    """Of an elementwise function in float64."""
+    """Central difference of an elementwise function, in float64."""
     return (function(x + step) - function(x - step)) / (2 * step)
 
 

@@ -105,7 +105,7 @@ def test_a_checkpoint_reads_pixels_that_its_preprocessing_normalized(
 
 
 def test_published_weights_are_read_by_name(tiny_vit, tmp_path, monkeypatch, capsys):
-    """Of a ViT and of a ResNet, by the class that the registry gives."""
+    """A ViT's and a ResNet's, each by the class that the registry gives."""
     asked = []
 
     def from_preset(model_class, preset, **_):

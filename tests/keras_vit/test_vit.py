@@ -10,6 +10,7 @@ import pytest
 from tiny_model import numpy, small
 
 import keras_vit
+from keras_vit.nested_layers import all_layers
 
 pytestmark = pytest.mark.backend
 
@@ -153,7 +154,7 @@ FREEZABLE = {
 @pytest.mark.parametrize(("kwargs", "path", "count"), FREEZABLE.values(), ids=FREEZABLE)
 def test_frozen_layers_stay_frozen_in_the_file(kwargs, path, count, tmp_path):
     model = small(**kwargs)
-    layers = {layer.path: layer for layer in model._flatten_layers()}
+    layers = {layer.path: layer for layer in all_layers(model)}
     layers[path].trainable = False
     model.save(tmp_path / "frozen.keras")
     loaded = keras.models.load_model(tmp_path / "frozen.keras")
@@ -165,7 +166,7 @@ def test_frozen_layers_stay_frozen_in_the_file(kwargs, path, count, tmp_path):
 
 
 def inner(model, path):
-    return next(layer for layer in model._flatten_layers() if layer.path == path)
+    return next(layer for layer in all_layers(model) if layer.path == path)
 
 
 def attention_alone(model):
@@ -197,8 +198,8 @@ def test_what_is_trainable_in_a_frozen_layer_stays_so(freeze):
     names = [weight.path for weight in model.trainable_weights]
     assert [weight.path for weight in copy.trainable_weights] == names
     copy.trainable = model.trainable = True
-    copied = [layer.trainable for layer in copy._flatten_layers()]
-    assert copied == [layer.trainable for layer in model._flatten_layers()]
+    copied = [layer.trainable for layer in all_layers(copy)]
+    assert copied == [layer.trainable for layer in all_layers(model)]
 
 
 def test_files_without_trainable_layers_open():

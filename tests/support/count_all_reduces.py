@@ -2,9 +2,9 @@
 
     python tests/support/count_all_reduces.py "[[STEPS, BYTES], ...]"
 
-Of one call of the train function, with STEPS steps, and with packs of BYTES. Prints
-JSON for each pair, which a fork of this process counts: the all-reduces of the first
-replica, the sums on the host, and a metric's result.
+They are those of one call of the train function, with STEPS steps and with packs of
+BYTES. Prints JSON for each pair, which a fork of this process counts: the all-reduces
+of the first replica, the sums on the host, and a metric's result.
 """
 
 import json

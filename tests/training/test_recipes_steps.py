@@ -4,7 +4,8 @@ Only sizes are reduced: width, depth, pixels and batch of the model, a stem or R
 the smallest one, the number of images. Weights are not downloaded. Loss, optimizer,
 schedule, augmentation, pooling, splits and source are the recipe's own. The recipes
 that are trained cover every pair of options that any recipe has; `make test` trains one
-of each kind of source and model. test_recipes_published.py compares the values of all.
+of each kind of source and model. Two other files compare the values of all recipes:
+test_recipes_published.py and test_recipes_of_later_papers.py.
 """
 
 import dataclasses

@@ -113,8 +113,8 @@ def _check_root(root: Path) -> None:
 def _find_parts(root: Path) -> dict[str, Path]:
     """The folder of each part, train first; root itself where it has class folders.
 
-    Of a folder like train/, the structure says what it is: a part holds folders, a
-    class holds images.
+    The structure says what a folder like train/ is: a part holds folders, a class holds
+    images.
 
     Raises:
         DataError: Both are possible, there is no train/, or a part has two folders.
@@ -291,7 +291,7 @@ def raise_problems(root: PathLike, problems: Sequence[str]) -> None:
 def scan(files: Sequence[Path], decode: Callable[[LocalPath], Any]) -> dict[Path, str]:
     """Decode all files: the reason for each that cannot be decoded.
 
-    Of a local file `decode` raises ValueError, "PATH: REASON".
+    `decode` raises ValueError, "PATH: REASON", for a local file.
     """
 
     def reason(path: Path) -> str | None:

@@ -37,7 +37,7 @@ class Splits:
 def load_splits(config: DataConfig, channels: int) -> Splits:
     """Open a source and divide it into splits.
 
-    Of a folder on a disk, images that are in two splits are warned of.
+    Warns of images that are in two splits of a folder on a disk.
 
     Raises:
         DataError: See `open_source` and `divide`.

@@ -45,8 +45,8 @@ def contents_fingerprint(splits: Splits, source: str) -> str:
     run whose test evaluation found a damaged one continues once it is mended.
 
     Returns:
-        Of scikit-learn's digits and of TensorFlow Datasets, whose prepared files are
-        never changed and may not fit into memory, an empty text.
+        The hash; an empty text for scikit-learn's digits and TensorFlow Datasets, whose
+        prepared files are never changed and may not fit into memory.
 
     Raises:
         DataError: An image cannot be read.

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import keras
 
 from keras_vit import devices
+from keras_vit.nested_layers import all_layers
 
 from ..errors import RecipeError
 from ..recipe import Recipe
@@ -72,7 +73,7 @@ def check_deterministic(recipe: Recipe, model: keras.Model) -> None:
 def has_max_pooling(model: keras.Model) -> bool:
     """Whether the model has a layer of max pooling."""
     kinds = (keras.layers.MaxPooling2D, keras.layers.GlobalMaxPooling2D)
-    return any(isinstance(layer, kinds) for layer in model._flatten_layers())
+    return any(isinstance(layer, kinds) for layer in all_layers(model))
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ class JaxStrategy:
     def any_worker(self, stop: bool) -> Any:
         """Whether any process is asked to stop, true or an array; this waits for none.
 
-        Of one process nothing is asked: see `Progress.alone`.
+        A single process is not asked: see `Progress.alone`.
         """
         if self.workers == 1:
             return False

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 import keras
 from keras import ops
 
+from keras_vit.nested_layers import all_layers
+
 
 def enable_lora(model: keras.Model, rank: int, layers: Collection[str]) -> None:
     """Freeze a model but for its classifier, and adapt dense layers of its blocks.
@@ -26,7 +28,7 @@ def enable_lora(model: keras.Model, rank: int, layers: Collection[str]) -> None:
         for weight in layer.weights:
             weight.trainable = False
         if layer.name.startswith("encoder_block_"):
-            for dense in layer._flatten_layers(include_self=False):
+            for dense in all_layers(layer):
                 if isinstance(dense, keras.layers.Dense) and dense.name in names:
                     dense.enable_lora(rank)
 
@@ -39,18 +41,18 @@ def merged(model: keras.Model) -> Iterator[None]:
     mixed precision. Afterwards all weights are bit for bit what they were.
     """
     adapted = [
-        (layer, ops.copy(layer._kernel))
-        for layer in model._flatten_layers()
-        if getattr(layer, "lora_enabled", False)
+        layer for layer in all_layers(model) if getattr(layer, "lora_enabled", False)
     ]
-    for layer, kernel in adapted:
+    kernels = []
+    for layer in adapted:
         a, b = (m.value for m in (layer.lora_kernel_a, layer.lora_kernel_b))
         product = ops.matmul(a, b) * (layer.lora_alpha / layer.lora_rank)
-        layer._kernel.assign(kernel + ops.cast(product, kernel.dtype))
-        layer.lora_enabled = False
+        layer.lora_enabled = False  # now `kernel` is the variable, not the sum
+        kernels.append(ops.copy(layer.kernel))
+        layer.kernel.assign(layer.kernel + ops.cast(product, layer.kernel.dtype))
     try:
         yield
     finally:
-        for layer, kernel in adapted:
-            layer._kernel.assign(kernel)
+        for layer, kernel in zip(adapted, kernels, strict=True):
+            layer.kernel.assign(kernel)
             layer.lora_enabled = True

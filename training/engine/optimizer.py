@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.nested_layers import all_layers
+
 from ..errors import RecipeError
 from ..recipe import OptimizerConfig
 
@@ -177,7 +179,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
             )
         for weight in found:
             weight.trainable = False
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             # Else it would use the batch's statistics, and update its moving averages.
             layer.trainable = layer.trainable and bool(layer.trainable_variables)

@@ -192,8 +192,8 @@ class Recorder(keras.callbacks.Callback):
 def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:
     """The row of the history with the best validation accuracy; the last without any.
 
-    Of equal ones, and without labels, the row with the lowest validation loss, and then
-    the first.
+    Ties, and runs without labels, go to the row with the lowest validation loss, then
+    to the first.
     """
     if "val_loss" not in history[-1]:
         return history[-1]

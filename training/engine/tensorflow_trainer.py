@@ -17,6 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.nested_layers import all_layers
+
 from .forward_pass import stateless_forward, weights_of
 from .loss_scaling import LossScaler
 from .micro_batches import MicroBatchGradients
@@ -43,7 +45,7 @@ class TensorFlowTrainer(Trainer):
         self.replica_batch_size: int | None = None
         self.statistics = [
             statistic
-            for layer in model._flatten_layers()
+            for layer in all_layers(model)
             if isinstance(layer, keras.layers.BatchNormalization)
             for statistic in (layer.moving_mean, layer.moving_variance)
         ]

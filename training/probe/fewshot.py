@@ -26,7 +26,7 @@ ROWS = 4096  # images whose scores are computed at a time
 class RidgeClassifier:
     """Least squares from features to {-1, 1} targets, for any number of l2.
 
-    Of N images with D features (the constant included), X is [N, D] and Y [N, classes].
+    X is [N, D] for N images with D features (the constant included), Y [N, classes].
     One eigendecomposition, of X^T X where N >= D and of X X^T otherwise, gives the
     weights (X^T X + l2 I)^-1 X^T Y = X^T (X X^T + l2 I)^-1 Y for each l2.
 

@@ -101,7 +101,7 @@ def write_report(
 ) -> None:
     """Write report.html with the pictures that are in the folder, in one file.
 
-    Of `result`, the contents of report.json, `devices`, `device_name`,
+    `result` is the contents of report.json; `devices`, `device_name`,
     `images_per_second` and `accelerator_hours` may be absent.
     """
     folder = epath.Path(folder)

@@ -187,7 +187,8 @@ def _losses_layer(encoder, config: SelfSupervisionConfig) -> keras.layers.Layer:
 def masked_loss(masked, outputs):
     """Mean loss of each example's masked patches, float32 [B].
 
-    Of the mask [B, N], 1 for masked patches, and the outputs of a `PretextModel`.
+    `masked` is the mask [B, N], 1 for masked patches; `outputs` are those of a
+    `PretextModel`.
     """
     return _masked_mean(outputs[..., 0], masked)
 

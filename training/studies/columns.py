@@ -64,7 +64,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _exaflops(result: Result) -> float | None:
-    """Of the training of this run and of its trials, or of its pre-training's."""
+    """Training compute of this run (or of its pre-training), with its trials'."""
     result = result.pretraining
     trials = [candidate.trial for candidate in result.run.row.candidates.values()]
     images = result.report["training_images"]

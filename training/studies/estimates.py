@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.costs import Costs, model_costs, resnet_costs
+from keras_vit.nested_layers import all_layers
 from keras_vit.options import SIZES
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
@@ -163,7 +164,7 @@ def _counted(config: ModelConfig, classes: int) -> Costs:
     names = tuple(map(str, range(classes)))
     model = build_model(dataclasses.replace(config, weights=None), names)
     macs = 0
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(layer, keras.layers.Conv2D):
             macs += np.prod(layer.kernel.shape) * np.prod(layer.output.shape[1:3])
         elif isinstance(layer, keras.layers.Dense):

@@ -194,7 +194,7 @@ class _HuggingFaceFamily(Family):
         return {**renamed(config, self.options), **gelu_of(file, name, swiglu)}
 
     def image_size(self, file):
-        """Of the config."""
+        """`image_size` of config.json."""
         return file.config.get("image_size")
 
     def class_names(self, file, classes):
@@ -205,7 +205,7 @@ class _HuggingFaceFamily(Family):
         return names if own else None
 
     def preprocessing_config(self, file):
-        """Of the newer of two documents."""
+        """From the newer of two documents, where there is one."""
         name, key = "processor_config.json", "image_processor"
         if config := file.beside(name).get(key):
             return name, config
@@ -213,7 +213,7 @@ class _HuggingFaceFamily(Family):
         return name, file.beside(name) or None
 
     def preprocessing(self, config, model):
-        """Of an image processor, by its class's defaults."""
+        """The image processor's settings; its class has the defaults."""
         kind = _processor_class(config, model)
         config = _PROCESSORS[kind] | config
         check_supported(config, "do_resize", config["do_resize"])

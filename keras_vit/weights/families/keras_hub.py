@@ -118,7 +118,7 @@ class KerasHub(Family):
         return shape and (shape[0], shape[1])
 
     def pooling(self, file):
-        """Of the task, whose `"gap"` is a mean over the class token too."""
+        """The task's pooling; its `"gap"` is a mean over the class token too."""
         return file.beside("task.json").get("config", {}).get("pooling"), True
 
     def preprocessing_config(self, file):
@@ -127,7 +127,7 @@ class KerasHub(Family):
         return name, file.beside(name).get("config")
 
     def preprocessing(self, config, model):
-        """Of an image converter, which scales and shifts."""
+        """The image converter's scale and offset as mean and standard deviation."""
         if config.get("pad_to_aspect_ratio"):
             raise ValueError("pad_to_aspect_ratio=True")
         scale, offset = config.get("scale") or 1.0, config.get("offset") or 0.0

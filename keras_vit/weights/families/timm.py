@@ -194,7 +194,7 @@ class _TimmFamily(WritableFamily):
         return {name.removeprefix("module."): name for name in names}
 
     def pooling(self, file):
-        """Of `model_args` or, before it, of the config itself."""
+        """`global_pool` of `model_args`, else of the config itself."""
         options = file.config.get("model_args", {})
         name = options.get("global_pool", file.config.get("global_pool"))
         implied = _POOLS_PREFIX.match(file.config.get("architecture", ""))
@@ -209,7 +209,7 @@ class _TimmFamily(WritableFamily):
         return "config.json", file.config.get("pretrained_cfg") or None
 
     def preprocessing(self, config, model):
-        """Of a `pretrained_cfg`, where zero and null count as left out."""
+        """Settings of `pretrained_cfg`, where zero and null count as left out."""
         config = _PREPROCESSING | {key: value for key, value in config.items() if value}
         size = config.get("input_size")  # (channels, H, W)
         return {
@@ -295,7 +295,7 @@ class Timm(_TimmFamily):
         }
 
     def image_size(self, file):
-        """Of `model_args`, else of the images that the weights were trained on."""
+        """`img_size` of `model_args`, or the size that the weights were trained on."""
         size = file.config.get("model_args", {}).get("img_size")
         trained = file.config.get("pretrained_cfg", {}).get("input_size", [None])
         return size or trained[1:]

@@ -171,7 +171,7 @@ def test_what_is_announced_takes_no_memory(write, message, tmp_path):
 
 
 def test_an_array_that_shrank_is_read(tmp_path):
-    """Of zeros, as new classifiers are: within the small file that is allowed."""
+    """Zeros, as a new classifier has, are read although they shrink by 500 and more."""
     zeros = np.zeros((2**10, 2**13), "float32")
     np.savez_compressed(tmp_path / "a.npz", a=zeros)
     assert (tmp_path / "a.npz").stat().st_size < zeros.nbytes / 500

@@ -48,7 +48,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def extractor(model):
-    """Of this model, in batches of which the last is not full."""
+    """An extractor for this model; its last batch is not full."""
     return FeatureExtractor(model, batch_size=4)
 
 
