@@ -7,6 +7,11 @@ RECIPE = "recipe.yaml"
 REPORT = "report.json"
 HISTORY = "history.csv"
 BEST_MODEL, LAST_MODEL = "best.keras", "last.keras"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+PAGE = "report.html"
+CURVES, EXAMPLES = "curves.png", "examples.png"
+CONFUSION_MATRIX, RELIABILITY = "confusion_matrix.png", "reliability.png"
+MISCLASSIFIED, RECONSTRUCTIONS = "misclassified.png", "reconstructions.png"
 
 # Of files that hold a model, or its weights.
 MODEL_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".hdf5", ".json")

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from etils import epath
 
 from keras_vit.common.atomic_files import UNFINISHED
-from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
+from keras_vit.common.file_names import CHECKPOINTS, HISTORY, RECIPE, REPORT
 from keras_vit.common.similar_names import did_you_mean
 
 from .. import storage
@@ -314,7 +314,7 @@ def _check_old_run(
         )
     from . import checkpoint  # here, as NumPy would take a fifth of --help's time
 
-    if checkpoint.newest_committed(folder / "checkpoints") is None:
+    if checkpoint.newest_committed(folder / CHECKPOINTS) is None:
         if finished:
             raise RunError(
                 f"{folder}: has no checkpoint that a longer run could begin at"

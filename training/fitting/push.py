@@ -116,7 +116,7 @@ def write_repository(
     for picture in pictures:
         shutil.copyfile(run / picture, folder / picture)
     (folder / run_folder.RECIPE).write_text(recipe.to_yaml(), "utf-8")
-    run_folder.write_report(folder / "report.json", report)
+    run_folder.write_report(folder / run_folder.REPORT, report)
     data = _card_data(name, model, recipe, report, library, license_id)
     text = _card_text(name, model, recipe, report, library, license_id, pictures, notes)
     (folder / "README.md").write_text(f"---\n{data.to_yaml()}\n---\n\n{text}", "utf-8")
