@@ -16,9 +16,13 @@ MISCLASSIFIED, RECONSTRUCTIONS = "misclassified.png", "reconstructions.png"
 # Of files that hold a model, or its weights.
 MODEL_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".hdf5", ".json")
 
-# A version's folder. TensorFlow Serving ignores assets.extra.
+# A version's folder. Of assets.extra, TensorFlow Serving reads the warm-up requests.
 SAVED_MODEL = "saved_model.pb"
+VARIABLES = pathlib.PurePath("variables", "variables")
 MANIFEST = pathlib.PurePath("assets.extra", "manifest.json")
+WARMUP_REQUESTS = pathlib.PurePath("assets.extra", "tf_serving_warmup_requests")
+# Read with --enable_per_model_batching_parameters.
+BATCHING_PARAMETERS = "batching_params.pbtxt"
 
 
 def model_file(path: pathlib.Path) -> pathlib.Path:
