@@ -15,13 +15,15 @@ UNFINISHED = ".unfinished-"
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield a path to write, which replaces this one when the block succeeds.
 
+    The block writes a file, or makes a folder, which cannot replace one with files.
+
     It has the same name, in a new folder beside the file that others cannot enter or
     foresee: in a folder that many may write, nobody can plant a link there. What is
     replaced is a link itself, never its target. The permissions are those of the old
     file; without one the umask's.
 
     Args:
-        path: The file, in an existing folder.
+        path: The file or the new folder, in an existing folder.
 
     Raises:
         OSError: It cannot be written; the old file stays.
@@ -33,7 +35,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield written
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, written)
-        flush(written)
+        flush_all(written)
         rename(written, path)
 
 
@@ -47,6 +49,14 @@ def rename(path: pathlib.Path, target: pathlib.Path) -> None:
     """Rename a file or folder, and flush the names in the target's folder."""
     os.replace(path, target)
     flush(target.parent)
+
+
+def flush_all(path: pathlib.Path) -> None:
+    """Flush a file, or a folder with all that is in it, to the disk."""
+    for place, folders, files in os.walk(path, topdown=False):
+        for name in (*files, *folders):
+            flush(pathlib.Path(place, name))
+    flush(path)
 
 
 def flush(path: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 
+from keras_vit.common.atomic_files import flush, rename
 from keras_vit.common.similar_names import did_you_mean
 from keras_vit.errors import WeightsFileError
 from keras_vit.specs import meant_variant
@@ -249,8 +250,7 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
                 file.write(block)
                 have += len(block)
                 progress.update(have)
-            file.flush()
-            os.fsync(file.fileno())
+    flush(part)
     if total is not None and have < total:
         raise ConnectionError(f"The connection ended after {have} of {total} bytes")
     try:
@@ -259,7 +259,7 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
     except WeightsFileError:
         part.unlink()  # resuming from it would fail again
         raise
-    part.replace(path)
+    rename(part, path)
 
 
 def _open_no_link(path: str, flags: int) -> int:

@@ -18,7 +18,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator
 
-from keras_vit.common.atomic_files import flush, rename
+from keras_vit.common.atomic_files import flush_all, rename
 from keras_vit.common.command_line import CommandError
 
 STAGING = ".staging-"
@@ -132,11 +132,9 @@ def staged_version(
         staging.mkdir()
         try:
             yield staging, number
-            for folder, _, files in os.walk(staging, topdown=False):
-                for name in (*files, ""):
-                    path = pathlib.Path(folder, name)
-                    _make_readable(path)
-                    flush(path)
+            for path in (staging, *staging.rglob("*")):
+                _make_readable(path)
+            flush_all(staging)
             rename(staging, base_path / str(number))
         finally:
             shutil.rmtree(staging, ignore_errors=True)
