@@ -1,4 +1,4 @@
-"""Files that are replaced atomically, and survive a power failure."""
+"""Files written safely: atomically, through no link, flushed to the disk."""
 
 import contextlib
 import os
@@ -43,6 +43,14 @@ def write_bytes(path: pathlib.Path, content: bytes | memoryview) -> None:
     """Write a file; see `replacing`."""
     with replacing(path) as written:
         written.write_bytes(content)
+
+
+def open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not the target of a link; the `opener` of `open`.
+
+    Where others can foresee the file's name, they may have put a link in its place.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def rename(path: pathlib.Path, target: pathlib.Path) -> None:

@@ -13,6 +13,9 @@ CURVES, EXAMPLES = "curves.png", "examples.png"
 CONFUSION_MATRIX, RELIABILITY = "confusion_matrix.png", "reliability.png"
 MISCLASSIFIED, RECONSTRUCTIONS = "misclassified.png", "reconstructions.png"
 
+# In the folder of a run, and in that of a model's versions: who writes there locks it.
+LOCK = ".lock"
+
 # Of files that hold a model, or its weights.
 MODEL_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".hdf5", ".json")
 

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 
-from keras_vit.common.atomic_files import flush, rename
+from keras_vit.common.atomic_files import flush, open_no_link, rename
 from keras_vit.common.similar_names import did_you_mean
 from keras_vit.errors import WeightsFileError
 from keras_vit.specs import meant_variant
@@ -245,7 +245,7 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
         progress = keras.utils.Progbar(total)
         # No size is announced where there is no length: stop beyond the published one.
         most = math.inf if row is None else 1.1 * row.bytes + BLOCK
-        with open(part, "ab" if have else "wb", opener=_open_no_link) as file:
+        with open(part, "ab" if have else "wb", opener=open_no_link) as file:
             while have <= most and (block := response.read(BLOCK)):
                 file.write(block)
                 have += len(block)
@@ -260,11 +260,6 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
         part.unlink()  # resuming from it would fail again
         raise
     rename(part, path)
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    """Open the .part, whose name others can foresee, but not the target of a link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _request(url: str, part: pathlib.Path):
