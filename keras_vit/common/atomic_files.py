@@ -15,12 +15,11 @@ UNFINISHED = ".unfinished-"
 def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield a path to write, which replaces this one when the block succeeds.
 
-    The block writes a file, or makes a folder, which cannot replace one with files.
-
     It has the same name, in a new folder beside the file that others cannot enter or
     foresee: in a folder that many may write, nobody can plant a link there. What is
     replaced is a link itself, never its target. The permissions are those of the old
-    file; without one the umask's.
+    file; without one the umask's. The block may also make a folder there, which
+    replaces no folder with files.
 
     Args:
         path: The file or the new folder, in an existing folder.
