@@ -9,12 +9,10 @@ import keras
 import numpy as np
 
 from keras_vit.base import ImageModel
-from keras_vit.common.file_names import MANIFEST, SAVED_MODEL
+from keras_vit.common.file_names import MANIFEST, SAVED_MODEL, VARIABLES
 from keras_vit.errors import WeightsFileError
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.weights.loading import assign, fresh_copy
-
-VARIABLES = pathlib.PurePath("variables", "variables")
 
 
 def is_version(path: pathlib.Path) -> bool:

@@ -20,9 +20,6 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-# In a version's folder; read with --enable_per_model_batching_parameters.
-FILE = "batching_params.pbtxt"
-
 # Missing from tensorflow-serving-api.
 _FILE_DESCRIPTOR = """
 name: "batching_parameters.proto" package: "tensorflow.serving" syntax: "proto3"

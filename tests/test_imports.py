@@ -107,15 +107,16 @@ def test_the_library_needs_tensorflow_only_in_decoding_and_its_fast_paths():
 
 
 def test_of_serving_only_the_export_knows_the_library():
-    """Others know what the packages share, the clients and the server not even that."""
+    """Others know what the packages share, the clients not even that.
+
+    So the server loads no model's code: `serve` runs TensorFlow without Keras.
+    """
     for path in files("serving"):
         folder = path.relative_to(ROOT / "serving").parts[0]
         for module, relative, _ in imports(path):
             ours = not relative and module.split(".")[0] == "keras_vit"
             shared = module.startswith("keras_vit.common")
             may = folder == "export" or (shared and folder != "client")
-            if folder == "local":
-                may = shared and path.name == "serve.py"
             assert may or not ours, f"{path} imports {module}"
 
 

@@ -1,4 +1,4 @@
-"""Files that are replaced atomically, and survive a power failure."""
+"""Files written safely: atomically, through no link, flushed to the disk."""
 
 import contextlib
 import os
@@ -18,10 +18,11 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     It has the same name, in a new folder beside the file that others cannot enter or
     foresee: in a folder that many may write, nobody can plant a link there. What is
     replaced is a link itself, never its target. The permissions are those of the old
-    file; without one the umask's.
+    file; without one the umask's. The block may also make a folder there, which
+    replaces no folder with files.
 
     Args:
-        path: The file, in an existing folder.
+        path: The file or the new folder, in an existing folder.
 
     Raises:
         OSError: It cannot be written; the old file stays.
@@ -33,7 +34,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield written
         if path.is_file() and not path.is_symlink():
             shutil.copymode(path, written)
-        flush(written)
+        flush_all(written)
         rename(written, path)
 
 
@@ -43,10 +44,26 @@ def write_bytes(path: pathlib.Path, content: bytes | memoryview) -> None:
         written.write_bytes(content)
 
 
+def open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not the target of a link; the `opener` of `open`.
+
+    Where others can foresee the file's name, they may have put a link in its place.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def rename(path: pathlib.Path, target: pathlib.Path) -> None:
     """Rename a file or folder, and flush the names in the target's folder."""
     os.replace(path, target)
     flush(target.parent)
+
+
+def flush_all(path: pathlib.Path) -> None:
+    """Flush a file, or a folder with all that is in it, to the disk."""
+    for place, folders, files in os.walk(path, topdown=False):
+        for name in (*files, *folders):
+            flush(pathlib.Path(place, name))
+    flush(path)
 
 
 def flush(path: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 
+from keras_vit.common.atomic_files import flush, open_no_link, rename
 from keras_vit.common.similar_names import did_you_mean
 from keras_vit.errors import WeightsFileError
 from keras_vit.specs import meant_variant
@@ -249,13 +250,12 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
         progress = keras.utils.Progbar(total)
         # No size is announced where there is no length: stop beyond the published one.
         most = math.inf if row is None else 1.1 * row.bytes + BLOCK
-        with open(part, "ab" if have else "wb", opener=_open_no_link) as file:
+        with open(part, "ab" if have else "wb", opener=open_no_link) as file:
             while have <= most and (block := response.read(BLOCK)):
                 file.write(block)
                 have += len(block)
                 progress.update(have)
-            file.flush()
-            os.fsync(file.fileno())
+    flush(part)
     if total is not None and have < total:
         raise ConnectionError(f"The connection ended after {have} of {total} bytes")
     try:
@@ -264,12 +264,7 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
     except WeightsFileError:
         part.unlink()  # resuming from it would fail again
         raise
-    part.replace(path)
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    """Open the .part, whose name others can foresee, but not the target of a link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    rename(part, path)
 
 
 def _request(url: str, part: pathlib.Path):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import tensorflow as tf
 from google.protobuf import text_format
 
+from keras_vit.common.file_names import BATCHING_PARAMETERS
+
 from .. import batching_parameters
 from .host import on_host
 from .options import ExportOptions
@@ -80,4 +82,4 @@ def write_parameters(folder: pathlib.Path, options: ExportOptions) -> None:
     batching_parameters.check_threads(parameters)
     batching_parameters.queue_of(parameters)
     text = text_format.MessageToString(parameters)
-    (folder / batching_parameters.FILE).write_text(text, "utf-8")
+    (folder / BATCHING_PARAMETERS).write_text(text, "utf-8")

@@ -11,9 +11,10 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from keras_vit.common.file_names import WARMUP_REQUESTS
+
 from .verification_inputs import example
 
-PATH = pathlib.PurePath("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000  # TensorFlow Serving refuses more
 MAIN = "serving_default"
 
@@ -36,7 +37,7 @@ def write(
     """Write the warm-up records of a version, the first 1000."""
     import tensorflow as tf
 
-    path = folder / PATH
+    path = folder / WARMUP_REQUESTS
     path.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for name, size in itertools.islice(records, MAX_RECORDS):
@@ -71,7 +72,8 @@ def read(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
     import tensorflow as tf
     from tensorflow_serving.apis import prediction_log_pb2
 
-    for record in tf.data.TFRecordDataset(str(folder / PATH)).as_numpy_iterator():
+    path = str(folder / WARMUP_REQUESTS)
+    for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
         log = prediction_log_pb2.PredictionLog.FromString(record)
         if log.HasField("classify_log"):
             request = log.classify_log.request

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..batching_parameters import FILE, Queue, check_threads, queue_of, read
+from keras_vit.common.file_names import BATCHING_PARAMETERS
+
+from ..batching_parameters import Queue, check_threads, queue_of, read
 from .flags import ServerOptions
 from .status_errors import FailedPrecondition, InvalidArgument, StartError
 
@@ -52,7 +54,7 @@ class Batching:
             return None
         if not self._per_model:
             return self._common
-        path = Path(folder, FILE)
+        path = Path(folder, BATCHING_PARAMETERS)
         if not os.path.exists(path):
             return None
         try:

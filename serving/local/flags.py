@@ -8,10 +8,11 @@ behaves as the local server.
 
 import argparse
 import dataclasses
-import difflib
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
+
+from keras_vit.common.command_line import Parser
 
 from ..http_limits import is_host_name
 from .status_errors import UsageError
@@ -147,26 +148,21 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
     """Parse `--flag=value`, `--flag value`, and `--flag` for booleans.
 
     Raises:
-        UsageError: an unknown flag (close names are listed), an invalid value, or a
-            flag that the local server does not honor.
+        command_line.UsageError: an unknown flag (the one meant is named), an invalid
+            value, or a flag that the local server does not honor.
     """
-    given, rest = flag_parser().parse_known_args(list(arguments))
-    if rest:
-        raise UsageError(_unknown(rest[0]))
-    values = vars(given)
+    values = vars(_parser().parse_args(list(arguments)))
     for name in NOT_HONORED.keys() & values.keys():
         _accept(name, values.pop(name))
     values["allowed_host"] = tuple(values.get("allowed_host", ()))
     return ServerOptions(**values)
 
 
-def flag_parser() -> "_Parser":
-    """The parser of `parse_flags`."""
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="keras-vit serve",
         description="Serves SavedModels on loopback as TensorFlow Serving does.",
         argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
     )
     honored = parser.add_argument_group("honored")
     for field in dataclasses.fields(ServerOptions):
@@ -191,13 +187,6 @@ def _accept(name: str, value: Any) -> None:
             f"--{name} is not honored by the local server: {flag.reason}. "
             f"Leave it out or give --{name}={_text(flag.harmless)}"
         )
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UsageErrors."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def _add_flag(
@@ -227,13 +216,3 @@ def _text(value: Any) -> str:
     if value is None:
         return "5; 0 while the server starts"
     return str(value).lower() if isinstance(value, bool) else f"{value}" or '""'
-
-
-def _unknown(argument: str) -> str:
-    if not argument.startswith("--"):
-        return f"every argument is a --flag=value. Received: {argument}"
-    name = argument[2:].split("=")[0]
-    known = [field.name for field in dataclasses.fields(ServerOptions)]
-    close = difflib.get_close_matches(name, [*known, *NOT_HONORED], n=3)
-    hint = f"; close to it: {', '.join('--' + flag for flag in close)}" if close else ""
-    return f"unknown flag --{name}{hint}. The flags are listed by --help"

@@ -9,13 +9,12 @@ import signal
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
-from keras_vit.common import command_line
-from keras_vit.common.command_line import FIND_PARSER, ParserFound
+from keras_vit.common.command_line import CommandError
 from keras_vit.common.quiet import without_native_lines
 
 from ..usage import without_keras
-from .flags import ServerOptions, flag_parser, parse_flags
-from .status_errors import ServingError, UsageError
+from .flags import ServerOptions, parse_flags
+from .status_errors import ServingError
 
 # Seconds after the first signal in which the server ends by itself; it is then ended.
 _STOP_LIMIT = 30
@@ -28,24 +27,18 @@ def main(argv: Sequence[str]) -> int:
         UsageError: A flag is invalid.
         CommandError: The server cannot start.
     """
-    if argv == FIND_PARSER:
-        raise ParserFound(flag_parser())
+    options = parse_flags(argv)
+    if options.version:
+        print(f"keras-vit local server, TensorFlow {metadata.version('tensorflow')}")
+        return 0
     try:
-        options = parse_flags(argv)
-        if options.version:
-            print(
-                f"keras-vit local server, TensorFlow {metadata.version('tensorflow')}"
-            )
-            return 0
         # While the first versions are loaded, TensorFlow logs what nothing silences.
         with contextlib.ExitStack() as start_up:
             start_up.enter_context(without_native_lines())
             _log_to_stderr()
             asyncio.run(_serve(options, start_up.close))
-    except UsageError as error:
-        raise command_line.UsageError(str(error)) from None
     except ServingError as error:
-        raise command_line.CommandError(str(error)) from None
+        raise CommandError(str(error)) from None
     return 0
 
 

@@ -21,6 +21,8 @@ from tensorflow.core.protobuf.meta_graph_pb2 import (
     TensorInfo,
 )
 
+from keras_vit.common.file_names import SAVED_MODEL
+
 from ..batching_parameters import Queue
 from .batching_checks import check_inputs, check_outputs
 from .config import read_text_proto
@@ -101,7 +103,7 @@ class LoadedModel:
         on_run: Callable[[int], None],
         queue: Queue | None = None,
     ):
-        if not os.path.exists(os.path.join(folder, "saved_model.pb")):
+        if not os.path.exists(os.path.join(folder, SAVED_MODEL)):
             raise ServingError(
                 "Could not find SavedModel .pb or .pbtxt at supplied export "
                 f"directory path: {folder}",

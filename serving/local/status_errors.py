@@ -11,6 +11,8 @@
 REST answers with `ServingError.http_status`, gRPC with the status of that name.
 """
 
+from keras_vit.common import command_line
+
 # In the order of the canonical codes, which are also TensorFlow's error codes.
 _CODES = """
     OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS
@@ -90,7 +92,7 @@ class StartError(ServingError):
     """The server cannot start."""
 
 
-class UsageError(ServingError):
-    """A flag is unknown, not honored here, or has an invalid value."""
+class UsageError(ServingError, command_line.UsageError):
+    """A flag is not honored here, or has an invalid value."""
 
     code = "INVALID_ARGUMENT"

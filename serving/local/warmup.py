@@ -15,13 +15,14 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from keras_vit.common.file_names import WARMUP_REQUESTS
+
 from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
 from .predict_request import predict
 from .session import LoadedModel
 from .status_errors import ServingError
 from .tensor_proto import arrays_from_protos
 
-FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 MAX_RECORDS = 1000
 _TIMEOUT = 600.0
 # What tf.data adds to an error message.
@@ -53,7 +54,7 @@ def warmup_requests(folder: str) -> list[Any]:
     Raises:
         ServingError: not a TFRecord file, too many records, or an invalid record.
     """
-    path = os.path.join(folder, FILE)
+    path = os.path.join(folder, WARMUP_REQUESTS)
     if not os.path.exists(path):
         return []
     try:

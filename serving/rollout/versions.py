@@ -11,19 +11,18 @@ every `.staging-*`.
 
 import contextlib
 import fcntl
-import os
 import pathlib
 import shutil
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
 
-from keras_vit.common.atomic_files import flush, rename
+from keras_vit.common.atomic_files import flush_all, open_no_link, rename
 from keras_vit.common.command_line import CommandError
+from keras_vit.common.file_names import LOCK
 
 STAGING = ".staging-"
 REMOVED = ".removed-"
-LOCK = ".lock"
 LARGEST = 2**63 - 1  # TensorFlow Serving reads the name as an int64
 
 
@@ -86,18 +85,13 @@ def one_writer(folder: pathlib.Path) -> Iterator[None]:
 
     Waits for another writer, and says so.
     """
-    # A link that others have put there must not create a file elsewhere.
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    descriptor = os.open(folder / LOCK, flags, 0o666)
-    try:
+    with open(folder / LOCK, "ab", opener=open_no_link) as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"{folder}: waiting for another writer", file=sys.stderr)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -132,11 +126,9 @@ def staged_version(
         staging.mkdir()
         try:
             yield staging, number
-            for folder, _, files in os.walk(staging, topdown=False):
-                for name in (*files, ""):
-                    path = pathlib.Path(folder, name)
-                    _make_readable(path)
-                    flush(path)
+            for path in (staging, *staging.rglob("*")):
+                _make_readable(path)
+            flush_all(staging)
             rename(staging, base_path / str(number))
         finally:
             shutil.rmtree(staging, ignore_errors=True)

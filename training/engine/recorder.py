@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from etils import epath
 
-from keras_vit.common.file_names import BEST_MODEL, HISTORY
+from keras_vit.common.file_names import BEST_MODEL, CHECKPOINTS, HISTORY
 
 from ..data.splits import Splits
 from ..errors import Preempted
@@ -65,7 +65,7 @@ class Recorder(keras.callbacks.Callback):
     @property
     def checkpoints(self) -> epath.Path:
         """The folder of the checkpoints."""
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
     def restore(self) -> None:
         """Load the newest complete checkpoint, if there is one.

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from etils import epath
 
-from keras_vit.common.atomic_files import UNFINISHED
-from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
+from keras_vit.common.atomic_files import UNFINISHED, open_no_link
+from keras_vit.common.file_names import CHECKPOINTS, HISTORY, LOCK, RECIPE, REPORT
 from keras_vit.common.similar_names import did_you_mean
 
 from .. import storage
@@ -44,8 +44,6 @@ from ..recipe import Recipe, changed_values, load_recipe, require
 
 if TYPE_CHECKING:
     import keras
-
-LOCK = ".lock"
 
 
 def check_folder(
@@ -169,15 +167,10 @@ def locked(folder: epath.PathLike) -> Iterator[None]:
             Path(folder).mkdir(parents=True, exist_ok=True)
             # Without a buffer, which on a full disk would fail again as it is closed.
             file = stack.enter_context(
-                open(Path(folder, LOCK), "a+b", buffering=0, opener=_open_no_link)
+                open(Path(folder, LOCK), "a+b", buffering=0, opener=open_no_link)
             )
             _lock(file, folder)
         yield
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    """Open a file, but not the target of a link that others have put in its place."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _lock(file: FileIO, folder: epath.PathLike) -> None:
@@ -314,7 +307,7 @@ def _check_old_run(
         )
     from . import checkpoint  # here, as NumPy would take a fifth of --help's time
 
-    if checkpoint.newest_committed(folder / "checkpoints") is None:
+    if checkpoint.newest_committed(folder / CHECKPOINTS) is None:
         if finished:
             raise RunError(
                 f"{folder}: has no checkpoint that a longer run could begin at"

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.common.file_names import BEST_MODEL, LAST_MODEL
+from keras_vit.common import file_names
 
 from ..activity import activity
 from ..architectures.model_reading import read_classifier
@@ -37,23 +37,23 @@ def finish(
     """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
     with activity("saving the model"):
-        recorder.save_model(LAST_MODEL)
+        recorder.save_model(file_names.LAST_MODEL)
         if splits.validation is None:
-            recorder.save_model(BEST_MODEL)
+            recorder.save_model(file_names.BEST_MODEL)
     if not recipe.supervised:
         return _finish_pretraining(recipe, splits, recorder, draw)
     with _devices(recorder).scope():
-        model = read_classifier(folder / BEST_MODEL)
+        model = read_classifier(folder / file_names.BEST_MODEL)
         evaluation = evaluate(model, splits.test)
         summary = evaluation.summary()
         report = summary | _run_figures(recipe, splits, recorder)
         if draw:
             with activity("drawing the pictures and report.html"):
                 _draw(recipe, splits, recorder, model, evaluation, report)
-    run_folder.write_report(folder / run_folder.REPORT, report)
+    run_folder.write_report(folder / file_names.REPORT, report)
     print_evaluation(summary, f"Test images of {recipe.data.source}")
     if draw:
-        page = folder / "report.html"
+        page = folder / file_names.PAGE
         print(f"model and pictures: {folder}; all on one page: {page}")
     return report
 
@@ -80,13 +80,13 @@ def _finish_pretraining(
             _draw_run(recipe, splits, recorder)
             _draw_reconstructions(recipe, splits, recorder)
             write_pretraining_report(folder, report, recipe, recorder.history)
-    run_folder.write_report(folder / run_folder.REPORT, report)
+    run_folder.write_report(folder / file_names.REPORT, report)
     print(
-        f"encoder: {folder / BEST_MODEL}; `keras-vit fit --model.weights` with this "
-        "file fine-tunes it, `keras-vit probe` evaluates it frozen"
+        f"encoder: {folder / file_names.BEST_MODEL}; `keras-vit fit --model.weights` "
+        "with this file fine-tunes it, `keras-vit probe` evaluates it frozen"
     )
     if draw:
-        print(f"pictures: {folder}; all on one page: {folder / 'report.html'}")
+        print(f"pictures: {folder}; all on one page: {folder / file_names.PAGE}")
     return report
 
 
@@ -102,14 +102,14 @@ def _draw_reconstructions(recipe: Recipe, splits: Splits, recorder: Recorder) ->
             Masking.of(trainer.model.encoder, recipe),
             images_at(splits.test, shown, trainer.model.preprocessing),
         )
-    pictures.draw_reconstructions(rows, recorder.folder / "reconstructions.png")
+    pictures.draw_reconstructions(rows, recorder.folder / file_names.RECONSTRUCTIONS)
 
 
 def _draw_run(recipe: Recipe, splits: Splits, recorder: Recorder) -> None:
     """Draw the curves and augmented training images."""
-    pictures.draw_curves(recorder.history, recorder.folder / "curves.png")
+    pictures.draw_curves(recorder.history, recorder.folder / file_names.CURVES)
     examples = pictures.example_figure(augmented_examples(recipe, splits, recorder))
-    pictures.save(examples, recorder.folder / "examples.png")
+    pictures.save(examples, recorder.folder / file_names.EXAMPLES)
 
 
 def _draw(
@@ -124,11 +124,13 @@ def _draw(
     folder = recorder.folder
     _draw_run(recipe, splits, recorder)
     matrix = pictures.confusion_figure(evaluation)
-    pictures.save(matrix, folder / "confusion_matrix.png")
-    pictures.draw_reliability(evaluation, folder / "reliability.png")
+    pictures.save(matrix, folder / file_names.CONFUSION_MATRIX)
+    pictures.draw_reliability(evaluation, folder / file_names.RELIABILITY)
     shown = evaluation.mistakes(pictures.MOST_IMAGES)
     wrong = images_at(splits.test, shown, model.preprocessing)
-    pictures.draw_misclassified(evaluation, shown, wrong, folder / "misclassified.png")
+    pictures.draw_misclassified(
+        evaluation, shown, wrong, folder / file_names.MISCLASSIFIED
+    )
     mistakes = mistakes_of(model, evaluation, shown, wrong, splits.test.names)
     write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
 

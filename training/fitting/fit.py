@@ -12,6 +12,7 @@ import numpy as np
 from etils import epath
 
 from keras_vit.analysis import figures
+from keras_vit.common.file_names import TENSORBOARD
 
 from ..activity import activity
 from ..architectures.building import (
@@ -289,7 +290,7 @@ def _model_pictures(
     shown = range(min(PICTURED_IMAGES, len(images)))
     return [
         ModelPictures(
-            recorder.folder / "tensorboard" / "model",
+            recorder.folder / TENSORBOARD / "model",
             np.stack(images_at(images, shown, trainer.model.preprocessing)),
             recipe.report.attention_every,
             is_chief(trainer.distribute_strategy),

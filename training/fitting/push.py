@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 import keras_vit
+from keras_vit.common.atomic_files import replacing
 from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.weights.saving import incompatibilities
 
@@ -52,9 +53,9 @@ def push(
     if dry_run is not None:
         if dry_run.exists():
             raise RunError(f"{dry_run}: --dry_run needs a new folder")
-        with tempfile.TemporaryDirectory() as temporary:
-            write_repository(run, Path(temporary, "files"), match[1], license_id)
-            shutil.copytree(Path(temporary, "files"), dry_run)
+        dry_run.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(dry_run) as written:
+            write_repository(run, written, match[1], license_id)
         print(f"{dry_run}: what would be uploaded to {target}")
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -116,7 +117,7 @@ def write_repository(
     for picture in pictures:
         shutil.copyfile(run / picture, folder / picture)
     (folder / run_folder.RECIPE).write_text(recipe.to_yaml(), "utf-8")
-    run_folder.write_report(folder / "report.json", report)
+    run_folder.write_report(folder / run_folder.REPORT, report)
     data = _card_data(name, model, recipe, report, library, license_id)
     text = _card_text(name, model, recipe, report, library, license_id, pictures, notes)
     (folder / "README.md").write_text(f"---\n{data.to_yaml()}\n---\n\n{text}", "utf-8")

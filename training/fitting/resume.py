@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from etils import epath
 
+from keras_vit.common.file_names import CHECKPOINTS
+
 from ..engine import checkpoint, run_folder
 from ..errors import RunError
 from ..recipe import Recipe
@@ -48,7 +50,7 @@ def _check_workers(recipe: Recipe, folder: epath.PathLike) -> None:
     """Raise RunError where several workers have to continue together."""
     alone = "TF_CONFIG" not in os.environ and keras.backend.backend() == "tensorflow"
     if recipe.strategy == "multi_worker" and alone:  # JAX may know the others
-        stored = checkpoint.stored_workers(epath.Path(folder) / "checkpoints")
+        stored = checkpoint.stored_workers(epath.Path(folder) / CHECKPOINTS)
         command = f"keras-vit launch --workers {stored or 'N'} -- resume {folder}"
         raise RunError(
             f"{folder}: several workers train it; `{command}` continues on this "

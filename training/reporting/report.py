@@ -15,18 +15,20 @@ import numpy as np
 from etils import epath
 from PIL import Image
 
+from keras_vit.common import file_names
+
 from .. import storage
 from ..evaluation import attention_pictures as attention
 from ..evaluation.evaluate import Evaluation
 from ..recipe import Recipe
 
 PICTURES = {
-    "curves.png": "Curves",
-    "confusion_matrix.png": "Confusion matrix",
-    "reliability.png": "Confidence and accuracy",
-    "misclassified.png": "Misclassified images",
-    "examples.png": "Training images",
-    "reconstructions.png": "What is predicted of masked patches",
+    file_names.CURVES: "Curves",
+    file_names.CONFUSION_MATRIX: "Confusion matrix",
+    file_names.RELIABILITY: "Confidence and accuracy",
+    file_names.MISCLASSIFIED: "Misclassified images",
+    file_names.EXAMPLES: "Training images",
+    file_names.RECONSTRUCTIONS: "What is predicted of masked patches",
 }
 MOST_CONFUSIONS = 20  # in the table of errors
 TINY = 100  # images below this side, in pixels, are enlarged without smoothing
@@ -107,7 +109,7 @@ def write_report(
     folder = epath.Path(folder)
     names = evaluation.class_names
     write_page(
-        folder / "report.html",
+        folder / file_names.PAGE,
         "report.html",
         recipe.name,
         result["versions"],
@@ -146,7 +148,7 @@ def write_pretraining_report(
         "images per second": _number(result.get("images_per_second")),
     }
     write_page(
-        folder / "report.html",
+        folder / file_names.PAGE,
         "pretraining.html",
         recipe.name,
         result["versions"],
@@ -240,7 +242,7 @@ def _known(figures: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _command(folder: epath.Path) -> str:
-    config, output = str(folder / "recipe.yaml"), f"{folder}-again"
+    config, output = str(folder / file_names.RECIPE), f"{folder}-again"
     return (
         f"keras-vit fit --config {shlex.quote(config)} "
         f"--output_dir {shlex.quote(output)}"

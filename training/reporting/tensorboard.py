@@ -19,6 +19,7 @@ import tensorflow as tf
 from etils import epath
 
 from keras_vit.analysis import figures
+from keras_vit.common.file_names import TENSORBOARD
 
 from .. import storage
 from ..engine.schedule import learning_rate
@@ -66,7 +67,7 @@ class RunBoard(keras.callbacks.Callback):
         device_name: str,
     ):
         super().__init__()
-        self.folder = epath.Path(folder) / "tensorboard"
+        self.folder = epath.Path(folder) / TENSORBOARD
         self.throughput = throughput
         self.utilization = utilization_factor(
             plain_model, recipe.precision, devices, device_name

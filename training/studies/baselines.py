@@ -13,6 +13,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
+from keras_vit.common.file_names import RECIPE, REPORT
+
 from ..architectures.building import make_preprocessing
 from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_images
@@ -58,8 +60,8 @@ def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
 def run_scores(recipe: Recipe, folder: Path) -> Scores:
     """Those of the finished runs of a recipe's data in a folder, and their mean."""
     rows = []
-    for path in sorted(folder.glob("*/report.json")):
-        if load_recipe(path.parent / "recipe.yaml").data == recipe.data:
+    for path in sorted(folder.glob(f"*/{REPORT}")):
+        if load_recipe(path.with_name(RECIPE)).data == recipe.data:
             report = json.loads(path.read_text("utf-8"))
             rows.append((path.parent.name, report["accuracy"], report["macro_f1"]))
     if len(rows) > 1:

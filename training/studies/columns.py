@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
+
+from ..engine import run_folder
 from ..recipe import Recipe, load_recipe
 from .estimates import images_seen, model_config_costs
 from .study import Run, Study, check_name
@@ -132,12 +135,12 @@ def shots_of(study: Study) -> tuple[int, ...]:
 def read_result(run: Run, folder: Path) -> Result | None:
     """Read a run's folder below the study's; None where the run is not finished."""
     path = folder / run.name
-    if not (path / "report.json").exists():
+    if not run_folder.is_finished(path):
         return None
     return Result(
         run,
-        load_recipe(path / "recipe.yaml"),
-        read_json(path / "report.json"),
+        load_recipe(path / RECIPE),
+        read_json(path / REPORT),
         read_json(path / MEASURED),
         read_history(path),
         None if run.begins_with is None else read_result(run.begins_with, folder),
@@ -151,7 +154,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_history(path: Path) -> list[dict[str, float]]:
     """The rows of history.csv in a run's folder; none where nothing was trained."""
-    file = path / "history.csv"
+    file = path / HISTORY
     if not file.exists():
         return []
     with file.open(encoding="utf-8", newline="") as rows:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.analysis import figures
+from keras_vit.common.file_names import RECIPE, REPORT
 
 from ..engine import run_folder
 from ..errors import RecipeError, RunError
@@ -104,7 +105,7 @@ def _check_same_data(recipes: Sequence[Recipe]) -> None:
 
 
 def _check_run(recipe: Recipe, run: Path) -> None:
-    file = run / "recipe.yaml"
+    file = run / RECIPE
     if file.exists() and load_recipe(file) != recipe:
         raise RunError(
             f"{run}: contains a run of another recipe; choose another --output_dir"
@@ -123,10 +124,10 @@ def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
 
 def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Result:
     run = folder / recipe.name
-    if not (run / "report.json").exists():
+    if not run_folder.is_finished(run):
         fit(recipe, run, resume=True)
         gc.collect()  # two large models at a time need not fit into memory
-    report = read_json(run / "report.json")
+    report = read_json(run / REPORT)
     keys = ("parameters", "accuracy", "macro_f1", "seconds")
     return Result(
         recipe.name,

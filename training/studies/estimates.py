@@ -24,6 +24,7 @@ from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
 from ..architectures.building import build_model
 from ..data.splits import load_splits
+from ..engine import run_folder
 from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
@@ -203,7 +204,7 @@ def print_estimates(
     for run in runs:
         cost = estimate(run.row)
         time = hours(run.row, cost, device, utilization)
-        done = " (finished)" if (folder / run.name / "report.json").exists() else ""
+        done = " (finished)" if run_folder.is_finished(folder / run.name) else ""
         table.add_row(
             run.name + done,
             _cell(cost.parameters, 1e6, ".2f", "M"),

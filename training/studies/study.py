@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.common.similar_names import did_you_mean
 
 from ..errors import RecipeError
@@ -70,7 +71,7 @@ class Run:
         recipe = dataclasses.replace(recipe, seed=self.seed)
         if self.begins_with is None:
             return recipe
-        weights = str(folder / self.begins_with.name / "best.keras")
+        weights = str(folder / self.begins_with.name / BEST_MODEL)
         model = dataclasses.replace(recipe.model, weights=weights)
         return dataclasses.replace(recipe, model=model)
 

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from keras_vit.common.file_names import BEST_MODEL
+
 from ..errors import RecipeError
 from ..recipe import DataConfig, Recipe, parse_recipe, read_recipe_text, require
 from ..recipes import merged, recipe_yaml
@@ -248,7 +250,7 @@ def _row(
                 f"{origin}: `model.weights` must be {OTHER_ROW} and an earlier row. "
                 f"Received: {weights!r}"
             )
-        tree["model"]["weights"] = "best.keras"  # each run fills in its own file
+        tree["model"]["weights"] = BEST_MODEL  # each run fills in its own file
     chooses = "choose" in file and special["choose"] is not False
     parse = functools.partial(_candidates, tree, labels, file, typed, origin)
     if group := special["group"]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from keras_vit.analysis import figures
+from keras_vit.common.file_names import BEST_MODEL
 
 from .. import storage
 from ..architectures.building import build_model
@@ -243,7 +244,7 @@ def _frozen(study: Study, recipe: Recipe, path: Path) -> dict[str, float]:
     splits = load_splits(study.fewshot or recipe.data, recipe.model.channels)
     devices = evaluation_strategy(recipe.strategy, recipe.tpu, recipe.deterministic)
     with devices.scope():
-        model = read_model(path / "best.keras")
+        model = read_model(path / BEST_MODEL)
     frozen = FrozenModel(FeatureExtractor(model, devices), cache=None)
     found = {}
     if shots:

@@ -88,7 +88,9 @@ def test_an_interrupted_write_leaves_only_the_old_file(folder):
     assert os.listdir(folder) == ["note.txt"]
 
 
-def test_file_and_names_are_flushed_before_and_after_the_rename(folder, monkeypatch):
+@pytest.fixture
+def calls(monkeypatch):
+    """Names of what is flushed, and the rename, in order."""
     calls = []
 
     def fsync(descriptor):
@@ -100,5 +102,27 @@ def test_file_and_names_are_flushed_before_and_after_the_rename(folder, monkeypa
     monkeypatch.setattr(
         os, "replace", lambda *names: (calls.append("replace"), replace(*names))
     )
+    return calls
+
+
+def test_file_and_names_are_flushed_before_and_after_the_rename(folder, calls):
     write(folder / "note.txt")
     assert calls == ["note.txt", "replace", "shared"]
+
+
+def test_a_new_folder_appears_with_all_its_files_flushed(folder, calls):
+    with atomic_files.replacing(folder / "model") as beside:
+        (beside / "inner").mkdir(parents=True)
+        (beside / "inner" / "note.txt").write_text("new")
+        assert not (folder / "model").exists()
+    assert (folder / "model" / "inner" / "note.txt").read_text() == "new"
+    assert calls == ["note.txt", "inner", "model", "replace", "shared"]
+    assert os.listdir(folder) == ["model"]
+
+
+def test_a_folder_with_files_is_not_replaced(folder):
+    (folder / "model").mkdir()
+    (folder / "model" / "note.txt").write_text("old")
+    with pytest.raises(OSError), atomic_files.replacing(folder / "model") as beside:
+        beside.mkdir()
+    assert (folder / "model" / "note.txt").read_text() == "old"

@@ -490,7 +490,7 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified
     def fail(*_):
         raise OSError(28, "the disk says no")
 
-    monkeypatch.setattr("serving.rollout.versions.flush", fail)
+    monkeypatch.setattr("keras_vit.common.atomic_files.flush", fail)
     with pytest.raises(CommandError, match="cannot be written: .*the disk says no"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 import keras_vit
+from keras_vit.common.file_names import WARMUP_REQUESTS
 from serving.client import RestClient
 from serving.export import publish, signatures, verify, warmup_records
 from serving.export.numeric_agreement import Disagreement
@@ -25,9 +26,7 @@ SIGNATURES = {name: {"inputs": inputs} for name, inputs in SPECS.items()}
 
 def logs(folder):
     """The records as TensorFlow's own reader and TensorFlow Serving's message give."""
-    records = tf.data.TFRecordDataset(
-        str(folder / warmup_records.PATH)
-    ).as_numpy_iterator()
+    records = tf.data.TFRecordDataset(str(folder / WARMUP_REQUESTS)).as_numpy_iterator()
     return [prediction_log_pb2.PredictionLog.FromString(record) for record in records]
 
 
@@ -102,7 +101,7 @@ def test_a_published_version_has_the_requested_records(
 def test_the_file_is_small_for_large_images(tmp_path):
     large = {"images": {"dtype": "float32", "shape": [None, 512, 512, 3]}}
     write(tmp_path, {"serve_images": {"inputs": large}}, [1, 2, 4, 8, 16, 32])
-    assert (tmp_path / warmup_records.PATH).stat().st_size < 2000
+    assert (tmp_path / WARMUP_REQUESTS).stat().st_size < 2000
     [*_, last] = logs(tmp_path)
     tensor = last.predict_log.request.inputs["images"]
     assert tf.make_ndarray(tensor).shape == (32, 512, 512, 3)
@@ -151,14 +150,14 @@ def test_verification_runs_every_record(exported):
 
 
 def test_verification_and_servers_refuse_a_failing_record(exported):
-    good = (exported / warmup_records.PATH).read_bytes()
+    good = (exported / WARMUP_REQUESTS).read_bytes()
     write(exported, manifest.signature_specs(exported), [4])  # max_images: 3
     with pytest.raises(Disagreement, match="a warm-up record of"):
         verify._run_warmup(verify._Served(exported))
     server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
     with pytest.raises(StartError):
         server.__enter__()
-    (exported / warmup_records.PATH).write_bytes(good)
+    (exported / WARMUP_REQUESTS).write_bytes(good)
 
 
 def test_records_are_read_as_written(tmp_path):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from server_requests import request
 
+from keras_vit.common.file_names import BATCHING_PARAMETERS
 from serving import batching_parameters
 from serving.local import LocalServer
 from serving.local.status_errors import StartError
@@ -229,7 +230,7 @@ def test_a_server_says_that_it_runs_no_batches(base_path, caplog):
 @pytest.fixture
 def own_file(base_path):
     """Writes the parameters of the model itself."""
-    path = base_path / "1" / batching_parameters.FILE
+    path = base_path / "1" / BATCHING_PARAMETERS
     yield path.write_text
     path.unlink(missing_ok=True)
 

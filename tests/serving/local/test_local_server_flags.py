@@ -5,10 +5,11 @@ import os
 
 import pytest
 
+from keras_vit.common.command_line import UsageError
 from serving.local.config import config_of, metrics_path
 from serving.local.flags import NOT_HONORED, ServerOptions, parse_flags
 from serving.local.session import session_config
-from serving.local.status_errors import ServingError, StartError, UsageError
+from serving.local.status_errors import ServingError, StartError
 
 # Name, default and type, as `tensorflow_model_server --help` of 2.20.0 lists them.
 TENSORFLOW_SERVING = """
@@ -129,9 +130,9 @@ def test_values_after_an_equals_sign_or_a_blank(arguments):
 @pytest.mark.parametrize(
     ("argument", "text"),
     [
-        ("--model_nam=x", "unknown flag --model_nam; close to it: --model_name"),
-        ("--zzz", "unknown flag --zzz. The flags"),
-        ("digits", "every argument is a --flag=value. Received: digits"),
+        ("--model_nam=x", "no --model_nam. Did you mean --model_name?"),
+        ("--zzz", "there is no --zzz (--help"),
+        ("digits", "one argument too many: 'digits'"),
         ("--port=abc", "invalid int value: 'abc'"),
         ("--port=70000", "--port must be a port, 0 to 65535. Received: 70000"),
         ("--rest_api_num_threads=0", "must be 1 or more. Received: 0"),

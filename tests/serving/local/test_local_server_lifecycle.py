@@ -163,7 +163,7 @@ def test_folders_without_a_model_are_reported(tmp_path, make, text):
 @pytest.mark.parametrize(
     ("flag", "status", "text"),
     [
-        ("--model_nam=m", 2, "close to it: --model_name"),
+        ("--model_nam=m", 2, "Did you mean --model_name?"),
         ("--enable_profiler=true", 2, "is not honored by the local server"),
         ("--model_base_path=/nope", 1, "Could not find base path /nope"),
         ("--model_config_file=/dev/null", 1, "names no model"),

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
+from keras_vit.common.file_names import WARMUP_REQUESTS
 from serving.local.status_errors import ServingError
-from serving.local.warmup import FILE, MAX_RECORDS, warm_up
+from serving.local.warmup import MAX_RECORDS, warm_up
 
 
 def log(kind, name="m"):
@@ -24,7 +25,7 @@ def folder(tmp_path):
     """Writes a version's warm-up file from records, or from bytes."""
 
     def write(content):
-        path = tmp_path / FILE
+        path = tmp_path / WARMUP_REQUESTS
         path.parent.mkdir()
         if isinstance(content, bytes):
             path.write_bytes(content)

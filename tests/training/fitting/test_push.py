@@ -173,6 +173,17 @@ def test_a_model_that_no_other_library_computes_is_pushed_alone(
     assert {path.name for path in (tmp_path / "files").iterdir()} == FILES
 
 
+def test_a_dry_run_leaves_its_folder_whole_or_not_at_all(run, tmp_path, monkeypatch):
+    def killed(path, report):
+        assert not (tmp_path / "new" / "files").exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(push_module.run_folder, "write_report", killed)
+    with pytest.raises(KeyboardInterrupt):
+        push_module.push(run, "hf://me/birds", dry_run=tmp_path / "new" / "files")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_mistakes_are_one_line_and_leave_nothing(run, tmp_path, monkeypatch):
     out = tmp_path / "files"
     with pytest.raises(RecipeError, match="must be hf://owner/name"):
