@@ -172,7 +172,7 @@ def test_parts_of_training_import_only_those_before_them(importer):
 
 
 # What each part of serving may import of it, beside the modules that parts share.
-SHARED = {"batching_parameters", "http_limits", "usage"}
+SHARED = ("batching_parameters", "http_limits", "usage")
 SERVING = {
     **{each: set() for each in ("__init__", "__main__", "client", *SHARED)},
     "client_commands": {"client"},
@@ -187,7 +187,7 @@ SERVING = {
 
 @pytest.mark.parametrize("importer", SERVING)
 def test_parts_of_serving_import_only_what_they_may(importer):
-    shared = SHARED if importer != "client" else set()
+    shared = set(SHARED if importer != "client" else ())
     for path, imported, module in imports_between_parts("serving", importer):
         assert imported in SERVING[importer] | shared, f"{path} imports {module}"
 
