@@ -99,7 +99,11 @@ def _words(outcomes: dict[int, bool | str]) -> str:
 
 
 def assume_cudnn() -> None:
-    """Let JAX lower cuDNN's attention without a GPU, whose versions it would ask."""
+    """Let JAX lower cuDNN's attention without a GPU, whose versions it would ask.
+
+    It lowers everything else for a platform that is not there, but has no public way to
+    state the versions of this one.
+    """
     from jax._src.cudnn import fused_attention_stablehlo
 
     fused_attention_stablehlo.check_cudnn_version = lambda: 91000

@@ -113,7 +113,8 @@ def _free_memory() -> int | None:
         if stats := jax.local_devices()[0].memory_stats():
             return stats["bytes_limit"] - stats["bytes_in_use"]
     elif tf.config.list_logical_devices("GPU"):
-        # `tf.config` tells what is in use, but not the limit of the memory.
+        # `tf.config` tells what is in use, but not the limit of the memory
+        # (tensorflow/tensorflow#7537).
         from tensorflow.python.client import device_lib
 
         devices = device_lib.list_local_devices()
