@@ -11,7 +11,7 @@ from keras_vit.common.similar_names import did_you_mean
 def check_file(target: str) -> None:
     """Raise ValueError for a missing file, before Keras is imported."""
     on_disk = target.endswith(MODEL_SUFFIXES) and "://" not in target
-    if on_disk and not os.path.exists(target):
+    if on_disk and not os.path.exists(os.path.expanduser(target)):
         raise ValueError(f"{target}: there is no such file")
 
 

@@ -11,7 +11,7 @@ from keras_vit.commands.arguments import at_least, check_file, image_size
 from keras_vit.common.command_line import Parser
 from keras_vit.common.file_names import MODEL_SUFFIXES
 from keras_vit.costs import Costs, variant_costs
-from keras_vit.weights.presets import SCHEMES, find_preset, list_weights
+from keras_vit.weights.presets import list_weights
 
 
 def info(argv: list[str]) -> None:
@@ -91,9 +91,8 @@ def published(argv: list[str]) -> None:
 def _is_file(target: str) -> bool:
     """Whether an argument of `info` is a file of weights rather than a variant."""
     return (
-        target.startswith(SCHEMES)
+        ":" in target  # VARIANT:NAME, hf://, https://
         or target.endswith(MODEL_SUFFIXES)
-        or find_preset(target) is not None
         or os.path.exists(os.path.expanduser(target))
     )
 

@@ -21,7 +21,7 @@ from keras_vit.vit import VisionTransformer
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.config import assumed_settings, model_arguments
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
-from keras_vit.weights.presets import fetch, find_preset
+from keras_vit.weights.presets import check_exists, fetch, find_preset
 from keras_vit.weights.saving import WRITTEN, save_checkpoint
 
 NAMED = 5  # class names that `info` prints
@@ -63,7 +63,10 @@ def print_file(source: str) -> None:
     Args:
         source: See `open_model`.
     """
-    path = model_file(fetch(find_preset(source) or source))
+    row = find_preset(source)
+    if row is None:
+        check_exists(source)
+    path = model_file(fetch(row or source))
     if holds_own_model(path):
         _print_facts(str(path), model_facts(open_model(path)))
         return

@@ -86,6 +86,13 @@ def test_published_weights_are_described(tmp_path, capsys, monkeypatch):
     assert "32 x 32 x 3 pixels" in printed
 
 
+def test_a_mistyped_name_of_published_weights_is_asked_about(capsys):
+    assert main(["info", "Ti/16:augreg_in21"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Did you mean Ti/16:augreg_in21k?" in error
+
+
 def fetched(row, path):
     """The file for what is published with this name."""
     assert (row.variant, row.name) == ("Ti/16", "augreg_in21k")
