@@ -7,12 +7,14 @@ is first called. Every function works in a `tf.data` pipeline and in a SavedMode
 import functools
 import io
 import os
-import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from keras_vit.common.tensorflow_messages import reason_of
+from keras_vit.errors import ImageFileError
 
 if TYPE_CHECKING:
     from keras_vit.preprocessing import ImagePreprocessing
@@ -258,7 +260,7 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
         uint8 array [h, w, channels].
 
     Raises:
-        ValueError: The file cannot be read or decoded; the message names it.
+        ImageFileError: The file cannot be read or decoded; the message names it.
     """
     import tensorflow as tf
 
@@ -266,15 +268,16 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
         with open(path, "rb") as file:
             image_bytes = file.read()
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ImageFileError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         with _TRACING:
             decode = _graph(channels)
         return decode(tf.constant(tiff_to_png(image_bytes))).numpy()
     except ValueError as error:
-        raise ValueError(f"{path}: not a readable image: {error}") from None
+        raise ImageFileError(f"{path}: not a readable image: {error}") from None
     except tf.errors.InvalidArgumentError as error:
-        raise ValueError(f"{path}: not a readable image: {_reason(error)}") from None
+        reason = reason_of(error)
+        raise ImageFileError(f"{path}: not a readable image: {reason}") from None
 
 
 @functools.cache
@@ -287,13 +290,6 @@ def _graph(channels: int):
         input_signature=[tf.TensorSpec([], tf.string)],
         autograph=False,
     ).get_concrete_function()
-
-
-def _reason(error) -> str:
-    """The message of a TensorFlow error without the names of operations."""
-    text = re.sub(r"\s*\[\[?\{\{.*|\s*\[Op:.*", "", error.message, flags=re.DOTALL)
-    values = re.findall(r"\[([^][]*)\]", text.partition("assertion failed: ")[2])
-    return " ".join(values) if values else text.splitlines()[-1]
 
 
 def tiff_to_png(image_bytes: bytes) -> bytes:

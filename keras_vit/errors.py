@@ -9,6 +9,10 @@ class WeightsFileError(KerasViTError):
     """A weights file is missing, damaged or of an unknown format."""
 
 
+class ImageFileError(KerasViTError):
+    """An image file is missing, damaged or of an unknown format."""
+
+
 class CheckpointError(KerasViTError):
     """A checkpoint does not fit a model, which is unchanged."""
 

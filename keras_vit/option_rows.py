@@ -48,6 +48,8 @@ class Mark(NamedTuple):
 # Options without a mark are parts of the structure: weights fit one value only.
 ADAPTABLE = Mark("weights fit, or are adapted to, any value")
 OF_THE_RUN = Mark("adaptable; a recipe's default wins over what a `.keras` file has")
+OF_THE_SIZE = Mark("a model with another value is of another size")
+UNSEEN = Mark("the model's outputs depend on it, the shapes of its weights do not")
 
 
 def at_least(least: int) -> Check:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from keras_vit.option_rows import (
     ADAPTABLE,
     OF_THE_RUN,
+    OF_THE_SIZE,
+    UNSEEN,
     Check,
+    Mark,
     ShownBy,
     at_least,
     check,
@@ -52,10 +55,14 @@ PatchSize = Annotated[
     "Side P of the square patches, in pixels; in a hybrid in those of the stem's "
     "feature map.",
 ]
-Width = Annotated[Count, "Width D of the tokens."]
-Depth = Annotated[Count, "Number of encoder blocks."]
-MLPDim = Annotated[Count, "Width M of the hidden layer in each block's MLP."]
-Heads = Annotated[Count, "Number of attention heads A; divides `width`."]
+Width = Annotated[Count, OF_THE_SIZE, "Width D of the tokens."]
+Depth = Annotated[Count, OF_THE_SIZE, "Number of encoder blocks."]
+MLPDim = Annotated[
+    Count, OF_THE_SIZE, "Width M of the hidden layer in each block's MLP."
+]
+Heads = Annotated[
+    Count, OF_THE_SIZE, UNSEEN, "Number of attention heads A; divides `width`."
+]
 HeadBiasInit = Annotated[
     Number,
     ADAPTABLE,
@@ -89,6 +96,7 @@ class AttentionOptions:
     ] = False
     norm_epsilon: Annotated[
         Positive,
+        UNSEEN,
         "Epsilon of every LayerNorm: 1e-6 in the official code and timm, 1e-12 in "
         "Hugging Face's ViT.",
     ] = LAYER_NORM_EPSILON
@@ -106,11 +114,13 @@ class MLPOptions:
     ] = 0.0
     gelu: Annotated[
         Literal["tanh", "exact"],
+        UNSEEN,
         '`"tanh"`, the approximation of the official code, or `"exact"`, what timm and '
         "Hugging Face compute.",
     ] = "tanh"
     swiglu: Annotated[
         bool,
+        OF_THE_SIZE,
         "Whether the MLP of each block is a SwiGLU of hidden width M instead "
         "(arXiv:2002.05202, equation 6), as in DINOv2's g/14; the MLP of attention "
         "pooling keeps its GELU.",
@@ -157,6 +167,7 @@ class EncoderOptions(BlockOptions):
         Literal[
             "learned_1d", "learned_2d", "relative", "sincos2d", "sincos2d_mae", "none"
         ],
+        UNSEEN,
         'Table 8: `"learned_1d"` (one vector for each token), `"learned_2d"` (halves '
         'for row and column), `"relative"` (1-D, in the attention), `"none"`; or fixed '
         'sines and cosines, `"sincos2d"` as in big_vision, `"sincos2d_mae"` as in MAE.',
@@ -196,10 +207,11 @@ class EncoderOptions(BlockOptions):
     ] = "full"
     resnet_blocks: Annotated[
         Sequence[int] | None,
+        OF_THE_SIZE,
         "Units in each stage of a hybrid's ResNet stem, such as (3, 4, 9); `()` for "
         "its root alone, `None` for no stem (section 3.1).",
     ] = None
-    resnet_width_factor: Annotated[Count, "Width factor of the stem."] = 1
+    resnet_width_factor: Annotated[Count, OF_THE_SIZE, "Width factor of the stem."] = 1
 
 
 @options
@@ -306,10 +318,12 @@ class ResNetOptions(ModelOptions):
     """Options of Big Transfer's ResNet."""
 
     blocks: Annotated[
-        Sequence[int], "Units in each stage; the stages after the first halve the map."
+        Sequence[int],
+        OF_THE_SIZE,
+        "Units in each stage; the stages after the first halve the map.",
     ] = (3, 4, 6, 3)
     width_factor: Annotated[
-        Count, "The first stage has 256 * `width_factor` channels."
+        Count, OF_THE_SIZE, "The first stage has 256 * `width_factor` channels."
     ] = 1
     pooling: Annotated[
         Literal["avg"] | None,
@@ -422,8 +436,19 @@ class ViTOptions(EncoderOptions, ModelOptions):
         )
 
 
-SIZES = tuple(
+def marked(mark: Mark) -> tuple[str, ...]:
+    """Names of the models' options with a mark."""
+    found = (rows(ViTOptions), rows(ResNetOptions))
+    return tuple(
+        dict.fromkeys(n for r in found for n, row in r.items() if mark in row.marks)
+    )
+
+
+# What a variant states.
+REQUIRED = tuple(
     field.name
     for field in dataclasses.fields(ViTOptions)
     if field.default is dataclasses.MISSING
 )
+SIZES = marked(OF_THE_SIZE)
+SETTINGS = marked(UNSEEN)

@@ -21,6 +21,7 @@ from rich.table import Table
 from keras_vit.common.atomic_files import write_bytes
 from keras_vit.common.command_line import (
     CommandError,
+    UsageError,
     positive_integer,
     positive_number,
 )
@@ -117,7 +118,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if not args.out:
         return
     if args.out.suffix.lower() != ".png":
-        raise CommandError(f"--out must end in .png. Received: {args.out}")
+        raise UsageError(f"--out must end in .png. Received: {args.out}")
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
@@ -149,13 +150,13 @@ async def _calls(client: AsyncClient, args: argparse.Namespace) -> list[Call]:
     """The requests, encoded for the input that the signature declares."""
     signatures = (await client.metadata()).signatures
     if args.signature not in signatures:
-        raise CommandError(
+        raise UsageError(
             f"--signature must be one of {', '.join(sorted(signatures))}. "
             f"Received: {args.signature}"
         )
     signature = signatures[args.signature]
     if len(signature.inputs) != 1:
-        raise CommandError(
+        raise UsageError(
             f"--signature must have one input. Received: {args.signature} with "
             f"{', '.join(signature.inputs) or 'none'}"
         )
@@ -185,7 +186,7 @@ def _image_input(path: str, info: TensorInfo) -> bytes | np.ndarray:
         return Path(path).read_bytes()
     sizes = [size for size in (info.shape or ())[1:] if size is not None]
     if info.dtype not in ("uint8", "float32") or len(sizes) != 3:
-        raise CommandError(
+        raise UsageError(
             "--signature must take image bytes, or pixels of one size. "
             f"Received: {info.dtype} {info.shape}"
         )

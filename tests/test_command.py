@@ -290,3 +290,29 @@ def test_a_mistake_in_a_command_of_the_library_is_one_line(words, message, capsy
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"keras-vit {words.split()[0]}: ")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "info none.keras",
+        "convert none.keras model.npz",
+        "inspect none.keras --out pictures",
+        "evaluate none.keras --data.source digits",
+        "predict --model none.keras photo.png",
+        "probe none.keras --data.source digits",
+        "export none.keras --to models",
+        "versions none",
+        "copy none models",
+        "classify none.png --rest http://127.0.0.1:9 --model vit",
+    ],
+)
+def test_a_missing_file_is_no_mistake_in_the_command_line(
+    words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"keras-vit {words.split()[0]}: ")
+    assert "none" in line
+    assert not any(tmp_path.iterdir())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from keras_vit.common.command_line import CommandError
 from keras_vit.common.commands import Interrupted, end_process, run
+from keras_vit.common.tensorflow_messages import reason_of
 
 from .engine.launch import end_with_launcher
 from .engine.sigterm import STOPPED, Terminated, terminated_at_once
@@ -38,7 +39,6 @@ def _explanation(error: BaseException) -> CommandError | None:
     # The import of TensorFlow would take longer than the command.
     if not isinstance(error, Exception) or "tensorflow" not in sys.modules:
         return None
-    from .data.read_errors import reason_of
     from .fitting.device_limits import is_out_of_memory
 
     if os.strerror(errno.ENOSPC) in str(error):

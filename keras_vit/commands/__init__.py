@@ -5,6 +5,7 @@ import warnings
 
 from keras_vit.common.command_line import CommandError, UsageError
 from keras_vit.common.commands import run
+from keras_vit.errors import KerasViTError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,8 +16,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _explain(error: BaseException) -> CommandError | None:
-    """What the library refuses, a missing package, or a file."""
-    if isinstance(error, ValueError | ImportError | OSError):
+    """What the library refuses: a file or a model, a missing package, an argument."""
+    if isinstance(error, KerasViTError | ImportError):
+        return CommandError(str(error))
+    if isinstance(error, ValueError):
         return UsageError(str(error))
     return None
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from keras_vit.common.file_names import MODEL_SUFFIXES
 from keras_vit.common.similar_names import did_you_mean
+from keras_vit.errors import WeightsFileError
 
 
 def check_file(target: str) -> None:
-    """Raise ValueError for a missing file, before Keras is imported."""
+    """Raise WeightsFileError for a missing file, before Keras is imported."""
     on_disk = target.endswith(MODEL_SUFFIXES) and "://" not in target
     if on_disk and not os.path.exists(os.path.expanduser(target)):
-        raise ValueError(f"{target}: there is no such file")
+        raise WeightsFileError(f"{target}: there is no such file")
 
 
 def image_size(text: str) -> tuple[int, int]:

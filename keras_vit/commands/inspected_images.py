@@ -16,6 +16,7 @@ from keras_vit.analysis.inspection import (
     preprocessing_of,
 )
 from keras_vit.common.atomic_files import replacing
+from keras_vit.errors import ImageFileError
 from keras_vit.opening import open_model
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
@@ -49,7 +50,7 @@ def find_images(arguments: Iterable[str]) -> list[pathlib.Path]:
             sub-folders too.
 
     Raises:
-        ValueError: One of them does not exist, or is a folder without images.
+        ImageFileError: One of them does not exist, or is a folder without images.
     """
     files: list[pathlib.Path] = []
     for argument in arguments:
@@ -59,7 +60,7 @@ def find_images(arguments: Iterable[str]) -> list[pathlib.Path]:
         if path.is_file():
             found = [path]
         if not found:
-            raise ValueError(f"{argument}: there is no such image file or folder")
+            raise ImageFileError(f"{argument}: there is no such image file or folder")
         files += found
     return files
 

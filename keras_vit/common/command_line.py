@@ -1,7 +1,7 @@
 """What all commands share: their parser, types of arguments, and errors of one line.
 
-    CommandError       the command failed           exit status 1
-    └── UsageError     its arguments are wrong      exit status 2
+    CommandError       a file, a model or a server cannot be used   exit status 1
+    └── UsageError     the command line itself is wrong             exit status 2
 
 Commands raise them; `commands.run` alone reports them.
 """
@@ -22,7 +22,7 @@ FIND_PARSER = ["--find_parser"]
 
 
 class CommandError(Exception):
-    """A failure to be reported in one line, without a traceback."""
+    """What ends a command with one line, without a traceback."""
 
     exit_status: ClassVar[int] = 1
 

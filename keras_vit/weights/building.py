@@ -16,6 +16,7 @@ from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
+from keras_vit.options import SIZES
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
 from keras_vit.weights.checkpoint import Checkpoint, family_of, open_checkpoint
@@ -33,10 +34,6 @@ from keras_vit.weights.resampling import (
 )
 
 _LOG = logging.getLogger("keras_vit")
-_SIZES = (
-    *("width", "depth", "mlp_dim", "heads", "resnet_blocks", "swiglu"),
-    *("blocks", "width_factor"),
-)
 
 
 def build_preset(
@@ -91,7 +88,7 @@ def build_preset(
         if published is not None and "patch_size" in file and "grid" not in file:
             # The images of every published file are square.
             file["grid"] = _grid(file)
-        if variant is not None and (wrong := differences(file, _SIZES, arguments.get)):
+        if variant is not None and (wrong := differences(file, SIZES, arguments.get)):
             raise CheckpointError(
                 f"`weights` must be of the size {variant}. Received: {str(path)!r} of "
                 f"a model with {', '.join(wrong)}"

@@ -9,7 +9,7 @@ from typing import Any
 from keras_vit.costs import least_parameters
 from keras_vit.errors import WeightsFileError
 from keras_vit.option_rows import rows
-from keras_vit.options import LAYER_NORM_EPSILON, ViTOptions
+from keras_vit.options import LAYER_NORM_EPSILON, SIZES, ViTOptions
 from keras_vit.specs import SPECS, patch_side
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.families.family import refuse_config
@@ -75,18 +75,13 @@ def check_held(
     units = (*arguments.get("blocks", ()), *(arguments.get("resnet_blocks") or ()))
     layers = arguments.get("depth", 0) + sum(units)
     held = sum(math.prod(array.shape) for array in arrays.values())
+    names = (*SIZES, "classes", "patch_size", "image_size")
     if layers > entries or least_parameters(arguments) > 4 * held + 2**22:
         raise WeightsFileError(
             "A file must hold the weights of the model that it describes. Received: "
             f"{str(path)!r} with {held:,} numbers in {entries:,} weights, for a model "
-            f"with {', '.join(f'{k}={arguments[k]}' for k in _SIZES if k in arguments)}"
+            f"with {', '.join(f'{k}={arguments[k]}' for k in names if k in arguments)}"
         )
-
-
-_SIZES = (
-    *("width", "depth", "mlp_dim", "classes", "patch_size", "image_size"),
-    *("resnet_blocks", "blocks", "width_factor"),
-)
 
 
 def differences(

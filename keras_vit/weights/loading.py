@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.base import check_model
 from keras_vit.checks import check_choice
 from keras_vit.errors import CheckpointError
+from keras_vit.options import SETTINGS, SIZES
 from keras_vit.weights.checkpoint import (
     Checkpoint,
     LoadReport,
@@ -121,12 +122,8 @@ def check_kind(model, checkpoint: Checkpoint) -> None:
 
 def _check_size(plan: Plan) -> None:
     """Raise one CheckpointError for another size, not a problem per weight."""
-    sizes = (
-        *("width", "depth", "mlp_dim", "swiglu"),
-        *("resnet_blocks", "resnet_width_factor"),
-        *("blocks", "width_factor"),
-    )
-    different = differences(plan.file, sizes, lambda name: getattr(plan.model, name))
+    shown = tuple(name for name in SIZES if name not in SETTINGS)
+    different = differences(plan.file, shown, lambda name: getattr(plan.model, name))
     if [text for text in different if not text.startswith("depth")]:
         raise CheckpointError(
             f"The checkpoint must have the size of the model {plan.model.name!r}. "

@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from keras_vit.options import SETTINGS
 from keras_vit.weights.checkpoint import Checkpoint, Entry, LoadReport
 from keras_vit.weights.config import assumed_settings
 from keras_vit.weights.grids import grid_fits, square_grids
@@ -17,7 +18,6 @@ from keras_vit.weights.resampling import (
 
 CLASSIFIER_POLICIES = ("load", "keep", "reset", "drop")
 _HEAD = ("head/", "pre_logits/", "attention_pooling/")
-_SETTINGS = ("gelu", "norm_epsilon", "heads", "position_embedding")
 
 
 class Plan:
@@ -68,7 +68,7 @@ class Plan:
 
     def compare_settings(self, required: bool) -> None:
         """Compare the hyperparameters that the arrays do not determine."""
-        for name in _SETTINGS:
+        for name in SETTINGS:
             theirs, ours = self.file.get(name), getattr(self.model, name, None)
             if None in (theirs, ours) or theirs == ours:
                 continue

@@ -16,7 +16,7 @@ from keras_vit.checks import check_choice
 from keras_vit.common.atomic_files import replacing
 from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
-from keras_vit.options import SIZES
+from keras_vit.options import REQUIRED
 from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.families.family import WritableFamily
 from keras_vit.weights.families.layouts import match_ours
@@ -45,8 +45,8 @@ def incompatibilities(model, project: str) -> list[str]:
     if family is None:
         return [f"{project} has no {type(model).__name__}"]
     options = rows(model.options_class)
-    sized = {name: getattr(model, name) for name in SIZES if name in options}
-    usual = model.options_class(**sized, image_size=model.image_size)
+    needed = {name: getattr(model, name) for name in REQUIRED if name in options}
+    usual = model.options_class(**needed, image_size=model.image_size)
     return [
         f"{name} must be {getattr(usual, name)!r}"
         for name, row in options.items()

@@ -99,7 +99,7 @@ def _check_quantize(arguments: argparse.Namespace, path: pathlib.Path) -> None:
         )
     missing = [name for name in needed if not getattr(arguments, name)]
     if missing and not (path.parent / RECIPE).is_file():
-        raise CommandError(
+        raise UsageError(
             f"--quantize {arguments.quantize} needs images like those that the model "
             f"was trained on, but {path} is not in the folder of a run, which has "
             f"{RECIPE}: give them as {' and '.join(f'--{name}' for name in missing)}"
@@ -169,7 +169,7 @@ def _target(arguments: argparse.Namespace) -> ServedModel | None:
     if arguments.config is None:
         for flag in ("label", "name", "served_from", "rest"):
             if getattr(arguments, flag) is not None:
-                raise CommandError(
+                raise UsageError(
                     f"--{flag} needs --config, the server's model config file, which "
                     "says where a label points"
                 )

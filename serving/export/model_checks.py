@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.common.command_line import CommandError
+from keras_vit.common.command_line import CommandError, UsageError
 
 from . import formats, onnx_file
 from .options import ExportOptions
@@ -55,7 +55,7 @@ def check_model(
 def check_int8_format(export_format: str) -> None:
     """Check that a format can be quantized, before the command loads the model."""
     if export_format not in formats.FORMATS:
-        raise CommandError(
+        raise UsageError(
             f"--quantize needs --format {' or '.join(formats.FORMATS)}. "
             f"Received: {export_format}"
         )

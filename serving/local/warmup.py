@@ -1,7 +1,6 @@
 """Warm-up: run a version's recorded requests before it becomes available."""
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from tensorflow_serving.apis import (
 )
 
 from keras_vit.common.file_names import WARMUP_REQUESTS
+from keras_vit.common.tensorflow_messages import reason_of
 
 from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
 from .predict_request import predict
@@ -25,8 +25,6 @@ from .tensor_proto import arrays_from_protos
 
 MAX_RECORDS = 1000
 _TIMEOUT = 600.0
-# What tf.data adds to an error message.
-_ADDED = re.compile(r"^\{\{.*?\}\} | \[Op:.*$", re.DOTALL)
 
 
 def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
@@ -64,7 +62,7 @@ def warmup_requests(folder: str) -> list[Any]:
         ]
     except tf.errors.OpError as error:
         raise ServingError(
-            f"{_ADDED.sub('', error.message)}. "
+            f"{reason_of(error)}. "
             "Please verify your warmup data is in TFRecord format.",
             "DATA_LOSS",
         ) from error

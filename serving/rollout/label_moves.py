@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keras_vit.common.command_line import CommandError
+from keras_vit.common.command_line import CommandError, UsageError
 
 from . import model_config
 from .served_model import ServedModel
@@ -43,19 +43,20 @@ def check(
     """Check a label and a config file before anything is changed.
 
     Raises:
-        CommandError: The file is invalid or contradicts `served_from`; the label is
-            reserved for `rollback`; or the server does not answer, or cannot have been
-            started with the file.
+        UsageError: The label is none, or reserved for `rollback`; `served_from` is no
+            whole path.
+        CommandError: The file is invalid or contradicts `served_from`; or the server
+            does not answer, or cannot have been started with the file.
     """
     if label == PREVIOUS:
-        raise CommandError(f"the label {PREVIOUS} is reserved for rollback")
+        raise UsageError(f"the label {PREVIOUS} is reserved for rollback")
     if label is not None and not re.fullmatch("[^/:]+", label):
-        raise CommandError(f"a label must not contain / or :. Received: {label!r}")
+        raise UsageError(f"a label must not contain / or :. Received: {label!r}")
     if not target.config.parent.is_dir():
         raise CommandError(f"{target.config}: there is no such folder")
     model = model_config.entry(model_config.read(target.config), target.name)
     if served_from and not served_from.startswith("/"):
-        raise CommandError(f"--served_from must begin with /. Received: {served_from}")
+        raise UsageError(f"--served_from must begin with /. Received: {served_from}")
     if model and served_from and model.base_path != served_from:
         raise CommandError(
             f"{target.config}: {target.name} is served from {model.base_path}. "

@@ -24,8 +24,9 @@ import tensorflow as tf
 from PIL import Image
 from tiny_recipe import TINY_RECIPE
 
-from training.architectures.building import build_model, model_to_train
+from training.architectures.compiling import model_to_train
 from training.architectures.model_reading import read_classifier
+from training.architectures.recipe_model import build_model
 from training.data.masking import Masking
 from training.engine.forward_pass import ForwardPass
 from training.engine.strategy import evaluation_strategy

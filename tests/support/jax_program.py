@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from training.architectures.building import build_model, compile_trainer
+from training.architectures.compiling import compile_trainer
+from training.architectures.recipe_model import build_model
 from training.engine.jax_strategy import make_jax_strategy
 from training.recipe import Recipe
 

@@ -22,7 +22,8 @@ import numpy as np
 import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
-from training.architectures.building import build_model, compile_trainer, model_to_train
+from training.architectures.compiling import compile_trainer, model_to_train
+from training.architectures.recipe_model import build_model
 from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments
 from training.engine.optimizer import make_optimizer

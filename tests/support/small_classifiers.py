@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.recipe import ModelConfig
 
 NAMES = ("ant", "bee", "cat")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from parsed_recipes import recipe
 
-from training.architectures.building import make_preprocessing
+from training.architectures.recipe_model import make_preprocessing
 from training.recipes import recipe_names
 
 # arXiv:2106.10270, figure 4: RandAugment's operations and magnitude, mixup's alpha.

@@ -20,7 +20,8 @@ import tensorflow_datasets as tfds
 from parsed_recipes import every_recipe, recipe
 
 from keras_vit.specs import parse_variant, patch_side
-from training.architectures.building import build_model, compile_trainer, model_to_train
+from training.architectures.compiling import compile_trainer, model_to_train
+from training.architectures.recipe_model import build_model
 from training.data.masking import Masking
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits

@@ -1,11 +1,12 @@
 """Errors of input pipelines, which name the images that cannot be read."""
 
 import contextlib
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
+
+from keras_vit.common.tensorflow_messages import reason_of
 
 from ..errors import DataError
 from .labeled_images import Split
@@ -16,21 +17,6 @@ NEXT_BATCH = "IteratorGetNext"
 # In the messages of the workers whose own pipelines did not fail.
 OTHER_WORKER = "Collective ops is aborted"
 MOST_NAMED = 5  # images
-# What TensorFlow's messages contain beside the reason: names of nodes, and whole lines.
-NODES = re.compile(
-    r"\{\{.*?\}\} ?|\[\[.*?\]\]| ?\[Op:.*|^\s*\(\d+\) [A-Z_]+: +"
-    r"|Error in user-defined function passed to .*?: Iterator::\S+ "
-)
-HEADINGS = re.compile(
-    r"Graph execution error:|Detected at node .*|<stack traces .*|\d+ root error.*|"
-    r'File ".*", line \d+, in .*|'
-)
-# Failed assertions, whose words and values follow in lines or in brackets.
-IN_EAGER_MODE = re.compile(
-    r"Expected '.*?' to be true\. Summarized data: (.*)", re.DOTALL
-)
-VALUE_IN_EAGER_MODE = re.compile(r"^(?:b['\"])?(.*?)['\"]?$", re.MULTILINE)
-IN_A_GRAPH = re.compile(r"assertion failed: \[(.*)\]")
 
 
 @contextlib.contextmanager
@@ -95,16 +81,3 @@ def _unreadable(split: Split) -> list[str]:
 
     with ThreadPoolExecutor() as pool:
         return [line for line in pool.map(problem, range(len(split))) if line]
-
-
-def reason_of(error: Exception) -> str:
-    """What failed, by TensorFlow's message."""
-    lines = (NODES.sub("", line).strip() for line in str(error).splitlines())
-    reasons = [line for line in lines if not HEADINGS.fullmatch(line)]
-    if not reasons:
-        return type(error).__name__
-    if asserted := IN_EAGER_MODE.fullmatch("\n".join(reasons)):
-        return " ".join(VALUE_IN_EAGER_MODE.findall(asserted[1]))
-    if asserted := IN_A_GRAPH.fullmatch(reasons[0]):
-        return asserted[1].replace("] [", " ")
-    return reasons[0]

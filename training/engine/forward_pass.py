@@ -116,7 +116,7 @@ class ForwardPass:
             yield self.strategy.experimental_local_results(self._step(iterator))
 
     def _tensorflow_step(self) -> Callable[..., Any]:
-        # Where XLA helps training (see `training.architectures.building.compiles`).
+        # Where XLA helps training (see `training.architectures.compiling.compiles`).
         compiled = bool(tf.config.list_physical_devices("GPU"))
 
         forward = TracedOnce(stateless_forward(self.network), compiled)

@@ -15,12 +15,8 @@ from keras_vit.analysis import figures
 from keras_vit.common.file_names import TENSORBOARD
 
 from ..activity import activity
-from ..architectures.building import (
-    build_model,
-    compile_trainer,
-    compiles,
-    model_to_train,
-)
+from ..architectures.compiling import compile_trainer, compiles, model_to_train
+from ..architectures.recipe_model import build_model
 from ..data.labeled_images import Split
 from ..data.pipeline import images_at, steps_per_epoch
 from ..data.read_errors import read_errors

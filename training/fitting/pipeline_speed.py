@@ -15,7 +15,7 @@ from rich.table import Table
 from keras_vit import ImagePreprocessing
 
 from .. import storage
-from ..architectures.building import make_preprocessing
+from ..architectures.recipe_model import make_preprocessing
 from ..data import augment
 from ..data.labeled_images import Split
 from ..data.pipeline import (

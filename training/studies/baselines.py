@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 
 from keras_vit.common.file_names import RECIPE, REPORT
 
-from ..architectures.building import make_preprocessing
+from ..architectures.recipe_model import make_preprocessing
 from ..data.labeled_images import Split
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits

@@ -22,7 +22,7 @@ from keras_vit.nested_layers import all_layers
 from keras_vit.options import SIZES
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
-from ..architectures.building import build_model
+from ..architectures.recipe_model import build_model
 from ..data.splits import load_splits
 from ..engine import run_folder
 from ..engine.device_peaks import peak_flops

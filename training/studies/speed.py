@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from keras_vit.costs import Costs
 
-from ..architectures.building import build_model, compile_trainer
+from ..architectures.compiling import compile_trainer
+from ..architectures.recipe_model import build_model
 from ..recipe import Recipe
 from ..reporting.throughput import device_name
 from .estimates import CLASSES, model_config_costs

@@ -17,8 +17,8 @@ from keras_vit.analysis import figures
 from keras_vit.common.file_names import BEST_MODEL
 
 from .. import storage
-from ..architectures.building import build_model
 from ..architectures.model_reading import read_model
+from ..architectures.recipe_model import build_model
 from ..data.splits import load_splits
 from ..engine import run_folder
 from ..engine.strategy import evaluation_strategy

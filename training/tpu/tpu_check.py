@@ -24,7 +24,8 @@ from rich.table import Table
 
 from keras_vit.devices import making_graphs_for
 
-from ..architectures.building import build_model, compile_trainer, model_to_train
+from ..architectures.compiling import compile_trainer, model_to_train
+from ..architectures.recipe_model import build_model
 from ..engine.device_peaks import TPU_MEMORY, peak_flops
 from ..errors import TrainingError
 from ..recipe import Recipe, require

@@ -17,7 +17,7 @@ from small_classifiers import (
 )
 
 import keras_vit
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.errors import RecipeError
 from training.recipe import ModelConfig
 

@@ -23,8 +23,8 @@ from small_classifiers import (
 import keras_vit
 from keras_vit.nested_layers import all_layers
 from training.architectures import convnets, model_reading
-from training.architectures.building import build_model
 from training.architectures.model_reading import read_classifier
+from training.architectures.recipe_model import build_model
 from training.errors import RecipeError, RunError
 from training.evaluation.predict import predict
 from training.recipe import ModelConfig

@@ -15,7 +15,8 @@ from tensorflow.python.framework import config
 from tiny_recipe import CNN_RECIPE, TINY_RECIPE
 
 from keras_vit import devices
-from training.architectures.building import build_model, compiles
+from training.architectures.compiling import compiles
+from training.architectures.recipe_model import build_model
 from training.data.pipeline import training_batches
 from training.engine import strategy
 from training.engine.determinism import (

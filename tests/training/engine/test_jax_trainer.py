@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny_recipe import TINY_RECIPE
 
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.engine.jax_strategy import make_jax_strategy
 from training.errors import RecipeError
 from training.fitting.fit import fit

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.architectures.building import _trainer_class
+from training.architectures.compiling import trainer_class
 from training.engine.early_termination import StopOnDivergence
 from training.engine.late_figures import LateFigures
 from training.engine.progress import Progress
@@ -33,7 +33,7 @@ def data(images=IMAGES):
 def trainer():
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    trainer = _trainer_class()(model)
+    trainer = trainer_class()(model)
     trainer.compile(keras.optimizers.SGD(0.1))
     return trainer
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
-from training.architectures.building import build_model
 from training.architectures.model_reading import read_classifier
+from training.architectures.recipe_model import build_model
 from training.engine.lora import enable_lora, merged
 from training.errors import RecipeError
 from training.fitting.fit import Recorder, fit

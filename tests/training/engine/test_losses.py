@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from training.architectures.building import log_shares
+from training.architectures.compiling import log_shares
 from training.engine.losses import make_loss
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 3))

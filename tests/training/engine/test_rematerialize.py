@@ -146,7 +146,7 @@ def test_the_file_does_not_change(both, tmp_path):
 
 JAX_STEPS = """
 import json, sys, jax, keras, numpy as np
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.recipe import ModelConfig
 
 def steps(rematerialize):

@@ -28,7 +28,7 @@ from replica_runs import (
     run_all,
 )
 
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.data.pipeline import training_batches
 from training.data.splits import load_splits
 from training.engine.launch import environments

@@ -11,8 +11,8 @@ from tiny_model import build_vit
 from tiny_recipe import TINY_RECIPE
 from training_commands import main
 
-from training.architectures.building import build_model
 from training.architectures.model_reading import read_any_model, read_classifier
+from training.architectures.recipe_model import build_model
 from training.data.splits import load_splits
 from training.engine.run_folder import save_model
 from training.errors import DataError, RecipeError, RunError

@@ -12,7 +12,8 @@ import tensorflow as tf
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
 from training.__main__ import main
-from training.architectures.building import build_model, compile_trainer
+from training.architectures.compiling import compile_trainer
+from training.architectures.recipe_model import build_model
 from training.errors import TrainingError
 from training.fitting import device_limits
 from training.fitting.device_limits import memory_errors, precision_warning

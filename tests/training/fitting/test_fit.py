@@ -17,8 +17,9 @@ import tensorflow as tf
 from sklearn.metrics import accuracy_score, f1_score
 from tiny_recipe import TINY_MODEL, TINY_RECIPE
 
-from training.architectures.building import build_model, compiles
+from training.architectures.compiling import compiles
 from training.architectures.model_reading import read_classifier
+from training.architectures.recipe_model import build_model
 from training.data.splits import load_splits
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import Evaluation, evaluate

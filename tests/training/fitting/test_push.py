@@ -14,7 +14,7 @@ from training_commands import main
 
 import keras_vit
 from keras_vit.commands import main as info
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.errors import RecipeError, RunError, TrainingError
 from training.fitting import push as push_module
 from training.model_config import ModelConfig

@@ -18,7 +18,7 @@ from without_pictures import leave_out_pictures
 import keras_vit
 from keras_vit import analysis
 from keras_vit.analysis import figures
-from training.architectures.building import _trainer_class as trainer_class
+from training.architectures.compiling import trainer_class
 from training.engine.optimizer import make_optimizer
 from training.fitting import fit as fit_module
 from training.fitting.fit import fit

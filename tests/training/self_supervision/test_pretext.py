@@ -10,7 +10,8 @@ import tensorflow as tf
 from tiny_recipe import TINY_RECIPE
 
 from keras_vit import ImagePreprocessing, VisionTransformer
-from training.architectures.building import build_model, compile_trainer, model_to_train
+from training.architectures.compiling import compile_trainer, model_to_train
+from training.architectures.recipe_model import build_model
 from training.data.masking import Masking
 from training.data.splits import load_splits
 from training.engine.datasets import training_data, validation_arguments

@@ -8,7 +8,7 @@ from test_study import table_6
 from tiny_recipe import TINY_RECIPE
 from training_commands import main
 
-from training.architectures.building import build_model
+from training.architectures.recipe_model import build_model
 from training.recipe import ModelConfig
 from training.studies.estimates import (
     estimate,

@@ -13,8 +13,8 @@ from sklearn.metrics import f1_score
 from tiny_recipe import TINY_RECIPE
 
 from training.__main__ import main
-from training.architectures.building import build_model
 from training.architectures.model_reading import read_classifier
+from training.architectures.recipe_model import build_model
 from training.data.splits import load_splits
 from training.errors import Preempted
 from training.evaluation.evaluate import evaluate

@@ -1,4 +1,4 @@
-"""The model that a recipe describes, and the trainer around it."""
+"""The model that a recipe describes."""
 
 import dataclasses
 import math
@@ -7,33 +7,27 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 import keras_vit
 from keras_vit.base import ImageModel
 from keras_vit.opening import holds_own_model
 from keras_vit.option_rows import OF_THE_RUN, rows
-from keras_vit.options import SIZES, EncoderOptions, ViTOptions
+from keras_vit.options import REQUIRED, EncoderOptions, ViTOptions
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
-from ..engine.determinism import has_max_pooling
 from ..engine.lora import enable_lora
-from ..engine.optimizer import make_optimizer
 from ..engine.rematerialize import rematerialize_blocks
-from ..engine.schedule import make_schedule
-from ..engine.trainer import Trainer
 from ..errors import RecipeError, RunError
 from ..model_config import IMAGE_SIZE, ModelConfig
-from ..probe.head_only import HeadModel
-from ..recipe import Recipe
-from ..self_supervision.pretext import PatchAccuracy, PretextModel, masked_loss
 from .convnets import build_cnn, build_resnet
 from .model_reading import read_model
 
 # Builds a model from the recipe's `model`, the arguments of every model, and a dtype.
 Builder: TypeAlias = Callable[[ModelConfig, dict[str, Any], str], keras.Model]
-VIT_ROWS = {**rows(EncoderOptions), **{name: rows(ViTOptions)[name] for name in SIZES}}
+VIT_ROWS = {
+    **rows(EncoderOptions),
+    **{name: rows(ViTOptions)[name] for name in REQUIRED},
+}
 
 
 class Architecture(NamedTuple):
@@ -260,80 +254,6 @@ def _own_model(config: ModelConfig, model_class: Any) -> Any:
             f"{type(own).__name__}"
         )
     return own
-
-
-def model_to_train(model: keras.Model, recipe: Recipe) -> keras.Model:
-    """The model itself, its `HeadModel`, or the `PretextModel` around it."""
-    if recipe.data.cache_features:
-        return HeadModel(model)
-    if recipe.supervised:
-        return model
-    return PretextModel(model, recipe.self_supervision)
-
-
-def compile_trainer(
-    model: keras.Model,
-    recipe: Recipe,
-    total_steps: int,
-    steps_per_epoch: float,
-    labels: np.ndarray | None = None,
-) -> Trainer:
-    """A trainer of `model_to_train`'s model; `logit_adjustment` needs the `labels`."""
-    adjustment: Any = 0.0
-    if recipe.logit_adjustment and labels is not None:
-        adjustment = recipe.logit_adjustment * log_shares(labels, model.classes)
-    loss: Any = recipe.loss
-    metrics: tuple[Any, ...] = ("accuracy",)
-    if not recipe.supervised:
-        loss = masked_loss
-        metrics = (PatchAccuracy(),) if recipe.self_supervision.predicts_colors else ()
-    trainer = _trainer_class()(
-        model,
-        loss,
-        recipe.label_smoothing,
-        recipe.accumulation,
-        recipe.optimizer.clip_norm,
-        adjustment,
-    )
-    learning_rate = make_schedule(recipe, total_steps, steps_per_epoch)
-    trainer.compile(
-        make_optimizer(recipe.optimizer, learning_rate, model, total_steps),
-        metrics,
-        steps_per_execution=recipe.steps_per_execution,
-        jit_compile=compiles(recipe, model) and recipe.strategy != "tpu",
-    )
-    return trainer
-
-
-def log_shares(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Logarithm of each class's share of the images, float32 [classes].
-
-    A class without images counts as one with a single image.
-    """
-    counts = np.maximum(np.bincount(labels, minlength=classes), 1)
-    return np.log(counts / counts.sum()).astype("float32")
-
-
-def _trainer_class() -> type[Trainer]:
-    if keras.backend.backend() == "jax":
-        from ..engine.jax_trainer import JaxTrainer
-
-        return JaxTrainer
-    from ..engine.tensorflow_trainer import TensorFlowTrainer
-
-    return TensorFlowTrainer
-
-
-def compiles(recipe: Recipe, model: keras.Model) -> bool:
-    """Whether XLA compiles: where it was measured to help, unless the recipe says so.
-
-    On CPUs it is slower than oneDNN (`benchmarks/train_step.py`). A TPU compiles the
-    whole step by itself.
-    """
-    if recipe.strategy == "tpu" or recipe.jit_compile != "auto":
-        return recipe.strategy == "tpu" or recipe.jit_compile == "on"
-    on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    return on_gpu and not (recipe.deterministic and has_max_pooling(model))
 
 
 _COMMON = (
