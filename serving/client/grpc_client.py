@@ -12,7 +12,8 @@ from .async_client import AsyncClient
 from .base_client import BaseClient
 from .blocking_client import BlockingClient
 from .errors import ServingError, error_of, too_late
-from .grpc_protocol import GrpcProtocol, GrpcRequest
+from .grpc_protocol import GrpcProtocol
+from .messages import METHODS
 from .protocol import Target, checked_headers
 
 _OPTIONS = {
@@ -65,13 +66,14 @@ class Grpc(BaseClient):
             return self._library.insecure_channel(self.address, merged)
         return self._library.secure_channel(self.address, credentials, merged)
 
-    def _call(self, request: GrpcRequest, timeout: float) -> Any:
+    def _call(self, request: Message, timeout: float) -> Any:
+        method, answer = METHODS[type(request)]
         call = self._channel.unary_unary(
-            f"/tensorflow.serving.{request.method}",
+            f"/tensorflow.serving.{method}",
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=request.answer.FromString,
+            response_deserializer=answer.FromString,
         )
-        return call(request.message, timeout=timeout, metadata=self._metadata)
+        return call(request, timeout=timeout, metadata=self._metadata)
 
     def _error(self, error: Any, timeout: float) -> ServingError:
         """Convert an error of gRPC."""
@@ -122,7 +124,7 @@ class GrpcClient(Grpc, BlockingClient):
         """
         self._ask(self.protocol.reload_config(config), self._deadline())
 
-    def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
+    def _transmit(self, request: Message, timeout: float) -> Message:
         try:
             return self._call(request, timeout)
         except grpc.RpcError as error:
@@ -148,7 +150,7 @@ class AsyncGrpcClient(Grpc, AsyncClient):
         asyncio.get_running_loop()  # or gRPC picks a loop that never runs
         return super()._connect(*args)
 
-    async def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
+    async def _transmit(self, request: Message, timeout: float) -> Message:
         try:
             return await self._call(request, timeout)
         except grpc.RpcError as error:

@@ -6,7 +6,7 @@ NumPy is imported by the functions that convert arrays.
 import array
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import ServingError
@@ -88,7 +88,7 @@ def to_array(tensor: Any) -> "np.ndarray":
     return values.reshape(sizes)
 
 
-def to_lists(tensor: Any) -> Any:
+def to_lists(tensor: Any) -> list[Any]:
     """Nested lists of a TensorProto of strings, float32 or int64."""
     name, sizes = _type(tensor), _sizes(tensor)
     size = math.prod(sizes)
@@ -99,17 +99,15 @@ def to_lists(tensor: Any) -> Any:
     return _nested(_repeated(values.tolist(), size), sizes)
 
 
-def _nested(values: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _nested(values: list[Any], sizes: Sequence[int]) -> list[Any]:
     """Arrange values in lists of these sizes, the last dimension innermost."""
     if len(values) != math.prod(sizes):
         raise ValueError(f"{len(values)} values for the shape {list(sizes)}")
-    return _arranged(iter(values), sizes)
-
-
-def _arranged(values: Iterator[Any], sizes: Sequence[int]) -> Any:
-    if not sizes:
-        return next(values)
-    return [_arranged(values, sizes[1:]) for _ in range(sizes[0])]
+    if len(sizes) < 2:
+        return values
+    step = math.prod(sizes[1:])
+    rows = [values[step * row : step * (row + 1)] for row in range(sizes[0])]
+    return [_nested(row, sizes[1:]) for row in rows]
 
 
 def _strings(tensor: Any, size: int) -> list[bytes]:

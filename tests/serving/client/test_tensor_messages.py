@@ -174,7 +174,7 @@ def test_an_unsupported_type_is_named():
 def test_requests_have_the_official_bytes():
     protocol = GrpcProtocol(Target("m", label="canary"))
     inputs = {"x": random_array("float32"), "image_bytes": [b"\xff\xd8", b""]}
-    ours = protocol.predict("serve_pixels", inputs, {}).request.message
+    ours = protocol.predict("serve_pixels", inputs, {}).request
     theirs = predict_pb2.PredictRequest()
     theirs.model_spec.name = "m"
     theirs.model_spec.version_label = "canary"
