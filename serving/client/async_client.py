@@ -151,11 +151,11 @@ class AsyncClient(BaseClient, ABC):
 
     async def status(self) -> list[VersionStatus]:
         """List the versions that the server knows and their states, newest first."""
-        return await self._ask(self.protocol.status(), Retries(self.timeout))
+        return await self._ask(self.protocol.status())
 
     async def metadata(self) -> Metadata:
         """Read the version that answers, and its signatures."""
-        return await self._ask(self.protocol.metadata(), Retries(self.timeout))
+        return await self._ask(self.protocol.metadata())
 
     async def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the model answers.
@@ -226,9 +226,10 @@ class AsyncClient(BaseClient, ABC):
         if not contents:
             return exported.empty()
         call = exported.call(self.protocol, contents)
-        return await self._ask(call, Retries(self.timeout))
+        return await self._ask(call)
 
-    async def _ask(self, call: Call, retries: Retries) -> Any:
+    async def _ask(self, call: Call, retries: Retries | None = None) -> Any:
+        retries = retries or Retries(self.timeout)
         while True:
             try:
                 return await self._send(call, min(retries.time_left(), self.timeout))

@@ -152,11 +152,11 @@ class BlockingClient(BaseClient, ABC):
 
     def status(self) -> list[VersionStatus]:
         """List the versions that the server knows and their states, newest first."""
-        return self._ask(self.protocol.status(), Retries(self.timeout))
+        return self._ask(self.protocol.status())
 
     def metadata(self) -> Metadata:
         """Read the version that answers, and its signatures."""
-        return self._ask(self.protocol.metadata(), Retries(self.timeout))
+        return self._ask(self.protocol.metadata())
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the model answers.
@@ -225,9 +225,10 @@ class BlockingClient(BaseClient, ABC):
         if not contents:
             return exported.empty()
         call = exported.call(self.protocol, contents)
-        return self._ask(call, Retries(self.timeout))
+        return self._ask(call)
 
-    def _ask(self, call: Call, retries: Retries) -> Any:
+    def _ask(self, call: Call, retries: Retries | None = None) -> Any:
+        retries = retries or Retries(self.timeout)
         while True:
             try:
                 return self._send(call, min(retries.time_left(), self.timeout))

@@ -122,7 +122,7 @@ class GrpcClient(Grpc, BlockingClient):
             ServingError: One of its subclasses; the server keeps its models.
             ValueError: The text is not a ModelServerConfig.
         """
-        self._ask(self.protocol.reload_config(config), self._deadline())
+        self._ask(self.protocol.reload_config(config))
 
     def _transmit(self, request: Message, timeout: float) -> Message:
         try:
@@ -144,7 +144,7 @@ class AsyncGrpcClient(Grpc, AsyncClient):
 
     async def reload_config(self, config: Message | str) -> None:
         """Replace the server's model config, as `GrpcClient.reload_config`."""
-        await self._ask(self.protocol.reload_config(config), self._deadline())
+        await self._ask(self.protocol.reload_config(config))
 
     def _connect(self, *args: Any) -> Any:
         asyncio.get_running_loop()  # or gRPC picks a loop that never runs

@@ -40,7 +40,10 @@ class GrpcProtocol:
         """Predict; the answer names its types itself."""
         message = messages.PredictRequest(
             model_spec=self._spec(signature_name),
-            inputs={name: _tensor(value) for name, value in inputs.items()},
+            inputs={
+                name: tensor_messages.from_values(value)
+                for name, value in inputs.items()
+            },
         )
 
         def read(reply: Any) -> dict[str, Any]:
@@ -84,12 +87,6 @@ def _as_json(message: Message) -> dict[str, Any]:
         always_print_fields_with_no_presence=True,
         descriptor_pool=messages.POOL,
     )
-
-
-def _tensor(value: Any) -> Any:
-    if isinstance(value, list):
-        return tensor_messages.from_strings(value)
-    return tensor_messages.from_array(value)
 
 
 def _model_server_config(config: Message | str) -> Any:

@@ -40,20 +40,18 @@ _NUMBERS = {name: number for number, name in _NAMES.items()}
 _TYPECODES = {"float32": "f", "int64": "q"}
 
 
-def from_strings(values: Sequence[bytes]) -> Any:
-    """The TensorProto of a list of strings."""
-    return _message("string", [len(values)], string_val=values)
-
-
-def from_array(values: "np.ndarray") -> Any:
-    """The TensorProto of an array; arrays of objects hold bytes.
+def from_values(values: "list[bytes] | np.ndarray") -> Any:
+    """The TensorProto of a list of bytes, or of an array; arrays of objects hold bytes.
 
     Raises:
         TypeError: TensorFlow has no such type.
     """
+    if isinstance(values, list):
+        return _message("string", [len(values)], string_val=values)
     if values.dtype.kind in "OSU":
-        flat = [v.encode() if isinstance(v, str) else bytes(v) for v in values.flat]
-        return _message("string", values.shape, string_val=flat)
+        from .tensors import as_bytes
+
+        return _message("string", values.shape, string_val=as_bytes(values))
     name = values.dtype.name
     if name not in _FIELDS:
         raise TypeError(f"{name} is not a type of TensorFlow")
@@ -68,13 +66,11 @@ def to_array(tensor: Any) -> "np.ndarray":
         ServingError: It has a type that NumPy has not.
         ModuleNotFoundError: bfloat16, but no ml_dtypes.
     """
-    from .tensors import np
+    from .tensors import bytes_array, np
 
     name, sizes = _type(tensor), _sizes(tensor)
     if name == "string":
-        array = np.empty(math.prod(sizes), dtype=object)
-        array[:] = _strings(tensor, math.prod(sizes))
-        return array.reshape(sizes)
+        return bytes_array(_strings(tensor, math.prod(sizes)), sizes)
     if name == "bfloat16":
         import ml_dtypes  # noqa: F401  NumPy knows the name then
     dtype = np.dtype(name)
