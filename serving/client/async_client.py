@@ -7,6 +7,7 @@ be the same the second time.
 
 import asyncio
 import functools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -22,7 +23,7 @@ from .image_signatures import (
     Prediction,
     classification,
 )
-from .protocol import Call
+from .protocol import MISREAD, Call
 from .responses import Metadata, VersionStatus
 from .retries import ReadinessPolling, Retries
 from .tasks import in_order, in_thread
@@ -177,7 +178,7 @@ class AsyncClient(BaseClient, ABC):
         Args:
             call: Built by `protocol`.
         """
-        return await self._send(call, self.timeout)
+        return await self._send(call, time.monotonic() + self.timeout)
 
     async def close(self) -> None:
         """Close the connections, those of an injected transport too."""
@@ -232,21 +233,28 @@ class AsyncClient(BaseClient, ABC):
         retries = retries or Retries(self.timeout)
         while True:
             try:
-                return await self._send(call, min(retries.time_left(), self.timeout))
+                deadline = min(retries.deadline, time.monotonic() + self.timeout)
+                return await self._send(call, deadline)
             except ServingError as error:
                 pause = retries.pause_after(error)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
 
-    async def _send(self, call: Call, timeout: float) -> Any:
+    async def _send(self, call: Call, deadline: float) -> Any:
+        timeout = max(deadline - time.monotonic(), 0.001)  # 0 may mean none
         try:
             reply = await self._transmit(call.request, timeout)
         except Exception as error:
             if self._closed:
                 raise ServingError("the client is closed") from error
             raise
-        return call.result(reply)
+        try:
+            return call.read(reply)
+        except MISREAD as error:
+            raise ServingError(
+                f"the answer is not in TensorFlow Serving's form: {error!r}"
+            ) from error
 
     @abstractmethod
     async def _transmit(self, request: Any, timeout: float) -> Any:

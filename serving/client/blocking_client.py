@@ -23,7 +23,7 @@ from .image_signatures import (
     Prediction,
     classification,
 )
-from .protocol import Call
+from .protocol import MISREAD, Call
 from .responses import Metadata, VersionStatus
 from .retries import ReadinessPolling, Retries
 from .threads import in_order
@@ -178,7 +178,7 @@ class BlockingClient(BaseClient, ABC):
         Args:
             call: Built by `protocol`.
         """
-        return self._send(call, self.timeout)
+        return self._send(call, time.monotonic() + self.timeout)
 
     def close(self) -> None:
         """Close the connections, those of an injected transport too."""
@@ -231,21 +231,28 @@ class BlockingClient(BaseClient, ABC):
         retries = retries or Retries(self.timeout)
         while True:
             try:
-                return self._send(call, min(retries.time_left(), self.timeout))
+                deadline = min(retries.deadline, time.monotonic() + self.timeout)
+                return self._send(call, deadline)
             except ServingError as error:
                 pause = retries.pause_after(error)
                 if pause is None:
                     raise
             time.sleep(pause)
 
-    def _send(self, call: Call, timeout: float) -> Any:
+    def _send(self, call: Call, deadline: float) -> Any:
+        timeout = max(deadline - time.monotonic(), 0.001)  # 0 may mean none
         try:
             reply = self._transmit(call.request, timeout)
         except Exception as error:
             if self._closed:
                 raise ServingError("the client is closed") from error
             raise
-        return call.result(reply)
+        try:
+            return call.read(reply)
+        except MISREAD as error:
+            raise ServingError(
+                f"the answer is not in TensorFlow Serving's form: {error!r}"
+            ) from error
 
     @abstractmethod
     def _transmit(self, request: Any, timeout: float) -> Any:

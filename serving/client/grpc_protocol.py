@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from . import messages, tensor_messages
 from .errors import error_of
-from .protocol import Call, Target, check_outputs
+from .protocol import Call, Target
 from .responses import TensorInfo, read_metadata, read_status
 
 
@@ -47,7 +47,6 @@ class GrpcProtocol:
         )
 
         def read(reply: Any) -> dict[str, Any]:
-            check_outputs(outputs, reply.outputs)
             convert = tensor_messages.to_lists if as_lists else tensor_messages.to_array
             return {
                 name: convert(tensor)

@@ -100,6 +100,11 @@ class Exported(Generic[Result]):
         )
 
     def _result(self, outputs: Mapping[str, Any], images: int) -> Result:
+        if not set(self.outputs) <= set(outputs):
+            raise ServingError(
+                f"`{self.signature_name}` must return {', '.join(self.outputs)}. "
+                f"Received: {', '.join(sorted(outputs)) or 'none'}"
+            )
         for name, info in self.outputs.items():
             sizes = _shape(outputs[name])
             if len(sizes) != len(info.shape or ()) or sizes[0] != images:

@@ -4,11 +4,9 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from .errors import ServingError
 
 # What reading JSON of an unexpected form can raise.
 MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -48,15 +46,6 @@ def checked_headers(argument: str, headers: Mapping[str, str] | None) -> dict[st
     return checked
 
 
-def check_outputs(outputs: Iterable[str], received: Iterable[str]) -> None:
-    """Check that an answer has all outputs of the signature; `ServingError` if not."""
-    if not set(outputs) <= set(received):
-        raise ServingError(
-            f"the answer does not match the signature. Expected: {', '.join(outputs)}. "
-            f"Received: {', '.join(received)}"
-        )
-
-
 @dataclass(frozen=True)
 class Call:
     """A request in the form of its transport, and how its reply is read.
@@ -66,16 +55,3 @@ class Call:
 
     request: Any
     read: Callable[[Any], Any]
-
-    def result(self, reply: Any) -> Any:
-        """Read a reply.
-
-        Raises:
-            ServingError: It is an error, or in another form.
-        """
-        try:
-            return self.read(reply)
-        except MISREAD as error:
-            raise ServingError(
-                f"the answer is not in TensorFlow Serving's form: {error!r}"
-            ) from error

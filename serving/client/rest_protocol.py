@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from .errors import ServingError, error_of
-from .protocol import Call, Target, check_outputs
+from .protocol import Call, Target
 from .responses import TensorInfo, read_metadata, read_status
 
 
@@ -94,7 +94,11 @@ def _outputs(reply: RestReply, outputs: Mapping[str, TensorInfo]) -> dict[str, A
     values = _json(reply)["outputs"]
     if not isinstance(values, dict) or set(values) == {"b64"}:
         values = dict.fromkeys(list(outputs)[:1], values)  # a single output
-    check_outputs(outputs, values)
+    if not set(outputs) <= set(values):
+        raise ServingError(
+            f"the answer does not match the signature. Expected: {', '.join(outputs)}. "
+            f"Received: {', '.join(values)}"
+        )
     return values
 
 

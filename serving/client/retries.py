@@ -23,17 +23,13 @@ class Retries:
     """Exponential backoff with jitter, after errors that are `worth_retrying`.
 
     Args:
-        timeout: Seconds until the deadline, from now.
+        timeout: Seconds until the deadline, a time of `time.monotonic`.
     """
 
     def __init__(self, timeout: float):
-        self._deadline = time.monotonic() + timeout
+        self.deadline = time.monotonic() + timeout
         self._pause = FIRST_PAUSE
         self._reason: ServingError | None = None
-
-    def time_left(self) -> float:
-        """Seconds until the deadline; a little after it, since 0 may mean no limit."""
-        return max(self._deadline - time.monotonic(), 0.001)
 
     def pause_after(self, error: ServingError) -> float | None:
         """Seconds before the next attempt; None to raise the error instead.
@@ -50,7 +46,8 @@ class Retries:
         if not error.worth_retrying:
             return None
         self._reason = error
-        pause = min(_jittered(self._pause), SHARE_OF_THE_REST * self.time_left())
+        time_left = self.deadline - time.monotonic()
+        pause = min(_jittered(self._pause), SHARE_OF_THE_REST * time_left)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return pause if pause >= SHORTEST_PAUSE else None
 
@@ -74,7 +71,7 @@ class ReadinessPolling(Retries):
         if self._reason is None or not isinstance(error, DeadlineExceeded):
             self._reason = error
         pause = _jittered(READY_PAUSE)
-        if pause >= self.time_left():
+        if pause >= self.deadline - time.monotonic():
             raise DeadlineExceeded(
                 f"not ready within {self._timeout:g} s: {self._reason}"
             ) from self._reason

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "serving" / "client"
 SOURCE, RESULT = FOLDER / "async_client.py", FOLDER / "blocking_client.py"
 NOTICE = f"# Written by `make client` from {SOURCE.name}: edit that one.\n"
 WORDS = {
-    r"import asyncio\nimport functools": "import functools\nimport time",
+    r"import asyncio\n": "",
     r"an asyncio client": "a blocking client, which threads may share",
     r"asyncio clients": "blocking clients",
     r"tasks import in_order, in_thread": "threads import in_order",
