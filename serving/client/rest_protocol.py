@@ -20,11 +20,11 @@ class RestRequest(NamedTuple):
 
 
 class RestReply(NamedTuple):
-    """HTTP status, body, and target of a redirect."""
+    """HTTP status, headers and body."""
 
     status: int
+    headers: Mapping[str, str]
     content: bytes
-    location: str | None
 
 
 class RestProtocol:
@@ -126,9 +126,10 @@ def _json(reply: RestReply) -> dict[str, Any]:
 
 def _foreign_answer(reply: RestReply) -> ServingError:
     """The answer of a gateway, or of another server: its status and first words."""
-    if reply.location is not None:
-        message = f"HTTP {reply.status}: give the URL that it leads to, "
-        return ServingError(message + reply.location)
+    if location := reply.headers.get("Location"):
+        return ServingError(
+            f"HTTP {reply.status}: give the URL that it leads to, {location}"
+        )
     words = " ".join(reply.content[:400].decode("utf-8", "replace").split())
     return error_of(
         reply.status,
