@@ -84,7 +84,7 @@ def to_array(tensor: Any) -> "np.ndarray":
     return values.reshape(sizes)
 
 
-def to_lists(tensor: Any) -> list[Any]:
+def to_lists(tensor: Any) -> Any:
     """Nested lists of a TensorProto of strings, float32 or int64."""
     name, sizes = _type(tensor), _sizes(tensor)
     size = math.prod(sizes)
@@ -95,12 +95,12 @@ def to_lists(tensor: Any) -> list[Any]:
     return _nested(_repeated(values.tolist(), size), sizes)
 
 
-def _nested(values: list[Any], sizes: Sequence[int]) -> list[Any]:
+def _nested(values: list[Any], sizes: Sequence[int]) -> Any:
     """Arrange values in lists of these sizes, the last dimension innermost."""
     if len(values) != math.prod(sizes):
         raise ValueError(f"{len(values)} values for the shape {list(sizes)}")
     if len(sizes) < 2:
-        return values
+        return values if sizes else values[0]
     step = math.prod(sizes[1:])
     rows = [values[step * row : step * (row + 1)] for row in range(sizes[0])]
     return [_nested(row, sizes[1:]) for row in rows]

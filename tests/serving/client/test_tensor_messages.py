@@ -156,6 +156,7 @@ def test_the_last_value_stands_for_the_rest(convert):
         np.array([[b"a", b""], [b"\xff", b"bc"]], object),
         np.zeros((0, 3), "float32"),
         np.zeros((2, 0), "int64"),
+        np.array(2.5, "float32"),
     ],
     ids=str,
 )
