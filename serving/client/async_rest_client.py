@@ -8,7 +8,7 @@ import httpx2
 
 from .async_client import AsyncClient
 from .asyncio_transport import AsyncioTransport
-from .rest_client import ERRORS, Rest, reply_of
+from .rest_client import ERRORS, Rest
 from .rest_protocol import RestReply, RestRequest
 
 
@@ -31,7 +31,7 @@ class AsyncRestClient(Rest, AsyncClient):
         try:
             async with asyncio.timeout(timeout):
                 response = await self._http.send(sent)
-            return reply_of(response, response.content)
+            return RestReply(response.status_code, response.headers, response.content)
         except ERRORS as error:
             raise self._converted(error, timeout) from error
 

@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .errors import InvalidArgument
+from .protocol import Call
 from .responses import Signature
 
 if TYPE_CHECKING:
     from .grpc_protocol import GrpcProtocol
     from .rest_protocol import RestProtocol
+
+_UNKNOWN = Signature(inputs={}, outputs={})
 
 
 class BaseClient:
@@ -29,3 +33,18 @@ class BaseClient:
         self.protocol = protocol
         self._signatures: Mapping[str, Signature] = {}
         self._closed = False
+
+    def _predict_call(self, signature_name: str, inputs: Mapping[str, Any]) -> Call:
+        """Convert inputs to the types of the signature."""
+        from .tensors import input_array  # NumPy: as long to import as httpx2
+
+        # The server refuses an unknown name, in its own words.
+        signature = self._signatures.get(signature_name, _UNKNOWN)
+        try:
+            arrays = {
+                name: input_array(name, value, signature.inputs.get(name))
+                for name, value in inputs.items()
+            }
+            return self.protocol.predict(signature_name, arrays, signature.outputs)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"`inputs` cannot be sent: {error}") from error

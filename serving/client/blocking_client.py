@@ -7,22 +7,14 @@ be the same the second time.
 """
 
 import functools
-import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .base_client import BaseClient
-from .errors import (
-    DeadlineExceeded,
-    InvalidArgument,
-    MessageTooLarge,
-    NotFound,
-    ServingError,
-    Unavailable,
-)
-from .image_encoding import Image, bytes_or_error, encode_images, in_batches
+from .errors import InvalidArgument, MessageTooLarge, ServingError
+from .image_encoding import Image, encode_images, in_batches, unusable
 from .image_signatures import (
     ATTENTION,
     EMBED,
@@ -32,16 +24,14 @@ from .image_signatures import (
     classification,
 )
 from .protocol import MISREAD, Call
-from .responses import Metadata, Signature, VersionStatus
-from .retries import READY_PAUSE, jittered, pause_after
+from .responses import Metadata, VersionStatus
+from .retries import ReadinessPolling, Retries
 from .threads import in_order
 
 if TYPE_CHECKING:
     import numpy as np
 
 Result = TypeVar("Result")
-
-_UNKNOWN = Signature(inputs={}, outputs={})
 
 
 class BlockingClient(BaseClient, ABC):
@@ -149,35 +139,24 @@ class BlockingClient(BaseClient, ABC):
         Raises:
             InvalidArgument: Also for an input that does not fit its type.
         """
-        from .tensors import input_array  # NumPy: as long to import as httpx2
-
-        deadline = self._deadline()
+        retries = Retries(self.timeout)
         try:
             if signature_name not in self._signatures:
-                metadata = self._ask(self.protocol.metadata(), deadline)
+                metadata = self._ask(self.protocol.metadata(), retries)
                 self._signatures = metadata.signatures
-            # The server refuses an unknown name, in its own words.
-            signature = self._signatures.get(signature_name, _UNKNOWN)
-            try:
-                arrays = {
-                    name: input_array(name, value, signature.inputs.get(name))
-                    for name, value in inputs.items()
-                }
-                call = self.protocol.predict(signature_name, arrays, signature.outputs)
-            except (AttributeError, TypeError, ValueError) as error:
-                raise InvalidArgument(f"`inputs` cannot be sent: {error}") from error
-            return self._ask(call, deadline)
+            call = self._predict_call(signature_name, inputs)
+            return self._ask(call, retries)
         except ServingError:
             self._signatures = {}
             raise
 
     def status(self) -> list[VersionStatus]:
         """List the versions that the server knows and their states, newest first."""
-        return self._ask(self.protocol.status(), self._deadline())
+        return self._ask(self.protocol.status())
 
     def metadata(self) -> Metadata:
         """Read the version that answers, and its signatures."""
-        return self._ask(self.protocol.metadata(), self._deadline())
+        return self._ask(self.protocol.metadata())
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Wait until the model answers.
@@ -191,23 +170,7 @@ class BlockingClient(BaseClient, ABC):
             ServingError: Waiting does not help, as with an unknown label.
         """
         # Metadata, not status: the status of a model that is still loading is a 200.
-        call = self.protocol.metadata()
-        deadline = time.monotonic() + timeout
-        reason: ServingError | None = None
-        while True:
-            try:
-                self._send(call, min(deadline, self._deadline()))
-                return
-            except (Unavailable, NotFound, DeadlineExceeded) as error:
-                # What the server said explains more than the silence at the end.
-                if reason is None or not isinstance(error, DeadlineExceeded):
-                    reason = error
-                pause = jittered(READY_PAUSE)
-                if pause >= deadline - time.monotonic():
-                    raise DeadlineExceeded(
-                        f"not ready within {timeout:g} s: {reason}"
-                    ) from reason
-            time.sleep(pause)
+        self._ask(self.protocol.metadata(), ReadinessPolling(timeout))
 
     def ask_once(self, call: Call) -> Any:
         """Send a prepared call without retries, as a load generator does.
@@ -215,7 +178,7 @@ class BlockingClient(BaseClient, ABC):
         Args:
             call: Built by `protocol`.
         """
-        return self._send(call, self._deadline())
+        return self._send(call, time.monotonic() + self.timeout)
 
     def close(self) -> None:
         """Close the connections, those of an injected transport too."""
@@ -227,26 +190,6 @@ class BlockingClient(BaseClient, ABC):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _ask_exported(
-        self, images: Iterable[Image], exported: Exported[Result]
-    ) -> Result:
-        contents = encode_images(images)
-        return self._ask_encoded(contents, exported)
-
-    def _ask_encoded(self, contents: list[bytes], exported: Exported[Result]) -> Result:
-        if not contents:
-            return exported.empty()
-        call = self.protocol.predict(
-            exported.signature_name,
-            {"image_bytes": contents},
-            exported.outputs,
-            as_lists=exported.as_lists,
-        )
-        checked = Call(
-            call.request, lambda reply: exported.result(call.read(reply), len(contents))
-        )
-        return self._ask(checked, self._deadline())
 
     def _stream(
         self,
@@ -261,44 +204,39 @@ class BlockingClient(BaseClient, ABC):
 
     def _ask_each(self, images: list[Image], exported: Exported[Any]) -> list[Any]:
         """The result or the error of each image of a request."""
-        contents = bytes_or_error(images)
-        readable = [content for content in contents if isinstance(content, bytes)]
-        answers = iter(self._ask_apart_if_refused(readable, exported))
-        return [
-            next(answers) if isinstance(content, bytes) else content
-            for content in contents
-        ]
-
-    def _ask_apart_if_refused(
-        self, contents: list[bytes], exported: Exported[Any]
-    ) -> list[Any]:
         try:
-            return list(self._ask_encoded(contents, exported))
+            return list(self._ask_exported(images, exported))
         except ServingError as error:
             one_may_be_bad = isinstance(error, InvalidArgument | MessageTooLarge)
-            if len(contents) == 1 or not one_may_be_bad:
-                return [error] * len(contents)
+            if len(images) == 1 or not one_may_be_bad:
+                return [error] * len(images)
+        except (OSError, TypeError, ValueError) as error:
+            if len(images) == 1:
+                return [unusable(error)]
         results = []
-        for content in contents:
-            results += self._ask_apart_if_refused([content], exported)
+        for image in images:
+            results += self._ask_each([image], exported)
         return results
 
-    def _ask(self, call: Call, deadline: float) -> Any:
-        refused: ServingError | None = None
-        for attempt in itertools.count():
+    def _ask_exported(
+        self, images: Iterable[Image], exported: Exported[Result]
+    ) -> Result:
+        contents = encode_images(images)
+        if not contents:
+            return exported.empty()
+        call = exported.call(self.protocol, contents)
+        return self._ask(call)
+
+    def _ask(self, call: Call, retries: Retries | None = None) -> Any:
+        retries = retries or Retries(self.timeout)
+        while True:
             try:
+                deadline = min(retries.deadline, time.monotonic() + self.timeout)
                 return self._send(call, deadline)
-            except DeadlineExceeded as error:
-                if refused is None:
-                    raise
-                raise DeadlineExceeded(f"{error}; before that: {refused}") from refused
             except ServingError as error:
-                if not error.worth_retrying:
-                    raise
-                pause = pause_after(attempt, deadline)
+                pause = retries.pause_after(error)
                 if pause is None:
                     raise
-                refused = error
             time.sleep(pause)
 
     def _send(self, call: Call, deadline: float) -> Any:
@@ -315,9 +253,6 @@ class BlockingClient(BaseClient, ABC):
             raise ServingError(
                 f"the answer is not in TensorFlow Serving's form: {error!r}"
             ) from error
-
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timeout
 
     @abstractmethod
     def _transmit(self, request: Any, timeout: float) -> Any:

@@ -12,7 +12,8 @@ from .async_client import AsyncClient
 from .base_client import BaseClient
 from .blocking_client import BlockingClient
 from .errors import ServingError, error_of, too_late
-from .grpc_protocol import GrpcProtocol, GrpcRequest
+from .grpc_protocol import GrpcProtocol
+from .messages import METHODS
 from .protocol import Target, checked_headers
 
 _OPTIONS = {
@@ -65,13 +66,14 @@ class Grpc(BaseClient):
             return self._library.insecure_channel(self.address, merged)
         return self._library.secure_channel(self.address, credentials, merged)
 
-    def _call(self, request: GrpcRequest, timeout: float) -> Any:
+    def _call(self, request: Message, timeout: float) -> Any:
+        method, answer = METHODS[type(request)]
         call = self._channel.unary_unary(
-            f"/tensorflow.serving.{request.method}",
+            f"/tensorflow.serving.{method}",
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=request.answer.FromString,
+            response_deserializer=answer.FromString,
         )
-        return call(request.message, timeout=timeout, metadata=self._metadata)
+        return call(request, timeout=timeout, metadata=self._metadata)
 
     def _error(self, error: Any, timeout: float) -> ServingError:
         """Convert an error of gRPC."""
@@ -120,9 +122,9 @@ class GrpcClient(Grpc, BlockingClient):
             ServingError: One of its subclasses; the server keeps its models.
             ValueError: The text is not a ModelServerConfig.
         """
-        self._ask(self.protocol.reload_config(config), self._deadline())
+        self._ask(self.protocol.reload_config(config))
 
-    def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
+    def _transmit(self, request: Message, timeout: float) -> Message:
         try:
             return self._call(request, timeout)
         except grpc.RpcError as error:
@@ -142,13 +144,13 @@ class AsyncGrpcClient(Grpc, AsyncClient):
 
     async def reload_config(self, config: Message | str) -> None:
         """Replace the server's model config, as `GrpcClient.reload_config`."""
-        await self._ask(self.protocol.reload_config(config), self._deadline())
+        await self._ask(self.protocol.reload_config(config))
 
     def _connect(self, *args: Any) -> Any:
         asyncio.get_running_loop()  # or gRPC picks a loop that never runs
         return super()._connect(*args)
 
-    async def _transmit(self, request: GrpcRequest, timeout: float) -> Message:
+    async def _transmit(self, request: Message, timeout: float) -> Message:
         try:
             return await self._call(request, timeout)
         except grpc.RpcError as error:

@@ -1,7 +1,7 @@
 """TensorFlow Serving's gRPC protocol; imports no TensorFlow."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
@@ -10,14 +10,6 @@ from . import messages, tensor_messages
 from .errors import error_of
 from .protocol import Call, Target
 from .responses import TensorInfo, read_metadata, read_status
-
-
-class GrpcRequest(NamedTuple):
-    """A method of `tensorflow.serving`, its message, and the type of its answer."""
-
-    method: str
-    message: Message
-    answer: Any
 
 
 class GrpcProtocol:
@@ -29,36 +21,14 @@ class GrpcProtocol:
     def status(self) -> Call:
         """GetModelStatus."""
         message = messages.GetModelStatusRequest(model_spec=self._spec())
-        return Call(
-            GrpcRequest(
-                "ModelService/GetModelStatus", message, messages.GetModelStatusResponse
-            ),
-            lambda reply: read_status(_as_json(reply)),
-        )
+        return Call(message, lambda reply: read_status(_as_json(reply)))
 
     def metadata(self) -> Call:
         """GetModelMetadata."""
         message = messages.GetModelMetadataRequest(
             model_spec=self._spec(), metadata_field=["signature_def"]
         )
-
-        def read(reply: Any) -> Any:
-            packed = reply.metadata["signature_def"].value
-            signatures = messages.SignatureDefMap.FromString(packed)
-            answer = {
-                "model_spec": _as_json(reply.model_spec),
-                "metadata": {"signature_def": _as_json(signatures)},
-            }
-            return read_metadata(answer)
-
-        return Call(
-            GrpcRequest(
-                "PredictionService/GetModelMetadata",
-                message,
-                messages.GetModelMetadataResponse,
-            ),
-            read,
-        )
+        return Call(message, lambda reply: read_metadata(_as_json(reply)))
 
     def predict(
         self,
@@ -70,25 +40,21 @@ class GrpcProtocol:
         """Predict; the answer names its types itself."""
         message = messages.PredictRequest(
             model_spec=self._spec(signature_name),
-            inputs={name: _tensor(value) for name, value in inputs.items()},
+            inputs={
+                name: tensor_messages.from_values(value)
+                for name, value in inputs.items()
+            },
         )
 
         def read(reply: Any) -> dict[str, Any]:
-            if not as_lists:
-                return {
-                    name: tensor_messages.to_array(tensor)
-                    for name, tensor in reply.outputs.items()
-                }
+            convert = tensor_messages.to_lists if as_lists else tensor_messages.to_array
             return {
-                name: tensor_messages.to_lists(tensor)
+                name: convert(tensor)
                 for name, tensor in reply.outputs.items()
-                if name in outputs
+                if name in outputs or not as_lists
             }
 
-        return Call(
-            GrpcRequest("PredictionService/Predict", message, messages.PredictResponse),
-            read,
-        )
+        return Call(message, read)
 
     def reload_config(self, config: Message | str) -> Call:
         """HandleReloadConfigRequest, which returns nothing."""
@@ -99,14 +65,7 @@ class GrpcProtocol:
             if status["error_code"] != "OK":
                 raise error_of(status["error_code"], status["error_message"])
 
-        return Call(
-            GrpcRequest(
-                "ModelService/HandleReloadConfigRequest",
-                message,
-                messages.ReloadConfigResponse,
-            ),
-            read,
-        )
+        return Call(message, read)
 
     def _spec(self, signature_name: str = "") -> Any:
         spec = messages.ModelSpec(
@@ -120,18 +79,13 @@ class GrpcProtocol:
 
 
 def _as_json(message: Message) -> dict[str, Any]:
-    """The message in REST's form."""
+    """The message in REST's form, with signatures in place of their `Any`."""
     return json_format.MessageToDict(
         message,
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
+        descriptor_pool=messages.POOL,
     )
-
-
-def _tensor(value: Any) -> Any:
-    if isinstance(value, list):
-        return tensor_messages.from_strings(value)
-    return tensor_messages.from_array(value)
 
 
 def _model_server_config(config: Message | str) -> Any:

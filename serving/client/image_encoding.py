@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
-from .errors import InvalidArgument, ServingError
+from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,17 +62,11 @@ def encode_images(images: Iterable[Image]) -> list[bytes]:
     return [encode_image(image) for image in images]
 
 
-def bytes_or_error(images: Iterable[Image]) -> list[bytes | ServingError]:
-    """Encode images; `InvalidArgument` in place of one that cannot be used."""
-    contents: list[bytes | ServingError] = []
-    for image in images:
-        try:
-            contents.append(encode_image(image))
-        except (OSError, TypeError, ValueError) as error:
-            refused = InvalidArgument(str(error))
-            refused.__cause__ = error
-            contents.append(refused)
-    return contents
+def unusable(error: Exception) -> InvalidArgument:
+    """The result of an image that `encode_image` refuses, among many."""
+    refused = InvalidArgument(str(error))
+    refused.__cause__ = error
+    return refused
 
 
 def in_batches(

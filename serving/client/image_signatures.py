@@ -3,11 +3,14 @@
 Their names and types are fixed, so that no request for metadata is needed.
 """
 
-import dataclasses
+import functools
+from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .errors import ServingError
+from .protocol import Call
 from .responses import TensorInfo
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Prediction:
     """The K best classes of one image, best first.
 
@@ -52,7 +55,7 @@ class Prediction:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Attention:
     """The attention map of one image.
 
@@ -66,7 +69,7 @@ class Attention:
     seen: bytes
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Exported(Generic[Result]):
     """A signature with encoded images as input, `image_bytes` [N].
 
@@ -81,11 +84,22 @@ class Exported(Generic[Result]):
     signature_name: str
     outputs: Mapping[str, TensorInfo]
     read: Callable[[Mapping[str, Any]], Result]
-    empty: Callable[[], Result]
+    empty: Callable[[], Any] = list
     as_lists: bool = False
 
-    def result(self, outputs: Mapping[str, Any], images: int) -> Result:
-        """Check that an answer has all outputs, for so many images, and read it."""
+    def call(self, protocol: Any, images: list[bytes]) -> Call:
+        """The request for encoded images, whose reply is checked and read."""
+        call = protocol.predict(
+            self.signature_name,
+            {"image_bytes": images},
+            self.outputs,
+            as_lists=self.as_lists,
+        )
+        return Call(
+            call.request, lambda reply: self._result(call.read(reply), len(images))
+        )
+
+    def _result(self, outputs: Mapping[str, Any], images: int) -> Result:
         if not set(self.outputs) <= set(outputs):
             raise ServingError(
                 f"`{self.signature_name}` must return {', '.join(self.outputs)}. "
@@ -101,20 +115,21 @@ class Exported(Generic[Result]):
         return self.read(outputs)
 
 
-def _predictions(outputs: Mapping[str, Any]) -> list[Prediction]:
-    shapes = {_shape(outputs[name]) for name in CLASSIFY.outputs}
+def _predictions(outputs: Mapping[str, Any], top_k: int | None) -> list[Prediction]:
+    shapes = {_shape(outputs[name]) for name in _CLASSES}
     if len(shapes) > 1:
         raise ServingError(
-            f"{', '.join(CLASSIFY.outputs)} must have one shape. "
+            f"{', '.join(_CLASSES)} must have one shape. "
             f"Received: {', '.join(map(str, sorted(shapes)))}"
         )
-    rows = zip(outputs["classes"], outputs["scores"], outputs["class_ids"], strict=True)
+    rows = zip(*(outputs[name] for name in _CLASSES), strict=True)
     return [
         Prediction(
             labels=tuple(label.decode("utf-8", "replace") for label in labels),
-            scores=tuple(scores),
-            class_ids=tuple(class_ids),
-        )
+            # As float32 and int64 hold the numbers, which JSON writes as text.
+            scores=tuple(array("f", scores)),
+            class_ids=tuple(array("q", class_ids)),
+        ).best(top_k)
         for labels, scores, class_ids in rows
     ]
 
@@ -130,23 +145,15 @@ def classification(top_k: int | None) -> Exported[list[Prediction]]:
     if top_k is not None and top_k < 1:
         raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
 
-    def read(outputs: Mapping[str, Any]) -> list[Prediction]:
-        return [prediction.best(top_k) for prediction in _predictions(outputs)]
-
-    return dataclasses.replace(CLASSIFY, read=read)
+    read = functools.partial(_predictions, top_k=top_k)
+    return Exported("serving_default", _CLASSES, read, as_lists=True)
 
 
-CLASSIFY: Exported[list[Prediction]] = Exported(
-    "serving_default",
-    {
-        "classes": TensorInfo("string", (None, None)),
-        "scores": TensorInfo("float32", (None, None)),
-        "class_ids": TensorInfo("int64", (None, None)),
-    },
-    _predictions,
-    empty=list,
-    as_lists=True,
-)
+_CLASSES = {
+    "classes": TensorInfo("string", (None, None)),
+    "scores": TensorInfo("float32", (None, None)),
+    "class_ids": TensorInfo("int64", (None, None)),
+}
 EMBED = Exported(
     "embed",
     {"embedding": TensorInfo("float32", (None, None))},
@@ -160,7 +167,6 @@ ATTENTION: Exported[list[Attention]] = Exported(
         "seen_bytes": TensorInfo("string", (None,)),
     },
     lambda outputs: list(map(Attention, outputs["rollout"], outputs["seen_bytes"])),
-    empty=list,
 )
 
 

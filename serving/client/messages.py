@@ -10,17 +10,17 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-_POOL = descriptor_pool.DescriptorPool()
+POOL = descriptor_pool.DescriptorPool()
 
 
 def _load() -> None:
     content = resources.files(__package__).joinpath("messages.binpb").read_bytes()
     for file in descriptor_pb2.FileDescriptorSet.FromString(content).file:
-        _POOL.Add(file)
+        POOL.Add(file)
 
 
 def _message(name: str) -> Any:
-    descriptor = _POOL.FindMessageTypeByName(f"tensorflow.{name}")
+    descriptor = POOL.FindMessageTypeByName(f"tensorflow.{name}")
     return message_factory.GetMessageClass(descriptor)
 
 
@@ -31,9 +31,22 @@ PredictRequest = _message("serving.PredictRequest")
 PredictResponse = _message("serving.PredictResponse")
 GetModelMetadataRequest = _message("serving.GetModelMetadataRequest")
 GetModelMetadataResponse = _message("serving.GetModelMetadataResponse")
-SignatureDefMap = _message("serving.SignatureDefMap")
 GetModelStatusRequest = _message("serving.GetModelStatusRequest")
 GetModelStatusResponse = _message("serving.GetModelStatusResponse")
 ModelServerConfig = _message("serving.ModelServerConfig")
 ReloadConfigRequest = _message("serving.ReloadConfigRequest")
 ReloadConfigResponse = _message("serving.ReloadConfigResponse")
+
+# The method of `tensorflow.serving` for each request, and the type of its answer.
+METHODS = {
+    GetModelStatusRequest: ("ModelService/GetModelStatus", GetModelStatusResponse),
+    GetModelMetadataRequest: (
+        "PredictionService/GetModelMetadata",
+        GetModelMetadataResponse,
+    ),
+    PredictRequest: ("PredictionService/Predict", PredictResponse),
+    ReloadConfigRequest: (
+        "ModelService/HandleReloadConfigRequest",
+        ReloadConfigResponse,
+    ),
+}

@@ -112,18 +112,13 @@ class RestClient(Rest, BlockingClient):
         try:
             response = self._http.send(sent, stream=True)
             with contextlib.closing(response):
-                return reply_of(response, _body(response, sent.extensions["timeout"]))
+                content = _body(response, sent.extensions["timeout"])
+            return RestReply(response.status_code, response.headers, content)
         except ERRORS as error:
             raise self._converted(error, timeout) from error
 
     def _disconnect(self) -> None:
         self._http.close()
-
-
-def reply_of(response: httpx2.Response, content: bytes) -> RestReply:
-    """The part of a response that the protocol reads."""
-    location = response.headers.get("Location")
-    return RestReply(response.status_code, content, location)
 
 
 class _TimeLeft(dict):

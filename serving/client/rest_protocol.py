@@ -2,8 +2,6 @@
 
 import base64
 import json
-import math
-import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -11,9 +9,6 @@ from urllib.parse import quote
 from .errors import ServingError, error_of
 from .protocol import Call, Target
 from .responses import TensorInfo, read_metadata, read_status
-
-# The numbers that `classify` returns, as `struct` has them.
-_FORMATS = {"float32": "f", "int64": "q"}
 
 
 class RestRequest(NamedTuple):
@@ -25,11 +20,11 @@ class RestRequest(NamedTuple):
 
 
 class RestReply(NamedTuple):
-    """HTTP status, body, and target of a redirect."""
+    """HTTP status, headers and body."""
 
     status: int
+    headers: Mapping[str, str]
     content: bytes
-    location: str | None
 
 
 class RestProtocol:
@@ -66,7 +61,7 @@ class RestProtocol:
             signature_name: Of the model.
             inputs: Arrays, or lists of bytes, by name.
             outputs: Types of the outputs, which are arrays by name.
-            as_lists: Without NumPy: nested lists of strings, float32 and int64.
+            as_lists: Nested lists instead, without NumPy; strings as bytes.
         """
         body = {"signature_name": signature_name, "inputs": dict(inputs)}
         # NaN and Infinity are not JSON, but TensorFlow Serving reads them.
@@ -74,19 +69,15 @@ class RestProtocol:
 
         def read(reply: RestReply) -> dict[str, Any]:
             values = _outputs(reply, outputs)
-            converted = {
-                name: _from_json(values[name], info.dtype)
-                if as_lists or info.dtype == "string"
-                else values[name]
-                for name, info in outputs.items()
-            }
+            for name, info in outputs.items():
+                if info.dtype == "string":
+                    values[name] = _as_bytes(values[name])
             if as_lists:
-                return converted
+                return values
             from .tensors import output_array  # NumPy: as long to import as httpx2
 
             return {
-                name: output_array(value, outputs[name])
-                for name, value in converted.items()
+                name: output_array(values[name], info) for name, info in outputs.items()
             }
 
         return Call(RestRequest("POST", f"{self._path}:predict", content), read)
@@ -98,12 +89,8 @@ def _json_value(value: Any) -> Any:
     return value.tolist()
 
 
-def _outputs(reply: RestReply, outputs: Mapping[str, TensorInfo]) -> Mapping[str, Any]:
-    """The answer's nested lists by name.
-
-    Raises:
-        ServingError: They do not match the signature.
-    """
+def _outputs(reply: RestReply, outputs: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    """The answer's nested lists by name."""
     values = _json(reply)["outputs"]
     if not isinstance(values, dict) or set(values) == {"b64"}:
         values = dict.fromkeys(list(outputs)[:1], values)  # a single output
@@ -115,28 +102,13 @@ def _outputs(reply: RestReply, outputs: Mapping[str, TensorInfo]) -> Mapping[str
     return values
 
 
-def _from_json(value: Any, dtype: str) -> Any:
-    """Convert nested lists of strings, float32 or int64; strings become bytes.
-
-    Strings that are no UTF-8 are {"b64": ...}.
-    """
+def _as_bytes(value: Any) -> Any:
+    """Convert nested lists of strings; those that are no UTF-8 are {"b64": ...}."""
     if isinstance(value, list):
-        return [_from_json(item, dtype) for item in value]
-    if dtype != "string":
-        return _number(value, _FORMATS[dtype])
+        return [_as_bytes(item) for item in value]
     if isinstance(value, dict):
         return base64.b64decode(value["b64"])
     return value.encode("utf-8", "surrogateescape")
-
-
-def _number(value: Any, form: str) -> Any:
-    """Round a number to float32, as in arrays, or check that it is an int64."""
-    try:
-        return struct.unpack(form, struct.pack(form, value))[0]
-    except OverflowError:  # of a float: infinite, as in TensorFlow
-        return math.copysign(math.inf, value)
-    except struct.error as error:
-        raise ValueError(f"{error}: {value!r}") from error
 
 
 def _json(reply: RestReply) -> dict[str, Any]:
@@ -154,9 +126,10 @@ def _json(reply: RestReply) -> dict[str, Any]:
 
 def _foreign_answer(reply: RestReply) -> ServingError:
     """The answer of a gateway, or of another server: its status and first words."""
-    if reply.location is not None:
-        message = f"HTTP {reply.status}: give the URL that it leads to, "
-        return ServingError(message + reply.location)
+    if location := reply.headers.get("Location"):
+        return ServingError(
+            f"HTTP {reply.status}: give the URL that it leads to, {location}"
+        )
     words = " ".join(reply.content[:400].decode("utf-8", "replace").split())
     return error_of(
         reply.status,

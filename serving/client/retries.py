@@ -1,10 +1,12 @@
-"""Pauses between retries: exponential backoff with jitter, within a deadline.
+"""Pauses between the attempts of a call, which end at its deadline.
 
 A prediction changes nothing on the server, so that a retry is safe.
 """
 
 import random
 import time
+
+from .errors import DeadlineExceeded, NotFound, ServingError, Unavailable
 
 # Readiness polling interval, in seconds.
 READY_PAUSE = 0.25
@@ -17,21 +19,65 @@ SHARE_OF_THE_REST = 0.5
 SHORTEST_PAUSE = 0.05
 
 
-def pause_after(attempt: int, deadline: float) -> float | None:
-    """Seconds before the next attempt, if there is time for one.
-
-    They double, with jitter so that clients that failed together do not retry together,
-    and get shorter again shortly before the deadline.
+class Retries:
+    """Exponential backoff with jitter, after errors that are `worth_retrying`.
 
     Args:
-        attempt: The number of the one that failed, from 0.
-        deadline: A time of `time.monotonic`.
+        timeout: Seconds until the deadline, a time of `time.monotonic`.
     """
-    pause = jittered(min(FIRST_PAUSE * 2 ** min(attempt, 10), LONGEST_PAUSE))
-    pause = min(pause, SHARE_OF_THE_REST * (deadline - time.monotonic()))
-    return pause if pause >= SHORTEST_PAUSE else None
+
+    def __init__(self, timeout: float):
+        self.deadline = time.monotonic() + timeout
+        self._pause = FIRST_PAUSE
+        self._reason: ServingError | None = None
+
+    def pause_after(self, error: ServingError) -> float | None:
+        """Seconds before the next attempt; None to raise the error instead.
+
+        They double, with jitter so that clients that failed together do not retry
+        together, and get shorter again shortly before the deadline.
+
+        Raises:
+            DeadlineExceeded: No answer in time, with the refusal before that.
+        """
+        reason = self._reason
+        if reason is not None and isinstance(error, DeadlineExceeded):
+            raise DeadlineExceeded(f"{error}; before that: {reason}") from reason
+        if not error.worth_retrying:
+            return None
+        self._reason = error
+        time_left = self.deadline - time.monotonic()
+        pause = min(_jittered(self._pause), SHARE_OF_THE_REST * time_left)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return pause if pause >= SHORTEST_PAUSE else None
 
 
-def jittered(mean: float) -> float:
+class ReadinessPolling(Retries):
+    """Equal pauses, as long as the model is not there or does not answer."""
+
+    def __init__(self, timeout: float):
+        super().__init__(timeout)
+        self._timeout = timeout
+
+    def pause_after(self, error: ServingError) -> float | None:
+        """Seconds before the next attempt; None where waiting does not help.
+
+        Raises:
+            DeadlineExceeded: There is no time for another attempt.
+        """
+        if not isinstance(error, Unavailable | NotFound | DeadlineExceeded):
+            return None
+        # What the server said explains more than the silence at the end.
+        if self._reason is None or not isinstance(error, DeadlineExceeded):
+            self._reason = error
+        pause = _jittered(READY_PAUSE)
+        if pause >= self.deadline - time.monotonic():
+            raise DeadlineExceeded(
+                f"not ready within {self._timeout:g} s: {self._reason}"
+            ) from self._reason
+        return pause
+
+
+def _jittered(mean: float) -> float:
     """Add jitter: from 0.5 to 1.5 times the mean."""
     return mean * random.uniform(0.5, 1.5)

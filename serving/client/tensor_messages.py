@@ -6,7 +6,7 @@ NumPy is imported by the functions that convert arrays.
 import array
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import ServingError
@@ -40,20 +40,18 @@ _NUMBERS = {name: number for number, name in _NAMES.items()}
 _TYPECODES = {"float32": "f", "int64": "q"}
 
 
-def from_strings(values: Sequence[bytes]) -> Any:
-    """The TensorProto of a list of strings."""
-    return _message("string", [len(values)], string_val=values)
-
-
-def from_array(values: "np.ndarray") -> Any:
-    """The TensorProto of an array; arrays of objects hold bytes.
+def from_values(values: "list[bytes] | np.ndarray") -> Any:
+    """The TensorProto of a list of bytes, or of an array; arrays of objects hold bytes.
 
     Raises:
         TypeError: TensorFlow has no such type.
     """
+    if isinstance(values, list):
+        return _message("string", [len(values)], string_val=values)
     if values.dtype.kind in "OSU":
-        flat = [v.encode() if isinstance(v, str) else bytes(v) for v in values.flat]
-        return _message("string", values.shape, string_val=flat)
+        from .tensors import as_bytes
+
+        return _message("string", values.shape, string_val=as_bytes(values))
     name = values.dtype.name
     if name not in _FIELDS:
         raise TypeError(f"{name} is not a type of TensorFlow")
@@ -68,13 +66,11 @@ def to_array(tensor: Any) -> "np.ndarray":
         ServingError: It has a type that NumPy has not.
         ModuleNotFoundError: bfloat16, but no ml_dtypes.
     """
-    from .tensors import np
+    from .tensors import bytes_array, np
 
     name, sizes = _type(tensor), _sizes(tensor)
     if name == "string":
-        array = np.empty(math.prod(sizes), dtype=object)
-        array[:] = _strings(tensor, math.prod(sizes))
-        return array.reshape(sizes)
+        return bytes_array(_strings(tensor, math.prod(sizes)), sizes)
     if name == "bfloat16":
         import ml_dtypes  # noqa: F401  NumPy knows the name then
     dtype = np.dtype(name)
@@ -99,17 +95,15 @@ def to_lists(tensor: Any) -> Any:
     return _nested(_repeated(values.tolist(), size), sizes)
 
 
-def _nested(values: Sequence[Any], sizes: Sequence[int]) -> Any:
+def _nested(values: list[Any], sizes: Sequence[int]) -> Any:
     """Arrange values in lists of these sizes, the last dimension innermost."""
     if len(values) != math.prod(sizes):
         raise ValueError(f"{len(values)} values for the shape {list(sizes)}")
-    return _arranged(iter(values), sizes)
-
-
-def _arranged(values: Iterator[Any], sizes: Sequence[int]) -> Any:
-    if not sizes:
-        return next(values)
-    return [_arranged(values, sizes[1:]) for _ in range(sizes[0])]
+    if len(sizes) < 2:
+        return values if sizes else values[0]
+    step = math.prod(sizes[1:])
+    rows = [values[step * row : step * (row + 1)] for row in range(sizes[0])]
+    return [_nested(row, sizes[1:]) for row in rows]
 
 
 def _strings(tensor: Any, size: int) -> list[bytes]:

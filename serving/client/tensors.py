@@ -4,6 +4,7 @@ The same call returns the same arrays over REST and gRPC. Strings are bytes in o
 arrays, as in TensorFlow.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import InvalidArgument
@@ -33,7 +34,8 @@ def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
     try:
         if info.dtype == "string":
             # Not through np.bytes_, which strips zero bytes at the end.
-            return _encoded(np.asarray(value, dtype=object))
+            array = np.asarray(value, dtype=object)
+            return bytes_array(as_bytes(array), array.shape)
         return _cast(np.asarray(value), _numpy_dtype(info))
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(
@@ -45,6 +47,18 @@ def output_array(value: Any, info: TensorInfo) -> np.ndarray:
     """Convert nested lists of a REST answer, whose strings are bytes."""
     with np.errstate(over="ignore"):  # overflow is infinite, as in TensorFlow
         return np.asarray(value, dtype=_numpy_dtype(info))
+
+
+def as_bytes(array: np.ndarray) -> list[bytes]:
+    """The strings of an array, text as UTF-8."""
+    return [item if isinstance(item, bytes) else item.encode() for item in array.flat]
+
+
+def bytes_array(values: Sequence[bytes], shape: Sequence[int]) -> np.ndarray:
+    """An array of objects."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(shape)
 
 
 def _numpy_dtype(info: TensorInfo) -> np.dtype | None:
@@ -65,10 +79,3 @@ def _cast(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
     if integers and not np.array_equal(cast, array):
         raise ValueError(f"values from {array.min()} to {array.max()}")
     return cast
-
-
-def _encoded(array: np.ndarray) -> np.ndarray:
-    flat = [item if isinstance(item, bytes) else item.encode() for item in array.flat]
-    encoded = np.empty(array.size, dtype=object)
-    encoded[:] = flat
-    return encoded.reshape(array.shape)

@@ -19,7 +19,7 @@ from tensorflow_serving.config.model_server_config_pb2 import (
 
 from ..batching_parameters import message_class
 from .flags import ServerOptions
-from .status_errors import InvalidArgument, NotFound, ServingError, StartError
+from .status_errors import InvalidArgument, NotFound, StartError, StatusError
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def check_start(config: ModelServerConfig) -> None:
 def _check_base_path(model: ModelConfig) -> None:
     try:
         versions = version_folders(model.base_path)
-    except ServingError as error:
+    except StatusError as error:
         raise StartError(f"model {model.name}: {error}") from error
     if not versions:
         raise StartError(

@@ -28,7 +28,7 @@ class LocalServer:
 
     Raises:
         TypeError: `models` is neither a mapping nor a ModelServerConfig.
-        ServingError: on entering, if the server cannot start.
+        StatusError: on entering, if the server cannot start.
 
     ```python
     with LocalServer({"digits": "models/digits"}, rest_port=0, grpc_port=0) as server:

@@ -13,7 +13,7 @@ from tensorflow_serving.apis import (
 )
 
 from .inference_service import InferenceService
-from .status_errors import ServingError
+from .status_errors import StatusError
 
 logger = logging.getLogger(__name__)
 # Bytes of an error message, as in TensorFlow Serving.
@@ -26,7 +26,7 @@ def _answer(context: Any, operation: Callable[..., Any], *arguments: Any) -> Any
     """The operation's response; an error ends the call with its code."""
     try:
         return operation(*arguments)
-    except ServingError as error:
+    except StatusError as error:
         context.abort(grpc.StatusCode[error.code], _shortened(str(error)))
     except Exception as error:
         logger.exception("internal error")
@@ -41,10 +41,10 @@ def _shortened(text: str) -> str:
 
 
 def _remaining(context: Any) -> float:
-    """Seconds until the deadline; ServingError if that or the client has gone."""
+    """Seconds until the deadline; StatusError if that or the client has gone."""
     seconds = context.time_remaining()
     if not context.is_active() or (seconds is not None and seconds <= 0):
-        raise ServingError("Timed out before it was run", "DEADLINE_EXCEEDED")
+        raise StatusError("Timed out before it was run", "DEADLINE_EXCEEDED")
     return _NO_DEADLINE if seconds is None else min(seconds, _NO_DEADLINE)
 
 

@@ -26,7 +26,7 @@ from .metrics import Metrics, microseconds_since
 from .predict_request import check_inputs, predict
 from .server_core import ServedModels
 from .session import DEFAULT_SIGNATURE, LoadedModel, session_config
-from .status_errors import InvalidArgument, ServingError
+from .status_errors import InvalidArgument, StatusError
 from .tensor_proto import array_to_proto, arrays_from_protos
 from .warmup import run_request, warm_up
 
@@ -34,7 +34,7 @@ from .warmup import run_request, warm_up
 class InferenceService:
     """The operations of a server, independent of the transport.
 
-    Every method raises `ServingError` with TensorFlow Serving's message; timeouts are
+    Every method raises `StatusError` with TensorFlow Serving's message; timeouts are
     in seconds.
 
     Raises:
@@ -63,7 +63,7 @@ class InferenceService:
             model = LoadedModel(
                 folder, self._tags, self._session_config, self._count_run, queue
             )
-        except ServingError:
+        except StatusError:
             self.metrics.load_attempts.add(1, folder, "fail")
             raise
         self.metrics.load_attempts.add(1, folder, "success")
@@ -78,7 +78,7 @@ class InferenceService:
         try:
             run = functools.partial(run_request, model)
             count = warm_up(folder, run, iterations)
-        except ServingError:
+        except StatusError:
             model.close()
             raise
         if count:
@@ -238,7 +238,7 @@ class InferenceService:
         try:
             with self.unless_stopped():
                 yield
-        except ServingError as error:
+        except StatusError as error:
             self.metrics.request_count.add(1, model, error.code)
             raise
         self.metrics.request_count.add(1, model, "OK")
@@ -249,7 +249,7 @@ class InferenceService:
     @contextlib.contextmanager
     def unless_stopped(self) -> Iterator[None]:
         """Make every error UNAVAILABLE once the server is stopped."""
-        stopping = ServingError("the server is stopping", "UNAVAILABLE")
+        stopping = StatusError("the server is stopping", "UNAVAILABLE")
         if self._stopped:
             raise stopping
         try:

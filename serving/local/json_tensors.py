@@ -13,7 +13,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from .json_document import format_error, printed_floats, quote, type_name
 from .session import data_type_name
-from .status_errors import InvalidArgument, ServingError, Unimplemented
+from .status_errors import InvalidArgument, StatusError, Unimplemented
 from .tensor_proto import numpy_type, parsing_error, type_of
 
 TensorInfos = Mapping[str, TensorInfo]
@@ -80,7 +80,7 @@ def _from_rows(instances: list[Any], infos: TensorInfos) -> dict[str, np.ndarray
     if not named:
         (alias,) = infos
         # All rows at once; row by row only for an error message that names the row.
-        with contextlib.suppress(ServingError):
+        with contextlib.suppress(StatusError):
             return {alias: _tensor(alias, instances, infos)}
     rows: dict[str, list[np.ndarray]] = {alias: [] for alias in infos}
     for index, row in enumerate(instances):
@@ -94,7 +94,7 @@ def _from_rows(instances: list[Any], infos: TensorInfos) -> dict[str, np.ndarray
                     raise InvalidArgument(text)
                 tensor = _tensor(alias, value, infos)
                 rows[alias].append(_like_first(tensor, rows[alias]))
-            except ServingError as error:
+            except StatusError as error:
                 key = f" key: {alias}" if named else ""
                 raise InvalidArgument(
                     f"Failed to process element: {index}{key} of 'instances' list. "

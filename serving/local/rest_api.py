@@ -29,7 +29,7 @@ from .json_examples import examples_from_json, result_to_json
 from .json_tensors import inputs_from_json, outputs_to_json
 from .rest_routes import Route, VersionOverflow, route
 from .session import DEFAULT_SIGNATURE, LoadedModel
-from .status_errors import InvalidArgument, ServingError
+from .status_errors import InvalidArgument, StatusError
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class RestApp:
                 answer = await self._in_thread(asked, body, packed)
         except VersionOverflow:
             return Response(b"", 400, media_type="application/json")
-        except ServingError as error:
+        except StatusError as error:
             return _json({"error": str(error)}, error.http_status)
         except Exception as error:
             logger.exception("internal error")
@@ -139,7 +139,7 @@ class RestApp:
                 run.add_done_callback(lambda _: end_turn())
                 return await asyncio.wrap_future(run)
         except TimeoutError as error:
-            raise ServingError(
+            raise StatusError(
                 "Timed out waiting for notification", "DEADLINE_EXCEEDED"
             ) from error
 

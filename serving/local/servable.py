@@ -12,7 +12,7 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 from . import config as configuration
 from .config import ModelConfig
 from .session import LoadedModel
-from .status_errors import FailedPrecondition, InvalidArgument, NotFound, ServingError
+from .status_errors import FailedPrecondition, InvalidArgument, NotFound, StatusError
 from .version_lifecycle import State, Version
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Failure(NamedTuple):
 
     name: str
     version: int
-    error: ServingError
+    error: StatusError
 
 
 class ServedModel:
@@ -130,7 +130,7 @@ class ServedModel:
         """None if the base path cannot be read; then nothing changes."""
         try:
             numbers = configuration.aspired_versions(self.config) if self.config else []
-        except ServingError as error:
+        except StatusError as error:
             if self._logged != str(error):
                 logger.error("model %s: %s", self.name, error)
             self._logged = str(error)

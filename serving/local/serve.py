@@ -14,7 +14,7 @@ from keras_vit.common.quiet import without_native_lines
 
 from ..usage import without_keras
 from .flags import ServerOptions, parse_flags
-from .status_errors import ServingError
+from .status_errors import StatusError
 
 # Seconds after the first signal in which the server ends by itself; it is then ended.
 _STOP_LIMIT = 30
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
             start_up.enter_context(without_native_lines())
             _log_to_stderr()
             asyncio.run(_serve(options, start_up.close))
-    except ServingError as error:
+    except StatusError as error:
         raise CommandError(str(error)) from None
     return 0
 

@@ -13,7 +13,7 @@ from ..http_limits import OwnSite
 from . import config as configuration
 from .config import ModelServerConfig
 from .flags import ServerOptions
-from .status_errors import ServingError, StartError
+from .status_errors import StartError, StatusError
 
 if TYPE_CHECKING:
     import grpc
@@ -71,7 +71,7 @@ async def serve(
 
     Raises:
         StartError: a port is in use, or a model cannot be loaded.
-        ServingError: the configuration is refused.
+        StatusError: the configuration is refused.
     """
     configuration.check_start(config)
     metrics_path = configuration.metrics_path(options.monitoring_config_file)
@@ -112,7 +112,7 @@ async def _load(
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if stop.asked.is_set():
         service.models.give_up()
-        with contextlib.suppress(ServingError):
+        with contextlib.suppress(StatusError):
             await loading
         return False
     stopping.cancel()

@@ -23,8 +23,8 @@ from .status_errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
-    ServingError,
     StartError,
+    StatusError,
 )
 from .version_lifecycle import Version
 
@@ -47,7 +47,7 @@ class ServedModels:
 
         Raises:
             StartError: a model has no version that can be loaded.
-            ServingError: the configuration is refused.
+            StatusError: the configuration is refused.
         """
         retries = self._options.max_num_load_retries or 0
         with self._changes:
@@ -75,7 +75,7 @@ class ServedModels:
         Raises:
             InvalidArgument: the configuration is invalid.
             FailedPrecondition: a label would point to a version that is not available.
-            ServingError: a new model has no version that can be loaded.
+            StatusError: a new model has no version that can be loaded.
         """
         configuration.check_config(config)
         with self._changes:
@@ -89,7 +89,7 @@ class ServedModels:
                 f"due to error: {error.with_code()}}}, "
                 for name, number, error in failures
             )
-            raise ServingError(
+            raise StatusError(
                 f"{len(failures)} model(s) did not become available: {{{errors}}}"
             )
 

@@ -31,7 +31,7 @@ from .status_errors import (
     CODES,
     FailedPrecondition,
     InvalidArgument,
-    ServingError,
+    StatusError,
 )
 from .tensor_proto import type_of
 
@@ -43,7 +43,7 @@ def data_type_name(data_type: int) -> str:
     return types_pb2.DataType.Name(data_type).removeprefix("DT_").lower()
 
 
-def from_tensorflow(error: tf.errors.OpError) -> ServingError:
+def from_tensorflow(error: tf.errors.OpError) -> StatusError:
     """The error with TensorFlow's code and the kernel's own message.
 
     Session.run raises a second error that adds Python stack traces; the first one,
@@ -51,7 +51,7 @@ def from_tensorflow(error: tf.errors.OpError) -> ServingError:
     """
     first = error.__context__
     original = first if isinstance(first, tf.errors.OpError) else error
-    return ServingError(original.message, CODES[error.error_code])
+    return StatusError(original.message, CODES[error.error_code])
 
 
 def session_config(options: ServerOptions) -> config_pb2.ConfigProto:
@@ -92,7 +92,7 @@ class LoadedModel:
         signatures: the SignatureDefs by key.
 
     Raises:
-        ServingError: the folder holds no SavedModel that TensorFlow Serving would run.
+        StatusError: the folder holds no SavedModel that TensorFlow Serving would run.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LoadedModel:
         queue: Queue | None = None,
     ):
         if not os.path.exists(os.path.join(folder, SAVED_MODEL)):
-            raise ServingError(
+            raise StatusError(
                 "Could not find SavedModel .pb or .pbtxt at supplied export "
                 f"directory path: {folder}",
                 "NOT_FOUND",
@@ -113,7 +113,7 @@ class LoadedModel:
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         try:
             meta_graph = self._load(folder, list(tags))
-        except ServingError:
+        except StatusError:
             self.close()
             raise
         self.signatures: Mapping[str, SignatureDef] = dict(meta_graph.signature_def)
@@ -131,7 +131,7 @@ class LoadedModel:
         # others: damaged files.
         except (RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
             text = f"cannot load {folder}: {' '.join(str(error).split())}"
-            raise ServingError(text) from error
+            raise StatusError(text) from error
         _refuse_xla(meta_graph.graph_def)
         return meta_graph
 
@@ -149,7 +149,7 @@ class LoadedModel:
             fetches: aliases of the outputs to return, strings as arrays of bytes.
 
         Raises:
-            ServingError: a type or shape that contradicts the signature, sizes that
+            StatusError: a type or shape that contradicts the signature, sizes that
                 cannot be batched, an error of a kernel, or the deadline.
         """
         signature = self.signatures[key]
@@ -181,7 +181,7 @@ class LoadedModel:
             return self._session.run(wanted, fed, options)
         # CancelledError, RuntimeError: the session is closed, now or already.
         except (tf.errors.CancelledError, RuntimeError) as error:
-            raise ServingError("the version is unloaded", "UNAVAILABLE") from error
+            raise StatusError("the version is unloaded", "UNAVAILABLE") from error
         except tf.errors.OpError as error:
             raise from_tensorflow(error) from error
         except (ValueError, TypeError) as error:  # an array that is not a tensor

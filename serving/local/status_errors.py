@@ -1,6 +1,6 @@
 """Errors of the local server, each with its canonical status code.
 
-    ServingError            UNKNOWN, or TensorFlow's code
+    StatusError             UNKNOWN, or TensorFlow's code
     ├── InvalidArgument     the request is invalid
     ├── NotFound            no such model or version
     ├── FailedPrecondition  right request, wrong moment or wrong signature
@@ -8,7 +8,7 @@
     ├── StartError          the server cannot start; the command ends with 1
     └── UsageError          a flag is invalid; the command ends with 2
 
-REST answers with `ServingError.http_status`, gRPC with the status of that name.
+REST answers with `StatusError.http_status`, gRPC with the status of that name.
 """
 
 from keras_vit.common import command_line
@@ -40,7 +40,7 @@ HTTP_STATUS = {
 }
 
 
-class ServingError(Exception):
+class StatusError(Exception):
     """An error that is reported to the client.
 
     Args:
@@ -64,35 +64,35 @@ class ServingError(Exception):
         return f"{self.code}: {self}"
 
 
-class InvalidArgument(ServingError):
+class InvalidArgument(StatusError):
     """The request is invalid in itself."""
 
     code = "INVALID_ARGUMENT"
 
 
-class NotFound(ServingError):
+class NotFound(StatusError):
     """The model or the version does not exist, or is not available."""
 
     code = "NOT_FOUND"
 
 
-class FailedPrecondition(ServingError):
+class FailedPrecondition(StatusError):
     """The request does not fit what is loaded."""
 
     code = "FAILED_PRECONDITION"
 
 
-class Unimplemented(ServingError):
+class Unimplemented(StatusError):
     """TensorFlow Serving has no such operation."""
 
     code = "UNIMPLEMENTED"
 
 
-class StartError(ServingError):
+class StartError(StatusError):
     """The server cannot start."""
 
 
-class UsageError(ServingError, command_line.UsageError):
+class UsageError(StatusError, command_line.UsageError):
     """A flag is not honored here, or has an invalid value."""
 
     code = "INVALID_ARGUMENT"

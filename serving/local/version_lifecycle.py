@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 from .session import LoadedModel
-from .status_errors import CODES, ServingError
+from .status_errors import CODES, StatusError
 
 logger = logging.getLogger(__name__)
 State = ModelVersionStatus  # START, LOADING, AVAILABLE, UNLOADING, END
@@ -28,7 +28,7 @@ class Version:
         self.name = name
         self.number = number
         self.state = State.START
-        self.error: ServingError | None = None
+        self.error: StatusError | None = None
         self.wanted = True
         self._load = load
         self._lock = threading.Lock()
@@ -50,18 +50,18 @@ class Version:
         self._attempts += 1
         try:
             self._model = self._load()
-        except ServingError as error:
+        except StatusError as error:
             self._failed(error, retries, interval)
             return
         except Exception as error:  # an unforeseen folder must not end the server
             logger.exception("cannot load %s version %d", self.name, self.number)
-            self._failed(ServingError(repr(error), "INTERNAL"), retries, interval)
+            self._failed(StatusError(repr(error), "INTERNAL"), retries, interval)
             return
         self.error = None
         self.state = State.AVAILABLE
         logger.info("serving %s version %d", self.name, self.number)
 
-    def _failed(self, error: ServingError, retries: int, interval: float) -> None:
+    def _failed(self, error: StatusError, retries: int, interval: float) -> None:
         self.error = error
         self._next_attempt = time.monotonic() + interval
         if self._attempts > retries:

@@ -20,7 +20,7 @@ from keras_vit.common.tensorflow_messages import reason_of
 from .classify_regress import CLASSIFY, REGRESS, infer, multi_infer
 from .predict_request import predict
 from .session import LoadedModel
-from .status_errors import ServingError
+from .status_errors import StatusError
 from .tensor_proto import arrays_from_protos
 
 MAX_RECORDS = 1000
@@ -37,7 +37,7 @@ def warm_up(folder: str, run: Callable[[Any], Any], iterations: int) -> int:
         The number of requests.
 
     Raises:
-        ServingError: the file is wrong, or a request failed: the load fails with it.
+        StatusError: the file is wrong, or a request failed: the load fails with it.
     """
     requests = warmup_requests(folder)
     for request in requests:
@@ -50,7 +50,7 @@ def warmup_requests(folder: str) -> list[Any]:
     """Read the PredictRequests, ... of a version's warm-up file, if there is one.
 
     Raises:
-        ServingError: not a TFRecord file, too many records, or an invalid record.
+        StatusError: not a TFRecord file, too many records, or an invalid record.
     """
     path = os.path.join(folder, WARMUP_REQUESTS)
     if not os.path.exists(path):
@@ -61,13 +61,13 @@ def warmup_requests(folder: str) -> list[Any]:
             for record in tf.data.TFRecordDataset(path).take(MAX_RECORDS + 1)
         ]
     except tf.errors.OpError as error:
-        raise ServingError(
+        raise StatusError(
             f"{reason_of(error)}. "
             "Please verify your warmup data is in TFRecord format.",
             "DATA_LOSS",
         ) from error
     if len(records) > MAX_RECORDS:
-        raise ServingError(
+        raise StatusError(
             f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {path}",
             "INVALID_ARGUMENT",
         )
@@ -80,7 +80,7 @@ def _requests(record: bytes, path: str) -> list[Any]:
     try:
         log.ParseFromString(record)
     except DecodeError as error:
-        raise ServingError(
+        raise StatusError(
             f"Failed to parse warmup record: {record[:100]!r} from {path}",
             "INVALID_ARGUMENT",
         ) from error
@@ -88,7 +88,7 @@ def _requests(record: bytes, path: str) -> list[Any]:
         case None:
             return []
         case "session_run_log" as kind:
-            raise ServingError(
+            raise StatusError(
                 f"Unsupported log_type for warmup: {kind}", "UNIMPLEMENTED"
             )
         case "predict_streamed_log":

@@ -8,7 +8,7 @@ import time
 from .config import read_model_config
 from .flags import ServerOptions
 from .server_core import ServedModels
-from .status_errors import ServingError
+from .status_errors import StatusError
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Watcher:
             config = read_model_config(self._config_file)
             if not self._models.serves(config):
                 self._models.reload(config)
-        except ServingError as error:
+        except StatusError as error:
             logger.error("the configuration is unchanged: %s", error)
 
 

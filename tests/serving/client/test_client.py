@@ -429,7 +429,8 @@ def test_pauses_grow_and_end_before_the_deadline(monkeypatch, timeout):
     now = [100.0]
     monkeypatch.setattr(retries.time, "monotonic", lambda: now[0])
     seen = []
-    while pause := retries.pause_after(len(seen), 100.0 + timeout):
+    attempts = retries.Retries(timeout)
+    while pause := attempts.pause_after(Unavailable("full")):
         seen.append(pause)
         now[0] += pause
     left = 100.0 + timeout - now[0]

@@ -20,7 +20,7 @@ from serving.local import LocalServer, rest_api
 from serving.local.flags import ServerOptions
 from serving.local.inference_service import InferenceService
 from serving.local.metrics import Counter, Histogram
-from serving.local.status_errors import InvalidArgument, ServingError
+from serving.local.status_errors import InvalidArgument, StatusError
 
 SCRIPT = """
 import resource, sys
@@ -243,14 +243,14 @@ def test_long_names_are_cut_in_the_metrics():
 
 
 @pytest.mark.parametrize(
-    "error", [InvalidArgument("Shape of tensor"), KeyError("x"), ServingError("closed")]
+    "error", [InvalidArgument("Shape of tensor"), KeyError("x"), StatusError("closed")]
 )
 def test_whatever_fails_once_the_server_stops_is_unavailable(service, error):
     counted = service.counted("m", "predict", "REST")
     counted.__enter__()
     service.stop()
-    with pytest.raises(ServingError) as caught:
+    with pytest.raises(StatusError) as caught:
         counted.__exit__(type(error), error, None)
     assert caught.value.code == "UNAVAILABLE"
-    with pytest.raises(ServingError), service.counted("m", "predict", "REST"):
+    with pytest.raises(StatusError), service.counted("m", "predict", "REST"):
         raise AssertionError("the request was run")

@@ -15,7 +15,7 @@ from serving.local.json_tensors import (
     inputs_from_json,
     outputs_to_json,
 )
-from serving.local.status_errors import InvalidArgument, ServingError, Unimplemented
+from serving.local.status_errors import InvalidArgument, StatusError, Unimplemented
 
 FLOAT, STRING = types_pb2.DT_FLOAT, types_pb2.DT_STRING
 ONE = {"x": TensorInfo(dtype=FLOAT)}
@@ -206,7 +206,7 @@ def test_rows_that_are_refused(document, text):
     ],
 )
 def test_several_inputs_that_are_refused(document, text):
-    with pytest.raises(ServingError) as caught:
+    with pytest.raises(StatusError) as caught:
         inputs_from_json(document, "", TWO)
     assert text in str(caught.value)
 

@@ -9,7 +9,7 @@ from keras_vit.common.command_line import UsageError
 from serving.local.config import config_of, metrics_path
 from serving.local.flags import NOT_HONORED, ServerOptions, parse_flags
 from serving.local.session import session_config
-from serving.local.status_errors import ServingError, StartError
+from serving.local.status_errors import StartError, StatusError
 
 # Name, default and type, as `tensorflow_model_server --help` of 2.20.0 lists them.
 TENSORFLOW_SERVING = """
@@ -213,7 +213,7 @@ def test_a_relative_base_path_is_resolved_from_the_working_directory(
 
 
 def test_missing_files_are_named():
-    with pytest.raises(ServingError, match="cannot read /nope/models.config"):
+    with pytest.raises(StatusError, match="cannot read /nope/models.config"):
         config_of(ServerOptions(model_config_file="/nope/models.config"))
     with pytest.raises(StartError, match="nothing to serve"):
         config_of(ServerOptions())

@@ -35,7 +35,7 @@ from tensorflow_serving.config.model_server_config_pb2 import (
 
 from serving.local import LocalServer
 from serving.local.server import _bind
-from serving.local.status_errors import ServingError, StartError
+from serving.local.status_errors import StartError, StatusError
 
 
 def serve(base_path, **flags):
@@ -156,7 +156,7 @@ def test_compiled_graphs_are_refused_as_in_tensorflow_serving(tmp_path):
     ],
 )
 def test_folders_without_a_model_are_reported(tmp_path, make, text):
-    with pytest.raises(ServingError, match=text):
+    with pytest.raises(StatusError, match=text):
         serve(make(tmp_path)).__enter__()
 
 

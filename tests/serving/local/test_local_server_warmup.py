@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_vit.common.file_names import WARMUP_REQUESTS
-from serving.local.status_errors import ServingError
+from serving.local.status_errors import StatusError
 from serving.local.warmup import MAX_RECORDS, warm_up
 
 
@@ -103,7 +103,7 @@ def session_run():
     ],
 )
 def test_invalid_warmup_files_fail_the_load(folder, content, code, text):
-    with pytest.raises(ServingError, match=text) as caught:
+    with pytest.raises(StatusError, match=text) as caught:
         ran(folder(content))
     assert caught.value.code == code
 

@@ -11,8 +11,8 @@ from serving.local.status_errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
-    ServingError,
     StartError,
+    StatusError,
 )
 from serving.local.version_lifecycle import State
 
@@ -139,7 +139,7 @@ def test_max_num_load_retries_limits_attempts(loader, base, flag, retries):
     served = models(loader, max_num_load_retries=flag)
     served.start(config(path))
     base("2")
-    loader.failures["2"] = [ServingError("no", "DATA_LOSS") for _ in range(9)]
+    loader.failures["2"] = [StatusError("no", "DATA_LOSS") for _ in range(9)]
     seen = []
     for _ in range(retries + 3):
         due = served.refresh(scan=True)
@@ -156,7 +156,7 @@ def test_load_retry_interval_separates_attempts(loader, base):
     )
     served.start(config(path))
     base("2")
-    loader.failures["2"] = [ServingError("no")]
+    loader.failures["2"] = [StatusError("no")]
     for _ in range(3):
         served.refresh(scan=True)
     assert states(served)[2] == "LOADING"
@@ -183,7 +183,7 @@ def test_a_version_that_failed_is_tried_again_once_it_was_away(loader, base):
     served = models(loader)
     served.start(config(path))
     base("2")
-    loader.failures["2"] = [ServingError("no")]
+    loader.failures["2"] = [StatusError("no")]
     served.refresh(scan=True)
     served.refresh(scan=True)
     assert states(served)[2] == "END"
@@ -195,13 +195,13 @@ def test_a_version_that_failed_is_tried_again_once_it_was_away(loader, base):
 
 
 def test_a_failed_start_names_the_version(loader, base):
-    loader.failures["1"] = [ServingError("no such thing")]
+    loader.failures["1"] = [StatusError("no such thing")]
     with pytest.raises(StartError, match="model m, version 1, cannot be loaded: no su"):
         models(loader).start(config(base("1")))
 
 
 def test_a_start_retries_if_the_flag_says_so(loader, base):
-    loader.failures["1"] = [ServingError("no")] * 2
+    loader.failures["1"] = [StatusError("no")] * 2
     served = models(loader, max_num_load_retries=2)
     served.start(config(base("1")))
     assert found(served) == 1
@@ -215,7 +215,7 @@ def test_a_reload_reports_a_model_without_versions_at_once(loader, base, tmp_pat
     wanted.model_config_list.config.add(
         name="n", base_path=str(tmp_path / "empty"), model_platform="tensorflow"
     )
-    with pytest.raises(ServingError, match="1 model.s. did not become available"):
+    with pytest.raises(StatusError, match="1 model.s. did not become available"):
         served.reload(wanted)
     assert found(served) == 1
 
@@ -302,5 +302,5 @@ def test_labels_move_to_loaded_versions_only(loader, base):
 def test_an_invalid_configuration_file_is_explained(tmp_path, text, message):
     file = tmp_path / "models.config"
     file.write_text(text, encoding="latin-1")
-    with pytest.raises(ServingError, match=message):
+    with pytest.raises(StatusError, match=message):
         read_model_config(str(file))
