@@ -8,8 +8,9 @@ import socket
 import grpc
 import httpx2
 import pytest
-from docker_files import PHOTO, free_port, run_page_commands, succeeds, wait_for
+from docker_files import PHOTO, free_port, run_page_commands, succeeds
 from docker_gateway import Gateway, answer
+from polling import wait_for
 from tensorflow_serving.apis import (
     model_management_pb2,
     model_service_pb2_grpc,

@@ -33,8 +33,8 @@ from docker_files import (
     run_page_commands,
     succeeds,
     tool,
-    wait_for,
 )
+from polling import wait_for
 from prometheus_queries import all_is_seen, ask, ask_both, dashboard_queries
 
 from serving.client import GrpcClient, RestClient, Unauthenticated

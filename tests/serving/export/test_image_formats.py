@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from saved_models import SavedModel, strings
+from server_requests import local_server
 
 import keras_vit
 from keras_vit.decoding import load_image, resize_image
 from serving.client import GrpcClient, InvalidArgument, RestClient
 from serving.export import signatures
 from serving.export.options import ExportOptions
-from serving.local import LocalServer
 
 CONCURRENT = 32
 CLASSES = 7
@@ -62,7 +62,7 @@ def everywhere(tiny_vit, tmp_path_factory):
     (folder / "files").mkdir()
     files = write_files(folder / "files")
     with (
-        LocalServer({"m": folder / "m"}, rest_port=0, grpc_port=0) as server,
+        local_server({"m": folder / "m"}) as server,
         RestClient(server.rest_url, "m", timeout=120) as rest,
         GrpcClient(server.grpc_address, "m", timeout=120) as grpc,
     ):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from server_requests import local_server
 from tensorflow_serving.apis import prediction_log_pb2
 
 import keras_vit
@@ -11,7 +12,6 @@ from serving.client import RestClient
 from serving.export import publish, signatures, verify, warmup_records
 from serving.export.numeric_agreement import Disagreement
 from serving.export.options import ExportOptions
-from serving.local import LocalServer
 from serving.local.status_errors import StartError
 from serving.rollout import manifest
 
@@ -127,7 +127,7 @@ def exported(tiny_vit, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_server_loads_a_version_with_its_records(exported):
-    server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
+    server = local_server({"m": exported.parent})
     with server, RestClient(server.rest_url, "m") as client:
         assert client.metadata().version == 1
     assert len(logs(exported)) == 2 * len(manifest.signature_specs(exported))
@@ -154,7 +154,7 @@ def test_verification_and_servers_refuse_a_failing_record(exported):
     write(exported, manifest.signature_specs(exported), [4])  # max_images: 3
     with pytest.raises(Disagreement, match="a warm-up record of"):
         verify._run_warmup(verify._Served(exported))
-    server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
+    server = local_server({"m": exported.parent})
     with pytest.raises(StartError):
         server.__enter__()
     (exported / WARMUP_REQUESTS).write_bytes(good)

@@ -6,7 +6,7 @@ import json
 import grpc
 import numpy as np
 import pytest
-from server_requests import predict_request, request
+from server_requests import local_server, predict_request, request
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     inference_pb2,
@@ -16,19 +16,13 @@ from tensorflow_serving.apis import (
 from tensorflow_serving.apis.classification_pb2 import ClassificationRequest
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 
-from serving.local import LocalServer
-
 
 @pytest.fixture(scope="module")
-def server(base_path, tmp_path_factory):
-    monitoring = tmp_path_factory.mktemp("config") / "monitoring.config"
-    monitoring.write_text("prometheus_config { enable: true }")
-    with LocalServer(
+def server(base_path, monitoring):
+    with local_server(
         {"double": base_path},
-        rest_port=0,
-        grpc_port=0,
         rest_api_timeout_in_ms=1000,
-        monitoring_config_file=str(monitoring),
+        monitoring_config_file=monitoring,
         enable_grpc_healthcheck_service=True,
     ) as running:
         yield running

@@ -6,11 +6,10 @@ import logging
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from server_requests import request
+from server_requests import local_server, request
 
 from keras_vit.common.file_names import BATCHING_PARAMETERS
 from serving import batching_parameters
-from serving.local import LocalServer
 from serving.local.status_errors import StartError
 
 LAST = "Last entry in allowed_batch_sizes must match max_batch_size; last entry was "
@@ -133,7 +132,7 @@ def base_path(tmp_path_factory):
 
 
 def serve(base_path, **flags):
-    return LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags)
+    return local_server({"m": base_path}, **flags)
 
 
 def predict(server, signature, inputs):

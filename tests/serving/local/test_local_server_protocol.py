@@ -10,16 +10,13 @@ import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from protocol_model import save_protocol_model
-from server_requests import request
+from server_requests import local_server, prediction_stub, request
 from tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,
     predict_pb2,
-    prediction_service_pb2_grpc,
     regression_pb2,
 )
-
-from serving.local import LocalServer
 
 PREFIX = "/v1/models/probe"
 REQUESTS = {
@@ -33,7 +30,7 @@ REQUESTS = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     base_path = save_protocol_model(tmp_path_factory.mktemp("probe"), 12)
-    with LocalServer({"probe": base_path}, rest_port=0, grpc_port=0) as running:
+    with local_server({"probe": base_path}) as running:
         yield running
 
 
@@ -52,9 +49,8 @@ def call(server):
     """Code, details and the answer of a PredictionService method."""
 
     def send(method, message):
-        with grpc.insecure_channel(server.grpc_address) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            asked = json_format.ParseDict(message, REQUESTS[method]())
+        asked = json_format.ParseDict(message, REQUESTS[method]())
+        with prediction_stub(server) as stub:
             try:
                 return "OK", "", getattr(stub, method)(asked, timeout=20)
             except grpc.RpcError as error:

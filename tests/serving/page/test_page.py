@@ -11,11 +11,11 @@ from app_thread import serve
 from double_model import save_double_model
 from google.protobuf import text_format
 from PIL import Image
+from server_requests import local_server
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from serving.export import signatures
 from serving.export.options import ExportOptions
-from serving.local import LocalServer
 from serving.page.proxy import page_app, page_parser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -48,7 +48,7 @@ def server(models):
             model_platform: "tensorflow" }} }}"""
     config = text_format.Parse(text, ModelServerConfig())
     allow = {"allow_version_labels_for_unavailable_models": True}
-    with LocalServer(config, rest_port=0, grpc_port=0, **allow) as running:
+    with local_server(config, **allow) as running:
         yield running
 
 
@@ -205,7 +205,7 @@ def test_twenty_images_are_asked_a_few_at_a_time(opened):
 
 
 def test_a_dead_server_is_named(browser, models):
-    with LocalServer({"vit": str(models / "vit")}, rest_port=0, grpc_port=0) as server:
+    with local_server({"vit": str(models / "vit")}) as server:
         url = server.rest_url
         page = Page(browser, f"{url}/")
         page.tab.wait_for_selector("#version option", state="attached")
