@@ -13,15 +13,6 @@ pytestmark = pytest.mark.backend
 SMALL = {"depth": 1, "input_shape": (32, 32, 3)}
 
 
-def test_image_size_and_input_shape_exclude_each_other():
-    with pytest.raises(
-        ValueError, match=r"`input_shape` must not be given with.*image"
-    ):
-        keras_vit.ViTTi16(input_shape=(32, 32, 3), image_size=48)
-    with pytest.raises(ValueError, match=r"`input_shape` must be \(height"):
-        keras_vit.ViTTi16(input_shape=224)
-
-
 def test_a_top_needs_classes_where_the_file_has_none(tmp_path):
     model = keras_vit.ViTTi16(include_top=False, pooling="token", **SMALL)
     keras_vit.save_checkpoint(model, tmp_path / "features.npz")

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from tiny_model import small
 
 import keras_vit
 
@@ -83,6 +84,8 @@ def test_the_shape_of_a_data_set_is_checked(used):
     [
         (keras_vit.ViTTi16, "mlp_width", "Did you mean width or mlp_dim"),
         (keras_vit.ViTTi16, "img_size", "Did you mean image_size"),
+        (small, "num_classes", "Did you mean classes"),
+        (small, "drop_rate", "Did you mean dropout"),
         (keras_vit.BiTR50x1, "width_facter", "Did you mean width_factor"),
         (keras_vit.ImageClassifier, "num_classes", "Did you mean classes"),
         (keras_vit.ViTTi16, "xyz", "VisionTransformer. Received"),

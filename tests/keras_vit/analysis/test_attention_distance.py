@@ -101,12 +101,8 @@ def test_the_distance_of_a_model_equals_numpys(tiny_vit, images, kwargs):
     raw = np.round(127.5 * (pixels + 1)).astype("uint8")
     inputs = raw if model.reads_raw_pixels else pixels
     pixels = (raw - 127.5) / 127.5 if model.reads_raw_pixels else pixels
-    w, prefix = numpy_vit.weights_of(model), model.prefix_tokens
-    expected = []
-    for index, (tokens, _) in enumerate(numpy_vit.encoder(model, pixels)):
-        block = f"encoder_block_{index}"
-        norm = numpy_vit.layer_norm(tokens, w, f"{block}/norm1")
-        weights = numpy_vit.attention_weights(norm, w, f"{block}/attention", model)
+    prefix, expected = model.prefix_tokens, []
+    for weights in numpy_vit.block_weights(model, pixels):
         weights = weights[:, :, prefix:, prefix:]
         spanned = (weights * all_pairs(GRID, (SIDE, SIDE))).sum(-1) / weights.sum(-1)
         expected.append(spanned.mean(axis=(0, 2)))

@@ -15,7 +15,6 @@ from foreign_files import (
     timm,
     write_safetensors,
 )
-from tiny_model import numpy
 
 import keras_vit
 from keras_vit.weights import CheckpointError, WeightsFileError
@@ -50,8 +49,7 @@ def test_a_file_gives_its_weights_and_its_features(
     assert report.outside == ["embeddings.mask_token"]
     assert report.unused == report.missing == report.dropped == []
     check_same_weights(model, source)
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 def test_a_registers_position_is_zero_where_the_model_has_one(
@@ -63,8 +61,7 @@ def test_a_registers_position_is_zero_where_the_model_has_one(
     positions = arrays_of(model)["position_embedding/embedding"]
     assert positions[:, 0].any()
     assert not positions[:, 1:5].any()
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 @pytest.mark.parametrize("kwargs", [DINOV2, {**REGISTERS, "swiglu": True}])
