@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from tiny_model import small
+from tiny_model import small, small_classifier
 
 import keras_vit
 
@@ -14,9 +14,7 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def classifier():
-    images = keras.Input(SHAPE)
-    pooled = keras.layers.GlobalAveragePooling2D(data_format="channels_last")(images)
-    return keras_vit.ImageClassifier(backbone=keras.Model(images, pooled), classes=2)
+    return small_classifier(keras.layers.Flatten())
 
 
 def resnet():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
-from tiny_model import numpy
+from tiny_model import numpy, small_classifier
 
 import keras_vit
 from keras_vit.analysis import NotApplicableError, attention_distance
@@ -159,8 +159,7 @@ def test_models_without_attention_between_all_patches_are_refused(tiny_vit, imag
     resnet = keras_vit.ResNet(blocks=(1,), image_size=(22, 14), name="bit")
     with pytest.raises(NotApplicableError, match="Received: ResNet 'bit'"):
         attention_distance(resnet, images())
-    backbone = keras.Sequential([keras.Input((22, 14, 3)), keras.layers.Flatten()])
-    classifier = keras_vit.ImageClassifier(backbone=backbone, classes=3)
+    classifier = small_classifier(keras.layers.Flatten())
     with pytest.raises(NotApplicableError, match="Received: ImageClassifier"):
         attention_distance(classifier, images())
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_model import with_random_weights
+from tiny_model import small_classifier, with_random_weights
 
 import keras_vit
 from keras_vit.common.command_line import CommandError, documented_fields
@@ -175,14 +175,10 @@ def resnet():
 
 
 def classifier():
-    images = keras.Input((16, 12, 3))
-    features = keras.layers.Conv2D(5, 3)(images)
-    features = keras.layers.GlobalAveragePooling2D()(features)
-    return keras_vit.ImageClassifier(
-        backbone=keras.Model(images, features),
-        classes=3,
+    return small_classifier(
+        keras.layers.Conv2D(5, 3),
         classifier_activation="softmax",
-        preprocessing=keras_vit.ImagePreprocessing((16, 12)),
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
     )
 
 
@@ -248,13 +244,10 @@ def test_differences_beyond_the_noise_are_refused(golden, answers, offset):
 
 
 def test_a_model_that_mixes_the_images_of_a_batch_is_refused():
-    images = keras.Input((16, 12, 3))
-    x = keras.layers.GlobalAveragePooling2D()(images)
-    mixed = x - keras.ops.mean(x, axis=0, keepdims=True)
-    mixing = keras_vit.ImageClassifier(
-        backbone=keras.Model(images, mixed),
-        classes=3,
-        preprocessing=keras_vit.ImagePreprocessing((16, 12)),
+    mixing = small_classifier(
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0, keepdims=True)),
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
     )
     with pytest.raises(CommandError, match=r"on the other images of a batch.*Received"):
         keras_model.golden_answers(with_random_weights(mixing, 5), OPTIONS, [])
@@ -507,9 +500,7 @@ def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, unverified)
 
 
 def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path, unverified):
-    images = keras.Input((16, 12, 3))
-    backbone = keras.Model(images, keras.layers.Flatten()(images))
-    model = keras_vit.ImageClassifier(backbone=backbone, classes=3)
+    model = small_classifier(keras.layers.Flatten())
     with pytest.raises(CommandError, match="--pixels raw"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert not (tmp_path / "m").exists()

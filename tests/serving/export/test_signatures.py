@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from saved_models import SavedModel, examples, pictures, png_files
-from tiny_model import with_random_weights
+from tiny_model import small_classifier, with_random_weights
 
 import keras_vit
 from serving.export import signatures
@@ -32,17 +32,14 @@ def build_vit(tiny_vit):
 
 
 def build_classifier(_):
-    images = keras.Input((22, 14, 3))
-    features = keras.layers.Dense(15)(keras.layers.GlobalAveragePooling2D()(images))
-    return with_random_weights(
-        keras_vit.ImageClassifier(
-            backbone=keras.Model(images, features),
-            classes=7,
-            preprocessing=keras_vit.ImagePreprocessing((22, 14), mean=3.0, std=50.0),
-            class_names=NAMES,
-        ),
-        5,
+    model = small_classifier(
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(15),
+        classes=7,
+        preprocessing=keras_vit.ImagePreprocessing((22, 14), mean=3.0, std=50.0),
+        class_names=NAMES,
     )
+    return with_random_weights(model, 5)
 
 
 def build_normalized(tiny_vit):
