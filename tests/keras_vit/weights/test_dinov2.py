@@ -8,7 +8,9 @@ import numpy as np
 import numpy_vit
 import pytest
 from foreign_files import (
+    arguments_of,
     arrays_of,
+    check_same_options,
     check_same_weights,
     check_unmoved,
     hugging_face_dinov2,
@@ -18,8 +20,6 @@ from foreign_files import (
 
 import keras_vit
 from keras_vit.weights import CheckpointError, WeightsFileError
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.config import model_arguments
 
 pytestmark = pytest.mark.backend
 
@@ -71,10 +71,7 @@ def test_the_model_is_built_from_the_file(kwargs, tiny_vit, tmp_path):
         source, tmp_path, image_size=[22, 14], layer_norm_eps=1e-6, hidden_act="gelu"
     )
     model = from_preset(path)
-    names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling")
-    names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "swiglu")
-    for name in (*names, "prefix_positions", "class_token"):
-        assert getattr(model, name) == getattr(source, name), name
+    check_same_options(model, source)
     check_same_weights(model, source)
 
 
@@ -141,12 +138,12 @@ def test_timms_activation_must_be_that_of_the_mlp(
 ):
     source = tiny_vit(**DINOV2, swiglu=swiglu)
     options = {"num_heads": 5, "act_layer": activation}
-    with open_checkpoint(timm(source, tmp_path, model_args=options)) as checkpoint:
-        if known:
-            assert model_arguments(checkpoint)["swiglu"]
-        else:
-            with pytest.raises(WeightsFileError, match=f"one of .*Rec.*'{activation}'"):
-                model_arguments(checkpoint)
+    path = timm(source, tmp_path, model_args=options)
+    if known:
+        assert arguments_of(path)["swiglu"]
+    else:
+        with pytest.raises(WeightsFileError, match=f"one of .*Rec.*'{activation}'"):
+            arguments_of(path)
 
 
 def test_the_processors_statistics_are_read(tiny_vit, tmp_path):

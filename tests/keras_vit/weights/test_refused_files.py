@@ -1,6 +1,5 @@
 """Whatever is wrong with a file: a clear error, and not one weight has moved."""
 
-import json
 import random
 import warnings
 
@@ -12,6 +11,7 @@ from foreign_files import (
     arrays_of,
     big_vision,
     check_unmoved,
+    edit,
     google,
     hugging_face,
     keras_hub,
@@ -245,11 +245,9 @@ def test_a_config_that_contradicts_the_arrays_is_refused(
 ):
     """The option by our name, what the arrays show, what the config states."""
     path = writer(tiny_vit(gelu="exact"), tmp_path)
-    document = json.loads((tmp_path / "config.json").read_text())
     stated = not shown if isinstance(shown, bool) else shown + 1
     inner = "model_args" if writer is timm else "config"
-    document[inner][name] = stated
-    (tmp_path / "config.json").write_text(json.dumps(document))
+    edit(tmp_path / "config.json", **{inner: {name: stated}})
     match = f"`{option}` must be {shown}, as the arrays show. Received: {stated} in"
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path)
@@ -267,9 +265,7 @@ def test_a_bias_that_the_models_of_a_project_always_have_must_be_there(
 
 def test_keras_hubs_bias_is_that_of_all_projections(tiny_vit, tmp_path):
     path = keras_hub(tiny_vit(gelu="exact", qkv_bias=False), tmp_path)
-    document = json.loads((tmp_path / "config.json").read_text())
-    document["config"]["use_mha_bias"] = False
-    (tmp_path / "config.json").write_text(json.dumps(document))
+    edit(tmp_path / "config.json", config={"use_mha_bias": False})
     match = "`output_bias` must be True, as the arrays show. Received: False in"
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path)

@@ -8,7 +8,12 @@ import foreign_weights as foreign
 import keras
 import numpy as np
 import pytest
-from foreign_files import arrays_of, check_same_weights, check_unmoved
+from foreign_files import (
+    arrays_of,
+    check_same_options,
+    check_same_weights,
+    check_unmoved,
+)
 
 import keras_vit
 from keras_vit.errors import CheckpointError
@@ -77,11 +82,7 @@ def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     model = keras_vit.VisionTransformer.from_preset(
         path, **needed if family == "google" else {}
     )
-    names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling")
-    names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "qk_norm")
-    names += ("fc_norm", "resnet_blocks", "representation_size", "class_token")
-    for name in (*names, "prefix_positions", "swiglu"):
-        assert getattr(model, name) == getattr(source, name), name
+    check_same_options(model, source)
     check_same_weights(model, source)
     for weight in model.weights:
         weight.assign(np.zeros(weight.shape))
