@@ -84,6 +84,10 @@ class Page:
     def add(self, *files):
         self.tab.set_input_files("#files", list(files))
 
+    def ask(self, file):
+        self.add(file)
+        self.wait("1 image done")
+
     def wait(self, text):
         self.tab.wait_for_function(
             "text => document.querySelector('#message').textContent.includes(text)",
@@ -144,8 +148,7 @@ def test_an_image_is_classified_as_the_client_classifies_it(opened, server):
     from serving.client import RestClient
 
     page = opened()
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     with RestClient(server.rest_url, "vit") as client:
         [prediction] = client.classify([png()["buffer"]])
     [card] = page.cards()
@@ -157,8 +160,7 @@ def test_an_image_is_classified_as_the_client_classifies_it(opened, server):
 
 def test_attention_lies_over_the_image_at_the_slider_s_opacity(opened):
     page = opened()
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     canvas = page.tab.wait_for_selector("canvas.attention")
     page.tab.focus("#opacity")
     page.tab.keyboard.press("Home")
@@ -173,8 +175,7 @@ def test_two_versions_are_shown_side_by_side(opened):
     page = opened()
     page.choose("#version", "labels/stable")
     page.choose("#other", "versions/2")
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     assert page.texts(".answers h3") == ["vit, label stable", "vit, version 2"]
 
 
@@ -266,8 +267,7 @@ def test_the_nearest_images_of_an_embedding_file_are_listed(opened, server, tmp_
     page = opened()
     page.tab.set_input_files("#embeddings", file)
     page.wait("3 embeddings of 15 numbers")
-    page.add(png(1))
-    page.wait("1 image done")
+    page.ask(png(1))
     rows = page.texts(".neighbors li")
     norms = np.linalg.norm(embeddings, axis=1)
     cosines = embeddings @ embeddings[1] / norms / norms[1]
@@ -287,8 +287,7 @@ def test_another_file_in_place_of_embeddings_is_refused(opened, tmp_path):
 def test_the_command_and_the_program_are_those_of_the_choice(opened, server):
     page = opened()
     page.choose("#version", "versions/1")
-    page.add(png(name="it's.png"))
-    page.wait("1 image done")
+    page.ask(png(name="it's.png"))
     page.tab.click("summary")
     curl = page.tab.inner_text("#curl")
     assert f"{server.rest_url}/v1/models/vit/versions/1:predict" in curl
@@ -299,8 +298,7 @@ def test_the_command_and_the_program_are_those_of_the_choice(opened, server):
 
 def test_it_asks_no_other_host(opened, server):
     page = opened()
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     assert page.hosts - {""} == {host(server.rest_url)}
 
 
@@ -356,8 +354,7 @@ def contrast(*colors):
 def test_it_fits_a_phone(opened):
     page = opened(viewport={"width": 390, "height": 844})
     page.choose("#other", "versions/1")
-    page.add(png(name="a very long name " * 5 + ".png"))
-    page.wait("1 image done")
+    page.ask(png(name="a very long name " * 5 + ".png"))
     assert page.tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -387,6 +384,5 @@ def test_it_stands_before_another_server(opened, behind, server):
 
 def test_the_version_of_the_command_is_selected(opened, behind):
     page = opened(behind("--version", "1"))
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     assert "vit, version 1" in page.cards()[0]
