@@ -1,6 +1,7 @@
 """The files in docker/ as data, and the local server started from their commands."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -171,6 +172,15 @@ def exit_status(health_check, port, **environment):
     return subprocess.run(
         command, env=environment, timeout=10, capture_output=True, check=False
     ).returncode
+
+
+def check_documented_requests(port, folder):
+    """The page's requests to a server are answered."""
+    status, metadata, predictions, metrics = run_page_commands("8501", port, folder)
+    assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
+    assert json.loads(metadata)["model_spec"]["name"] == "vit"
+    assert len(json.loads(predictions)["predictions"][0]["scores"]) == 5
+    assert "# TYPE :tensorflow:serving:request_count counter" in metrics
 
 
 def run_page_commands(port, other_port, folder, **environment):
