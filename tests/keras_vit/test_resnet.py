@@ -27,29 +27,14 @@ SIZES = [(22, 13), (19, 24)]  # odd and even, so that SAME pads on one side or b
 SMALL = {"image_size": (33, 26), "blocks": (1, 2), "channels": 5, "classes": 7}
 
 
-LAYERS = [
-    name
+LAYERS = {
+    name: value
     for name, value in vars(resnet).items()
     if getattr(value, "__module__", "") == resnet.__name__
     and not name.startswith("_")
     and isinstance(value, type)
     and not issubclass(value, keras.Model)
-]
-
-
-@pytest.fixture(params=LAYERS)
-def name(request):
-    return request.param
-
-
-@pytest.fixture
-def arguments(name):
-    return ARGUMENTS[name]
-
-
-@pytest.fixture
-def make(name, arguments):
-    return lambda **kwargs: getattr(resnet, name)(**arguments, **kwargs)
+}
 
 
 @pytest.fixture

@@ -165,14 +165,11 @@ def test_frozen_layers_stay_frozen_in_the_file(kwargs, path, count, tmp_path):
     assert all(weight.startswith(f"{path}/") for weight in frozen)
 
 
-def inner(model, path):
-    return next(layer for layer in all_layers(model) if layer.path == path)
-
-
 def attention_alone(model):
     model.get_layer("encoder_block_0").trainable = False
-    inner(model, "encoder_block_0/attention").trainable = True
-    inner(model, "encoder_block_0/attention/key").trainable = False
+    attention = model.get_layer("encoder_block_0").attention
+    attention.trainable = True
+    attention.key.trainable = False
 
 
 def head_alone(model):
@@ -308,29 +305,13 @@ def test_initial_weights_are_those_of_the_official_code():
     np.testing.assert_array_equal(numpy(model.get_layer("head").bias), -10.0)
 
 
-@pytest.mark.parametrize(
-    ("pooling", "shape"),
-    [
-        (None, (None, 5, 192)),
-        ("avg", (None, 192)),
-        ("token", (None, 192)),
-        ("map", (None, 192)),
-    ],
-)
-def test_functions_without_the_top_pool_as_keras_applications(pooling, shape):
-    model = keras_vit.ViTTi16(
-        include_top=False, pooling=pooling, input_shape=(32, 32, 3), depth=1
-    )
-    assert model.output_shape == shape
+@pytest.mark.parametrize("pooling", [None, "avg", "token", "map"])
+def test_functions_pool_as_asked_and_with_the_top_by_default(pooling):
+    small = {"pooling": pooling, "input_shape": (32, 32, 3), "depth": 1}
+    model = keras_vit.ViTTi16(include_top=False, **small)
+    assert model.output_shape == ((None, 5, 192) if pooling is None else (None, 192))
     assert model.pooling == pooling
-
-
-@pytest.mark.parametrize("pooling", [None, "avg", "map"])
-def test_functions_with_the_top_pool_as_asked_or_by_the_class_token(pooling):
-    model = keras_vit.ViTTi16(
-        classes=3, pooling=pooling, input_shape=(32, 32, 3), depth=1
-    )
-    assert model.pooling == (pooling or "token")
+    assert keras_vit.ViTTi16(classes=3, **small).pooling == (pooling or "token")
 
 
 def test_a_function_gives_probabilities_and_reads_weights(tmp_path):

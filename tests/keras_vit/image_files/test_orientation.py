@@ -196,15 +196,10 @@ UPRIGHT = {
 }
 
 
-@pytest.mark.parametrize("data", TURNED.values(), ids=TURNED)
-def test_the_files_own_exif_counts_wherever_it_is(data):
-    assert upright(data).shape == (37, 23, 3)
-    np.testing.assert_array_equal(decoded(data), upright(data))
-
-
-@pytest.mark.parametrize("data", UPRIGHT.values(), ids=UPRIGHT)
-def test_what_only_looks_like_exif_does_not_count(data):
-    assert upright(data).shape == (23, 37, 3)
+@pytest.mark.parametrize("name", [*TURNED, *UPRIGHT])
+def test_the_files_own_exif_counts_wherever_it_is_and_nothing_like_it(name):
+    data = {**TURNED, **UPRIGHT}[name]
+    assert upright(data).shape == ((37, 23, 3) if name in TURNED else (23, 37, 3))
     np.testing.assert_array_equal(decoded(data), upright(data))
 
 
