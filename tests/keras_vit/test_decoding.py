@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_bytes import image_bytes as encode
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -18,12 +19,6 @@ from keras_vit.image_files import bmp, formats
 @pytest.fixture(scope="module")
 def photograph():
     return load_sample_image("flower.jpg")[100:180, 200:330]  # [80, 130, 3]
-
-
-def encode(image, format_, **kwargs):
-    buffer = io.BytesIO()
-    image.save(buffer, format_, **kwargs)
-    return buffer.getvalue()
 
 
 def decode(data, channels=3):

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_bytes import image_bytes
 from PIL import Image
 
 from keras_vit import decoding
@@ -19,9 +20,7 @@ PIXELS = np.random.default_rng(0).integers(0, 40, (11, 17), "uint8")
 def gif(pixels=PIXELS, **options):
     image = Image.fromarray(pixels, "P")
     image.putpalette(np.random.default_rng(1).integers(0, 256, 120, "uint8").tobytes())
-    file = io.BytesIO()
-    image.save(file, "GIF", **options)
-    return file.getvalue()
+    return image_bytes(image, "GIF", **options)
 
 
 def on_canvas(data, width, height, left=0, top=0):

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_bytes import image_bytes
 from PIL import Image, ImageOps
 
 from keras_vit import decoding
@@ -31,14 +32,12 @@ def exif(orientation, order="<", count=1, kind=3):
 
 
 def photograph(format_, tags):
-    file = io.BytesIO()
-    options = FORMATS[format_]
     if format_ == "TIFF":
-        Image.fromarray(PIXELS).save(file, format_, tiffinfo={0x0112: tags})
+        options = {"tiffinfo": {0x0112: tags}}
     else:
-        prefix = b"" if format_ == "PNG" else b"Exif\0\0"
-        Image.fromarray(PIXELS).save(file, format_, exif=prefix + tags, **options)
-    return file.getvalue()
+        options = {"exif": (b"" if format_ == "PNG" else b"Exif\0\0") + tags}
+    image = Image.fromarray(PIXELS)
+    return image_bytes(image, format_, **FORMATS[format_], **options)
 
 
 def upright(data):

@@ -127,12 +127,12 @@ class SizeBackbone(tf.Module):
 
 
 @pytest.fixture
-def size_model(tiny_vit, tmp_path, monkeypatch):
+def size_model(tiny_vit, tmp_path, monkeypatch, only):
     """Exports a model around `SizeBackbone`; gives it in a session."""
     monkeypatch.setattr(signatures, "make_backbone", lambda *_: SizeBackbone())
 
     def export(*names, **options):
-        monkeypatch.setattr(signatures, "signature_names", lambda _: names)
+        only(*names)
         model = tiny_vit(classes=2)
         signatures.save(model, tmp_path / "1", ExportOptions(**options))
         return SavedModel(tmp_path / "1")
@@ -223,10 +223,8 @@ def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model):
     assert list(node.attr["allowed_batch_sizes"].list.i) == [1, 2, 4, 6]
 
 
-def test_batched_answers_equal_those_of_single_requests(
-    tiny_vit, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_images"])
+def test_batched_answers_equal_those_of_single_requests(tiny_vit, tmp_path, only):
+    only("serve_images")
     model = tiny_vit()
     options = ExportOptions(max_batch_size=8, batch_timeout_micros=50_000)
     signatures.save(model, tmp_path / "1", options)

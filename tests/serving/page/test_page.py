@@ -1,7 +1,6 @@
 """The page in headless Chromium, in front of the local server."""
 
 import contextlib
-import io
 import shutil
 from urllib.parse import urlsplit
 
@@ -10,6 +9,7 @@ import pytest
 from app_thread import serve
 from double_model import save_double_model
 from google.protobuf import text_format
+from image_bytes import image_bytes
 from PIL import Image
 from server_requests import local_server
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
@@ -135,9 +135,8 @@ def opened(browser, server):
 
 def png(seed=0, name="one.png"):
     pixels = np.random.default_rng(seed).integers(0, 256, (44, 28, 3), "uint8")
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return {"name": name, "mimeType": "image/png", "buffer": file.getvalue()}
+    data = image_bytes(Image.fromarray(pixels), "PNG")
+    return {"name": name, "mimeType": "image/png", "buffer": data}
 
 
 def broken(name="broken.png"):
