@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
-from tiny_model import numpy
+from tiny_model import TINY, numpy
 
 pytestmark = pytest.mark.backend
 
@@ -17,12 +17,13 @@ def summary(model):
     return text.getvalue()
 
 
+AXIAL = {"attention": "axial", "class_token": False, "pooling": "avg"}
 FORMS = [
     {},
     {"register_tokens": 4, "position_embedding": "relative"},
     {"position_embedding": "relative", "position_placement": "shared"},
     {"position_placement": "shared", "qk_norm": True, "depth": 3},
-    {"attention": "axial", "class_token": False, "pooling": "avg"},
+    AXIAL,
 ]
 
 
@@ -149,14 +150,12 @@ def test_features_train_a_new_top(tiny_vit, images):
             lambda m: m.features_model(prefix_tokens=True, layout="map"),
             "no place on a map.*prefix_tokens=True",
         ),
+        (
+            lambda m: type(m)(**TINY, **AXIAL).attention_weights_model(),
+            "need `attention='full'`.*'axial'",
+        ),
     ],
 )
 def test_an_error_names_the_argument_and_what_came(tiny_vit, make, message):
     with pytest.raises(ValueError, match=message):
         make(tiny_vit())
-
-
-def test_axial_attention_has_no_weights_of_all_tokens(tiny_vit):
-    model = tiny_vit(attention="axial", class_token=False, pooling="avg")
-    with pytest.raises(ValueError, match="need `attention='full'`.*'axial'"):
-        model.attention_weights_model()

@@ -98,11 +98,6 @@ def test_an_announcement_takes_neither_memory_nor_time(attack):
     assert child.returncode == 0
 
 
-@pytest.fixture
-def service(base_path):
-    return InferenceService(ServerOptions())
-
-
 @pytest.mark.parametrize("verb", ["predict", "classify"])
 def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch, verb):
     reading, most, both = [], [], threading.Barrier(2)
@@ -237,7 +232,8 @@ def test_long_names_are_cut_in_the_metrics():
 @pytest.mark.parametrize(
     "error", [InvalidArgument("Shape of tensor"), KeyError("x"), ServingError("closed")]
 )
-def test_whatever_fails_once_the_server_stops_is_unavailable(service, error):
+def test_whatever_fails_once_the_server_stops_is_unavailable(error):
+    service = InferenceService(ServerOptions())
     counted = service.counted("m", "predict", "REST")
     counted.__enter__()
     service.stop()
