@@ -150,32 +150,28 @@ def test_outputs_that_json_cannot_represent(post):
 # ---- classify and regress ----------------------------------------------------------
 
 
+# What is said of signatures, by verb.
+UNSUITABLE = {
+    "classify": {
+        "double_scores": "Expected scores Tensor of DT_FLOAT. Got: DT_DOUBLE",
+        "number_classes": "Expected classes Tensor of DT_STRING. Got: DT_FLOAT",
+        "one_score": "Expected scores output batch size of 2. Got: 1",
+        "flat_scores": "Expected Tensor shape: [batch_size num_classes] b",
+        "regress": "to contain at least one of",
+        "several": "Expected one input Tensor.",
+        "": "No classification inputs found in SignatureDef: ",
+    },
+    "regress": {
+        "double_outputs": "Expected output Tensor of DT_FLOAT. Got: DT_DOUBLE",
+        "classify": "Expected one output Tensor.",
+        "nope": "No signature was found with the name: nope",
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("verb", "signature", "text"),
-    [
-        ("classify", "double_scores", "Expected scores Tensor of DT_FLOAT. Got: DT_DO"),
-        (
-            "classify",
-            "number_classes",
-            "Expected classes Tensor of DT_STRING. Got: DT_F",
-        ),
-        ("classify", "one_score", "Expected scores output batch size of 2. Got: 1"),
-        (
-            "classify",
-            "flat_scores",
-            "Expected Tensor shape: [batch_size num_classes] b",
-        ),
-        ("classify", "regress", "to contain at least one of"),
-        ("classify", "several", "Expected one input Tensor."),
-        ("classify", "", "No classification inputs found in SignatureDef: "),
-        (
-            "regress",
-            "double_outputs",
-            "Expected output Tensor of DT_FLOAT. Got: DT_DOU",
-        ),
-        ("regress", "classify", "Expected one output Tensor."),
-        ("regress", "nope", "No signature was found with the name: nope"),
-    ],
+    [(verb, *row) for verb, texts in UNSUITABLE.items() for row in texts.items()],
 )
 def test_signatures_that_are_not_for_examples(post, call, verb, signature, text):
     document = {"examples": [{"x": 1.5}, {"x": 2.5}]}
