@@ -213,12 +213,6 @@ def test_the_embedding_is_the_classifier_s_input(pair):
     np.testing.assert_allclose(answer["embedding"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_pre_logits_are_in_the_embedding(vit):
-    embedding = vit[1].run("embed", png_files(pictures(1)))["embedding"]
-    assert embedding.shape == (3, 13)
-    assert np.abs(embedding).max() < 1  # tanh
-
-
 def check_rollout(model, served, tolerance):
     images = pictures(model.channels)
     answer = served.run("attention", png_files(images))
@@ -251,15 +245,6 @@ def test_seen_is_the_image_after_resize_and_crop(vit):
     [seen] = served.run("attention", png_files([image]))["seen_bytes"]
     expected = keras_vit.decoding.resize_image(image, model.preprocessing)
     np.testing.assert_array_equal(tf.io.decode_png(seen), expected)
-
-
-def test_probabilities_use_the_model_s_activation(vit):
-    model, served = vit
-    pixels = model.preprocessing(pictures(1)).numpy()
-    answer = served.run("serve_pixels", pixels)
-    expected = tf.sigmoid(answer["logits"])
-    np.testing.assert_allclose(answer["probabilities"], expected, rtol=0, atol=1e-6)
-    assert answer["probabilities"].sum(axis=1).min() > 1.1  # no softmax
 
 
 def test_labels_are_class_names_or_imagenet_s_or_indices(tiny_vit):

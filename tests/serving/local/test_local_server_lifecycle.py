@@ -27,7 +27,7 @@ from served_versions import (
     warmup_file,
 )
 from server_process import addresses, check_stopped
-from server_requests import local_server, request
+from server_requests import local_server, prediction_stub, request
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tensorflow_serving.config.model_server_config_pb2 import (
     TENSORFLOW,
@@ -257,13 +257,9 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
     # Each request that waits keeps one of these threads busy.
     process = serve_command(*place, "--tensorflow_inter_op_parallelism=8")
     rest, address = addresses(process)
-    server = SimpleNamespace(rest_url=rest)
+    server = SimpleNamespace(rest_url=rest, grpc_address=address)
     begun, go = [tmp_path / f"begun{number}" for number in range(4)], tmp_path / "go"
-    with (
-        ThreadPoolExecutor(2) as threads,
-        grpc.insecure_channel(address) as channel,
-    ):
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    with ThreadPoolExecutor(2) as threads, prediction_stub(server) as stub:
         inputs = [{"begun": str(path), "go": str(go)} for path in begun[:2]]
         bodies = [json.dumps({"signature_name": "wait", "inputs": i}) for i in inputs]
         over_rest = [

@@ -448,10 +448,8 @@ def served_from_labels(target):
     """Versions 1 to 3, of which 2 is stable, 1 previous and 3 the canary."""
     make(target, 3)
     for version, label in ((1, "stable"), (2, "stable"), (3, "canary")):
-        label_moves.add(
-            target, version, label, None
-        )  # once to load it, once to point there
-        label_moves.add(target, version, label, None)
+        for _ in ("loads it", "points there"):
+            label_moves.add(target, version, label, None)
     return target
 
 
