@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras_settings import FLOATX, other_settings
-from tiny_model import build_vit, numpy, small_classifier, with_random_weights
+from tiny_model import build_vit, numpy, with_random_weights
 
 import keras_vit
 from keras_vit.analysis.distance import attention_distance_model
@@ -33,8 +33,13 @@ def resnet(**kwargs):
 
 
 def classifier():
-    conv = keras.layers.Conv2D(8, 3, data_format="channels_last", dtype="float32")
-    return with_random_weights(small_classifier(conv, dtype="float32"), 3)
+    images = keras.Input((22, 14, 3), dtype="float32")
+    features = keras.layers.Conv2D(8, 3, data_format="channels_last", dtype="float32")(
+        images
+    )
+    backbone = keras.Model(images, features)
+    model = keras_vit.ImageClassifier(backbone=backbone, classes=5, dtype="float32")
+    return with_random_weights(model, 3)
 
 
 def part(make):
