@@ -60,7 +60,7 @@ def published(model, keras_file, tmp_path_factory):
 
 
 @pytest.fixture
-def one_signature(only, one_signature):
+def one_signature(only, unverified):
     """Export `serve_images` alone, and skip its verification."""
     only("serve_images")
 
