@@ -315,37 +315,26 @@ def test_dockerfiles_are_clean(dockerfile):
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
-def test_dockerfiles_need_no_frontend_from_a_registry(dockerfile):
+def test_images_need_no_frontend_and_run_as_an_ordinary_user(
+    dockerfile,
+):
     assert "syntax=" not in dockerfile.read_text()
-
-
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
-def test_images_run_as_an_ordinary_user_without_a_shell(dockerfile):
     assert instruction(dockerfile, "USER") == "10001:10001"
     [program, *_] = json.loads(instruction(dockerfile, "ENTRYPOINT"))
     assert program in ("/usr/bin/tensorflow_model_server", "keras-vit")
 
 
-def test_what_the_serving_image_copies_is_in_its_context():
-    sources = {
-        source.replace("${MODELS}", "models/vit/1/saved_model.pb")
-        for keyword, rest in instructions(DOCKER / "serve.Dockerfile")
-        if keyword == "COPY"
-        for source in rest.split()[:-1]
-        if not source.startswith("--")
-    }
-    assert len(sources) == 4
-    for source in sources:
-        assert is_in_context("serve", source), source
-
-
-def test_what_the_serving_image_copies_can_be_read_by_its_user():
+def test_what_the_serving_image_copies_is_in_its_context_and_readable_by_its_user():
     copies = [
-        rest
+        rest.replace("${MODELS}", "models/vit/1/saved_model.pb").split()
         for keyword, rest in instructions(DOCKER / "serve.Dockerfile")
         if keyword == "COPY"
     ]
-    assert all("--chmod=0555 " in rest for rest in copies)
+    assert all("--chmod=0555" in words for words in copies)
+    sources = {w for words in copies for w in words[:-1] if not w.startswith("--")}
+    assert len(sources) == 4
+    for source in sources:
+        assert is_in_context("serve", source), source
 
 
 def test_the_training_image_builds_from_the_files_of_the_wheel_alone():

@@ -8,8 +8,9 @@ import socket
 import grpc
 import httpx2
 import pytest
-from docker_files import PHOTO, free_port, run_page_commands, succeeds, wait_for
+from docker_files import PHOTO, free_port, run_page_commands, succeeds
 from docker_gateway import Gateway, answer
+from polling import wait_for
 from tensorflow_serving.apis import (
     model_management_pb2,
     model_service_pb2_grpc,
@@ -40,27 +41,26 @@ def test_both_clients_go_through_the_gateway(gateway):
 
 
 @pytest.mark.parametrize("path", ["/v1/models/vit", "/v1/models/vit:predict", "/"])
-@pytest.mark.parametrize("token", ["wrong", "Bearer", '" ; default x;'])
+@pytest.mark.parametrize(
+    "token", ["wrong", "Bearer", '" ; default x;', "in capitals", "the digest"]
+)
 def test_an_unknown_token_is_refused(gateway, path, token):
+    if token == "in capitals":
+        token = gateway.token.upper()
+    elif token == "the digest":
+        tokens = gateway.folder / "docker" / "secrets" / "tokens"
+        token, name = tokens.read_text().splitlines()[0].split()
+        assert (len(token), name) == (64, "alice;")
     with gateway.http(token) as client:
         for answer in (client.get(path), client.post(path, content=b"{}")):
             assert answer.status_code == 401
             assert "token" in answer.json()["error"]
 
 
-def test_a_token_is_compared_with_case_and_its_scheme_without(gateway):
+def test_the_scheme_of_a_token_is_compared_without_case(gateway):
     header = {"Authorization": f"bEARER {gateway.token}"}
-    with gateway.http(gateway.token.upper()) as client:
-        assert client.get("/v1/models/vit").status_code == 401
+    with gateway.http() as client:
         assert client.get("/v1/models/vit", headers=header).status_code == 200
-
-
-def test_a_digest_is_no_token(gateway):
-    tokens = gateway.folder / "docker" / "secrets" / "tokens"
-    digest, name = tokens.read_text().splitlines()[0].split()
-    assert (len(digest), name) == (64, "alice;")
-    with gateway.http(digest) as client:
-        assert client.get("/v1/models/vit").status_code == 401
 
 
 def test_a_token_is_asked_for_before_a_body_is_read(gateway):
@@ -157,21 +157,20 @@ def test_deep_json_never_reaches_the_server(gateway, body):
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 99, '\\"' + "[" * 99, "{" * 99 + '\\\\\\"' + "[" * 99]
-)
-def test_brackets_in_a_string_do_not_count_as_nesting(gateway, text):
-    body = f'{{"signature_name": "{text}", "instances": [[1]]}}'
+PASSING = [
+    *(
+        f'{{"signature_name": "{text}", "instances": [[1]]}}'
+        for text in ("[" * 99, '\\"' + "[" * 99, "{" * 99 + '\\\\\\"' + "[" * 99)
+    ),
+    f'{{"signature_name": "none", "instances": [{"[{}]," * 99}[1]]}}',
+]
+
+
+@pytest.mark.parametrize("body", PASSING)
+def test_wide_json_and_brackets_in_a_string_do_not_count_as_nesting(gateway, body):
     with gateway.http() as client:
         answer = client.post("/v1/models/vit:predict", content=body)
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("Serving signature name:")
-
-
-def test_a_wide_request_passes(gateway):
-    body = f'{{"signature_name": "none", "instances": [{"[{}]," * 99}[1]]}}'
-    with gateway.http() as client:
-        answer = client.post("/v1/models/vit:predict", content=body)
     assert answer.json()["error"].startswith("Serving signature name:")
 
 
@@ -186,13 +185,6 @@ def test_a_request_in_chunks_is_guarded_and_answered(gateway):
         deep = client.post("/v1/models/vit:predict", content=iter([b"["] * 65))
     assert len(good.json()["predictions"]) == 1
     assert (deep.status_code, "deeper" in deep.text) == (400, True)
-
-
-def test_compressed_json_is_refused(gateway):
-    headers = {"Content-Encoding": "gzip"}
-    with gateway.http() as client:
-        answer = client.post("/v1/models/vit:predict", content=b"x", headers=headers)
-    assert answer.status_code == 415
 
 
 MALFORMED = {

@@ -6,8 +6,9 @@ import threading
 import time
 
 import pytest
-from docker_files import compose, wait_for
+from docker_files import compose
 from docker_gateway import answer
+from polling import wait_for
 
 pytestmark = pytest.mark.slow
 

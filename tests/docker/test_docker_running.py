@@ -1,6 +1,5 @@
 """docker/: compose's very command on the local server, and Prometheus beside it."""
 
-import json
 import subprocess
 import sys
 
@@ -9,16 +8,16 @@ import pytest
 from docker_files import (
     DOCKER,
     ROOT,
+    check_documented_requests,
     compose,
     compose_server,
     exit_status,
     free_port,
     published,
-    run_page_commands,
     succeeds,
     tool,
-    wait_for,
 )
+from polling import wait_for
 from prometheus_queries import all_is_seen, ask, ask_both, dashboard_queries
 
 pytestmark = pytest.mark.slow
@@ -44,13 +43,7 @@ def test_the_health_check_passes_while_the_model_is_loaded(server):
 
 def test_the_documented_requests_are_answered(server, tmp_path):
     tool("curl", "apt-get install curl")
-    status, metadata, predictions, metrics = run_page_commands(
-        "8501", server.rest_port, tmp_path
-    )
-    assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
-    assert json.loads(metadata)["model_spec"]["name"] == "vit"
-    assert len(json.loads(predictions)["predictions"][0]["scores"]) == 5
-    assert "# TYPE :tensorflow:serving:request_count counter" in metrics
+    check_documented_requests(server.rest_port, tmp_path)
 
 
 def test_labels_move_without_a_restart(server, tiny_vit, tmp_path_factory):

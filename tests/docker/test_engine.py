@@ -25,6 +25,7 @@ from docker_files import (
     PHOTO,
     ROOT,
     STRAY,
+    check_documented_requests,
     compose,
     files_of_the_checkout,
     is_in_context,
@@ -33,8 +34,8 @@ from docker_files import (
     run_page_commands,
     succeeds,
     tool,
-    wait_for,
 )
+from polling import wait_for
 from prometheus_queries import all_is_seen, ask, ask_both, dashboard_queries
 
 from serving.client import GrpcClient, RestClient, Unauthenticated
@@ -261,11 +262,7 @@ def test_the_project_has_the_name_in_the_file(stack):
 
 
 def test_the_documented_requests_are_answered(stack, tmp_path):
-    status, metadata, predictions, metrics = run_page_commands("8501", "8501", tmp_path)
-    assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
-    assert json.loads(metadata)["model_spec"]["name"] == "vit"
-    assert len(json.loads(predictions)["predictions"][0]["scores"]) == 5
-    assert "# TYPE :tensorflow:serving:request_count counter" in metrics
+    check_documented_requests("8501", tmp_path)
 
 
 def test_rest_and_grpc_answer_alike(stack):

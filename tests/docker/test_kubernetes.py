@@ -49,6 +49,13 @@ def built(overlay):
     }
 
 
+def pod_of(overlay):
+    """The pod of an overlay, and its container."""
+    pod = built(overlay)["Deployment", "tfserving"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    return pod, container
+
+
 # --- what kustomize makes
 
 
@@ -102,8 +109,7 @@ def test_selectors_match_the_pods(overlay):
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_volume_of_a_pod_is_declared(overlay):
     documents = built(overlay)
-    pod = documents["Deployment", "tfserving"]["spec"]["template"]["spec"]
-    [container] = pod["containers"]
+    pod, container = pod_of(overlay)
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
     for volume in volumes.values():
@@ -117,19 +123,17 @@ def test_every_volume_of_a_pod_is_declared(overlay):
     ("overlay", "tag"), [("cpu", "2.20.0"), ("gpu", "2.20.0-gpu"), ("canary", "2.20.0")]
 )
 def test_the_image_has_a_tag_and_a_digest_placeholder(overlay, tag):
-    pod = built(overlay)["Deployment", "tfserving"]["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"] == f"tensorflow/serving:{tag}"
+    assert pod_of(overlay)[1]["image"] == f"tensorflow/serving:{tag}"
     if overlay != "canary":
         text = (KUBERNETES / "overlays" / overlay / "kustomization.yaml").read_text()
         assert "# digest: sha256:..." in text
 
 
 def test_only_the_gpu_overlay_requests_a_gpu():
-    wanted = {}
-    for overlay in OVERLAYS:
-        pod = built(overlay)["Deployment", "tfserving"]["spec"]["template"]["spec"]
-        limits = pod["containers"][0]["resources"]["limits"]
-        wanted[overlay] = limits.get("nvidia.com/gpu")
+    wanted = {
+        overlay: pod_of(overlay)[1]["resources"]["limits"].get("nvidia.com/gpu")
+        for overlay in OVERLAYS
+    }
     assert wanted == {"cpu": None, "canary": None, "gpu": "1"}
 
 
@@ -220,8 +224,7 @@ def test_kserve_runs_the_same_server():
     model = service["spec"]["predictor"]["model"]
     assert model["modelFormat"] == {"name": "tensorflow", "version": "2"}
     assert model["storageUri"] == "pvc://models/vit"
-    image = built("cpu")["Deployment", "tfserving"]["spec"]["template"]["spec"]
-    assert image["containers"][0]["image"].endswith(f":{model['runtimeVersion']}")
+    assert pod_of("cpu")[1]["image"].endswith(f":{model['runtimeVersion']}")
     assert set(model["args"]) <= set(CONTAINER["args"])
     [volume] = service["spec"]["predictor"]["volumes"]
     assert volume["configMap"]["name"] == config["metadata"]["name"]

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from tiny_model import TINY
+from foreign_files import check_same_weights
+from tiny_model import small
 
 import keras_vit
 from keras_vit.commands import main
@@ -11,15 +12,6 @@ from keras_vit.weights.checkpoint import LoadReport
 
 pytestmark = pytest.mark.backend
 SMALL = {"depth": 1, "input_shape": (32, 32, 3)}
-
-
-def test_image_size_and_input_shape_exclude_each_other():
-    with pytest.raises(
-        ValueError, match=r"`input_shape` must not be given with.*image"
-    ):
-        keras_vit.ViTTi16(input_shape=(32, 32, 3), image_size=48)
-    with pytest.raises(ValueError, match=r"`input_shape` must be \(height"):
-        keras_vit.ViTTi16(input_shape=224)
 
 
 def test_a_top_needs_classes_where_the_file_has_none(tmp_path):
@@ -38,15 +30,14 @@ def test_own_weights_of_another_model_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"of the same model.*parameters"):
         keras_vit.ViTTi16(weights=path, classes=3, **SMALL)
     again = keras_vit.ViTTi16(weights=path, classes=3, depth=2, input_shape=(32, 32, 3))
-    for ours, theirs in zip(again.get_weights(), deep.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    check_same_weights(again, deep)
 
 
 @pytest.mark.parametrize("family", ["timm", "hugging_face"])
 def test_class_names_survive_a_round_trip(family, tmp_path):
     pytest.importorskip("safetensors")
     names = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
-    model = keras_vit.VisionTransformer(**TINY, gelu="exact", class_names=names)
+    model = small(gelu="exact", class_names=names)
     keras_vit.save_checkpoint(model, tmp_path / "out", family)
     assert (
         keras_vit.VisionTransformer.from_preset(tmp_path / "out").class_names == names
@@ -57,14 +48,14 @@ def test_class_names_survive_a_round_trip(family, tmp_path):
 
 def test_placeholder_class_names_are_ignored(tmp_path):
     pytest.importorskip("safetensors")
-    model = keras_vit.VisionTransformer(**TINY, gelu="exact")
+    model = small(gelu="exact")
     keras_vit.save_checkpoint(model, tmp_path / "out", "hugging_face")
     assert keras_vit.VisionTransformer.from_preset(tmp_path / "out").class_names is None
 
 
 def test_converting_a_file_into_itself_is_refused(tmp_path, capsys):
     path = tmp_path / "model.npz"
-    model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
+    model = small(image_size=14)
     keras_vit.save_checkpoint(model, path)
     before = path.read_bytes()
     assert main(["convert", str(path), f"{tmp_path}/./model.npz"]) == 2
@@ -85,17 +76,15 @@ def test_the_report_summarizes_many_weights_in_one_line():
 
 
 def test_a_file_without_a_classifier_needs_a_policy(tmp_path):
-    scores = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
-    features = keras_vit.VisionTransformer(
-        **{**TINY, "image_size": 14, "classes": None}
-    )
+    scores = small(image_size=14)
+    features = small(image_size=14, classes=None)
     keras_vit.save_checkpoint(features, tmp_path / "features.npz")
     with pytest.raises(CheckpointError, match="the file none: pass classifier='keep'"):
         keras_vit.load_checkpoint(scores, tmp_path / "features.npz")
 
 
 def test_an_image_size_may_be_a_numpy_integer(tmp_path):
-    model = keras_vit.VisionTransformer(**{**TINY, "image_size": 14})
+    model = small(image_size=14)
     larger = keras_vit.with_image_size(model, np.int64(28))
     assert larger.image_size == (28, 28)
     larger.save(tmp_path / "larger.keras")

@@ -80,26 +80,22 @@ def test_whole_attention_equals_the_equations(queries):
 
 @tensorflow_only
 @pytest.mark.parametrize(
-    ("scores", "where"),
+    ("queries", "scores", "where"),
     [
-        (31 * 31 * 6, "all heads of an image"),
-        (31 * 31 * 5, "three heads"),
-        (31 * 31, "one head"),
-        (31 * 30, "two blocks of queries, of 16 and 15"),
-        (31 * 4, "eight blocks, the last of 3"),
-        (1, "a block for each query"),
+        (31, 31 * 31 * 6, "all heads of an image"),
+        (31, 31 * 31 * 5, "three heads"),
+        (31, 31 * 31, "one head"),
+        (31, 31 * 30, "two blocks of queries, of 16 and 15"),
+        (31, 31 * 4, "eight blocks, the last of 3"),
+        (31, 1, "a block for each query"),
+        *((23, 31 * count, "other queries") for count in (23 * 6, 23 * 2, 30)),
     ],
 )
-def test_blocks_and_their_gradients_equal_the_equations(monkeypatch, scores, where):
+def test_blocks_and_their_gradients_equal_the_equations(
+    monkeypatch, queries, scores, where
+):
     monkeypatch.setitem(attention.BLOCK, "cpu", scores)
-    check(attention.in_blocks, inputs(31, 31), 1e-6)
-
-
-@tensorflow_only
-@pytest.mark.parametrize("scores", [23 * 31 * 6, 23 * 31 * 2, 23 * 30])
-def test_blocks_take_queries_that_are_not_the_tokens(monkeypatch, scores):
-    monkeypatch.setitem(attention.BLOCK, "cpu", scores)
-    check(attention.in_blocks, inputs(23, 31), 1e-6)
+    check(attention.in_blocks, inputs(queries, 31), 1e-6)
 
 
 @tensorflow_only

@@ -20,39 +20,11 @@ FORMS = {
 }
 
 
-def expected_rollout(model, images):
-    """Equation 1 of the paper: from the first block up, whole matrices."""
-    weights = numpy_vit.weights_of(model)
-    rollout = np.eye(model.prefix_tokens + 77)
-    states = numpy_vit.encoder(model, images)
-    for index, (tokens, _) in enumerate(states):
-        block = f"encoder_block_{index}"
-        norm = numpy_vit.layer_norm(tokens, weights, f"{block}/norm1")
-        heads = numpy_vit.attention_weights(norm, weights, f"{block}/attention", model)
-        mixed = heads.mean(1) + np.eye(heads.shape[-1])
-        rollout = mixed / mixed.sum(-1, keepdims=True) @ rollout
-    prefix = model.prefix_tokens
-    if model.pooling == "token":
-        row = rollout[:, 0]
-    elif model.pooling == "avg":
-        row = rollout[:, prefix:].mean(1)
-    else:
-        output = numpy_vit.layer_norm(states[-1][1], weights, "encoder_norm")
-        read = [*range(model.class_token), *range(prefix, prefix + 77)]
-        probe = np.broadcast_to(weights["attention_pooling/probe"], (2, 1, 15))
-        pooling = numpy_vit.attention_weights(
-            output[:, read], weights, "attention_pooling/attention", model, probe
-        )
-        row = (pooling.mean(1) @ rollout[:, read])[:, 0]
-    patches = row[:, prefix:].reshape(2, 11, 7)
-    return patches / patches.sum((1, 2), keepdims=True)
-
-
 @pytest.mark.parametrize("kwargs", FORMS.values(), ids=FORMS)
 def test_rollout_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     rollout = numpy(model.attention_rollout_model()(images()))
-    expected = expected_rollout(model, images())
+    expected = numpy_vit.rollout(model, images())
     assert rollout.shape == (2, 11, 7)
     np.testing.assert_allclose(rollout, expected, rtol=1e-3, atol=1e-7)
     assert np.ptp(rollout) > 1e-3
@@ -63,7 +35,7 @@ def test_a_model_in_bfloat16_gives_float32_close_by(tiny_vit, images):
     rollout = numpy(model.attention_rollout_model()(images()))
     assert rollout.dtype == np.float32
     np.testing.assert_allclose(rollout.sum((1, 2)), 1, rtol=1e-6)
-    np.testing.assert_allclose(rollout, expected_rollout(model, images()), atol=2e-3)
+    np.testing.assert_allclose(rollout, numpy_vit.rollout(model, images()), atol=2e-3)
 
 
 @pytest.mark.parametrize("kwargs", [FORMS["attention pooling of all"], {}])

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from tiny_model import small, small_classifier
 
 import keras_vit
 
@@ -13,9 +14,7 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def classifier():
-    images = keras.Input(SHAPE)
-    pooled = keras.layers.GlobalAveragePooling2D(data_format="channels_last")(images)
-    return keras_vit.ImageClassifier(backbone=keras.Model(images, pooled), classes=2)
+    return small_classifier(keras.layers.Flatten())
 
 
 def resnet():
@@ -83,6 +82,8 @@ def test_the_shape_of_a_data_set_is_checked(used):
     [
         (keras_vit.ViTTi16, "mlp_width", "Did you mean width or mlp_dim"),
         (keras_vit.ViTTi16, "img_size", "Did you mean image_size"),
+        (small, "num_classes", "Did you mean classes"),
+        (small, "drop_rate", "Did you mean dropout"),
         (keras_vit.BiTR50x1, "width_facter", "Did you mean width_factor"),
         (keras_vit.ImageClassifier, "num_classes", "Did you mean classes"),
         (keras_vit.ViTTi16, "xyz", "VisionTransformer. Received"),

@@ -49,25 +49,18 @@ def test_what_is_neither_file_nor_names_is_refused(text):
         read_class_names(text)
 
 
-def test_a_model_without_preprocessing_is_fed_by_preprocess_input(tiny_vit):
-    model = tiny_vit()
-    expected = model.predict(keras_vit.preprocess_input(pictures()), verbose=0)
+@pytest.mark.parametrize("outside", [False, True])
+def test_preprocessing_outside_the_graph_comes_into_it(tiny_vit, outside):
+    policy = keras_vit.ImagePreprocessing((22, 14), **DEIT)
+    given = {"preprocessing": policy, "include_preprocessing": False}
+    model = tiny_vit(**given if outside else {})
+    preprocess = policy if outside else keras_vit.preprocess_input
+    expected = model.predict(preprocess(pictures()), verbose=0)
     complete = complete_classifier(model, NAMES)
     assert complete.reads_raw_pixels
     assert complete.class_names == NAMES.split(",")
-    np.testing.assert_allclose(
-        complete.predict(pictures(), verbose=0), expected, atol=1e-5
-    )
-
-
-def test_preprocessing_outside_the_graph_comes_into_it(tiny_vit):
-    policy = keras_vit.ImagePreprocessing((22, 14), **DEIT)
-    model = tiny_vit(preprocessing=policy, include_preprocessing=False)
-    expected = model.predict(policy(pictures()), verbose=0)
-    complete = reading_raw_pixels(model)
-    np.testing.assert_allclose(
-        complete.predict(pictures(), verbose=0), expected, atol=1e-5
-    )
+    answer = complete.predict(pictures(), verbose=0)
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
 
 
 def test_pixels_are_never_normalized_twice(tiny_vit):

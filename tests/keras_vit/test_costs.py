@@ -71,14 +71,18 @@ def computing_all_tokens(model):
     return keras.Model(model.input, head(features) if head else features)
 
 
+AXIAL = {"attention": "axial", "class_token": False}
+
+
 @pytest.mark.parametrize("swiglu", [False, True])
-@pytest.mark.parametrize("kwargs", [{}, {"classes": None}, {"channels": 5}])
+@pytest.mark.parametrize("kwargs", [{}, {"classes": None}, {"channels": 5}, AXIAL])
 def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu):
-    model = tiny_vit(**kwargs, swiglu=swiglu)
+    axial = kwargs is AXIAL
+    model = tiny_vit(**kwargs, swiglu=swiglu, pooling="avg" if axial else "token")
     size = (model.width, model.depth, model.mlp_dim, model.heads)
     spec = keras_vit.ViTSpec(*size, swiglu=swiglu)
     costs = model_costs(spec, 2, (22, 14), **{"classes": 7, **kwargs})
-    assert costs.macs == graph_macs(computing_all_tokens(model))
+    assert costs.macs == graph_macs(model if axial else computing_all_tokens(model))
     assert costs.parameters == model.count_params()
 
 
@@ -96,16 +100,6 @@ def test_the_last_block_computes_the_class_token_alone(tiny_vit, swiglu):
     of_a_token = 2 * d * d + (2 + swiglu) * d * m + 2 * tokens * d
     saved = graph_macs(computing_all_tokens(model)) - graph_macs(model)
     assert saved == (tokens - 1) * of_a_token
-
-
-def test_the_operations_of_axial_attention_equal_the_products_of_the_graph(tiny_vit):
-    model = tiny_vit(attention="axial", class_token=False, pooling="avg")
-    spec = keras_vit.ViTSpec(model.width, model.depth, model.mlp_dim, model.heads)
-    costs = model_costs(
-        spec, 2, (22, 14), classes=7, class_token=False, attention="axial"
-    )
-    assert costs.macs == graph_macs(model)
-    assert costs.parameters == model.count_params()
 
 
 @pytest.mark.parametrize("size", [(64, 32), (96, 128)])
@@ -142,17 +136,20 @@ def test_half_the_bytes_in_half_precision(variant):
     assert whole.inference_bytes == 2 * half.inference_bytes
 
 
-def test_info_prints_the_figures_of_the_paper(capsys):
-    assert main(["info", "B/16", "--image_size", "224"]) == 0
+@pytest.mark.parametrize(
+    ("arguments", "figures"),
+    [
+        ("B/16 --image_size 224", ("86,567,656", "17.56", "35.1", "197")),
+        (
+            "R50+B/16 R50x1 --image_size 384x224",
+            ("R50+B/16", "337", "R50x1", "25,549,352"),
+        ),
+    ],
+)
+def test_info_prints_the_published_figures(capsys, arguments, figures):
+    assert main(["info", *arguments.split()]) == 0
     printed = capsys.readouterr().out
-    for figure in ("86,567,656", "17.56", "35.1", "197"):
-        assert figure in printed
-
-
-def test_info_knows_hybrids_and_resnets(capsys):
-    assert main(["info", "R50+B/16", "R50x1", "--image_size", "384x224"]) == 0
-    printed = capsys.readouterr().out
-    for figure in ("R50+B/16", "337", "R50x1", "25,549,352"):
+    for figure in figures:
         assert figure in printed
 
 

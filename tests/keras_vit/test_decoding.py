@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_bytes import image_bytes as encode
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -18,12 +19,6 @@ from keras_vit.image_files import bmp, formats
 @pytest.fixture(scope="module")
 def photograph():
     return load_sample_image("flower.jpg")[100:180, 200:330]  # [80, 130, 3]
-
-
-def encode(image, format_, **kwargs):
-    buffer = io.BytesIO()
-    image.save(buffer, format_, **kwargs)
-    return buffer.getvalue()
 
 
 def decode(data, channels=3):
@@ -47,11 +42,6 @@ def test_jpeg_equals_pillow(photograph, subsampling, options):
     np.testing.assert_array_equal(decode(data), expected)
 
 
-def test_webp_decodes(photograph):
-    data = encode(Image.fromarray(photograph), "WEBP", lossless=True)
-    np.testing.assert_array_equal(decode(data), photograph)
-
-
 def test_sixteen_bits_become_eight():
     values = np.arange(0, 65536, 257, dtype="uint16").reshape(16, 16)
     data = encode(Image.fromarray(values), "PNG")
@@ -69,14 +59,6 @@ def test_transparency_is_dropped(photograph):
     alpha = np.full((80, 130, 1), 7, "uint8")
     image = Image.fromarray(np.concatenate([photograph, alpha], -1), "RGBA")
     np.testing.assert_array_equal(decode(encode(image, "PNG")), photograph)
-
-
-def test_an_animation_gives_its_first_frame(photograph):
-    first = Image.fromarray(photograph).quantize(32)
-    data = encode(
-        first, "GIF", save_all=True, append_images=[Image.new("P", first.size)]
-    )
-    np.testing.assert_array_equal(decode(data), np.asarray(first.convert("RGB")))
 
 
 @pytest.mark.parametrize("format_", ["PNG", "JPEG", "GIF"])
@@ -245,27 +227,21 @@ def test_a_part_is_the_same_in_a_pipeline(photograph):
         np.testing.assert_array_equal(result, part(tf.constant(data)))
 
 
-@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n broken"])
-def test_an_unreadable_file_is_named(tmp_path, content):
-    path = tmp_path / "broken.png"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.png: not a readable image: "):
-        decoding.load_image(path)
-
-
-@pytest.mark.parametrize("data", [b"RIFF\x24\0\0\0WAVEfmt " + bytes(60), b"RIFF"])
-def test_other_riff_files_are_no_images(tmp_path, data):
-    (tmp_path / "a.webp").write_bytes(data)
-    with pytest.raises(ValueError, match="a.webp: not .* Unknown image file format"):
-        decoding.load_image(tmp_path / "a.webp")
-
-
-def test_a_truncated_jpeg_is_named(tmp_path, photograph):
-    path = tmp_path / "half.jpg"
-    data = encode(Image.fromarray(photograph), "JPEG")
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match=r"half\.jpg: not a readable image: "):
-        decoding.load_image(path)
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", ""),
+        (b"no image", ""),
+        (b"\x89PNG\r\n\x1a\n broken", ""),
+        (encode(Image.linear_gradient("L"), "JPEG")[:-900], ""),
+        (b"RIFF\x24\0\0\0WAVEfmt " + bytes(60), ".*Unknown image file format"),
+        (b"RIFF", ".*Unknown image file format"),
+    ],
+)
+def test_an_unreadable_file_is_named(tmp_path, content, reason):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.png: not a readable image: {reason}"):
+        decoding.load_image(tmp_path / "a.png")
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
-from tiny_model import numpy
+from tiny_model import TINY, numpy
 
 pytestmark = pytest.mark.backend
 
@@ -17,12 +17,13 @@ def summary(model):
     return text.getvalue()
 
 
+AXIAL = {"attention": "axial", "class_token": False, "pooling": "avg"}
 FORMS = [
     {},
     {"register_tokens": 4, "position_embedding": "relative"},
     {"position_embedding": "relative", "position_placement": "shared"},
     {"position_placement": "shared", "qk_norm": True, "depth": 3},
-    {"attention": "axial", "class_token": False, "pooling": "avg"},
+    AXIAL,
 ]
 
 
@@ -56,15 +57,10 @@ def test_a_map_has_each_patch_at_its_place(tiny_vit, images):
 @pytest.mark.parametrize("kwargs", FORMS[:-1])
 def test_attention_weights_equal_the_equation(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
-    w = numpy_vit.weights_of(model)
-    states = numpy_vit.encoder(model, images())
+    weights = numpy_vit.block_weights(model, images())
     outputs = model.attention_weights_model()(images())
     assert len(outputs) == model.depth
-    for index, (output, (tokens, _)) in enumerate(zip(outputs, states, strict=True)):
-        block = f"encoder_block_{index}"
-        norm = numpy_vit.layer_norm(tokens, w, f"{block}/norm1")
-        name = f"{block}/attention"
-        expected = numpy_vit.attention_weights(norm, w, name, model)
+    for output, expected in zip(outputs, weights, strict=True):
         np.testing.assert_allclose(numpy(output), expected, rtol=0, atol=1e-5)
         np.testing.assert_allclose(numpy(output).sum(-1), 1, rtol=0, atol=1e-5)
 
@@ -154,14 +150,12 @@ def test_features_train_a_new_top(tiny_vit, images):
             lambda m: m.features_model(prefix_tokens=True, layout="map"),
             "no place on a map.*prefix_tokens=True",
         ),
+        (
+            lambda m: type(m)(**TINY, **AXIAL).attention_weights_model(),
+            "need `attention='full'`.*'axial'",
+        ),
     ],
 )
 def test_an_error_names_the_argument_and_what_came(tiny_vit, make, message):
     with pytest.raises(ValueError, match=message):
         make(tiny_vit())
-
-
-def test_axial_attention_has_no_weights_of_all_tokens(tiny_vit):
-    model = tiny_vit(attention="axial", class_token=False, pooling="avg")
-    with pytest.raises(ValueError, match="need `attention='full'`.*'axial'"):
-        model.attention_weights_model()

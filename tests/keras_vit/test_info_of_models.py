@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+from tiny_model import small, small_classifier
 
 import keras_vit
 from keras_vit.commands import main, weights_files
@@ -43,33 +44,25 @@ def test_a_run_is_its_best_model(tiny_vit, tmp_path, capsys, monkeypatch):
     assert "GFLOPs" not in printed, "registers are not in the closed form"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "ViT, of no published size"),
-        ({"resnet_blocks": (1,)}, "ViT behind a ResNet, of no published size"),
-    ],
-)
-def test_a_size_of_ones_own_has_no_name(
-    tiny_vit, tmp_path, capsys, monkeypatch, changes, words
-):
-    sides = {"image_size": 32, "patch_size": 2}
-    tiny_vit(**sides, **changes).save(tmp_path / "m.keras")
-    assert words in info(capsys, monkeypatch, tmp_path / "m.keras")
+SIDES = {"image_size": 32, "patch_size": 2}
+KINDS = {
+    "ViT, of no published size": lambda: small(**SIDES),
+    "ViT behind a ResNet, of no published size": lambda: small(
+        **SIDES, resnet_blocks=(1,)
+    ),
+    "width_factor=1": lambda: keras_vit.ResNet(blocks=(1, 2), image_size=(33, 26)),
+    "ImageClassifier around net": lambda: small_classifier(
+        keras.layers.Flatten(), name="net"
+    ),
+}
 
 
-@pytest.mark.parametrize("kind", ["resnet", "classifier"])
-def test_every_kind_of_model_is_described(kind, tmp_path, capsys, monkeypatch):
-    if kind == "resnet":
-        model = keras_vit.ResNet(blocks=(1, 2), image_size=(33, 26), classes=7)
-    else:
-        images = keras.Input((8, 6, 3))
-        net = keras.Model(images, keras.layers.Flatten()(images), name="net")
-        model = keras_vit.ImageClassifier(backbone=net, classes=7)
+@pytest.mark.parametrize("words", KINDS)
+def test_every_kind_of_model_is_described(words, tmp_path, capsys, monkeypatch):
+    model = KINDS[words]()
     model.save(tmp_path / "m.keras")
     printed = info(capsys, monkeypatch, tmp_path / "m.keras")
-    words = {"resnet": "width_factor=1", "classifier": "ImageClassifier around net"}
-    assert words[kind] in printed
+    assert words in printed
     assert f"{model.count_params():,}" in printed
 
 

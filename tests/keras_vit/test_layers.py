@@ -10,6 +10,7 @@ from keras_vit import layers
 
 pytestmark = pytest.mark.backend
 
+LAYERS = {name: getattr(layers, name) for name in layers.__all__}
 BLOCK = {
     "mlp_dim": 7,
     "heads": 3,
@@ -59,21 +60,6 @@ ARGUMENTS = {
 @pytest.fixture
 def inputs():
     return np.random.default_rng(2).normal(size=(5, 6, 12)).astype("float32")
-
-
-@pytest.fixture(params=layers.__all__)
-def name(request):
-    return request.param
-
-
-@pytest.fixture
-def arguments(name):
-    return ARGUMENTS.get(name, {})
-
-
-@pytest.fixture
-def make(name, arguments):
-    return lambda **kwargs: getattr(layers, name)(**arguments, **kwargs)
 
 
 def test_dropped_branches_are_whole_examples_and_the_mean_stays():

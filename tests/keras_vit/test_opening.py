@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from foreign_files import check_same_weights
+from tiny_model import small_classifier
 
 import keras_vit
 from keras_vit.errors import CheckpointError, WeightsFileError
@@ -37,8 +38,7 @@ def test_a_resnet_and_an_image_classifier_are_opened(tmp_path):
     resnet = keras_vit.ResNet(blocks=(1, 1), image_size=32, classes=3)
     keras_vit.save_checkpoint(resnet, tmp_path / "bit.npz")
     check_same_weights(keras_vit.open_model(tmp_path / "bit.npz"), resnet)
-    backbone = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
-    classifier = keras_vit.ImageClassifier(backbone=backbone, classes=2)
+    classifier = small_classifier(keras.layers.Flatten())
     classifier.save(tmp_path / "own.keras")
     assert type(keras_vit.open_model(tmp_path / "own.keras")) is type(classifier)
 

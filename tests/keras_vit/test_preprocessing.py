@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_model import build_vit, numpy
+from tiny_model import build_vit, numpy, small_classifier
 
 import keras_vit
 from keras_vit import ImagePreprocessing, pixel_range
@@ -312,35 +312,29 @@ def test_a_model_of_raw_pixels_warns_of_normalized_images(fresh, use):
     assert len(user_warnings(seen)) == 1
 
 
-@pytest.mark.parametrize(
-    ("x", "mistake"),
-    [
-        *((pictures(*bounds), True) for bounds in [(-1, 1), (0, 1), (-2.1, 2.7)]),
-        (pictures(-1, 1).astype("float16"), True),
-        (pictures(0, 255), False),
-        (pictures(0, 255, "uint8"), False),
-        (pictures(-4, 261), False),  # a bicubic resize overshoots
-        (pictures(0, 30), False),
-        (pictures(0, 1, "uint8"), None),
-    ],
-)
-def test_normalized_input_to_a_raw_pixel_model_is_detected(x, mistake):
-    result = pixel_range.problem(x, raw=True)
-    assert mistake is (None if result is None else result != "")
+# Images, and whether a model of raw pixels and one of normalized ones is fed wrongly.
+RANGES = {
+    "-1 to 1": (pictures(-1, 1), True, False),
+    "0 to 1": (pictures(0, 1), True, False),
+    "standardized": (pictures(-2.1, 2.7), True, False),
+    "float16": (pictures(-1, 1).astype("float16"), True, False),
+    "0 to 255": (pictures(0, 255), False, True),
+    "bytes": (pictures(0, 255, "uint8"), False, True),
+    "neither divided nor positive": (pictures(-124, 132), None, True),
+    "overshooting, by a bicubic resize": (pictures(-4, 261), False, None),
+    "dark": (pictures(0, 30), False, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("x", "mistake"),
-    [
-        (pictures(0, 255), True),
-        (pictures(0, 255, "uint8"), True),
-        (pictures(-124, 132), True),  # without the mean, and not divided
-        *((pictures(*bounds), False) for bounds in [(-1, 1), (0, 1), (-2.1, 2.7)]),
-        (pictures(-1, 1).astype("float16"), False),
-    ],
-)
-def test_raw_pixels_to_a_normalized_model_are_detected(x, mistake):
-    assert mistake is (pixel_range.problem(x, raw=False) != "")
+@pytest.mark.parametrize(("x", "of_raw", "of_normalized"), RANGES.values(), ids=RANGES)
+def test_pixels_of_the_other_range_are_detected(x, of_raw, of_normalized):
+    for raw, mistake in ((True, of_raw), (False, of_normalized)):
+        if mistake is not None:
+            assert mistake is (pixel_range.problem(x, raw) != "")
+
+
+def test_dark_bytes_give_no_verdict_of_a_raw_pixel_model():
+    assert pixel_range.problem(pictures(0, 1, "uint8"), raw=True) is None
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -528,10 +522,8 @@ def test_symbolic_images_and_features_are_not_checked(fresh):
             model.features_model().predict(pictures(-1, 1), verbose=0)
 
 
-def test_a_backbone_of_another_kind_may_read_what_it_likes(tiny_vit):
-    images = keras.Input((22, 14, 3))
-    pooled = keras.layers.GlobalAveragePooling2D(data_format="channels_last")(images)
-    model = keras_vit.ImageClassifier(backbone=keras.Model(images, pooled), classes=3)
+def test_a_backbone_of_another_kind_may_read_what_it_likes():
+    model = small_classifier(keras.layers.Flatten())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(pictures(0, 255))

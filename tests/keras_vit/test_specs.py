@@ -118,27 +118,19 @@ def test_a_resolution_has_the_published_parameters(variant, image_size, paramete
         ("Ti/16", {"class_token": False, "image_size": (64, 32)}),
         ("R+Ti/16", {"channels": 5}),
         ("R26+S/32", {"image_size": (64, 32)}),
-    ],
-)
-def test_the_closed_form_counts_the_parameters_of_the_model(variant, kwargs):
-    spec, patch_size = keras_vit.parse_variant(variant)
-    pooling = "token" if kwargs.get("class_token", True) else "avg"
-    costs = model_costs(spec, patch_size, **kwargs)
-    assert costs.parameters == count(variant, pooling=pooling, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("variant", "kwargs"),
-    [
         ("R26x3", {}),
         ("R26x1", {"classes": None}),
         ("R50x1", {"channels": 5}),
         pytest.param("R200x1", {}, marks=pytest.mark.slow),
     ],
 )
-def test_the_closed_form_counts_the_parameters_of_a_resnet(variant, kwargs):
-    costs = resnet_costs(*parse_resnet(variant), **kwargs)
-    assert costs.parameters == count(variant, **kwargs)
+def test_the_closed_form_counts_the_parameters_of_the_model(variant, kwargs):
+    if "/" not in variant:
+        costs, pooling = resnet_costs(*parse_resnet(variant), **kwargs), "avg"
+    else:
+        pooling = "token" if kwargs.get("class_token", True) else "avg"
+        costs = model_costs(*keras_vit.parse_variant(variant), **kwargs)
+    assert costs.parameters == count(variant, pooling=pooling, **kwargs)
 
 
 def test_every_size_is_counted():
@@ -160,11 +152,15 @@ def test_an_unknown_variant_lists_the_sizes_that_exist(variant):
         ("R34+B/16", "depth in `variant` must be one of 26, 50, 101, 152, 200.*R34"),
         ("R50+B/14", "down-sampling in `variant` must be 16 or 32.*R50.B/14"),
         ("R+Ti/15", "patch size in `variant` must be even.*R.Ti/15"),
+        ("R50", "depth and width factor, such as 'R50x1'. Received: variant='R50'"),
+        ("R50x0", "depth and width factor"),
+        ("R34x1", "must be one of 26, 50, 101, 152, 200. Received: variant='R34x1'"),
     ],
 )
-def test_an_unknown_hybrid_says_what_exists(variant, message):
+def test_an_unknown_hybrid_or_resnet_says_what_exists(variant, message):
+    parse = keras_vit.parse_variant if "/" in variant else parse_resnet
     with pytest.raises(ValueError, match=message):
-        keras_vit.parse_variant(variant)
+        parse(variant)
 
 
 @pytest.mark.parametrize(
@@ -185,19 +181,6 @@ def test_a_hybrid_keeps_stage_4_or_moves_it_into_stage_3(variant, blocks, patch_
     assert (spec.resnet_blocks, patch) == (blocks, patch_size)
     size = keras_vit.SPECS[variant.split("/")[0].split("+")[-1]]
     assert dataclasses.replace(spec, resnet_blocks=None) == size
-
-
-@pytest.mark.parametrize(
-    ("variant", "message"),
-    [
-        ("R50", "depth and width factor, such as 'R50x1'. Received: variant='R50'"),
-        ("R50x0", "depth and width factor"),
-        ("R34x1", "must be one of 26, 50, 101, 152, 200. Received: variant='R34x1'"),
-    ],
-)
-def test_an_unknown_resnet_says_what_exists(variant, message):
-    with pytest.raises(ValueError, match=message):
-        parse_resnet(variant)
 
 
 def test_a_variant_is_a_size_and_a_patch_size():

@@ -66,16 +66,10 @@ def test_preflight_requests_pass_from_any_origin():
     assert client().options("/", headers=headers).text == "passed"
 
 
-@pytest.mark.parametrize("name", ["models", "10.0.0.1", "a.example", "my_host"])
-def test_host_names(name):
-    assert is_host_name(name)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "*", "*.example", "a:80", "http://a", "a/b", "-a"]
-)
-def test_texts_that_are_no_host_names(text):
-    assert not is_host_name(text)
+def test_host_names():
+    names = ["models", "10.0.0.1", "a.example", "my_host"]
+    others = ["", "*", "*.example", "a:80", "http://a", "a/b", "-a"]
+    assert [name for name in [*names, *others] if is_host_name(name)] == names
 
 
 def request(*pieces, wait=0.0, length=None, disconnect=False):

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from client_fakes import CLASSIFIED, METADATA, Failure, FakeServer, info, signature
 from PIL import Image
+from server_requests import local_server
 from simulated_time import simulated
 
 from serving.__main__ import main
 from serving.client import AsyncRestClient, ServingError, Unavailable
 from serving.load import Load, Result, generate, picture
-from serving.local import LocalServer
 
 
 def measure(load, seconds, errors=(None,), places=math.inf):
@@ -325,7 +325,7 @@ def test_the_local_server_is_measured_over_both_transports(tmp_path):
     echo_model.save(str(tmp_path / "echo" / "1"))
     image, figures = tmp_path / "image", tmp_path / "figures.json"
     image.write_bytes(b"good")
-    with LocalServer({"echo": tmp_path / "echo"}, rest_port=0, grpc_port=0) as server:
+    with local_server({"echo": tmp_path / "echo"}) as server:
         for where in (f"--rest {server.rest_url}", f"--grpc {server.grpc_address}"):
             arguments = f"--signature embed --clients 2 --duration 3 --json {figures}"
             assert run(arguments, [str(image)], f"{where} --model echo") == 0

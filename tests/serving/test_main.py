@@ -17,12 +17,20 @@ def test_without_a_command_the_commands_are_listed(capsys):
     assert capsys.readouterr().out.count("export ") == 2
 
 
-def test_an_unknown_command_is_one_line(capsys):
-    assert main(["clasify"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "'clasify'" in error
-    assert "classify" in error
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["clasify"], "'clasify'. Did you mean classify?"),
+        (["status", "--modle=m"], "status: there is no --modle. Did you mean --model?"),
+        ([*STATUS, "--zzz"], "keras-vit status: there is no --zzz (--help"),
+    ],
+)
+def test_an_unknown_word_is_one_line_even_where_others_are_missing(
+    capsys, arguments, words
+):
+    assert main(arguments) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert words in error
 
 
 def test_commands_get_their_arguments_unchanged(monkeypatch):
@@ -32,22 +40,6 @@ def test_commands_get_their_arguments_unchanged(monkeypatch):
     monkeypatch.setitem(sys.modules, "serving.local", module)
     assert main(["serve", "--port=1", "--help"]) == 3
     assert seen == [["--port=1", "--help"]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("status", "--modle=m"), "there is no --modle. Did you mean --model?"),
-        ((*STATUS, "--zzz"), "there is no --zzz (--help"),
-    ],
-)
-def test_an_unknown_flag_is_one_line_even_where_others_are_missing(
-    capsys, arguments, line
-):
-    assert main(list(arguments)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"keras-vit status: {line}")
-    assert error.count("\n") == 1
 
 
 def test_a_missing_package_names_the_extra(monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """The files in docker/ as data, and the local server started from their commands."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -8,13 +9,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 import sklearn.datasets
 import yaml
+from server_process import server_process
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -145,33 +146,10 @@ def served(
         (mounted / path.name).write_text(text)
     arguments = [argument.replace("=/config/", f"={mounted}/") for argument in command]
     for port in ("--port=8500", "--rest_api_port=8501"):
-        arguments[arguments.index(port)] = port.partition("=")[0] + "=0"
-    log = root / "server.log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "serving", "serve", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield Server(*_ports(process, log), mounted)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def _ports(process: subprocess.Popen, log: pathlib.Path) -> tuple[str, str]:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.poll() is None:
-        ready = re.search(
-            r"REST http://[\d.]+:(\d+)\S*, gRPC \S+:(\d+)", log.read_text()
-        )
-        if ready:
-            return ready[1], ready[2]
-        time.sleep(0.1)
-    raise AssertionError(f"the server did not start:\n{log.read_text()}")
+        arguments.remove(port)
+    with server_process(root / "server.log", *arguments) as server:
+        ports = (address.rpartition(":")[2] for address in (server.rest, server.grpc))
+        yield Server(*ports, mounted)
 
 
 @contextlib.contextmanager
@@ -196,6 +174,15 @@ def exit_status(health_check, port, **environment):
     ).returncode
 
 
+def check_documented_requests(port, folder):
+    """The page's requests to a server are answered."""
+    status, metadata, predictions, metrics = run_page_commands("8501", port, folder)
+    assert json.loads(status)["model_version_status"][0]["state"] == "AVAILABLE"
+    assert json.loads(metadata)["model_spec"]["name"] == "vit"
+    assert len(json.loads(predictions)["predictions"][0]["scores"]) == 5
+    assert "# TYPE :tensorflow:serving:request_count counter" in metrics
+
+
 def run_page_commands(port, other_port, folder, **environment):
     """What each of the page's commands for a port prints, with another port."""
     (folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")
@@ -210,11 +197,3 @@ def run_page_commands(port, other_port, folder, **environment):
         )
         for line in page_commands(port)
     ]
-
-
-def wait_for(condition, seconds=60):
-    """Returns once a condition holds; fails the test when it takes longer."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)

@@ -20,8 +20,8 @@ from docker_files import (
     free_port,
     succeeds,
     tool,
-    wait_for,
 )
+from polling import wait_for
 
 from serving.client import GrpcClient, RestClient
 

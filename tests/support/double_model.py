@@ -6,6 +6,12 @@ from pause import pause
 ROWS = tf.TensorSpec([None], tf.float32, "x")
 
 
+def low_and_high(x):
+    """Two classes with the scores 1 - x and x, of numbers [N, 1]."""
+    classes = tf.tile(tf.constant([["low", "high"]]), [tf.shape(x)[0], 1])
+    return {"classes": classes, "scores": tf.concat([1 - x, x], 1)}
+
+
 def save_double_model(folder):
     """Save y = 2 x and the other signatures."""
     module = tf.Module()
@@ -39,9 +45,7 @@ def save_double_model(folder):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
     def classify(inputs):
         feature = tf.io.FixedLenFeature([1], tf.float32)
-        x = tf.io.parse_example(inputs, {"x": feature})["x"]
-        classes = tf.tile(tf.constant([["low", "high"]]), [tf.shape(x)[0], 1])
-        return {"classes": classes, "scores": tf.concat([1 - x, x], 1)}
+        return low_and_high(tf.io.parse_example(inputs, {"x": feature})["x"])
 
     signatures = {
         "serving_default": double,

@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from tiny_model import numpy
 
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.config import model_arguments
+
 SAFETENSORS_TYPES = {
     "float16": "F16",
     "bfloat16": "BF16",
@@ -21,6 +24,12 @@ SAFETENSORS_TYPES = {
     "float64": "F64",
     "int32": "I32",
 }
+# What a file's arrays show, or its config states.
+TOLD = (
+    *("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling", "gelu"),
+    *("norm_epsilon", "register_tokens", "image_size", "qk_norm", "fc_norm", "swiglu"),
+    *("resnet_blocks", "representation_size", "class_token", "prefix_positions"),
+)
 
 
 def needs(package):
@@ -45,6 +54,29 @@ def check_same_weights(model, source, *changed):
     for path, weight in arrays_of(model).items():
         if path not in changed:
             assert weight.tobytes() == expected[path].tobytes(), path
+
+
+def check_same_options(model, source):
+    """The models have the same options, but for those that training alone reads."""
+    for name in TOLD:
+        assert getattr(model, name) == getattr(source, name), name
+
+
+def arguments_of(path):
+    """The arguments of the model that a file describes."""
+    with open_checkpoint(path) as checkpoint:
+        return model_arguments(checkpoint)
+
+
+def edit(path, **changes):
+    """Change values of a JSON document; a dictionary's one by one."""
+    document = json.loads(path.read_text())
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            document.setdefault(key, {}).update(value)
+        else:
+            document[key] = value
+    path.write_text(json.dumps(document))
 
 
 def write_npz(path, arrays):

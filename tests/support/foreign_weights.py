@@ -182,6 +182,16 @@ def timm(w):
     return arrays
 
 
+def hugging_face_attention(arrays, w, ours, theirs, release):
+    names = {
+        4: ("attention.query", "attention.key", "attention.value", "output.dense"),
+        5: ("q_proj", "k_proj", "v_proj", "o_proj"),
+    }
+    for part, name in zip((Q, K, V, "out"), names[release], strict=True):
+        name = f"{theirs}.attention.{name}"
+        torch_linear(arrays, w, f"{ours}/attention/{part}", name)
+
+
 def hugging_face(w, release=4):
     """A bare model, or with a classifier the model under `vit.`, as on disk.
 
@@ -194,17 +204,12 @@ def hugging_face(w, release=4):
     put(arrays, names, [w[path] for path in paths])
     if release == 4:
         layers, fc1, fc2 = "encoder.layer", "intermediate.dense", "output.dense"
-        q, k, v = (f"attention.{part}" for part in (Q, K, V))
-        out = "output.dense"
     else:
         layers, fc1, fc2 = "layers", "mlp.fc1", "mlp.fc2"
-        q, k, v, out = "q_proj", "k_proj", "v_proj", "o_proj"
     for i in range(depth(w)):
         ours, theirs = f"encoder_block_{i}", f"{layers}.{i}"
         torch_norm(arrays, w, f"{ours}/norm1", f"{theirs}.layernorm_before")
-        for part, name in ((Q, q), (K, k), (V, v), ("out", out)):
-            name = f"{theirs}.attention.{name}"
-            torch_linear(arrays, w, f"{ours}/attention/{part}", name)
+        hugging_face_attention(arrays, w, ours, theirs, release)
         torch_norm(arrays, w, f"{ours}/norm2", f"{theirs}.layernorm_after")
         torch_linear(arrays, w, f"{ours}/mlp/Dense_0", f"{theirs}.{fc1}")
         torch_linear(arrays, w, f"{ours}/mlp/Dense_1", f"{theirs}.{fc2}")
@@ -231,15 +236,9 @@ def hugging_face_dinov2(w, release=4):
         positions = np.concatenate([token, positions], axis=1)
     arrays["embeddings.cls_token"] = token
     arrays["embeddings.position_embeddings"] = positions
-    q, k, v = (f"attention.{part}" for part in (Q, K, V))
-    out = "output.dense"
-    if release == 5:
-        q, k, v, out = "q_proj", "k_proj", "v_proj", "o_proj"
     for i in range(depth(w)):
         ours, theirs = f"encoder_block_{i}", f"encoder.layer.{i}"
-        for part, name in ((Q, q), (K, k), (V, v), ("out", out)):
-            name = f"{theirs}.attention.{name}"
-            torch_linear(arrays, w, f"{ours}/attention/{part}", name)
+        hugging_face_attention(arrays, w, ours, theirs, release)
         for number in (1, 2):
             torch_norm(arrays, w, f"{ours}/norm{number}", f"{theirs}.norm{number}")
             scale = w[f"{ours}/layer_scale{number}/gamma"]

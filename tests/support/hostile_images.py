@@ -1,10 +1,10 @@
 """Image files that announce little and cost much."""
 
-import io
 import struct
 import zlib
 
 import numpy as np
+from image_bytes import image_bytes
 from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
@@ -12,10 +12,8 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 def encoded(format_, height, width, mode="RGB", **options):
     """A picture from black to white."""
-    file = io.BytesIO()
     picture = Image.linear_gradient("L").resize((width, height)).convert(mode)
-    picture.save(file, format_, **options)
-    return file.getvalue()
+    return image_bytes(picture, format_, **options)
 
 
 def scans(data, count, empty=False):

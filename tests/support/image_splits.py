@@ -1,9 +1,8 @@
 """Splits that several test files share: pixels of noise, and photographs as JPEGs."""
 
-import io
-
 import numpy as np
 import tensorflow as tf
+from image_bytes import image_bytes
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -29,10 +28,8 @@ def jpeg_split(count=6, channels=3):
     picture = load_sample_image("china.jpg")
     files = []
     for number in range(count):
-        buffer = io.BytesIO()
         crop = picture[20 * number : 20 * number + 60, 30 * number : 30 * number + 80]
-        Image.fromarray(crop).save(buffer, "JPEG", quality=90)
-        files.append(buffer.getvalue())
+        files.append(image_bytes(Image.fromarray(crop), "JPEG", quality=90))
     contents = tf.constant(files)
     return encoded_split(
         "jpeg",

@@ -1,7 +1,7 @@
 """The contract of every public layer, for test files to import.
 
-Such a file has the fixtures `make` (builds the layer, with further keywords),
-`arguments` (the constructor's, by name) and `inputs` (an array the layer takes).
+Such a file has the constants `LAYERS` (classes by name) and `ARGUMENTS` (those of their
+constructors, by the same names), and the fixture `inputs` (an array the layers take).
 """
 
 import inspect
@@ -11,6 +11,21 @@ import numpy as np
 import pytest
 from keras_settings import FLOATX, other_settings
 from tiny_model import numpy
+
+
+def pytest_generate_tests(metafunc):
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", metafunc.module.LAYERS)
+
+
+@pytest.fixture
+def arguments(request, name):
+    return request.module.ARGUMENTS.get(name, {})
+
+
+@pytest.fixture
+def make(request, name, arguments):
+    return lambda **kwargs: request.module.LAYERS[name](**arguments, **kwargs)
 
 
 @pytest.fixture

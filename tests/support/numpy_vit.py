@@ -8,6 +8,7 @@ Only the weights are taken from the model under test, and its arguments.
 import math
 
 import numpy as np
+from tiny_model import numpy
 
 
 def weights_of(model) -> dict[str, np.ndarray]:
@@ -213,3 +214,46 @@ def pool(z, w, model):
     y = attention(z, w, "attention_pooling/attention", model, probe)
     norm = layer_norm(y, w, "attention_pooling/norm", model.norm_epsilon)
     return (y + mlp(norm, w, "attention_pooling/mlp", model.gelu))[:, 0]
+
+
+def check_outputs(model, images, source=None, atol=1e-5):
+    """The model computes the equations, with its weights or with those of another."""
+    expected = forward(source or model, images)
+    np.testing.assert_allclose(numpy(model(images)), expected, rtol=0, atol=atol)
+
+
+def block_weights(model, images):
+    """Attention weights [B, A, N, N] of each block."""
+    w, found = weights_of(model), []
+    for index, (z, _) in enumerate(encoder(model, images)):
+        block = f"encoder_block_{index}"
+        norm = layer_norm(z, w, f"{block}/norm1", model.norm_epsilon)
+        found.append(attention_weights(norm, w, f"{block}/attention", model))
+    return found
+
+
+def pooling_weights(model, images):
+    """Attention weights [B, A, 1, N] of the pooling for class token and patches."""
+    w = weights_of(model)
+    z = layer_norm(encoder(model, images)[-1][1], w, "encoder_norm")
+    z = np.concatenate([z[:, : int(model.class_token)], z[:, model.prefix_tokens :]], 1)
+    probe = np.broadcast_to(w["attention_pooling/probe"], (len(z), 1, z.shape[-1]))
+    return attention_weights(z, w, "attention_pooling/attention", model, probe)
+
+
+def rollout(model, images):
+    """arXiv:2005.00928, equation 1, from the first block up: [B, H / P, W / P]."""
+    prefix, patches = model.prefix_tokens, math.prod(model.grid)
+    product = np.eye(prefix + patches)
+    for weights in block_weights(model, images):
+        mixed = weights.mean(1) + np.eye(weights.shape[-1])
+        product = mixed / mixed.sum(-1, keepdims=True) @ product
+    if model.pooling == "token":
+        row = product[:, 0]
+    elif model.pooling == "avg":
+        row = product[:, prefix:].mean(1)
+    else:
+        read = [*range(model.class_token), *range(prefix, prefix + patches)]
+        row = (pooling_weights(model, images).mean(1) @ product[:, read])[:, 0]
+    shares = row[:, prefix:].reshape(-1, *model.grid)
+    return shares / shares.sum((1, 2), keepdims=True)

@@ -1,6 +1,7 @@
 """A SavedModel with a signature for each type and shape that the protocol carries."""
 
 import tensorflow as tf
+from double_model import low_and_high
 
 # What JSON can carry in; `float` is the default signature's.
 ECHOED = (
@@ -76,51 +77,25 @@ def _several():
 
 
 def _of_examples():
-    serialized = spec("string", [None], "inputs")
+    needed = {"x": tf.io.FixedLenFeature([1], tf.float32)}
 
-    def feature(inputs):
-        needed = tf.io.FixedLenFeature([1], tf.float32)
-        return tf.io.parse_example(inputs, {"x": needed})["x"]
+    def of_feature(function):
+        """A signature that computes this of the feature `x` [N, 1]."""
+        return tf.function(
+            lambda inputs: function(tf.io.parse_example(inputs, needed)["x"]),
+            input_signature=[spec("string", [None], "inputs")],
+        )
 
-    @tf.function(input_signature=[serialized])
-    def regress(inputs):
-        return {"outputs": 2 * feature(inputs)}
-
-    @tf.function(input_signature=[serialized])
-    def classify(inputs):
-        x = feature(inputs)
-        classes = tf.tile(tf.constant([["low", "high"]]), [tf.shape(x)[0], 1])
-        return {"classes": classes, "scores": tf.concat([1 - x, x], 1)}
-
-    @tf.function(input_signature=[serialized])
-    def double_scores(inputs):
-        return {"scores": tf.cast(feature(inputs), tf.float64)}
-
-    @tf.function(input_signature=[serialized])
-    def number_classes(inputs):
-        return {"classes": feature(inputs)}
-
-    @tf.function(input_signature=[serialized])
-    def double_outputs(inputs):
-        return {"outputs": tf.cast(feature(inputs), tf.float64)}
-
-    @tf.function(input_signature=[serialized])
-    def one_score(inputs):
-        return {"scores": feature(inputs)[:1]}
-
-    @tf.function(input_signature=[serialized])
-    def flat_scores(inputs):
-        return {"scores": feature(inputs)[:, 0]}
-
-    return {
-        "regress": regress,
-        "classify": classify,
-        "double_scores": double_scores,
-        "number_classes": number_classes,
-        "double_outputs": double_outputs,
-        "one_score": one_score,
-        "flat_scores": flat_scores,
+    functions = {
+        "regress": lambda x: {"outputs": 2 * x},
+        "classify": low_and_high,
+        "double_scores": lambda x: {"scores": tf.cast(x, tf.float64)},
+        "number_classes": lambda x: {"classes": x},
+        "double_outputs": lambda x: {"outputs": tf.cast(x, tf.float64)},
+        "one_score": lambda x: {"scores": x[:1]},
+        "flat_scores": lambda x: {"scores": x[:, 0]},
     }
+    return {name: of_feature(function) for name, function in functions.items()}
 
 
 def _half_out():

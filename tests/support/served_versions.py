@@ -1,7 +1,6 @@
 """Versions of a small model `m`, their publication, and requests to their server."""
 
 import shutil
-import time
 
 import grpc
 import numpy as np
@@ -132,18 +131,12 @@ def waiting(begun, go):
     return predict_request("m", "wait", begun=str(begun), go=str(go))
 
 
-def warmup_file(folder, message):
-    """Write the warm-up file of a version with one request."""
-    log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.CopyFrom(message)
+def warmup_file(folder, *messages):
+    """Write the warm-up file of a version with these requests."""
     (folder / "assets.extra").mkdir()
     path = str(folder / "assets.extra" / "tf_serving_warmup_requests")
     with tf.io.TFRecordWriter(path) as writer:
-        writer.write(log.SerializeToString())
-
-
-def wait_for(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        for message in messages:
+            log = prediction_log_pb2.PredictionLog()
+            log.predict_log.request.CopyFrom(message)
+            writer.write(log.SerializeToString())

@@ -11,6 +11,18 @@ PORTS = ("--port=0", "--rest_api_port=0")  # any that are free
 READY = re.compile(r"REST (http://\S+)/v1/models, gRPC (\S+)")
 
 
+def addresses(process):
+    """REST's URL and `host:port` of gRPC, once a server prints them into a pipe."""
+    return READY.search(process.stdout.readline()).groups()
+
+
+def check_stopped(process):
+    """A server with pipes ends by itself, and without a traceback."""
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in error
+
+
 class ServerProcess(NamedTuple):
     """A server that is ready: REST's URL, `host:port` of gRPC, the process."""
 

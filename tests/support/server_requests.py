@@ -1,11 +1,21 @@
-"""Requests to a local server over REST, and messages for gRPC."""
+"""Local servers, requests to them over REST, and messages for gRPC."""
 
+import contextlib
 import http.client
 import json
 import urllib.parse
 
+import grpc
 import tensorflow as tf
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tensorflow_serving.apis.predict_pb2 import PredictRequest
+
+from serving.local import LocalServer
+
+
+def local_server(models, rest_port=0, grpc_port=0, **flags):
+    """A local server on free ports."""
+    return LocalServer(models, rest_port=rest_port, grpc_port=grpc_port, **flags)
 
 
 def request(server, method, path, body=None, headers=None):
@@ -18,6 +28,13 @@ def request(server, method, path, body=None, headers=None):
     connection.close()
     is_json = answer.headers["Content-Type"] == "application/json" and data
     return answer.status, json.loads(data) if is_json else data.decode()
+
+
+@contextlib.contextmanager
+def prediction_stub(server):
+    """gRPC's PredictionService of a server."""
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield prediction_service_pb2_grpc.PredictionServiceStub(channel)
 
 
 def predict_request(model, signature="", **inputs):

@@ -4,10 +4,10 @@ Each invalid request has the error that TensorFlow Serving's answer raises in a 
 """
 
 import dataclasses
-import io
 import zlib
 
 import numpy as np
+from image_bytes import image_bytes
 from PIL import Image
 
 from serving.client import FailedPrecondition, InvalidArgument, NotFound
@@ -126,16 +126,10 @@ def image_files():
     coarse = Image.fromarray(random.integers(0, 256, (9, 12, 3), np.uint8))
     picture = coarse.resize((320, 240), Image.Resampling.BICUBIC)
     return [
-        encoded(picture, "JPEG"),
-        encoded(picture.rotate(90, expand=True), "PNG"),
-        encoded(picture.convert("L").crop((0, 0, 97, 61)), "PNG"),
+        image_bytes(picture, "JPEG"),
+        image_bytes(picture.rotate(90, expand=True), "PNG"),
+        image_bytes(picture.convert("L").crop((0, 0, 97, 61)), "PNG"),
     ]
-
-
-def encoded(image, form):
-    buffer = io.BytesIO()
-    image.save(buffer, form)
-    return buffer.getvalue()
 
 
 def claim_size(png, side):

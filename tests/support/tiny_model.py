@@ -27,6 +27,17 @@ def small(**kwargs):
     return keras_vit.VisionTransformer(**{**TINY, **kwargs})
 
 
+def small_classifier(*layers, size=(22, 14), name=None, **kwargs):
+    """An `ImageClassifier` of three classes around these layers."""
+    import keras
+
+    import keras_vit
+
+    images = keras.Input((*size, 3))
+    backbone = keras.Sequential([images, *layers], name=name)
+    return keras_vit.ImageClassifier(backbone=backbone, **{"classes": 3, **kwargs})
+
+
 def build_vit(seed=11, **kwargs):
     """A tiny model with random weights, biases included."""
     import keras

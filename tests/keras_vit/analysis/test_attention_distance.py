@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
-from tiny_model import numpy
+from tiny_model import numpy, small_classifier
 
 import keras_vit
 from keras_vit.analysis import NotApplicableError, attention_distance
@@ -101,12 +101,8 @@ def test_the_distance_of_a_model_equals_numpys(tiny_vit, images, kwargs):
     raw = np.round(127.5 * (pixels + 1)).astype("uint8")
     inputs = raw if model.reads_raw_pixels else pixels
     pixels = (raw - 127.5) / 127.5 if model.reads_raw_pixels else pixels
-    w, prefix = numpy_vit.weights_of(model), model.prefix_tokens
-    expected = []
-    for index, (tokens, _) in enumerate(numpy_vit.encoder(model, pixels)):
-        block = f"encoder_block_{index}"
-        norm = numpy_vit.layer_norm(tokens, w, f"{block}/norm1")
-        weights = numpy_vit.attention_weights(norm, w, f"{block}/attention", model)
+    prefix, expected = model.prefix_tokens, []
+    for weights in numpy_vit.block_weights(model, pixels):
         weights = weights[:, :, prefix:, prefix:]
         spanned = (weights * all_pairs(GRID, (SIDE, SIDE))).sum(-1) / weights.sum(-1)
         expected.append(spanned.mean(axis=(0, 2)))
@@ -163,8 +159,7 @@ def test_models_without_attention_between_all_patches_are_refused(tiny_vit, imag
     resnet = keras_vit.ResNet(blocks=(1,), image_size=(22, 14), name="bit")
     with pytest.raises(NotApplicableError, match="Received: ResNet 'bit'"):
         attention_distance(resnet, images())
-    backbone = keras.Sequential([keras.Input((22, 14, 3)), keras.layers.Flatten()])
-    classifier = keras_vit.ImageClassifier(backbone=backbone, classes=3)
+    classifier = small_classifier(keras.layers.Flatten())
     with pytest.raises(NotApplicableError, match="Received: ImageClassifier"):
         attention_distance(classifier, images())
 

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_bytes import image_bytes
 from PIL import Image
 
 from keras_vit import decoding
@@ -16,9 +17,7 @@ PIXELS[:10, :, 3] = 0
 def webp(mode, animated, **options):
     frames = [Image.fromarray(p, "RGBA").convert(mode) for p in (PIXELS, 255 - PIXELS)]
     more = {"save_all": True, "append_images": frames[1:]} if animated else {}
-    file = io.BytesIO()
-    frames[0].save(file, "WEBP", **more, **options)
-    return file.getvalue()
+    return image_bytes(frames[0], "WEBP", **more, **options)
 
 
 @pytest.mark.parametrize(

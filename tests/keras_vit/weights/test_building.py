@@ -47,8 +47,7 @@ def test_a_constructor_takes_the_settings_of_the_file(viny, tiny_vit, tmp_path):
     assert (model.image_size, model.classes, model.gelu) == ((8, 8), 7, "exact")
     assert (model.register_tokens, model.pooling) == (2, "token")
     pixels = np.random.default_rng(1).uniform(-1, 1, (2, 8, 8, 3))
-    expected = numpy_vit.forward(source, pixels)
-    np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, pixels, source, atol=2e-5)
 
 
 def test_scores_are_probabilities_as_in_keras_applications(viny, tiny_vit, tmp_path):
@@ -116,8 +115,7 @@ def test_a_file_determines_the_model(tiny_vit, images, tmp_path):
     path = hugging_face(source, tmp_path, **config)
     model = keras_vit.VisionTransformer.from_preset(path)
     check_same_weights(model, source)
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 def test_a_bit_file_determines_the_model(tmp_path):

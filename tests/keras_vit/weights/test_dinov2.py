@@ -8,19 +8,18 @@ import numpy as np
 import numpy_vit
 import pytest
 from foreign_files import (
+    arguments_of,
     arrays_of,
+    check_same_options,
     check_same_weights,
     check_unmoved,
     hugging_face_dinov2,
     timm,
     write_safetensors,
 )
-from tiny_model import numpy
 
 import keras_vit
 from keras_vit.weights import CheckpointError, WeightsFileError
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.config import model_arguments
 
 pytestmark = pytest.mark.backend
 
@@ -50,8 +49,7 @@ def test_a_file_gives_its_weights_and_its_features(
     assert report.outside == ["embeddings.mask_token"]
     assert report.unused == report.missing == report.dropped == []
     check_same_weights(model, source)
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 def test_a_registers_position_is_zero_where_the_model_has_one(
@@ -63,8 +61,7 @@ def test_a_registers_position_is_zero_where_the_model_has_one(
     positions = arrays_of(model)["position_embedding/embedding"]
     assert positions[:, 0].any()
     assert not positions[:, 1:5].any()
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 @pytest.mark.parametrize("kwargs", [DINOV2, {**REGISTERS, "swiglu": True}])
@@ -74,10 +71,7 @@ def test_the_model_is_built_from_the_file(kwargs, tiny_vit, tmp_path):
         source, tmp_path, image_size=[22, 14], layer_norm_eps=1e-6, hidden_act="gelu"
     )
     model = from_preset(path)
-    names = ("patch_size", "width", "depth", "mlp_dim", "heads", "classes", "pooling")
-    names += ("gelu", "norm_epsilon", "register_tokens", "image_size", "swiglu")
-    for name in (*names, "prefix_positions", "class_token"):
-        assert getattr(model, name) == getattr(source, name), name
+    check_same_options(model, source)
     check_same_weights(model, source)
 
 
@@ -144,12 +138,12 @@ def test_timms_activation_must_be_that_of_the_mlp(
 ):
     source = tiny_vit(**DINOV2, swiglu=swiglu)
     options = {"num_heads": 5, "act_layer": activation}
-    with open_checkpoint(timm(source, tmp_path, model_args=options)) as checkpoint:
-        if known:
-            assert model_arguments(checkpoint)["swiglu"]
-        else:
-            with pytest.raises(WeightsFileError, match=f"one of .*Rec.*'{activation}'"):
-                model_arguments(checkpoint)
+    path = timm(source, tmp_path, model_args=options)
+    if known:
+        assert arguments_of(path)["swiglu"]
+    else:
+        with pytest.raises(WeightsFileError, match=f"one of .*Rec.*'{activation}'"):
+            arguments_of(path)
 
 
 def test_the_processors_statistics_are_read(tiny_vit, tmp_path):

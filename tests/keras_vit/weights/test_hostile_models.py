@@ -8,14 +8,12 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from foreign_files import arrays_of, write_npz, write_safetensors
+from foreign_files import arguments_of, arrays_of, write_npz, write_safetensors
 from tiny_model import build_vit
 
 import keras_vit
 from keras_vit.common.command_line import CommandError
 from keras_vit.errors import WeightsFileError
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.config import model_arguments
 from keras_vit.weights.keras_files import load_keras_file
 from serving.export import export_command
 from training.architectures.model_reading import read_model
@@ -175,11 +173,6 @@ def test_a_model_in_an_older_hdf5_file_is_loaded(tmp_path):
 
 
 # Checkpoints of other projects: the arrays that show the sizes, without the others.
-
-
-def arguments_of(path):
-    with open_checkpoint(path) as checkpoint:
-        return model_arguments(checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Files of every family load into our model: right numbers, and a right report."""
 
+import functools
 import json
 
 import foreign_weights as foreign
@@ -78,8 +79,7 @@ def test_a_file_gives_its_weights_and_its_logits(
     report = load_checkpoint(model, writer(source, tmp_path))
     check_loaded(model, source, report, writer.__name__)
     assert report.resampled == report.adapted == {}
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 def test_hybrids_are_loaded(tiny_vit, tmp_path):
@@ -87,8 +87,7 @@ def test_hybrids_are_loaded(tiny_vit, tmp_path):
     report = load_checkpoint(model, google(source, tmp_path))
     check_loaded(model, source, report, "google")
     pixels = np.random.default_rng(0).uniform(-1, 1, (2, 32, 64, 3))
-    expected = numpy_vit.forward(source, pixels)
-    np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=1e-4)
+    numpy_vit.check_outputs(model, pixels, source, atol=1e-4)
 
 
 def test_resnets_of_bit_are_loaded(tmp_path):
@@ -108,56 +107,43 @@ def test_resnets_of_bit_are_loaded(tmp_path):
     np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("prefix", ["opt/target/", "params/"])
-def test_arrays_outside_the_model_are_reported_and_ignored(prefix, tiny_vit, tmp_path):
-    source, model = tiny_vit(), tiny_vit(seed=12)
-    arrays = prefixed(prefix, foreign.google(arrays_of(source), 5))
-    moments = prefixed("opt/state/param_states/", {"head/bias/grad_ema": np.ones(7)})
-    path = write_npz(tmp_path / "training.npz", {**arrays, **moments})
-    report = load_checkpoint(model, path)
-    check_loaded(model, source, report, "google")
-    assert report.outside == list(moments)
-    assert "not part of the model: opt/state" in str(report)
+def renamed(module):
+    def rename(arrays):
+        arrays[f"Transformer/{module}pos_embedding"] = arrays.pop("pos_embedding")
+        return arrays
+
+    return rename
 
 
-def test_the_image_tower_of_a_two_tower_checkpoint_is_loaded(tiny_vit, tmp_path):
-    source, model = tiny_vit(**MAP), tiny_vit(seed=12, **MAP)
-    arrays = prefixed("params/img/", foreign.big_vision(arrays_of(source), 5))
-    text = prefixed("params/txt/", foreign.big_vision(arrays_of(model), 5))
-    path = write_npz(
-        tmp_path / "siglip.npz", {**text, "params/t": np.ones(1), **arrays}
-    )
-    report = load_checkpoint(model, path)
-    check_loaded(model, source, report, "big_vision")
-    assert report.outside == sorted([*text, "params/t"])
+# Other forms of a family's files: the family, a model, and what becomes of its arrays.
+SCAN = functools.partial(stacked, combine=np.stack)
+FORMS = {
+    "training": ("google", {}, functools.partial(prefixed, "opt/target/")),
+    "parameters": ("google", {}, functools.partial(prefixed, "params/")),
+    "image tower": ("big_vision", MAP, functools.partial(prefixed, "params/img/")),
+    "blocks of a scan": ("google", {"depth": 3}, SCAN),
+    "big_vision's scan": ("big_vision", {"depth": 3, **BIG_VISION}, SCAN),
+    "pooling without a module": ("big_vision", MAP, inlined),
+    "positions before 2022": ("big_vision", {}, renamed("")),
+    "positions in a module": ("big_vision", {}, renamed("posembed_input/")),
+}
+MOMENTS = {"opt/state/param_states/head/bias/grad_ema": np.ones(7)}
+TEXT_TOWER = {"params/t": np.ones(1), "params/txt/encoder_norm/bias": np.ones(15)}
+BESIDE = {"training": MOMENTS, "parameters": MOMENTS, "image tower": TEXT_TOWER}
 
 
-@pytest.mark.parametrize("family", ["google", "big_vision"])
-def test_blocks_stacked_by_scan_are_loaded(family, tiny_vit, tmp_path):
-    kwargs = {"depth": 3, "prefix_positions": family == "google"}
+@pytest.mark.parametrize("form", FORMS)
+def test_other_forms_of_a_familys_files_are_loaded(form, tiny_vit, tmp_path):
+    family, kwargs, change = FORMS[form]
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
-    arrays = getattr(foreign, family)(arrays_of(source), 5)
-    arrays = stacked(arrays, np.stack)
-    assert arrays["Transformer/encoderblock/LayerNorm_0/scale"].shape == (3, 15)
-    report = load_checkpoint(model, write_npz(tmp_path / "stacked.npz", arrays))
+    usual, beside = getattr(foreign, family)(arrays_of(source), 5), BESIDE.get(form, {})
+    arrays = change(dict(usual))
+    assert arrays.keys() != usual.keys()
+    path = write_npz(tmp_path / "a.npz", {**beside, **arrays})
+    report = load_checkpoint(model, path)
     check_loaded(model, source, report, family)
-
-
-def test_attention_pooling_without_a_module_of_its_own_is_loaded(tiny_vit, tmp_path):
-    source, model = tiny_vit(**MAP), tiny_vit(seed=12, **MAP)
-    arrays = inlined(foreign.big_vision(arrays_of(source), 5))
-    assert "MlpBlock_0/Dense_1/bias" in arrays
-    report = load_checkpoint(model, write_npz(tmp_path / "old.npz", arrays))
-    check_loaded(model, source, report, "big_vision")
-
-
-@pytest.mark.parametrize("name", ["", "posembed_input/"])
-def test_positions_of_big_vision_before_2022_are_loaded(name, tiny_vit, tmp_path):
-    source, model = tiny_vit(), tiny_vit(seed=12)
-    arrays = foreign.big_vision(arrays_of(source), 5)
-    arrays[f"Transformer/{name}pos_embedding"] = arrays.pop("pos_embedding")
-    report = load_checkpoint(model, write_npz(tmp_path / "old.npz", arrays))
-    check_loaded(model, source, report, "big_vision")
+    assert report.outside == sorted(beside)
+    assert ("not part of the model: " in str(report)) == bool(beside)
 
 
 @pytest.mark.parametrize(

@@ -7,30 +7,13 @@ import stat
 import foreign_files
 import numpy as np
 import pytest
-from foreign_files import arrays_of, needs
+from foreign_files import arguments_of, arrays_of, edit, needs
 
 import keras_vit
 from keras_vit.commands import main
-from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
-from keras_vit.weights.config import model_arguments
+from keras_vit.weights import CheckpointError, WeightsFileError
 
 EXACT = {"gelu": "exact"}
-
-
-def edit(path, **changes):
-    """Changes values of a JSON document; a dictionary's one by one."""
-    document = json.loads(path.read_text())
-    for key, value in changes.items():
-        if isinstance(value, dict):
-            document.setdefault(key, {}).update(value)
-        else:
-            document[key] = value
-    path.write_text(json.dumps(document))
-
-
-def arguments_of(path):
-    with open_checkpoint(path) as checkpoint:
-        return model_arguments(checkpoint)
 
 
 # Reading: what only a config tells

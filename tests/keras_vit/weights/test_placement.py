@@ -86,8 +86,7 @@ def test_a_grid_that_is_not_square_must_be_given(tiny_vit, tmp_path):
 
 def test_a_transposed_grid_is_resampled(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, image_size=(14, 22))
-    path = google(source, tmp_path)
-    load_checkpoint(model, path, grid=(11, 7))
+    load_checkpoint(model, google(source, tmp_path), grid=(11, 7))
     expected = zoomed(arrays_of(source)[POSITIONS], (11, 7), (7, 11))
     np.testing.assert_allclose(arrays_of(model)[POSITIONS], expected, atol=1e-6)
 
@@ -102,16 +101,19 @@ def test_the_config_determines_the_grid(tiny_vit, tmp_path):
 # Prefix tokens
 
 
+@pytest.mark.parametrize("registers", [0, 4])
 @pytest.mark.parametrize("merged", [True, False])
-def test_the_class_tokens_position_in_it_or_apart_is_the_same(
-    merged, tiny_vit, images, tmp_path
+def test_prefix_tokens_positions_in_them_or_apart_are_the_same(
+    merged, registers, tiny_vit, images, tmp_path
 ):
-    source = tiny_vit(prefix_positions=merged)
-    model = tiny_vit(seed=12, prefix_positions=not merged)
-    path = (google if merged else big_vision)(source, tmp_path)
-    report = load_checkpoint(model, path)
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    kwargs = {**EXACT, "register_tokens": registers} if registers else {}
+    source = tiny_vit(prefix_positions=merged, **kwargs)
+    model = tiny_vit(seed=12, prefix_positions=not merged, **kwargs)
+    write = timm if registers else google if merged else big_vision
+    report = load_checkpoint(model, write(source, tmp_path))
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
+    if registers:
+        return
     if merged:
         assert report.adapted == {
             "class_token/token": "its position was added to it",
@@ -123,19 +125,7 @@ def test_the_class_tokens_position_in_it_or_apart_is_the_same(
         }
 
 
-@pytest.mark.parametrize("merged", [True, False])
-def test_the_registers_positions_in_them_or_apart_are_the_same(
-    merged, tiny_vit, images, tmp_path
-):
-    kwargs = {**EXACT, "register_tokens": 4}
-    source = tiny_vit(prefix_positions=merged, **kwargs)
-    model = tiny_vit(seed=12, prefix_positions=not merged, **kwargs)
-    load_checkpoint(model, timm(source, tmp_path))
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
-
-
-def deit(model, folder, **names):
+def deit(model, folder):
     """A file of timm's DeiT: the distillation token is the model's one register."""
     arrays = foreign.timm(arrays_of(model))
     arrays["dist_token"] = arrays.pop("reg_token")
@@ -155,8 +145,7 @@ def test_a_distillation_token_is_a_register_and_its_classifier_is_reported(
     report = load_checkpoint(model, path, strict=False)
     assert report.unused == ["head_dist.weight", "head_dist.bias"]
     assert report.used["register_tokens/tokens"] == "dist_token"
-    expected = numpy_vit.forward(source, images())
-    np.testing.assert_allclose(numpy(model(images())), expected, rtol=0, atol=2e-5)
+    numpy_vit.check_outputs(model, images(), source, atol=2e-5)
 
 
 def test_a_classifier_policy_applies_to_both_classifiers_of_deit(tiny_vit, tmp_path):
@@ -209,19 +198,27 @@ def test_a_hybrids_first_convolution_is_adapted_to_the_channels(tiny_vit, tmp_pa
 # Classifiers
 
 
-def test_another_number_of_classes_needs_a_classifier_policy(tiny_vit, tmp_path):
-    path = google(tiny_vit(), tmp_path)
-    model = tiny_vit(seed=12, classes=4)
-    message = check_refused(
-        model, path, "7 classes, the model's 4: pass classifier='keep'"
-    )
-    assert "without" not in message
+NEEDED = "7 classes, the model's 4: pass classifier='keep'"
+SUITABLE = "is for a model with a classifier"
 
 
-def test_another_pooling_needs_a_classifier_policy(tiny_vit, tmp_path):
-    path = google(tiny_vit(), tmp_path)
-    model = tiny_vit(seed=12, pooling="avg")
-    check_refused(model, path, "pooling='token', the model's for pooling='avg': pass")
+@pytest.mark.parametrize(
+    ("kwargs", "policy", "match"),
+    [
+        ({"classes": 4}, "load", NEEDED),
+        ({"pooling": "avg"}, "load", "the model's for pooling='avg': pass classifier="),
+        ({"classes": None}, "load", "a classifier, the model none: pass classifier='d"),
+        ({}, "drop", "'drop' is for a model wit"),
+        ({"classes": None}, "keep", f"'keep' {SUITABLE}"),
+        ({"classes": None}, "reset", f"'reset' {SUITABLE}"),
+    ],
+)
+def test_a_classifier_policy_is_needed_and_must_suit_the_model(
+    kwargs, policy, match, tiny_vit, tmp_path
+):
+    model, path = tiny_vit(seed=12, **kwargs), google(tiny_vit(), tmp_path)
+    message = check_refused(model, path, match, classifier=policy)
+    assert match is not NEEDED or "without" not in message
 
 
 @pytest.mark.parametrize("classes", [7, 4])
@@ -248,23 +245,10 @@ def test_reset_gives_the_classifier_its_initial_values(tiny_vit, images, tmp_pat
     assert report.adapted["head/bias"] == "new, all -6.9"
 
 
-def test_drop_leaves_the_classifier_out(tiny_vit, images, tmp_path):
+def test_drop_leaves_the_classifier_out(tiny_vit, tmp_path):
     source, model = tiny_vit(), tiny_vit(seed=12, classes=None)
-    path = google(source, tmp_path)
-    check_refused(model, path, "a classifier, the model none: pass classifier='drop'")
-    load_checkpoint(model, path, classifier="drop")
+    load_checkpoint(model, google(source, tmp_path), classifier="drop")
     check_same_weights(model, source)
-
-
-def test_a_classifier_policy_must_suit_the_model(tiny_vit, tmp_path):
-    path = google(tiny_vit(), tmp_path)
-    check_refused(
-        tiny_vit(seed=12), path, "'drop' is for a model wit", classifier="drop"
-    )
-    features = tiny_vit(seed=12, classes=None)
-    for policy in ("keep", "reset"):
-        match = f"{policy!r} is for a model with a classifier"
-        check_refused(features, path, match, classifier=policy)
 
 
 def test_a_hidden_layer_before_the_classifier_loads_or_is_named(tiny_vit, tmp_path):

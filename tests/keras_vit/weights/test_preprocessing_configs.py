@@ -59,6 +59,13 @@ def timm_folder(model, folder, **preprocessing):
     return foreign_files.timm(model, folder, **config)
 
 
+def hugging_face_folder(tiny_vit, folder, **processor):
+    model = tiny_vit(**SQUARE, norm_epsilon=1e-12)
+    config = {"image_processor_type": "ViTImageProcessor", **processor}
+    (folder / "preprocessor_config.json").write_text(json.dumps(config))
+    return foreign_files.hugging_face(model, folder, image_size=14)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_preprocessing_config_survives_a_round_trip(family, tiny_vit, tmp_path):
     source = timm_folder(tiny_vit(**SQUARE), tmp_path, **TIMM_DEIT)
@@ -211,11 +218,7 @@ def test_statistics_that_differ_from_the_weights_are_reported(
     ],
 )
 def test_hugging_faces_processors_are_read(config, expected, tiny_vit, tmp_path):
-    path = foreign_files.hugging_face(
-        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
-    )
-    config = {"image_processor_type": "ViTImageProcessor", **config}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    path = hugging_face_folder(tiny_vit, tmp_path, **config)
     found = policy_of(from_preset(path))
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
@@ -297,27 +300,17 @@ def test_a_policy_that_we_do_not_compute_is_left_out(
 def test_a_processor_that_we_do_not_compute_is_named_with_its_keys(
     config, words, tiny_vit, tmp_path, caplog
 ):
-    path = foreign_files.hugging_face(
-        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
-    )
-    config = {"image_processor_type": "ViTImageProcessor", **config}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    path = hugging_face_folder(tiny_vit, tmp_path, **config)
     assert from_preset(path).preprocessing is None
     assert re.search(f"what preprocessor_config.json states .*{words}", caplog.text)
 
 
 def test_the_processor_inside_of_processor_config_is_read(tiny_vit, tmp_path):
     """Release 5 of transformers writes it alone; it comes before the other file."""
-    path = foreign_files.hugging_face(
-        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
-    )
-    kind = {"image_processor_type": "ViTImageProcessor"}
-    documents = {
-        "processor_config": {"image_processor": {**kind, "image_mean": MEAN}},
-        "preprocessor_config": {**kind, "image_mean": [0.1, 0.2, 0.3]},
-    }
-    for name, document in documents.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    path = hugging_face_folder(tiny_vit, tmp_path, image_mean=[0.1, 0.2, 0.3])
+    inner = {"image_processor_type": "ViTImageProcessor", "image_mean": MEAN}
+    document = json.dumps({"image_processor": inner})
+    (tmp_path / "processor_config.json").write_text(document)
     assert from_preset(path).preprocessing.mean == pytest.approx(IN_BYTES["mean"])
 
 
@@ -326,15 +319,9 @@ def test_a_config_for_another_size_than_the_models_is_warned_of(
 ):
     """transformers and timm take the config's size, and then refuse such images."""
     said = "is for images of {0}x{0} pixels, and the model for 14x14"
-    path = foreign_files.hugging_face(
-        tiny_vit(**SQUARE, norm_epsilon=1e-12), tmp_path, image_size=14
-    )
-    config = {"image_processor_type": "ViTImageProcessor", "size": 16}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**config, **CROP}))
-    from_preset(path)
+    from_preset(hugging_face_folder(tiny_vit, tmp_path, size=16, **CROP))
     assert caplog.text == ""
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
-    from_preset(path)
+    from_preset(hugging_face_folder(tiny_vit, tmp_path, size=16))
     assert f"preprocessor_config.json {said.format(16)}" in caplog.text
     path = foreign_files.timm(
         tiny_vit(**SQUARE),
@@ -384,16 +371,12 @@ def test_statistics_of_three_channels_are_not_for_one(tiny_vit, tmp_path, caplog
         from_preset(path, include_preprocessing=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"mean": (1.0, 2.0)}, r"one mean, or one for each.*\(1.0, 2.0\), channels=3"),
-        ({"std": (1.0, 2.0)}, r"one std, or one for each.*\(1.0, 2.0\), channels=3"),
-    ],
-)
-def test_a_model_needs_a_number_for_each_channel(arguments, message, tiny_vit):
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_a_model_needs_a_number_for_each_channel(name, tiny_vit):
+    layer = ImagePreprocessing((22, 14), **{name: (1.0, 2.0)})
+    message = rf"one {name}, or one for each.*\(1.0, 2.0\), channels=3"
     with pytest.raises(ValueError, match=message):
-        tiny_vit(preprocessing=ImagePreprocessing((22, 14), **arguments))
+        tiny_vit(preprocessing=layer)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Whatever is wrong with a file: a clear error, and not one weight has moved."""
 
-import json
 import random
 import warnings
 
@@ -12,6 +11,7 @@ from foreign_files import (
     arrays_of,
     big_vision,
     check_unmoved,
+    edit,
     google,
     hugging_face,
     keras_hub,
@@ -204,19 +204,10 @@ def test_an_unknown_family_is_refused(model, tmp_path):
         ({"layer_norm_eps": "tiny"}, "epsilon.*must be a positive number.*'tiny'"),
         ({"layer_norm_eps": -1.0}, "epsilon.*must be a positive number.*-1.0"),
         ({"layer_norm_eps": None}, "epsilon.*must be a positive number.*None"),
-        ({"qkv_bias": False}, "`qkv_bias` must be True, as the arrays show.*False in"),
-        ({"patch_size": 4}, r"`patch_size` must be 2, as the arrays show.*: 4 in the"),
         (
             {"patch_size": [2, 4]},
             r"`patch_size` must be 2, as the arrays show.*\(2, 4\)",
         ),
-        (
-            {"hidden_size": 16},
-            "`width` must be 15, as the arrays show.*16 in the config",
-        ),
-        ({"num_hidden_layers": 3}, "`depth` must be 2, as the arrays show.*3 in the"),
-        ({"intermediate_size": 9}, "`mlp_dim` must be 23, as the arrays show.*9 in"),
-        ({"num_channels": 1}, "`channels` must be 3, as the arrays show.*1 in the"),
     ],
 )
 def test_an_invalid_config_is_refused(config, match, hugging_face_pair, tmp_path):
@@ -238,6 +229,12 @@ def test_an_invalid_config_is_refused(config, match, hugging_face_pair, tmp_path
         (keras_hub, "mlp_dim", "mlp_dim", 23),
         (keras_hub, "num_heads", "heads", 5),
         (keras_hub, "patch_size", "patch_size", 2),
+        (hugging_face, "qkv_bias", "qkv_bias", True),
+        (hugging_face, "patch_size", "patch_size", 2),
+        (hugging_face, "hidden_size", "width", 15),
+        (hugging_face, "num_hidden_layers", "depth", 2),
+        (hugging_face, "intermediate_size", "mlp_dim", 23),
+        (hugging_face, "num_channels", "channels", 3),
     ],
 )
 def test_a_config_that_contradicts_the_arrays_is_refused(
@@ -245,11 +242,11 @@ def test_a_config_that_contradicts_the_arrays_is_refused(
 ):
     """The option by our name, what the arrays show, what the config states."""
     path = writer(tiny_vit(gelu="exact"), tmp_path)
-    document = json.loads((tmp_path / "config.json").read_text())
     stated = not shown if isinstance(shown, bool) else shown + 1
-    inner = "model_args" if writer is timm else "config"
-    document[inner][name] = stated
-    (tmp_path / "config.json").write_text(json.dumps(document))
+    change = {name: stated}
+    if writer is not hugging_face:
+        change = {"model_args" if writer is timm else "config": change}
+    edit(tmp_path / "config.json", **change)
     match = f"`{option}` must be {shown}, as the arrays show. Received: {stated} in"
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path)
@@ -267,9 +264,7 @@ def test_a_bias_that_the_models_of_a_project_always_have_must_be_there(
 
 def test_keras_hubs_bias_is_that_of_all_projections(tiny_vit, tmp_path):
     path = keras_hub(tiny_vit(gelu="exact", qkv_bias=False), tmp_path)
-    document = json.loads((tmp_path / "config.json").read_text())
-    document["config"]["use_mha_bias"] = False
-    (tmp_path / "config.json").write_text(json.dumps(document))
+    edit(tmp_path / "config.json", config={"use_mha_bias": False})
     match = "`output_bias` must be True, as the arrays show. Received: False in"
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path)

@@ -127,12 +127,12 @@ class SizeBackbone(tf.Module):
 
 
 @pytest.fixture
-def size_model(tiny_vit, tmp_path, monkeypatch):
+def size_model(tiny_vit, tmp_path, monkeypatch, only):
     """Exports a model around `SizeBackbone`; gives it in a session."""
     monkeypatch.setattr(signatures, "make_backbone", lambda *_: SizeBackbone())
 
     def export(*names, **options):
-        monkeypatch.setattr(signatures, "signature_names", lambda _: names)
+        only(*names)
         model = tiny_vit(classes=2)
         signatures.save(model, tmp_path / "1", ExportOptions(**options))
         return SavedModel(tmp_path / "1")
@@ -206,7 +206,7 @@ def test_without_batching_in_the_graph_each_request_runs_alone(size_model, batch
     assert batch_size(served.run("serve_images", images)) == 3
 
 
-def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model):
+def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model, tmp_path):
     served = size_model(
         "serve_pixels",
         max_batch_size=6,
@@ -221,12 +221,12 @@ def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model):
     assert node.attr["max_enqueued_batches"].i == 77
     assert node.attr["max_batch_size"].i == 50
     assert list(node.attr["allowed_batch_sizes"].list.i) == [1, 2, 4, 6]
+    parameters = tmp_path / "1" / "batching_params.pbtxt"
+    assert not parameters.exists(), "the server's alone"
 
 
-def test_batched_answers_equal_those_of_single_requests(
-    tiny_vit, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_images"])
+def test_batched_answers_equal_those_of_single_requests(tiny_vit, tmp_path, only):
+    only("serve_images")
     model = tiny_vit()
     options = ExportOptions(max_batch_size=8, batch_timeout_micros=50_000)
     signatures.save(model, tmp_path / "1", options)
@@ -274,11 +274,6 @@ def test_batching_parameters_are_valid_for_any_options(tmp_path, max_batch_size,
     assert set(options.allowed_batch_sizes) <= set(sizes)
     assert written.max_execution_batch_size.value == max_batch_size
     batching_parameters.queue_of(written)
-
-
-def test_only_server_batching_writes_parameters(size_model, tmp_path):
-    size_model("serve_pixels", batching="graph")
-    assert not (tmp_path / "1" / "batching_params.pbtxt").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_model import with_random_weights
+from tiny_model import small_classifier, with_random_weights
 
 import keras_vit
 from keras_vit.common.command_line import CommandError, documented_fields
@@ -60,21 +60,9 @@ def published(model, keras_file, tmp_path_factory):
 
 
 @pytest.fixture
-def unverified(monkeypatch):
-    """Export one signature, and skip the verification in a fresh process."""
-
-    def verified(folder, golden, tolerance, limits):
-        return {"images": len(golden["files"]), "max_difference": 0.0, "top1": 1.0}
-
-    monkeypatch.setattr(publish, "verified", verified)
-    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_images"])
-
-
-@pytest.fixture
-def without_files(monkeypatch):
-    """Export and verify the signatures of decoded images alone."""
-    names = ["serve_images", "serve_pixels"]
-    monkeypatch.setattr(signatures, "signature_names", lambda _: names)
+def one_signature(only, unverified):
+    """Export `serve_images` alone, and skip its verification."""
+    only("serve_images")
 
 
 def run(*arguments):
@@ -108,7 +96,7 @@ def test_a_published_version_agrees_and_has_a_manifest(published, keras_file):
 
 
 def test_the_command_publishes_a_runs_best_model(
-    keras_file, tmp_path, capsys, unverified
+    keras_file, tmp_path, capsys, one_signature
 ):
     to = tmp_path / "models" / "m"
     config = tmp_path / "models.config"
@@ -162,8 +150,8 @@ def test_bfloat16_is_published_with_its_difference(model, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_files")
-def test_a_model_of_float64_is_published(tiny_vit, tmp_path):
+def test_a_model_of_float64_is_published(tiny_vit, tmp_path, only):
+    only("serve_images", "serve_pixels")
     options = dataclasses.replace(OPTIONS, batching="none")
     model = tiny_vit(dtype="float64")
     agreement = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
@@ -175,14 +163,10 @@ def resnet():
 
 
 def classifier():
-    images = keras.Input((16, 12, 3))
-    features = keras.layers.Conv2D(5, 3)(images)
-    features = keras.layers.GlobalAveragePooling2D()(features)
-    return keras_vit.ImageClassifier(
-        backbone=keras.Model(images, features),
-        classes=3,
+    return small_classifier(
+        keras.layers.Conv2D(5, 3),
         classifier_activation="softmax",
-        preprocessing=keras_vit.ImagePreprocessing((16, 12)),
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
     )
 
 
@@ -197,7 +181,7 @@ def test_every_kind_of_model_is_published(build_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_project_is_exported(tiny_vit, tmp_path, unverified):
+def test_a_checkpoint_of_another_project_is_exported(tiny_vit, tmp_path, one_signature):
     keras_vit.save_checkpoint(tiny_vit(), tmp_path / "timm", "timm")
     source, names = str(tmp_path / "timm"), "a,b,c,d,e,f,g"
     assert run(source, "--to", tmp_path / "m", "--class_names", names) == 0
@@ -216,8 +200,8 @@ def noisy(tiny_vit):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_files")
-def test_a_noisy_model_is_published_with_its_noise(noisy, tmp_path):
+def test_a_noisy_model_is_published_with_its_noise(noisy, tmp_path, only):
+    only("serve_images", "serve_pixels")
     agreement = publish.publish(noisy, tmp_path / "m", OPTIONS).manifest["agreement"]
     assert agreement["noise"] > 1e-5
     assert agreement["tolerance"] == pytest.approx(4 * agreement["noise"])
@@ -248,13 +232,10 @@ def test_differences_beyond_the_noise_are_refused(golden, answers, offset):
 
 
 def test_a_model_that_mixes_the_images_of_a_batch_is_refused():
-    images = keras.Input((16, 12, 3))
-    x = keras.layers.GlobalAveragePooling2D()(images)
-    mixed = x - keras.ops.mean(x, axis=0, keepdims=True)
-    mixing = keras_vit.ImageClassifier(
-        backbone=keras.Model(images, mixed),
-        classes=3,
-        preprocessing=keras_vit.ImagePreprocessing((16, 12)),
+    mixing = small_classifier(
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0, keepdims=True)),
+        preprocessing=keras_vit.ImagePreprocessing((22, 14)),
     )
     with pytest.raises(CommandError, match=r"on the other images of a batch.*Received"):
         keras_model.golden_answers(with_random_weights(mixing, 5), OPTIONS, [])
@@ -329,14 +310,15 @@ def test_golden_answers_are_those_of_the_model_alone(golden, model):
         ),
     ],
 )
-def test_a_wrong_export_is_not_published(model, tmp_path, monkeypatch, broken, message):
+def test_a_wrong_export_is_not_published(
+    model, tmp_path, monkeypatch, only, broken, message
+):
     if broken == "labels":
         swapped = [*NAMES[1::-1], *NAMES[2:]]
         monkeypatch.setattr(signatures, "class_labels", lambda _: swapped)
     elif broken == "guard":
         monkeypatch.setattr(signatures, "checked_finite", lambda values, _: values)
-    names = {"serve_pixels", "serving_default" if broken == "limit" else "serve_images"}
-    monkeypatch.setattr(signatures, "signature_names", lambda _: sorted(names))
+    only("serving_default" if broken == "limit" else "serve_images", "serve_pixels")
     save = signatures.save
 
     def save_otherwise(model, folder, options):
@@ -360,27 +342,22 @@ def test_a_model_with_nan_weights_is_not_published(tiny_vit, tmp_path, capsys):
     assert versions(tmp_path / "m") == []
 
 
-def test_an_invalid_or_missing_file_is_reported(tmp_path, capsys):
-    path = tmp_path / "fake.keras"
-    path.write_bytes(b"not a zip file")
-    assert run(path, "--to", tmp_path / "m") == 1
-    assert "fake.keras: cannot be opened" in capsys.readouterr().err
-    assert run(tmp_path / "none.keras", "--to", tmp_path / "m") == 1
-    assert "none.keras: no such file" in capsys.readouterr().err
+def test_what_holds_no_classifier_is_reported(tiny_vit, tmp_path, capsys):
     (tmp_path / "recipe.yaml").touch()
-    assert run(tmp_path, "--to", tmp_path / "m") == 1
-    assert "best.keras: no such file" in capsys.readouterr().err
+    (tmp_path / "fake.keras").write_bytes(b"not a zip file")
+    tiny_vit(classes=None).save(tmp_path / "features.keras")
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    other.save(tmp_path / "other.keras")
+    for name, message in {
+        "fake.keras": "fake.keras: cannot be opened",
+        "none.keras": "none.keras: no such file",
+        ".": "best.keras: no such file",
+        "other.keras": "holds a Sequential of Keras",
+        "features.keras": "must have a classifier",
+    }.items():
+        assert run(tmp_path / name, "--to", tmp_path / "m") == 1
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
-
-
-def test_another_kind_of_model_is_refused(tiny_vit, tmp_path, capsys):
-    path = tmp_path / "model.keras"
-    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
-    assert run(path, "--to", tmp_path / "m") == 1
-    assert "holds a Sequential of Keras" in capsys.readouterr().err
-    tiny_vit(classes=None).save(path)
-    assert run(path, "--to", tmp_path / "m") == 1
-    assert "must have a classifier" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -411,7 +388,7 @@ def test_errors_are_reported_before_anything_is_written(
 
 
 def test_a_failed_label_move_prints_the_command_to_retry(
-    keras_file, tmp_path, monkeypatch, capsys, unverified
+    keras_file, tmp_path, monkeypatch, capsys, one_signature
 ):
     def gone(*_):
         raise CommandError("http://server: gone")
@@ -486,7 +463,7 @@ def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
-def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified):
+def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, one_signature):
     def fail(*_):
         raise OSError(28, "the disk says no")
 
@@ -496,7 +473,7 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, unverified
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
-def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, unverified):
+def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, one_signature):
     path, to = tmp_path / "own.keras", tmp_path / "m"
     tiny_vit().save(path)
     assert run(path, "--to", to, "--class_names", ",".join(NAMES)) == 0
@@ -506,10 +483,8 @@ def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, unverified)
         publish.publish(export_command.load(path), to, class_names="a,b", source=path)
 
 
-def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path, unverified):
-    images = keras.Input((16, 12, 3))
-    backbone = keras.Model(images, keras.layers.Flatten()(images))
-    model = keras_vit.ImageClassifier(backbone=backbone, classes=3)
+def test_a_backbone_of_an_unknown_range_is_not_exported(tmp_path, one_signature):
+    model = small_classifier(keras.layers.Flatten())
     with pytest.raises(CommandError, match="--pixels raw"):
         publish.publish(model, tmp_path / "m", OPTIONS)
     assert not (tmp_path / "m").exists()

@@ -1,6 +1,5 @@
 """Input checks of the exported graph, run as a server runs it."""
 
-import io
 import struct
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hostile_images import scans_of_one_color, texts
+from image_bytes import image_bytes
 from PIL import Image
 from saved_models import SavedModel, examples, pictures, png_files, strings
 
@@ -53,9 +53,7 @@ def file_refusal(served, name, files):
 def encoded(kind, height, width, **kwargs):
     random = np.random.default_rng(2)
     rows = random.integers(0, 256, (height, width, 3)).astype("uint8")
-    file = io.BytesIO()
-    Image.fromarray(rows).save(file, kind, **kwargs)
-    return file.getvalue()
+    return image_bytes(Image.fromarray(rows), kind, **kwargs)
 
 
 def input_name(signature):
@@ -128,9 +126,7 @@ def test_each_file_has_at_most_max_image_pixels_pixels(served):
 
 
 def encoded_blank(height, width, kind="png", **kwargs):
-    file = io.BytesIO()
-    Image.new("L", (width, height)).save(file, kind, **kwargs)
-    return file.getvalue()
+    return image_bytes(Image.new("L", (width, height)), kind, **kwargs)
 
 
 @pytest.mark.parametrize("name", OF_FILES)
@@ -191,9 +187,9 @@ def test_examples_need_the_image_feature(served):
     assert "parse" in refusal(served, "classify", strings([b"no example"]))
 
 
-def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, monkeypatch):
+def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, only):
     names = ["serve_images", "serve_pixels", "embed", "attention"]
-    monkeypatch.setattr(signatures, "signature_names", lambda _: names)
+    only(*names)
     model = tiny_vit()
     model.get_layer("encoder_block_0").attention.query.bias.assign(np.full(15, np.nan))
     signatures.save(model, tmp_path / "1", ExportOptions())
@@ -217,9 +213,6 @@ FILES = {
     "jpeg": encoded("jpeg", 50, 70),
     "progressive jpeg": encoded("jpeg", 50, 70, progressive=True),
     "png": encoded("png", 50, 70),
-    "gif": encoded("gif", 50, 70),
-    "bmp": encoded("bmp", 50, 70),
-    "bmp from the top": encoded("bmp", 50, 70),
     "lossy webp": encoded("webp", 50, 70),
     "lossless webp": encoded("webp", 50, 70, lossless=True),
     "extended webp": encoded(
@@ -229,9 +222,6 @@ FILES = {
     "large webp": encoded_blank(3000, 4000, "webp", lossless=True),
     "wide": encoded("png", 1, 300),
 }
-FILES["bmp from the top"] = (
-    FILES["bmp"][:22] + struct.pack("<i", -50) + FILES["bmp"][26:]
-)
 
 
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
@@ -253,9 +243,9 @@ def bombs():
 
 
 @pytest.mark.slow
-def test_a_decompression_bomb_allocates_no_memory(tiny_vit, tmp_path, monkeypatch):
+def test_a_decompression_bomb_allocates_no_memory(tiny_vit, tmp_path, only):
     """49 million pixels: 147 MB decoded."""
-    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serving_default"])
+    only("serving_default")
     signatures.save(tiny_vit(), tmp_path / "1", ExportOptions())
     for name, data in bombs().items():
         (tmp_path / f"{name}.bomb").write_bytes(data)

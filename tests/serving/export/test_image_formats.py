@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 from saved_models import SavedModel, strings
+from server_requests import local_server
 
 import keras_vit
 from keras_vit.decoding import load_image, resize_image
 from serving.client import GrpcClient, InvalidArgument, RestClient
 from serving.export import signatures
 from serving.export.options import ExportOptions
-from serving.local import LocalServer
 
 CONCURRENT = 32
 CLASSES = 7
@@ -29,22 +29,31 @@ def scene(seed=0):
     return pixels.clip(0, 255).astype("uint8")
 
 
+IMAGE = Image.fromarray(scene())
+TURNED = Image.Exif()
+TURNED[0x0112] = 6  # turn it by 90 degrees
+ANIMATED = {
+    "save_all": True,
+    "append_images": [Image.fromarray(scene(seed)) for seed in (1, 2)],
+}
+FILES = {
+    "picture.png": (IMAGE, {}),
+    "picture.jpg": (IMAGE, {"quality": 90}),
+    "gray.jpg": (IMAGE.convert("L"), {}),
+    "cmyk.jpg": (IMAGE.convert("CMYK"), {}),
+    "animated.gif": (IMAGE, ANIMATED),
+    "rotated.jpg": (IMAGE, {"exif": TURNED}),
+    "rotated.webp": (IMAGE, {"exif": TURNED}),
+    "palette.bmp": (IMAGE.quantize(200), {}),
+    "transparent.gif": (IMAGE.quantize(200), {"transparency": 7}),
+    "animated.webp": (IMAGE, ANIMATED),
+}
+
+
 def write_files(folder):
     """Write eleven kinds of image files; returns their paths."""
-    image = Image.fromarray(scene())
-    rotated = Image.Exif()
-    rotated[0x0112] = 6  # turn it by 90 degrees
-    frames = [Image.fromarray(scene(seed)) for seed in (1, 2)]
-    image.save(folder / "picture.png")
-    image.save(folder / "picture.jpg", quality=90)
-    image.convert("L").save(folder / "gray.jpg")
-    image.convert("CMYK").save(folder / "cmyk.jpg")
-    image.save(folder / "animated.gif", save_all=True, append_images=frames)
-    image.save(folder / "rotated.jpg", exif=rotated)
-    image.save(folder / "rotated.webp", exif=rotated)
-    image.quantize(200).save(folder / "palette.bmp")
-    image.quantize(200).save(folder / "transparent.gif", transparency=7)
-    image.save(folder / "animated.webp", save_all=True, append_images=frames)
+    for name, (image, options) in FILES.items():
+        image.save(folder / name, **options)
     deep = scene().astype("uint16") * 257 + 100
     (folder / "deep.png").write_bytes(tf.io.encode_png(deep).numpy())
     return sorted(folder.iterdir())
@@ -62,7 +71,7 @@ def everywhere(tiny_vit, tmp_path_factory):
     (folder / "files").mkdir()
     files = write_files(folder / "files")
     with (
-        LocalServer({"m": folder / "m"}, rest_port=0, grpc_port=0) as server,
+        local_server({"m": folder / "m"}) as server,
         RestClient(server.rest_url, "m", timeout=120) as rest,
         GrpcClient(server.grpc_address, "m", timeout=120) as grpc,
     ):
@@ -81,22 +90,7 @@ def by_class(answer, row=0):
     return scores
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "picture.png",
-        "picture.jpg",
-        "gray.jpg",
-        "cmyk.jpg",
-        "animated.gif",
-        "rotated.jpg",
-        "rotated.webp",
-        "palette.bmp",
-        "transparent.gif",
-        "animated.webp",
-        "deep.png",
-    ],
-)
+@pytest.mark.parametrize("name", [*FILES, "deep.png"])
 def test_keras_savedmodel_rest_and_grpc_agree(everywhere, name):
     model, served, rest, grpc, files = everywhere
     [path] = [path for path in files if path.name == name]

@@ -2,7 +2,7 @@
 
 import keras
 import pytest
-from tiny_model import build_vit
+from tiny_model import build_vit, small_classifier
 
 import keras_vit
 from keras_vit.common.command_line import CommandError
@@ -20,8 +20,7 @@ TOO_LARGE = (
 
 
 def of_unknown_range():
-    flat = keras.Sequential([keras.Input((16, 12, 3)), keras.layers.Flatten()])
-    return keras_vit.ImageClassifier(backbone=flat, classes=3)
+    return small_classifier(keras.layers.Flatten())
 
 
 def quantized():

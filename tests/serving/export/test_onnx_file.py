@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_model import small_classifier
 
 import keras_vit
 from serving.export import onnx_file
@@ -48,26 +49,22 @@ def test_the_padding_of_bit_is_the_largest_where_all_are_negative(tmp_path):
 
 
 def test_another_padding_before_a_pool_is_kept(tmp_path):
-    images = keras.Input((22, 14, 3))
-    features = keras.layers.Conv2D(
-        3, 2, bias_initializer=keras.initializers.Constant(-2)
+    model = small_classifier(
+        keras.layers.Conv2D(3, 2, bias_initializer=keras.initializers.Constant(-2)),
+        keras.layers.Lambda(
+            lambda x: tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=0.7)
+        ),
+        keras.layers.MaxPooling2D(3, 2),
+        classes=2,
     )
-    pad = keras.layers.Lambda(
-        lambda x: tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=0.7)
-    )
-    pooled = keras.layers.MaxPooling2D(3, 2)(pad(features(images)))
-    backbone = keras.Model(images, keras.layers.GlobalAveragePooling2D()(pooled))
-    model = keras_vit.ImageClassifier(backbone=backbone, classes=2)
     model.get_layer("head").kernel.assign([[0.1, 0.2], [0.3, 0.4], [0.5, 0.7]])
     compare(model, tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("function", [tf.math.erfc, lambda x: tf.math.erfc(-x * x)])
 def test_another_erfc_is_converted_too(tmp_path, function):
-    images = keras.Input((22, 14, 3))
-    features = keras.layers.Lambda(function)(images)
-    backbone = keras.Model(images, keras.layers.Conv2D(4, 3)(features))
-    model = keras_vit.ImageClassifier(backbone=backbone, classes=2)
+    layers = keras.layers.Lambda(function), keras.layers.Conv2D(4, 3)
+    model = small_classifier(*layers, classes=2)
     model.get_layer("head").kernel.assign(np.eye(4, 2))
     compare(model, tmp_path / "m.onnx")
 

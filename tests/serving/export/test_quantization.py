@@ -182,12 +182,6 @@ def test_int8_with_other_answers_is_refused(model, images, tmp_path):
     assert_nothing_published(tmp_path / "m")
 
 
-def test_a_saved_model_is_not_quantized(model, images, tmp_path):
-    with pytest.raises(CommandError, match="needs --format onnx or litert"):
-        export(model, tmp_path / "m", "savedmodel", images)
-    assert not (tmp_path / "m").exists()
-
-
 def test_the_speedup_is_of_the_fastest_of_turns(monkeypatch):
     clock = types.SimpleNamespace(seconds=0.0, turns=[])
     timer = functools.partial(timeit.Timer, timer=lambda: clock.seconds)

@@ -14,7 +14,6 @@ from tiny_model import small, with_random_weights
 
 import keras_vit
 from serving.__main__ import main
-from serving.export import publish, signatures
 from serving.export.backbone import make_backbone
 from serving.export.host import HOST
 from serving.export.options import ExportOptions
@@ -243,10 +242,9 @@ def keras_file(tiny_vit, tmp_path):
     return path
 
 
-def test_the_manifest_states_the_target(keras_file, tmp_path, monkeypatch, capsys):
-    agreement = {"images": 8, "max_difference": 0.0, "top1": 1.0}
-    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
-    monkeypatch.setattr(signatures, "signature_names", lambda _: ["serve_pixels"])
+@pytest.mark.usefixtures("unverified")
+def test_the_manifest_states_the_target(keras_file, tmp_path, only, capsys):
+    only("serve_pixels")
     words = ["export", str(keras_file), "--to", str(tmp_path / "m")]
     assert main([*words, "--target", "gpu", "--batching", "none"]) == 0
     file = tmp_path / "m" / "1" / "assets.extra" / "manifest.json"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from server_requests import local_server
 from tensorflow_serving.apis import prediction_log_pb2
 
 import keras_vit
@@ -11,7 +12,6 @@ from serving.client import RestClient
 from serving.export import publish, signatures, verify, warmup_records
 from serving.export.numeric_agreement import Disagreement
 from serving.export.options import ExportOptions
-from serving.local import LocalServer
 from serving.local.status_errors import StartError
 from serving.rollout import manifest
 
@@ -56,35 +56,25 @@ def found_in(folder):
     return found
 
 
-def test_largest_is_one_large_batch_and_one_image_per_other_signature(
-    tmp_path,
-):
-    write(tmp_path, SIGNATURES, [1, 2, 4, 6], ExportOptions().warmup)
-    assert found_in(tmp_path) == [
-        ("serving_default", 6),
-        ("serve_images", 1),
-        ("serve_pixels", 1),
-        ("classify", 1),
-    ]
+LARGEST = [("serving_default", 6), *((name, 1) for name in [*SPECS][1:])]
+FULL = [(name, size) for name in SPECS for size in (1, 2, 4, 6)]
 
 
-def test_full_is_every_signature_with_every_batch_size(tmp_path):
-    write(tmp_path, SIGNATURES, [1, 2, 4, 6], "full")
-    records = found_in(tmp_path)
-    assert len(records) == 16
-    assert set(records) == {(name, size) for name in SPECS for size in (1, 2, 4, 6)}
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(ExportOptions().warmup, LARGEST), ("full", FULL)]
+)
+def test_records_are_of_the_largest_batch_or_of_every_size(tmp_path, kind, expected):
+    write(tmp_path, SIGNATURES, [1, 2, 4, 6], kind)
+    assert sorted(found_in(tmp_path)) == sorted(expected)
 
 
 @pytest.mark.parametrize(
     ("kind", "count"),
     [pytest.param("largest", 5, marks=pytest.mark.slow), ("full", 5 * 3)],
 )
-def test_a_published_version_has_the_requested_records(
-    tiny_vit, tmp_path, monkeypatch, kind, count
-):
+@pytest.mark.usefixtures("unverified")
+def test_a_published_version_has_the_requested_records(tiny_vit, tmp_path, kind, count):
     """No batch is larger than `max_images`."""
-    agreement = {"images": 0, "max_difference": 0.0, "top1": 1.0}
-    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
     options = ExportOptions(warmup=kind, max_batch_size=8, max_images=4)
     model = tiny_vit(attention="axial", pooling="avg", class_token=False)
     published = publish.publish(model, tmp_path / "m", options)
@@ -127,7 +117,7 @@ def exported(tiny_vit, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_server_loads_a_version_with_its_records(exported):
-    server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
+    server = local_server({"m": exported.parent})
     with server, RestClient(server.rest_url, "m") as client:
         assert client.metadata().version == 1
     assert len(logs(exported)) == 2 * len(manifest.signature_specs(exported))
@@ -154,7 +144,7 @@ def test_verification_and_servers_refuse_a_failing_record(exported):
     write(exported, manifest.signature_specs(exported), [4])  # max_images: 3
     with pytest.raises(Disagreement, match="a warm-up record of"):
         verify._run_warmup(verify._Served(exported))
-    server = LocalServer({"m": exported.parent}, rest_port=0, grpc_port=0)
+    server = local_server({"m": exported.parent})
     with pytest.raises(StartError):
         server.__enter__()
     (exported / WARMUP_REQUESTS).write_bytes(good)

@@ -17,6 +17,14 @@ def base_path(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def monitoring(tmp_path_factory):
+    """The path of a configuration file that enables the metrics page."""
+    path = tmp_path_factory.mktemp("config") / "monitoring.config"
+    path.write_text("prometheus_config { enable: true }")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
 def versions(tmp_path_factory):
     """Folders of versions 1 to 3."""
     return save_versions(tmp_path_factory.mktemp("versions"))

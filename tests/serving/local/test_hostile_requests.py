@@ -12,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from served_versions import wait_for
-from server_requests import predict_request, request
-from tensorflow_serving.apis import prediction_service_pb2_grpc
+from polling import wait_for
+from server_requests import local_server, predict_request, prediction_stub, request
 
-from serving.local import LocalServer, rest_api
+from serving.local import rest_api
 from serving.local.flags import ServerOptions
 from serving.local.inference_service import InferenceService
 from serving.local.metrics import Counter, Histogram
@@ -99,11 +98,6 @@ def test_an_announcement_takes_neither_memory_nor_time(attack):
     assert child.returncode == 0
 
 
-@pytest.fixture
-def service(base_path):
-    return InferenceService(ServerOptions())
-
-
 @pytest.mark.parametrize("verb", ["predict", "classify"])
 def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch, verb):
     reading, most, both = [], [], threading.Barrier(2)
@@ -120,7 +114,7 @@ def test_large_documents_are_read_one_at_a_time(base_path, monkeypatch, verb):
     monkeypatch.setattr(rest_api, "parse", parse)
     large = b" " * (2**20 + 1)
     with (
-        LocalServer({"m": base_path}, rest_port=0, grpc_port=0) as server,
+        local_server({"m": base_path}) as server,
         ThreadPoolExecutor(3) as threads,
     ):
         ask = (server, "POST", f"/v1/models/m:{verb}")
@@ -143,7 +137,7 @@ def test_a_document_that_waits_holds_no_thread_and_not_forever(base_path, monkey
     body = b" " * (2**20 + 1)
     flags = {"rest_api_num_threads": 2, "rest_api_timeout_in_ms": 2000}
     with (
-        LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags) as server,
+        local_server({"m": base_path}, **flags) as server,
         ThreadPoolExecutor(5) as threads,
     ):
         ask = (server, "POST", "/v1/models/m:predict", body)
@@ -157,14 +151,9 @@ def test_a_document_that_waits_holds_no_thread_and_not_forever(base_path, monkey
 
 def test_a_body_that_inflates_too_far_is_refused(base_path):
     packed = gzip.compress(bytes(rest_api.BODY_LIMIT + 1))
-    with LocalServer({"m": base_path}, rest_port=0, grpc_port=0) as server:
-        answer = request(
-            server,
-            "POST",
-            "/v1/models/m:predict",
-            packed,
-            {"Content-Encoding": "gzip"},
-        )
+    with local_server({"m": base_path}) as server:
+        ask = ("POST", "/v1/models/m:predict", packed, {"Content-Encoding": "gzip"})
+        answer = request(server, *ask)
     assert answer[0] == 400
     assert "inflates to more than" in answer[1]["error"]
 
@@ -174,12 +163,11 @@ def test_inputs_that_the_signature_lacks_are_not_read(base_path):
     for number in range(1000):
         message.inputs[f"more {number}"].dtype = 99  # could not be read
     with (
-        LocalServer({"m": base_path}, rest_port=0, grpc_port=0) as server,
-        grpc.insecure_channel(server.grpc_address) as channel,
+        local_server({"m": base_path}) as server,
+        prediction_stub(server) as stub,
+        pytest.raises(grpc.RpcError) as caught,
     ):
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.Predict(message, timeout=60)
+        stub.Predict(message, timeout=60)
     assert "input size does not match signature: 1001!=1" in caught.value.details()
 
 
@@ -188,7 +176,7 @@ def test_a_large_document_is_read_while_another_one_runs(publish, tmp_path):
     padding = " " * 2**20
     waiting = {"inputs": {"begun": str(begun), "go": str(go)}}
     with (
-        LocalServer({"m": publish(1)}, rest_port=0, grpc_port=0) as server,
+        local_server({"m": publish(1)}) as server,
         ThreadPoolExecutor(1) as threads,
     ):
         ask = (server, "POST", "/v1/models/m:predict")
@@ -215,8 +203,7 @@ def test_a_large_document_is_read_while_another_one_runs(publish, tmp_path):
     ],
 )
 def test_requests_for_other_sites_are_refused(base_path, flags, headers, status):
-    models = {"m": base_path}
-    with LocalServer(models, rest_port=0, grpc_port=0, **flags) as server:
+    with local_server({"m": base_path}, **flags) as server:
         body = '{"instances": [1.0]}'
         answer = request(server, "POST", "/v1/models/m:predict", body, headers)
     assert answer[0] == status
@@ -245,7 +232,8 @@ def test_long_names_are_cut_in_the_metrics():
 @pytest.mark.parametrize(
     "error", [InvalidArgument("Shape of tensor"), KeyError("x"), StatusError("closed")]
 )
-def test_whatever_fails_once_the_server_stops_is_unavailable(service, error):
+def test_whatever_fails_once_the_server_stops_is_unavailable(error):
+    service = InferenceService(ServerOptions())
     counted = service.counted("m", "predict", "REST")
     counted.__enter__()
     service.stop()

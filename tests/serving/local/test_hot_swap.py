@@ -1,13 +1,14 @@
 """Version changes under load: no request is lost, no damaged version serves."""
 
+import contextlib
 import shutil
 import threading
 import time
 from collections import Counter
 
-import grpc
 import numpy as np
 import pytest
+from polling import wait_for
 from served_versions import (
     ANSWERS,
     answer_of,
@@ -18,29 +19,25 @@ from served_versions import (
     reload,
     saved_version,
     states,
-    wait_for,
     waiting,
     warmup_file,
 )
+from server_requests import local_server, prediction_stub
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from tensorflow_serving.apis import prediction_service_pb2_grpc
-
-from serving.local import LocalServer
 
 SWAPS = 20
 
 
 class Load:
-    """Requests from several threads until the block ends; each is right or counted.
+    """Requests from several threads until the block ends; no wrong answer is allowed.
 
     Attributes:
         answered: how many answers each version gave.
-        lost: what was no right answer.
     """
 
     def __init__(self, server):
         self.answered = Counter()
-        self.lost = []
+        self._lost = []
         self._server = server
         self._stop = threading.Event()
         self._threads = [
@@ -57,59 +54,61 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+        assert error[0] or self._lost == []
 
     def _run(self, ask):
         while not self._stop.is_set():
             try:
                 ask()
             except Exception as error:
-                self.lost.append(error)
+                self._lost.append(error)
 
     def _rest(self):
         answer = predict(self._server)
         if answer not in ANSWERS.values():
-            self.lost.append(answer)
+            self._lost.append(answer)
         self.answered["REST"] += 1
 
     def _grpc(self):
         message = one_row("x")
-        with grpc.insecure_channel(self._server.grpc_address) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        with prediction_stub(self._server) as stub:
             for _ in range(20):
                 answer = stub.Predict(message, timeout=20)
                 number = answer.model_spec.version.value
                 expected = 1 + answer_of(number)
                 if list(answer.outputs["y"].float_val) != [expected]:
-                    self.lost.append((number, answer))
+                    self._lost.append((number, answer))
                 self.answered[number] += 1
+
+
+@contextlib.contextmanager
+def under_load(publish, *numbers, **flags):
+    """A server of version 1 and these, and its load."""
+    server = local_server(config(publish(1, *numbers)), **flags)
+    with server, Load(server) as load:
+        yield server, load
 
 
 @pytest.mark.slow
 def test_twenty_swaps_under_load_lose_nothing(publish):
-    publish(1)
-    server = LocalServer(config(publish.path), rest_port=0, grpc_port=0)
-    with server, Load(server) as load:
+    with under_load(publish) as (server, load):
         for number in range(2, SWAPS + 2):
             publish(number)
             reload(server, config(publish.path))
-    assert load.lost == []
     assert load.answered["REST"] > SWAPS
     assert len(load.answered) > SWAPS / 2
 
 
 def test_models_come_and_go_beside_one_that_serves(publish, tmp_path):
-    publish(1)
     other = tmp_path / "n"
-    shutil.copytree(publish.path, other)
     more = f'config {{ name: "n" base_path: "{other}" model_platform: "tensorflow" }}'
-    server = LocalServer(config(publish.path), rest_port=0, grpc_port=0)
-    with server, Load(server) as load:
+    with under_load(publish) as (server, _):
+        shutil.copytree(publish.path, other)
         for _ in range(5):
             reload(server, config(publish.path, more=more))
             assert predict(server, "n") == answer_of(1)
             reload(server, config(publish.path))
             assert predict(server, "n") == 404
-    assert load.lost == []
 
 
 # ---- versions that must not serve --------------------------------------------------
@@ -224,11 +223,7 @@ DAMAGES = {
 
 
 def test_a_damaged_version_never_serves_and_the_old_one_stays(publish):
-    publish(1)
-    server = LocalServer(
-        config(publish.path), rest_port=0, grpc_port=0, max_num_load_retries=0
-    )
-    with server, Load(server) as load:
+    with under_load(publish, max_num_load_retries=0) as (server, load):
         for number, (damage, code, text) in enumerate(DAMAGES.values(), 2):
             publish(number, damage=damage)
             reload(server, config(publish.path))
@@ -241,20 +236,12 @@ def test_a_damaged_version_never_serves_and_the_old_one_stays(publish):
         publish(99)
         wait_for(lambda: states(server).get(99) == "AVAILABLE")
         wait_for(lambda: load.answered[99])
-    assert load.lost == []
 
 
 def test_a_folder_that_is_still_being_written_serves_once_complete(publish):
-    publish(1)
-    server = LocalServer(
-        config(publish.path),
-        rest_port=0,
-        grpc_port=0,
-        max_num_load_retries=1000,
-        load_retry_interval_micros=100_000,
-    )
+    flags = {"max_num_load_retries": 1000, "load_retry_interval_micros": 100_000}
     whole = publish.versions / str(saved_version(2))
-    with server, Load(server) as load:
+    with under_load(publish, **flags) as (server, load):
         folder = publish.path / "2"
         folder.mkdir()
         data = (whole / "saved_model.pb").read_bytes()
@@ -270,13 +257,10 @@ def test_a_folder_that_is_still_being_written_serves_once_complete(publish):
             shutil.copy(whole / "variables" / name, folder / "variables" / name)
         wait_for(lambda: states(server)[2] == "AVAILABLE")
         wait_for(lambda: load.answered[2])
-    assert load.lost == []
 
 
 def test_a_base_path_that_vanishes_and_returns(publish):
-    publish(1)
-    server = LocalServer(config(publish.path), rest_port=0, grpc_port=0)
-    with server, Load(server) as load:
+    with under_load(publish) as (server, _):
         away = publish.path.with_name("away")
         publish.path.rename(away)
         time.sleep(1.2)
@@ -284,12 +268,10 @@ def test_a_base_path_that_vanishes_and_returns(publish):
         away.rename(publish.path)
         publish(2)
         wait_for(lambda: states(server) == {1: "END", 2: "AVAILABLE"})
-    assert load.lost == []
 
 
 def test_the_only_version_is_deleted_and_put_back(publish):
-    publish(1)
-    with LocalServer(config(publish.path), rest_port=0, grpc_port=0) as server:
+    with local_server(config(publish(1))) as server:
         shutil.rmtree(publish.path / "1")
         reload(server, config(publish.path))
         assert predict(server) == 404
@@ -300,22 +282,16 @@ def test_the_only_version_is_deleted_and_put_back(publish):
 
 
 def test_deleting_a_loaded_version_under_load_goes_back_to_the_one_before(publish):
-    publish(1)
-    publish(2)
-    server = LocalServer(config(publish.path), rest_port=0, grpc_port=0)
-    with server, Load(server) as load:
+    with under_load(publish, 2) as (server, load):
         shutil.rmtree(publish.path / "2")
         wait_for(lambda: states(server) == {1: "AVAILABLE", 2: "END"})
         wait_for(lambda: load.answered[1])
-    assert load.lost == []
 
 
 def test_a_request_that_runs_keeps_its_version(publish, tmp_path):
-    publish(1)
-    with LocalServer(config(publish.path), rest_port=0, grpc_port=0) as server:
+    with local_server(config(publish(1))) as server:
         begun, go = tmp_path / "begun", tmp_path / "go"
-        with grpc.insecure_channel(server.grpc_address) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        with prediction_stub(server) as stub:
             running = stub.Predict.future(waiting(begun, go), timeout=60)
             wait_for(begun.exists)
             publish(2)

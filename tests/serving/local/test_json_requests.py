@@ -15,7 +15,7 @@ from serving.local.json_tensors import (
     inputs_from_json,
     outputs_to_json,
 )
-from serving.local.status_errors import InvalidArgument, StatusError, Unimplemented
+from serving.local.status_errors import InvalidArgument, Unimplemented
 
 FLOAT, STRING = types_pb2.DT_FLOAT, types_pb2.DT_STRING
 ONE = {"x": TensorInfo(dtype=FLOAT)}
@@ -167,47 +167,38 @@ def test_a_single_input_needs_no_name():
 
 
 @pytest.mark.parametrize(
-    ("document", "text"),
+    ("infos", "document", "text"),
     [
-        ({}, "Missing 'inputs' or 'instances' key"),
-        ({"instances": [1], "inputs": [1]}, "only one of 'inputs' or 'instances'"),
-        ({"instances": {"x": 1}}, "Expecting 'instances' to be an list/array"),
-        ({"instances": []}, "No values in 'instances' array"),
+        (ONE, {}, "Missing 'inputs' or 'instances' key"),
+        (ONE, {"instances": [1], "inputs": [1]}, "only one of 'inputs' or 'instances'"),
+        (ONE, {"instances": {"x": 1}}, "Expecting 'instances' to be an list/array"),
+        (ONE, {"instances": []}, "No values in 'instances' array"),
         (
+            ONE,
             {"instances": [1, "a"]},
             "Failed to process element: 1 of 'instances' list. "
             'Error: INVALID_ARGUMENT: JSON Value: "a" Type: String',
         ),
-        ({"instances": [[1, 2], [3]]}, "Expecting tensor size: 2 but got: 1"),
-        ({"instances": [[1], [[1]]]}, "Expecting shape [1] but got: [1,1]"),
-        ({"instances": [1, {"x": 2}]}, "value/list but got object at item 1"),
-        ({"instances": [{"x": 1}, 2]}, "object but got list at item 1"),
-        ({"instances": [{"y": 1}]}, "element: 0 key: y of 'instances'"),
-    ],
-)
-def test_rows_that_are_refused(document, text):
-    with pytest.raises(InvalidArgument) as caught:
-        inputs_from_json(document, "", ONE)
-    assert text in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("document", "text"),
-    [
-        ({"instances": [1]}, "instances is a plain list, but expecting"),
-        ({"inputs": [1]}, "inputs is a plain value/list, but expecting"),
-        ({"inputs": {"a": 1}}, "Missing named input: b in 'inputs' object."),
-        ({"instances": [{"a": 1}]}, "keys must be equal to: a,b"),
+        (ONE, {"instances": [[1, 2], [3]]}, "Expecting tensor size: 2 but got: 1"),
+        (ONE, {"instances": [[1], [[1]]]}, "Expecting shape [1] but got: [1,1]"),
+        (ONE, {"instances": [1, {"x": 2}]}, "value/list but got object at item 1"),
+        (ONE, {"instances": [{"x": 1}, 2]}, "object but got list at item 1"),
+        (ONE, {"instances": [{"y": 1}]}, "element: 0 key: y of 'instances'"),
+        (TWO, {"instances": [1]}, "instances is a plain list, but expecting"),
+        (TWO, {"inputs": [1]}, "inputs is a plain value/list, but expecting"),
+        (TWO, {"inputs": {"a": 1}}, "Missing named input: b in 'inputs' object."),
+        (TWO, {"instances": [{"a": 1}]}, "keys must be equal to: a,b"),
         (
+            TWO,
             {"instances": [{"a": 1, "b": 1}, {"a": [2], "b": 1}]},
             "element: 1 key: a of 'instances' list. "
             "Error: INVALID_ARGUMENT: Expecting shape [] but got: [1]",
         ),
     ],
 )
-def test_several_inputs_that_are_refused(document, text):
-    with pytest.raises(StatusError) as caught:
-        inputs_from_json(document, "", TWO)
+def test_rows_and_columns_that_are_refused(infos, document, text):
+    with pytest.raises(InvalidArgument) as caught:
+        inputs_from_json(document, "", infos)
     assert text in str(caught.value)
 
 

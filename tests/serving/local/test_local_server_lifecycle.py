@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
+from polling import wait_for
 from served_versions import (
     ANSWERS,
     config,
@@ -22,11 +23,11 @@ from served_versions import (
     predict,
     reload,
     states,
-    wait_for,
     waiting,
     warmup_file,
 )
-from server_requests import request
+from server_process import addresses, check_stopped
+from server_requests import local_server, prediction_stub, request
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tensorflow_serving.config.model_server_config_pb2 import (
     TENSORFLOW,
@@ -39,7 +40,7 @@ from serving.local.status_errors import StartError, StatusError
 
 
 def serve(base_path, **flags):
-    return LocalServer({"m": base_path}, rest_port=0, grpc_port=0, **flags)
+    return local_server({"m": base_path}, **flags)
 
 
 def test_without_polling_nothing_changes(publish):
@@ -114,7 +115,7 @@ def test_a_changed_configuration_file_is_adopted(publish, tmp_path):
     file = tmp_path / "models.config"
     file.write_text(str(config(base_path)))
     flags = {"model_config_file": str(file), "model_config_file_poll_wait_seconds": 1}
-    with LocalServer(config(base_path), rest_port=0, grpc_port=0, **flags) as server:
+    with local_server(config(base_path), **flags) as server:
         assert predict(server) == ANSWERS[2]
         file.write_text("broken {")
         time.sleep(1.2)
@@ -192,9 +193,7 @@ def test_the_command_prints_its_addresses_and_stops_on_a_signal(
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         assert stub.Predict(one_row("x")).outputs["y"].float_val == [12.0]
     os.kill(process.pid, number)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert "Traceback" not in error
+    check_stopped(process)
 
 
 def test_two_servers_on_one_port(publish):
@@ -205,9 +204,8 @@ def test_two_servers_on_one_port(publish):
             for address in (server.rest_url, server.grpc_address)
         ]
         for interface, port in zip(("rest_port", "grpc_port"), ports, strict=True):
-            both = {"rest_port": 0, "grpc_port": 0, interface: port}
             with pytest.raises(StartError, match=f"127.0.0.1:{port} .*in use"):
-                LocalServer({"m": base_path}, **both).__enter__()
+                serve(base_path, **{interface: port}).__enter__()
         assert predict(server) == ANSWERS[1]
 
 
@@ -220,24 +218,36 @@ def test_models_must_be_a_mapping(models):
 def test_a_port_is_taken_before_it_answers():
     with _bind(0, "rest_api_port") as first:
         port = first.getsockname()[1]
-        assert refuses("127.0.0.1", port)
+        assert refuses(f"127.0.0.1:{port}")
         with pytest.raises(StartError, match="--rest_api_port"):
             _bind(port, "rest_api_port")
 
 
-def refuses(host, port):
+def connect(address):
+    """A connection to `host:port`, or to a URL."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def refuses(address):
     try:
-        socket.create_connection((host, int(port)), timeout=1).close()
+        connect(address).close()
     except ConnectionRefusedError:
         return True
     return False
+
+
+def begin_request(connection, body, length):
+    """Send a request to predict, and of its body as many bytes."""
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\n"
+    connection.sendall(head + b"Content-Length: %d\r\n\r\n" % length + body)
 
 
 def test_a_server_stops_when_its_block_fails(publish):
     server = serve(publish(1))
     with pytest.raises(ZeroDivisionError), server:
         print(1 / 0)
-    assert refuses("127.0.0.1", server.rest_url.rpartition(":")[2])
+    assert refuses(server.rest_url)
 
 
 def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
@@ -246,20 +256,14 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
     place = ("--model_name=m", f"--model_base_path={publish(1)}")
     # Each request that waits keeps one of these threads busy.
     process = serve_command(*place, "--tensorflow_inter_op_parallelism=8")
-    line = process.stdout.readline()
-    rest = line.partition("REST http://")[2].partition("/")[0]
-    address = line.rpartition("gRPC ")[2].strip()
-    url = SimpleNamespace(rest_url=f"http://{rest}")
+    rest, address = addresses(process)
+    server = SimpleNamespace(rest_url=rest, grpc_address=address)
     begun, go = [tmp_path / f"begun{number}" for number in range(4)], tmp_path / "go"
-    with (
-        ThreadPoolExecutor(2) as threads,
-        grpc.insecure_channel(address) as channel,
-    ):
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    with ThreadPoolExecutor(2) as threads, prediction_stub(server) as stub:
         inputs = [{"begun": str(path), "go": str(go)} for path in begun[:2]]
         bodies = [json.dumps({"signature_name": "wait", "inputs": i}) for i in inputs]
         over_rest = [
-            threads.submit(request, url, "POST", "/v1/models/m:predict", body)
+            threads.submit(request, server, "POST", "/v1/models/m:predict", body)
             for body in bodies
         ]
         over_grpc = [
@@ -267,17 +271,15 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
         ]
         wait_for(lambda: all(path.exists() for path in begun))
         process.terminate()
-        wait_for(lambda: refuses(*rest.split(":")), 5)
-        wait_for(lambda: refuses(*address.split(":")), 5)
+        wait_for(lambda: refuses(rest), 5)
+        wait_for(lambda: refuses(address), 5)
         assert process.poll() is None
         go.touch()
         answers = [future.result() for future in over_rest]
         assert answers == [(200, {"outputs": ANSWERS[1]})] * 2
         for future in over_grpc:
             assert future.result().outputs["y"].float_val == [ANSWERS[1]]
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert "Traceback" not in error
+    check_stopped(process)
 
 
 def test_requests_in_flight_and_in_the_queue_are_503_after_a_second_sigterm(
@@ -285,23 +287,20 @@ def test_requests_in_flight_and_in_the_queue_are_503_after_a_second_sigterm(
 ):
     place = ("--model_name=m", f"--model_base_path={publish(1)}")
     process = serve_command(*place, "--rest_api_num_threads=1")
-    rest = process.stdout.readline().partition("REST http://")[2].partition("/")[0]
-    url = SimpleNamespace(rest_url=f"http://{rest}")
+    rest, _ = addresses(process)
     begun = tmp_path / "begun"
     inputs = {"begun": str(begun), "go": str(tmp_path / "go")}
     body = json.dumps({"signature_name": "wait", "inputs": inputs})
     with ThreadPoolExecutor(4) as threads:
-        ask = (url, "POST", "/v1/models/m:predict", body)
+        ask = (SimpleNamespace(rest_url=rest), "POST", "/v1/models/m:predict", body)
         answers = [threads.submit(request, *ask) for _ in range(4)]
         wait_for(begun.exists)
         time.sleep(0.5)  # so that the others are in the queue
         process.terminate()
-        wait_for(lambda: refuses(*rest.split(":")), 5)
+        wait_for(lambda: refuses(rest), 5)
         process.terminate()
         assert [answer.result()[0] for answer in answers] == [503] * 4
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert "Traceback" not in error
+    check_stopped(process)
 
 
 def test_a_stop_that_hangs_is_ended(publish, tmp_path):
@@ -323,11 +322,9 @@ def test_a_stop_that_hangs_is_ended(publish, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    rest = process.stdout.readline().partition("REST http://")[2].partition("/")[0]
-    host, _, port = rest.partition(":")
-    with socket.create_connection((host, int(port))) as link:
-        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: {rest}\r\n"
-        link.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+    rest, _ = addresses(process)
+    with connect(rest) as link:
+        begin_request(link, b"{}", 2)
         assert "hanging\n" in process.stdout
         process.terminate()
         _, error = process.communicate(timeout=60)
@@ -341,22 +338,14 @@ def test_a_body_on_its_way_and_a_watcher_do_not_hold_up_a_stop(publish, serve_co
         f"--model_base_path={publish(1)}",
         "--enable_grpc_healthcheck_service=true",
     )
-    line = process.stdout.readline()
-    rest = line.partition("REST http://")[2].partition("/")[0]
-    host, _, port = rest.partition(":")
-    with (
-        grpc.insecure_channel(line.rpartition("gRPC ")[2].strip()) as channel,
-        socket.create_connection((host, int(port)), 30) as link,
-    ):
+    rest, address = addresses(process)
+    with grpc.insecure_channel(address) as channel, connect(rest) as link:
         watch = health_pb2_grpc.HealthStub(channel).Watch(HealthCheckRequest())
         next(watch)
-        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: {rest}\r\n"
-        link.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+        begin_request(link, b"{", 9)
         time.sleep(0.5)
         process.terminate()
-        wait_for(lambda: refuses(host, port), 5)
+        wait_for(lambda: refuses(rest), 5)
         process.terminate()  # at once
         assert link.recv(65536).startswith(b"HTTP/1.1 503 ")
-        _, error = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert "Traceback" not in error
+        check_stopped(process)

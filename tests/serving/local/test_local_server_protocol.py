@@ -10,18 +10,15 @@ import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from protocol_model import save_protocol_model
-from server_requests import request
+from server_requests import local_server, prediction_stub, request
 from tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,
     predict_pb2,
-    prediction_service_pb2_grpc,
     regression_pb2,
 )
 
-from serving.local import LocalServer
-
-PREFIX = "/v1/models/probe"
+PREFIX, INVALID = "/v1/models/probe", "INVALID_ARGUMENT"
 REQUESTS = {
     "Predict": predict_pb2.PredictRequest,
     "Classify": classification_pb2.ClassificationRequest,
@@ -33,7 +30,7 @@ REQUESTS = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     base_path = save_protocol_model(tmp_path_factory.mktemp("probe"), 12)
-    with LocalServer({"probe": base_path}, rest_port=0, grpc_port=0) as running:
+    with local_server({"probe": base_path}) as running:
         yield running
 
 
@@ -52,9 +49,8 @@ def call(server):
     """Code, details and the answer of a PredictionService method."""
 
     def send(method, message):
-        with grpc.insecure_channel(server.grpc_address) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            asked = json_format.ParseDict(message, REQUESTS[method]())
+        asked = json_format.ParseDict(message, REQUESTS[method]())
+        with prediction_stub(server) as stub:
             try:
                 return "OK", "", getattr(stub, method)(asked, timeout=20)
             except grpc.RpcError as error:
@@ -154,32 +150,28 @@ def test_outputs_that_json_cannot_represent(post):
 # ---- classify and regress ----------------------------------------------------------
 
 
+# What is said of signatures, by verb.
+UNSUITABLE = {
+    "classify": {
+        "double_scores": "Expected scores Tensor of DT_FLOAT. Got: DT_DOUBLE",
+        "number_classes": "Expected classes Tensor of DT_STRING. Got: DT_FLOAT",
+        "one_score": "Expected scores output batch size of 2. Got: 1",
+        "flat_scores": "Expected Tensor shape: [batch_size num_classes] b",
+        "regress": "to contain at least one of",
+        "several": "Expected one input Tensor.",
+        "": "No classification inputs found in SignatureDef: ",
+    },
+    "regress": {
+        "double_outputs": "Expected output Tensor of DT_FLOAT. Got: DT_DOUBLE",
+        "classify": "Expected one output Tensor.",
+        "nope": "No signature was found with the name: nope",
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("verb", "signature", "text"),
-    [
-        ("classify", "double_scores", "Expected scores Tensor of DT_FLOAT. Got: DT_DO"),
-        (
-            "classify",
-            "number_classes",
-            "Expected classes Tensor of DT_STRING. Got: DT_F",
-        ),
-        ("classify", "one_score", "Expected scores output batch size of 2. Got: 1"),
-        (
-            "classify",
-            "flat_scores",
-            "Expected Tensor shape: [batch_size num_classes] b",
-        ),
-        ("classify", "regress", "to contain at least one of"),
-        ("classify", "several", "Expected one input Tensor."),
-        ("classify", "", "No classification inputs found in SignatureDef: "),
-        (
-            "regress",
-            "double_outputs",
-            "Expected output Tensor of DT_FLOAT. Got: DT_DOU",
-        ),
-        ("regress", "classify", "Expected one output Tensor."),
-        ("regress", "nope", "No signature was found with the name: nope"),
-    ],
+    [(verb, *row) for verb, texts in UNSUITABLE.items() for row in texts.items()],
 )
 def test_signatures_that_are_not_for_examples(post, call, verb, signature, text):
     document = {"examples": [{"x": 1.5}, {"x": 2.5}]}
@@ -193,7 +185,7 @@ def test_signatures_that_are_not_for_examples(post, call, verb, signature, text)
         "input": {"exampleList": {"examples": [example, example]}},
     }
     code, details, _ = call(verb.capitalize(), message)
-    assert code == "INVALID_ARGUMENT"
+    assert code == INVALID
     assert text in details
 
 
@@ -204,45 +196,39 @@ def tensor(*values):
     return json_format.MessageToDict(tf.make_tensor_proto(np.float32(values)))
 
 
+def test_an_optional_input_may_be_left_out(call):
+    assert call("Predict", predict_message("optional", "x"))[:2] == ("OK", "")
+
+
+def predict_message(signature, *inputs):
+    return {
+        "modelSpec": {"name": "probe", "signatureName": signature},
+        "inputs": {alias: tensor(1.0) for alias in inputs},
+    }
+
+
 @pytest.mark.parametrize(
-    ("signature", "inputs", "code", "text"),
+    ("signature", "inputs", "text"),
     [
-        ("optional", ("x",), "OK", ""),
-        (
-            "optional",
-            ("x", "z"),
-            "INVALID_ARGUMENT",
-            "Inputs contains invalid name. Us",
-        ),
-        ("optional", ("x", "y", "z"), "INVALID_ARGUMENT", "input size does not match"),
-        ("optional", (), "INVALID_ARGUMENT", "Signature input alias: x(feed name: "),
+        ("optional", "xz", "Inputs contains invalid name. Us"),
+        ("optional", "xyz", "input size does not match"),
+        ("optional", "", "Signature input alias: x(feed name: "),
         (
             "several",
-            ("x",),
-            "INVALID_ARGUMENT",
+            "x",
             "input size does not match signature: 1!=3 len({x}) != len({number,row,te",
         ),
-        (
-            "nope",
-            ("x",),
-            "FAILED_PRECONDITION",
-            'Serving signature key "nope" not found',
-        ),
+        ("nope", "x", 'Serving signature key "nope" not found'),
         (
             "__saved_model_init_op",
-            (),
-            "INVALID_ARGUMENT",
+            "",
             "fetch data for 'NoOp', which produces no output.  To run to a node but",
         ),
     ],
 )
-def test_inputs_must_match_the_signatures_names(call, signature, inputs, code, text):
-    message = {
-        "modelSpec": {"name": "probe", "signatureName": signature},
-        "inputs": {alias: tensor(1.0) for alias in inputs},
-    }
-    got, details, _ = call("Predict", message)
-    assert got == code
+def test_inputs_must_match_the_signatures_names(call, signature, inputs, text):
+    code, details, _ = call("Predict", predict_message(signature, *inputs))
+    assert code == ("FAILED_PRECONDITION" if signature == "nope" else INVALID)
     assert text in details
 
 
@@ -256,10 +242,7 @@ def test_a_small_message_does_not_become_a_huge_tensor(call, shape):
         "floatVal": [1.0],
     }
     message = {"modelSpec": {"name": "probe"}, "inputs": {"x": proto}}
-    assert call("Predict", message)[:2] == (
-        "INVALID_ARGUMENT",
-        "tensor parsing error: x",
-    )
+    assert call("Predict", message)[:2] == (INVALID, "tensor parsing error: x")
 
 
 def test_multi_inference_checks_its_tasks_before_its_examples(call):
@@ -271,6 +254,6 @@ def test_multi_inference_checks_its_tasks_before_its_examples(call):
         for name in ("classify", "regress")
     ]
     code, details, _ = call("MultiInference", {"tasks": tasks})
-    assert (code, details) == ("INVALID_ARGUMENT", "Input is empty.")
+    assert (code, details) == (INVALID, "Input is empty.")
     code, details, _ = call("MultiInference", {"tasks": [tasks[0], tasks[0]]})
     assert details == "Duplicate evaluation of signature: classify"

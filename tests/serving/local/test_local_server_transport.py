@@ -1,5 +1,6 @@
 """HTTP transport: large, slow, chunked, pipelined and malformed requests."""
 
+import contextlib
 import json
 import logging
 import re
@@ -8,9 +9,9 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_requests import request
+from server_requests import local_server, request
 
-from serving.local import LocalServer, rest_api
+from serving.local import rest_api
 
 BODY = b'{"instances": [1.0, 2.5]}'
 ANSWER = b'{"predictions": [2.0, 5.0]}'
@@ -18,32 +19,27 @@ PATH = b"/v1/models/double:predict"
 
 
 @pytest.fixture(scope="module")
-def server(base_path, tmp_path_factory):
-    monitoring = tmp_path_factory.mktemp("config") / "monitoring.config"
-    monitoring.write_text("prometheus_config { enable: true }")
-    with LocalServer(
+def server(base_path, monitoring):
+    with local_server(
         {"double": base_path},
-        rest_port=0,
-        grpc_port=0,
         rest_api_enable_cors_support=True,
-        monitoring_config_file=str(monitoring),
+        monitoring_config_file=monitoring,
     ) as running:
         yield running
 
 
 @pytest.fixture
 def connect(server):
-    opened = []
+    """Opens a connection, over which these bytes are sent."""
+    address = urllib.parse.urlsplit(server.rest_url)
+    with contextlib.ExitStack() as opened:
 
-    def connect():
-        address = urllib.parse.urlsplit(server.rest_url)
-        connection = socket.create_connection((address.hostname, address.port), 20)
-        opened.append(connection)
-        return connection
+        def connect(sent=b""):
+            link = socket.create_connection((address.hostname, address.port), 20)
+            link.sendall(sent)
+            return opened.enter_context(link)
 
-    yield connect
-    for connection in opened:
-        connection.close()
+        yield connect
 
 
 def head(*lines, method=b"POST", target=PATH, version=b"1.1"):
@@ -75,16 +71,14 @@ def read(connection):
 
 
 def test_pipelined_requests_are_answered_in_order(connect):
-    connection = connect()
     bodies = [b'{"instances": [%d]}' % number for number in range(20)]
-    connection.sendall(b"".join(map(with_length, bodies)))
+    connection = connect(b"".join(map(with_length, bodies)))
     answers = [json.loads(read(connection)[2])["predictions"] for _ in bodies]
     assert answers == [[2.0 * number] for number in range(20)]
 
 
 def test_chunked_bodies(connect):
-    connection = connect()
-    connection.sendall(head(b"Transfer-Encoding: chunked"))
+    connection = connect(head(b"Transfer-Encoding: chunked"))
     for start in range(0, len(BODY), 7):
         piece = BODY[start : start + 7]
         connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
@@ -93,18 +87,15 @@ def test_chunked_bodies(connect):
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(connect):
-    connection = connect()
     length = b"Content-Length: %d" % (rest_api.BODY_LIMIT + 1)
-    connection.sendall(head(length, b"Expect: 100-continue"))
-    status, headers, body = read(connection)
+    status, headers, body = read(connect(head(length, b"Expect: 100-continue")))
     assert status == 413
     assert headers["content-type"] == "application/json"
     assert "larger than 67108864 bytes" in json.loads(body)["error"]
 
 
 def test_a_chunked_body_that_is_too_large_is_refused_and_not_kept(connect):
-    connection = connect()
-    connection.sendall(head(b"Transfer-Encoding: chunked"))
+    connection = connect(head(b"Transfer-Encoding: chunked"))
     half = rest_api.BODY_LIMIT // 2
     piece = b"%x\r\n%s\r\n" % (half + 1, b" " * (half + 1))
     connection.sendall(piece * 2)
@@ -133,9 +124,7 @@ def test_the_metrics_path_with_a_query_is_another_path(server):
     ],
 )
 def test_with_the_flag_every_answer_allows_other_origins(connect, method, path, status):
-    connection = connect()
-    connection.sendall(head(method=method, target=path))
-    got, headers, _ = read(connection)
+    got, headers, _ = read(connect(head(method=method, target=path)))
     assert got == status
     assert headers["access-control-allow-origin"] == "*"
     assert headers["access-control-allow-methods"] == "post, get"
@@ -154,23 +143,16 @@ def test_with_the_flag_every_answer_allows_other_origins(connect, method, path, 
     ],
 )
 def test_invalid_http_is_a_400_and_the_server_keeps_running(connect, sent):
-    connection = connect()
-    connection.sendall(sent)
-    assert read(connection)[0] == 400
-    other = connect()
-    other.sendall(with_length())
-    assert read(other)[2] == ANSWER
+    assert read(connect(sent))[0] == 400
+    assert read(connect(with_length()))[2] == ANSWER
 
 
 def test_slow_clients_do_not_block_others(connect):
     message = with_length()
     in_head, in_body = message.index(b"Content-Length") + 9, len(message) - 5
-    slow = [(connect(), cut) for cut in (in_head, in_body) for _ in range(20)]
-    for connection, cut in slow:
-        connection.sendall(message[:cut])
-    other = connect()
-    other.sendall(with_length())
-    assert read(other)[2] == ANSWER
+    cuts = [cut for cut in (in_head, in_body) for _ in range(20)]
+    slow = [(connect(message[:cut]), cut) for cut in cuts]
+    assert read(connect(with_length()))[2] == ANSWER
     for connection, cut in slow:
         connection.sendall(message[cut:])
     assert {read(connection)[2] for connection, _ in slow} == {ANSWER}
@@ -180,29 +162,22 @@ def test_clients_that_go_away_leave_nothing_behind(connect, caplog):
     with caplog.at_level(logging.DEBUG):
         for cut in (30, len(with_length()) - 5, len(with_length())):
             for _ in range(10):
-                connection = connect()
-                connection.sendall(with_length()[:cut])
+                connection = connect(with_length()[:cut])
                 # Closed by a reset, as a killed client's connection is.
                 linger = b"\1\0\0\0\0\0\0\0"
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 connection.close()
-        other = connect()
-        other.sendall(with_length())
-        assert read(other)[2] == ANSWER
+        assert read(connect(with_length()))[2] == ANSWER
     assert "Traceback" not in caplog.text
     assert "Exception" not in caplog.text
 
 
-def test_requests_that_no_thread_took_in_time_are_counted(base_path, tmp_path):
+def test_requests_that_no_thread_took_in_time_are_counted(base_path, monitoring):
     """A slow request holds the only thread, four wait for it."""
-    monitoring = tmp_path / "monitoring.config"
-    monitoring.write_text("prometheus_config { enable: true }")
     with (
-        LocalServer(
+        local_server(
             {"double": base_path},
-            rest_port=0,
-            grpc_port=0,
-            monitoring_config_file=str(monitoring),
+            monitoring_config_file=monitoring,
             rest_api_num_threads=1,
             rest_api_timeout_in_ms=1000,
         ) as server,

@@ -77,6 +77,14 @@ def models(loader, **flags):
     return ServedModels(ServerOptions(**flags), loader)
 
 
+@pytest.fixture
+def served(loader, base):
+    """Served models with version 1."""
+    served = models(loader)
+    served.start(config(base("1")))
+    return served
+
+
 def states(served):
     status = served.status(ModelSpec(name="m"))
     return {one.version: NAMES[one.state] for one in status.model_version_status}
@@ -121,10 +129,7 @@ def test_of_two_spellings_of_a_number_one_is_served(loader, base):
     assert loader.loaded == ["7"]
 
 
-def test_the_old_version_goes_only_once_the_new_one_is_there(loader, base):
-    served = models(loader)
-    path = base("1")
-    served.start(config(path))
+def test_the_old_version_goes_only_once_the_new_one_is_there(served, loader, base):
     seen = []
     loader.before = lambda name: seen.append((name, states(served)))
     base("2")
@@ -163,10 +168,7 @@ def test_load_retry_interval_separates_attempts(loader, base):
     assert loader.loaded == ["1"]
 
 
-def test_whatever_a_loader_raises_ends_only_that_version(loader, base):
-    path = base("1")
-    served = models(loader)
-    served.start(config(path))
+def test_whatever_a_loader_raises_ends_only_that_version(served, loader, base):
     base("2")
     loader.failures["2"] = [MemoryError("too large")]
     served.refresh(scan=True)
@@ -178,16 +180,13 @@ def test_whatever_a_loader_raises_ends_only_that_version(loader, base):
     assert found(served) == 3
 
 
-def test_a_version_that_failed_is_tried_again_once_it_was_away(loader, base):
-    path = base("1")
-    served = models(loader)
-    served.start(config(path))
+def test_a_version_that_failed_is_tried_again_once_it_was_away(served, loader, base):
     base("2")
     loader.failures["2"] = [StatusError("no")]
     served.refresh(scan=True)
     served.refresh(scan=True)
     assert states(served)[2] == "END"
-    (path / "2").rmdir()
+    (base() / "2").rmdir()
     served.refresh(scan=True)
     base("2")
     served.refresh(scan=True)
@@ -207,9 +206,7 @@ def test_a_start_retries_if_the_flag_says_so(loader, base):
     assert found(served) == 1
 
 
-def test_a_reload_reports_a_model_without_versions_at_once(loader, base, tmp_path):
-    served = models(loader)
-    served.start(config(base("1")))
+def test_a_reload_reports_a_model_without_versions_at_once(served, base, tmp_path):
     wanted = config(base())
     (tmp_path / "empty").mkdir()
     wanted.model_config_list.config.add(
@@ -220,11 +217,8 @@ def test_a_reload_reports_a_model_without_versions_at_once(loader, base, tmp_pat
     assert found(served) == 1
 
 
-def test_a_request_finds_the_version_that_took_over_while_it_looked(loader, base):
+def test_a_request_finds_the_version_that_took_over_meanwhile(served, loader, base):
     """The first attempt finds version 1, which is gone before it can be used."""
-    path = base("1")
-    served = models(loader)
-    served.start(config(path))
     model = served._models["m"]
     look = model.candidates
 
@@ -239,10 +233,7 @@ def test_a_request_finds_the_version_that_took_over_while_it_looked(loader, base
     assert found(served) == 2
 
 
-def test_a_model_in_use_is_closed_by_its_last_user(loader, base):
-    path = base("1")
-    served = models(loader)
-    served.start(config(path))
+def test_a_model_in_use_is_closed_by_its_last_user(served, loader, base):
     with served.use(ModelSpec(name="m")) as (loaded, _):
         base("2")
         served.refresh(scan=True)

@@ -5,13 +5,11 @@ import threading
 import grpc
 import numpy as np
 import pytest
-import tensorflow as tf
 from double_model import save_double_model
 from prometheus_client.parser import text_string_to_metric_families
-from server_requests import predict_request, request
-from tensorflow_serving.apis import prediction_log_pb2, prediction_service_pb2_grpc
+from served_versions import warmup_file
+from server_requests import local_server, predict_request, prediction_stub, request
 
-from serving.local import LocalServer
 from serving.local.metrics import Counter, Histogram, Metrics
 
 PATH = "/monitoring/prometheus/metrics"
@@ -37,26 +35,14 @@ def of(page, name, **labels):
 def base_path(tmp_path_factory):
     """A version with two warm-up requests."""
     folder = save_double_model(tmp_path_factory.mktemp("double") / "1")
-    (folder / "assets.extra").mkdir()
-    log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.CopyFrom(predict_request("double", x=np.float32([1])))
-    path = folder / "assets.extra" / "tf_serving_warmup_requests"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for _ in range(2):
-            writer.write(log.SerializeToString())
+    warmup_file(folder, *[predict_request("double", x=np.float32([1]))] * 2)
     return folder.parent
 
 
 @pytest.fixture
-def server(base_path, tmp_path):
-    monitoring = tmp_path / "monitoring.config"
-    monitoring.write_text("prometheus_config { enable: true }")
-    with LocalServer(
-        {"double": base_path},
-        rest_port=0,
-        grpc_port=0,
-        monitoring_config_file=str(monitoring),
-    ) as running:
+def server(base_path, monitoring):
+    models = {"double": base_path}
+    with local_server(models, monitoring_config_file=monitoring) as running:
         yield running
 
 
@@ -85,8 +71,7 @@ def test_requests_are_counted_by_model_interface_and_status(server):
     assert request(server, "POST", path, '{"instances": ["a"]}')[0] == 400
     assert request(server, "GET", "/v1/models/double")[0] == 200
     assert request(server, "GET", "/v1/models/nope")[0] == 404
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    with prediction_stub(server) as stub:
         stub.Predict(predict_request("double", x=np.float32([1, 2])))
         with pytest.raises(grpc.RpcError):
             stub.Predict(predict_request("double", "nope"))

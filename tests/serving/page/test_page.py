@@ -1,7 +1,6 @@
 """The page in headless Chromium, in front of the local server."""
 
 import contextlib
-import io
 import shutil
 from urllib.parse import urlsplit
 
@@ -10,12 +9,13 @@ import pytest
 from app_thread import serve
 from double_model import save_double_model
 from google.protobuf import text_format
+from image_bytes import image_bytes
 from PIL import Image
+from server_requests import local_server
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from serving.export import signatures
 from serving.export.options import ExportOptions
-from serving.local import LocalServer
 from serving.page.proxy import page_app, page_parser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -48,7 +48,7 @@ def server(models):
             model_platform: "tensorflow" }} }}"""
     config = text_format.Parse(text, ModelServerConfig())
     allow = {"allow_version_labels_for_unavailable_models": True}
-    with LocalServer(config, rest_port=0, grpc_port=0, **allow) as running:
+    with local_server(config, **allow) as running:
         yield running
 
 
@@ -83,6 +83,10 @@ class Page:
 
     def add(self, *files):
         self.tab.set_input_files("#files", list(files))
+
+    def ask(self, file):
+        self.add(file)
+        self.wait("1 image done")
 
     def wait(self, text):
         self.tab.wait_for_function(
@@ -131,9 +135,8 @@ def opened(browser, server):
 
 def png(seed=0, name="one.png"):
     pixels = np.random.default_rng(seed).integers(0, 256, (44, 28, 3), "uint8")
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return {"name": name, "mimeType": "image/png", "buffer": file.getvalue()}
+    data = image_bytes(Image.fromarray(pixels), "PNG")
+    return {"name": name, "mimeType": "image/png", "buffer": data}
 
 
 def broken(name="broken.png"):
@@ -144,8 +147,7 @@ def test_an_image_is_classified_as_the_client_classifies_it(opened, server):
     from serving.client import RestClient
 
     page = opened()
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     with RestClient(server.rest_url, "vit") as client:
         [prediction] = client.classify([png()["buffer"]])
     [card] = page.cards()
@@ -157,8 +159,7 @@ def test_an_image_is_classified_as_the_client_classifies_it(opened, server):
 
 def test_attention_lies_over_the_image_at_the_slider_s_opacity(opened):
     page = opened()
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     canvas = page.tab.wait_for_selector("canvas.attention")
     page.tab.focus("#opacity")
     page.tab.keyboard.press("Home")
@@ -173,8 +174,7 @@ def test_two_versions_are_shown_side_by_side(opened):
     page = opened()
     page.choose("#version", "labels/stable")
     page.choose("#other", "versions/2")
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     assert page.texts(".answers h3") == ["vit, label stable", "vit, version 2"]
 
 
@@ -205,7 +205,7 @@ def test_twenty_images_are_asked_a_few_at_a_time(opened):
 
 
 def test_a_dead_server_is_named(browser, models):
-    with LocalServer({"vit": str(models / "vit")}, rest_port=0, grpc_port=0) as server:
+    with local_server({"vit": str(models / "vit")}) as server:
         url = server.rest_url
         page = Page(browser, f"{url}/")
         page.tab.wait_for_selector("#version option", state="attached")
@@ -266,8 +266,7 @@ def test_the_nearest_images_of_an_embedding_file_are_listed(opened, server, tmp_
     page = opened()
     page.tab.set_input_files("#embeddings", file)
     page.wait("3 embeddings of 15 numbers")
-    page.add(png(1))
-    page.wait("1 image done")
+    page.ask(png(1))
     rows = page.texts(".neighbors li")
     norms = np.linalg.norm(embeddings, axis=1)
     cosines = embeddings @ embeddings[1] / norms / norms[1]
@@ -287,8 +286,7 @@ def test_another_file_in_place_of_embeddings_is_refused(opened, tmp_path):
 def test_the_command_and_the_program_are_those_of_the_choice(opened, server):
     page = opened()
     page.choose("#version", "versions/1")
-    page.add(png(name="it's.png"))
-    page.wait("1 image done")
+    page.ask(png(name="it's.png"))
     page.tab.click("summary")
     curl = page.tab.inner_text("#curl")
     assert f"{server.rest_url}/v1/models/vit/versions/1:predict" in curl
@@ -299,8 +297,7 @@ def test_the_command_and_the_program_are_those_of_the_choice(opened, server):
 
 def test_it_asks_no_other_host(opened, server):
     page = opened()
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     assert page.hosts - {""} == {host(server.rest_url)}
 
 
@@ -356,8 +353,7 @@ def contrast(*colors):
 def test_it_fits_a_phone(opened):
     page = opened(viewport={"width": 390, "height": 844})
     page.choose("#other", "versions/1")
-    page.add(png(name="a very long name " * 5 + ".png"))
-    page.wait("1 image done")
+    page.ask(png(name="a very long name " * 5 + ".png"))
     assert page.tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -387,6 +383,5 @@ def test_it_stands_before_another_server(opened, behind, server):
 
 def test_the_version_of_the_command_is_selected(opened, behind):
     page = opened(behind("--version", "1"))
-    page.add(png())
-    page.wait("1 image done")
+    page.ask(png())
     assert "vit, version 1" in page.cards()[0]

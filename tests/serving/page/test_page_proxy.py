@@ -173,31 +173,29 @@ def test_answers_are_json_on_the_page_s_origin_whatever_the_server_says(page, up
         assert not {*map(str.lower, headers)} & {*answer.headers}
 
 
-def test_large_requests_and_answers_are_refused(running, upstream, monkeypatch):
-    monkeypatch.setattr(proxy, "_LARGEST", 1000)
+@pytest.mark.parametrize(
+    ("limit", "status", "reason"),
+    [("_LARGEST", 413, "larger than 1000 bytes"), ("_TOTAL", 503, "in memory")],
+)
+def test_large_requests_and_answers_are_refused(
+    running, upstream, monkeypatch, limit, status, reason
+):
+    """Alone, and all of them together."""
+    monkeypatch.setattr(proxy, limit, 1000)
     with open_page(running[1], "m") as page:
         answer = page.post("/v1/models/m:predict", content=b"x" * 1001)
-        assert answer.status_code == 413
+        assert answer.status_code == status
         assert upstream.requests == []
         upstream.answer = lambda: Response(b"x" * 1001)
-        assert_is_no_answer(page, "larger than 1000 bytes")
+        assert_is_no_answer(page, reason)
+        upstream.answer = lambda: Response(b"{}")
+        assert page.get("/v1/models/m").status_code == 200
 
 
 def assert_is_no_answer(page, reason):
     answer = page.get("/v1/models/m")
     assert answer.status_code == 502
     assert reason in answer.json()["error"]
-
-
-def test_all_requests_and_all_answers_together_are_limited(running, monkeypatch):
-    monkeypatch.setattr(proxy, "_TOTAL", 10)
-    with open_page(running[1], "m") as page:
-        answer = page.post("/v1/models/m:predict", content=b"x" * 11)
-        assert answer.status_code == 503
-        running[0].answer = lambda: Response(b"x" * 11)
-        assert_is_no_answer(page, "in memory")
-        running[0].answer = lambda: Response(b"{}")
-        assert page.get("/v1/models/m").status_code == 200
 
 
 def test_a_server_that_drips_is_given_up(running, upstream, monkeypatch):

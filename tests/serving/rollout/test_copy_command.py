@@ -126,61 +126,52 @@ def damage_data(folder):
     (folder / "variables" / "variables.data").write_bytes(b"half")
 
 
-def remove_variables(folder):
-    shutil.rmtree(folder / "variables")
-
-
-def add_file(folder):
-    (folder / "new").write_text("")
-
-
-def link_file(folder):
-    path = folder / "saved_model.pb"
-    path.rename(folder.parent / "outside")
-    path.symlink_to(folder.parent / "outside")
-
-
-def link_folder(folder):
-    (folder / "variables").rename(folder.parent / "outside")
-    (folder / "variables").symlink_to(folder.parent / "outside")
-
-
-def add_pipe(folder):
-    os.mkfifo(folder / "pipe")
-
-
-def remove_manifest(folder):
-    (folder / MANIFEST).unlink()
+def move_outside(path):
+    """Leave a link to what was there."""
+    outside = path.parents[1] / "outside"
+    path.rename(outside)
+    path.symlink_to(outside)
 
 
 def pipe_for_manifest(folder):
-    remove_manifest(folder)
+    (folder / MANIFEST).unlink()
     os.mkfifo(folder / MANIFEST)
 
 
-def nested_manifest(folder):
-    (folder / MANIFEST).write_text("[" * 100_000)
+UNREADABLE = "has no readable assets.extra/manifest.json"
+NOT_COPIED = {
+    "damaged": (damage_data, "contradicts its manifest: variables/variables.data: cha"),
+    "incomplete": (
+        lambda folder: shutil.rmtree(folder / "variables"),
+        "variables/variables.data: missing",
+    ),
+    "a new file": (lambda folder: (folder / "new").write_text(""), "new: new"),
+    "a linked file": (
+        lambda folder: move_outside(folder / "saved_model.pb"),
+        "saved_model.pb: not a file or folder",
+    ),
+    "a linked folder": (
+        lambda folder: move_outside(folder / "variables"),
+        "variables: not a file or folder",
+    ),
+    "a pipe": (
+        lambda folder: os.mkfifo(folder / "pipe"),
+        "pipe: not a file or folder",
+    ),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), UNREADABLE),
+    "a pipe for a manifest": (pipe_for_manifest, UNREADABLE),
+    "a nested manifest": (
+        lambda folder: (folder / MANIFEST).write_text("[" * 100_000),
+        UNREADABLE,
+    ),
+    "a manifest without files": (
+        lambda folder: (folder / MANIFEST).write_text('{"format": 1}'),
+        UNREADABLE,
+    ),
+}
 
 
-def manifest_without_files(folder):
-    (folder / MANIFEST).write_text('{"format": 1}')
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (damage_data, "contradicts its manifest: variables/variables.data: changed"),
-        (remove_variables, "variables/variables.data: missing"),
-        (add_file, "new: new"),
-        (link_file, "saved_model.pb: not a file or folder"),
-        (link_folder, "variables: not a file or folder"),
-        (add_pipe, "pipe: not a file or folder"),
-        (remove_manifest, "has no readable assets.extra/manifest.json"),
-        (pipe_for_manifest, "has no readable assets.extra/manifest.json"),
-        (nested_manifest, "has no readable assets.extra/manifest.json"),
-        (manifest_without_files, "has no readable assets.extra/manifest.json"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), NOT_COPIED.values(), ids=NOT_COPIED)
 def test_an_incomplete_or_foreign_source_is_refused(
     source, target, capsys, change, message
 ):

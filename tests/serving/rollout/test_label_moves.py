@@ -3,17 +3,17 @@
 import dataclasses
 import shlex
 import threading
-import time
 
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from polling import wait_for
+from server_requests import local_server
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from keras_vit.common.command_line import CommandError
 from serving.__main__ import main
 from serving.client import RestClient, ServingError
-from serving.local import LocalServer
 from serving.local.config import config_of
 from serving.local.flags import parse_flags
 from serving.rollout import label_moves, manifest, model_config, server_status
@@ -405,7 +405,7 @@ def server(target):
         "allow_version_labels_for_unavailable_models": True,
         "max_num_load_retries": 0,  # by default five, a minute apart
     }
-    with LocalServer(config, rest_port=0, grpc_port=0, **flags) as running:
+    with local_server(config, **flags) as running:
         yield running
 
 
@@ -431,14 +431,8 @@ def test_labels_move_on_a_server_without_losing_a_request(target, server):
     assert requests.failures == []
     assert len(requests.answers) > 100
     assert {1, 2, 3} == set(requests.answers)
-    deadline = time.monotonic() + 20
-    while (
-        server_status.states(url, "m")[2].state != "END" and time.monotonic() < deadline
-    ):
-        time.sleep(0.1)
-    assert server_status.states(url, "m")[2].state == "END", (
-        "no label points to 2 any more"
-    )
+    # No label points to 2 any more.
+    wait_for(lambda: server_status.states(url, "m")[2].state == "END", 20)
 
 
 def test_a_version_that_cannot_be_loaded_gets_no_label(target, server, capsys):
@@ -454,10 +448,8 @@ def served_from_labels(target):
     """Versions 1 to 3, of which 2 is stable, 1 previous and 3 the canary."""
     make(target, 3)
     for version, label in ((1, "stable"), (2, "stable"), (3, "canary")):
-        label_moves.add(
-            target, version, label, None
-        )  # once to load it, once to point there
-        label_moves.add(target, version, label, None)
+        for _ in ("loads it", "points there"):
+            label_moves.add(target, version, label, None)
     return target
 
 
@@ -523,11 +515,11 @@ def test_the_printed_serve_command_works(target, label, capsys):
     assert line.startswith("to serve it: keras-vit serve --")
     flags = parse_flags(shlex.split(line)[5:])
     config = config_of(flags)
-    options = dataclasses.asdict(flags) | {"rest_port": 0, "grpc_port": 0}
+    options = dataclasses.asdict(flags)
     for name in ("port", "rest_api_port"):
         del options[name]
     with (
-        LocalServer(config, **options) as server,
+        local_server(config, **options) as server,
         RestClient(server.rest_url, "m", label=label) as client,
     ):
         assert ask(client) == 1

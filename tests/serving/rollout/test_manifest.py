@@ -35,8 +35,7 @@ def version(tmp_path):
 def test_a_malformed_manifest_is_none(name, version):
     folder = version(MALFORMED[name])
     assert manifest.read_if_valid(folder) is None
-    [line] = manifest.damage(folder)
-    assert line.endswith("missing or not readable")
+    assert manifest.damage(folder) == [f"{MANIFEST}: missing or not readable"]
 
 
 FIELDS = {
