@@ -4,21 +4,19 @@
 the other for some rounds. The best round counts.
 """
 
+import contextlib
 import json
-import os
 import pathlib
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.peer_models import Case
+from benchmarks.processes import Process
 from benchmarks.report import machine, processor, show, write
 from keras_vit.costs import model_costs
 from keras_vit.specs import parse_variant
 
-# As in keras-vit's commands, for each library that uses TensorFlow.
-DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
 CASE_KEYS = ("threads", "variant", "dtype", "pixels", "batch")
 
 
@@ -98,37 +96,20 @@ def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
 
     The last is how far the process has grown at most since it imported its library.
     """
-    processes = {name: _start(name, case) for name in names}
-    try:
-        for name, process in processes.items():  # one after the other
-            _ask(name, process, "build")
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for name in names:
+            words = ("benchmarks.peer_models", name, json.dumps(case))
+            process = Process(*words, CUDA_VISIBLE_DEVICES="-1")
+            processes[name] = stack.enter_context(process)
+        for process in processes.values():  # builds and compiles
+            process.ask()
         answers: dict[str, list] = {name: [] for name in processes}
         for _ in range(rounds):
             for name, process in processes.items():
-                answers[name].append(_ask(name, process, "run"))
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+                answers[name].append(process.ask())
     return {
         name: {key: min(row[key] for row in rows) for key in ("cpu_seconds", "seconds")}
         | {"memory_mb": rows[-1]["memory_mb"]}
         for name, rows in answers.items()
     }
-
-
-def _start(name: str, case: Case) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.peer_models", name, json.dumps(case)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=DEFAULTS | os.environ | {"CUDA_VISIBLE_DEVICES": "-1"},
-    )
-
-
-def _ask(name: str, process: Any, request: str) -> dict[str, Any]:
-    print(request, file=process.stdin, flush=True)
-    if not (line := process.stdout.readline()):
-        raise RuntimeError(f"{name} failed with status {process.wait()}")
-    return json.loads(line)
