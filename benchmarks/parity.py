@@ -1,11 +1,11 @@
 """Do other libraries' models give the same logits through our loader, and back?
 
     python -m benchmarks.parity            # the published sizes; about five minutes
-    python -m benchmarks.parity --small    # the same models in small; what tests run
 
-Every model is built by its own library with all weights random, written by
-that library, and read by `from_preset`; then ours is written by `save_checkpoint` and
-read by the library. Needs `pip install -e ".[parity]"`.
+`make parity` compares the same models in small. Every model is built by its own library
+with all weights random, written by that library, and read by `from_preset`; then ours
+is written by `save_checkpoint` and read by the library. Needs
+`pip install -e ".[parity]"`.
 """
 
 from benchmarks import torch_libraries  # noqa: F401  isort: skip
@@ -23,7 +23,6 @@ from benchmarks import published_arrays
 from benchmarks.report import make_parser, show, write
 
 TOLERANCE = 1e-4
-SMALL_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,110 +32,76 @@ class Case:
     title: str  # what it is, in our grammar
     library: str  # key of `LIBRARIES`
     model: dict[str, Any]  # the library's arguments for the published size
-    small: dict[str, Any]  # what replaces them in the small copy
     image_size: tuple[int, int] = (224, 224)
     small_image_size: tuple[int, int] = (64, 64)
-    back: bool = True  # whether the library reads what we write
+    back: bool = True  # whether what we write is read too, if the library can
 
 
-def _timm_vit(
-    title, width, depth, heads, patch=16, size=(224, 224), library="timm", **options
-):
-    model = {
-        "architecture": "vit_base_patch16_224",
-        "embed_dim": width,
-        "depth": depth,
+def _timm(title, architecture, *sizes, library="timm", back=True, **options):
+    return Case(title, library, {"architecture": architecture, **options}, *sizes, back)
+
+
+def _keras_hub(width, depth, heads, mlp_dim):
+    return {
+        "hidden_dim": width,
+        "num_layers": depth,
         "num_heads": heads,
-        "patch_size": patch,
-        **options,
+        "mlp_dim": mlp_dim,
     }
-    small = (max(2 * patch, n * 64 // 224 // patch * patch) for n in size)
-    back = library == "timm"
-    return Case(title, library, model, SMALL_VIT, size, tuple(small), back)
 
 
-def _timm(title, architecture, side=224, small_side=64, **options):
-    return Case(
-        title,
-        options.pop("library", "timm"),
-        {"architecture": architecture, **options.pop("model", {})},
-        SMALL_VIT if "resnetv2" not in architecture else {},
-        (side, side),
-        (small_side, small_side),
-        **options,
-    )
-
-
-def _hub(title, *sizes):
-    names = ("hidden_dim", "num_layers", "num_heads", "mlp_dim")
-    small = dict(zip(names, (24, 2, 3, 52), strict=True))
-    model = dict(zip(names, sizes, strict=True))
-    return Case(title, "keras-hub", model, small, back=False)
-
-
-HF_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-
-
-def _transformers(title, library="transformers", **options):
-    names = (*HF_NAMES, "intermediate_size")
-    model = dict(zip(names, (*B, 3072), strict=True)) | {"patch_size": 16}
-    small = dict(zip(names, (24, 2, 3, 52), strict=True))
-    return Case(title, library, model, small, **options)
-
-
-def _dinov2(title, library, *sizes, side=518, **model):
-    model |= dict(zip(HF_NAMES, sizes, strict=True)) | {"patch_size": 14}
-    small = dict(zip(HF_NAMES, (24, 2, 3), strict=True))
-    name = f"transformers-{library}"
-    return Case(title, name, model, small, (side, side), (70, 70), back=False)
-
-
-TI, S, B = (192, 12, 3), (384, 12, 6), (768, 12, 12)
+B16, R50B16, R50X1 = "vit_base_patch16_224", "vit_base_r50_s16_224", "resnetv2_50x1_bit"
 TANH: dict[str, Any] = {"act_layer": "gelu_tanh"}
 MEAN = {"global_pool": "avg", "class_token": False}
 MAP: dict[str, Any] = {"global_pool": "map", "class_token": False}
-NPZ: dict[str, Any] = {"library": "timm .npz", "back": False}
+DINOV2_SIDES = (518, 518), (70, 70)
+DINOV2_S = {"patch_size": 14, "hidden_size": 384, "num_attention_heads": 6}
+DINOV2_G = {
+    **{"patch_size": 14, "hidden_size": 1536, "num_hidden_layers": 40},
+    **{"num_attention_heads": 24, "use_swiglu_ffn": True},
+}
 
 CASES = (
-    _timm_vit("Ti/16", *TI),
-    _timm_vit("S/32", *S, patch=32),
-    _timm_vit("B/16", *B),
-    _timm_vit("B/32", *B, patch=32),
-    _timm_vit("B/16 at 384", *B, size=(384, 384)),
-    _timm_vit("B/16 at 224x320", *B, size=(224, 320)),
-    _timm_vit("B/16, tanh GELU", *B, **TANH),
-    _timm_vit("B/16, GAP, fc_norm", *B, **MEAN),
-    _timm_vit("B/16, GAP, no fc_norm", *B, **MEAN, fc_norm=False),
-    _timm_vit("B/16, MAP", *B, **MAP),
-    _timm_vit("B/16, 4 registers", *B, reg_tokens=4, no_embed_class=True),
-    _timm_vit("B/16, 4 registers with positions", *B, reg_tokens=4),
-    _timm_vit("B/16, LayerScale", *B, init_values=0.1, no_embed_class=True),
-    _timm_vit("B/16, qk-norm", *B, qk_norm=True),
+    _timm("Ti/16", "vit_tiny_patch16_224"),
+    _timm("S/32", "vit_small_patch32_224"),
+    _timm("B/16", B16),
+    _timm("B/32", "vit_base_patch32_224"),
+    _timm("B/16 at 384", B16, (384, 384), (96, 96)),
+    _timm("B/16 at 224x320", B16, (224, 320), (64, 80)),
+    _timm("B/16, tanh GELU", B16, **TANH),
+    _timm("B/16, GAP, fc_norm", B16, **MEAN),
+    _timm("B/16, GAP, no fc_norm", B16, **MEAN, fc_norm=False),
+    _timm("B/16, MAP", B16, **MAP),
+    _timm("B/16, 4 registers", B16, reg_tokens=4, no_embed_class=True),
+    _timm("B/16, 4 registers with positions", B16, reg_tokens=4),
+    _timm("B/16, LayerScale", B16, init_values=0.1, no_embed_class=True),
+    _timm("B/16, qk-norm", B16, qk_norm=True),
     _timm("R+Ti/16", "vit_tiny_r_s16_p8_224"),
     _timm("R26+S/32", "vit_small_r26_s32_224"),
-    _timm("R50+B/16", "vit_base_r50_s16_224"),
-    _timm("BiT R50x1", "resnetv2_50x1_bit"),
+    _timm("R50+B/16", R50B16),
+    _timm("BiT R50x1", R50X1),
     _timm("DeiT III M/16", "deit3_medium_patch16_224"),
-    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", 384, 96),
-    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", 518, 70),
-    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", 518, 70),
+    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", (384, 384), (96, 96)),
+    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", *DINOV2_SIDES),
+    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", *DINOV2_SIDES),
     # Both directions of a billion parameters would need 20 GB.
-    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", 224, 70, back=False),
-    _transformers("B/16"),
-    _transformers("B/16 at 224x320", image_size=(224, 320), small_image_size=(48, 64)),
-    _transformers("B/16, ViTModel", "transformers-bare"),
-    _transformers("DeiT B/16 distilled", "transformers-deit", back=False),
-    _dinov2("DINOv2 S/14", "dinov2", *S),
-    _dinov2("DINOv2 S/14", "dinov2-registers", *S),
-    _dinov2(
-        "DINOv2 g/14", "dinov2-registers", 1536, 40, 24, side=224, use_swiglu_ffn=True
+    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", (224, 224), (70, 70), back=False),
+    # transformers' defaults are B/16's.
+    Case("B/16", "transformers", {}),
+    Case("B/16 at 224x320", "transformers", {}, (224, 320), (48, 64)),
+    Case("B/16, ViTModel", "transformers-bare", {}),
+    Case("DeiT B/16 distilled", "transformers-deit", {}),
+    Case("DINOv2 S/14", "transformers-dinov2", DINOV2_S, *DINOV2_SIDES),
+    Case("DINOv2 S/14", "transformers-dinov2-registers", DINOV2_S, *DINOV2_SIDES),
+    Case(
+        "DINOv2 g/14", "transformers-dinov2-registers", DINOV2_G, (224, 224), (70, 70)
     ),
-    _hub("B/16", *B, 3072),
-    _hub("L/16", 1024, 24, 16, 4096),
-    _timm_vit("B/16", *B, library="timm .npz", **TANH),
-    _timm("R50+B/16", "vit_base_r50_s16_224", model=TANH, **NPZ),
-    _timm_vit("B/16 of big_vision, MAP", *B, library="timm .npz", **(TANH | MAP)),
-    _timm("BiT R50x1", "resnetv2_50x1_bit", **NPZ),
+    Case("B/16", "keras-hub", _keras_hub(768, 12, 12, 3072)),
+    Case("L/16", "keras-hub", _keras_hub(1024, 24, 16, 4096)),
+    _timm("B/16", B16, library="timm .npz", **TANH),
+    _timm("R50+B/16", R50B16, library="timm .npz", **TANH),
+    _timm("B/16 of big_vision, MAP", B16, library="timm .npz", **TANH, **MAP),
+    _timm("BiT R50x1", R50X1, library="timm .npz"),
 )
 
 
@@ -147,6 +112,7 @@ class Library:
     # Arguments, (H, W) and classes to a model with random weights; its logits of pixels
     # [B, H, W, 3]; the path for `from_preset`; the model in a folder.
     package: str  # which must be installed
+    small: dict[str, Any]  # what replaces a model's arguments in its small copy
     build: Callable[[dict[str, Any], tuple[int, int], int], Any]
     run: Callable[[Any, np.ndarray], np.ndarray]
     write: Callable[[Any, pathlib.Path], pathlib.Path]
@@ -254,7 +220,10 @@ def _read_timm(folder):
 
 
 def _hugging_face(name: str) -> Library:
-    """A class of transformers' models."""
+    """A class of transformers' models; we write ViTs alone."""
+    small = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    if "Dinov2" not in name:
+        small["intermediate_size"] = 52
 
     def build(arguments, image_size, classes):
         import transformers
@@ -275,7 +244,8 @@ def _hugging_face(name: str) -> Library:
 
         return getattr(transformers, name).from_pretrained(folder).eval()
 
-    return Library("transformers", build, _run_torch, write, read)
+    back = read if name.startswith("ViT") else None
+    return Library("transformers", small, build, _run_torch, write, back)
 
 
 def _build_keras_hub(arguments, image_size, classes):
@@ -300,9 +270,11 @@ def _write_keras_hub(model, folder):
     return folder
 
 
+SMALL_TIMM = {"embed_dim": 24, "depth": 2, "num_heads": 3}
+TIMM = ("timm", SMALL_TIMM, _build_timm, _run_torch)
 LIBRARIES = {
-    "timm": Library("timm", _build_timm, _run_torch, _write_timm, _read_timm),
-    "timm .npz": Library("timm", _build_timm, _run_torch, _write_npz),
+    "timm": Library(*TIMM, _write_timm, _read_timm),
+    "timm .npz": Library(*TIMM, _write_npz),
     "transformers": _hugging_face("ViTForImageClassification"),
     "transformers-bare": _hugging_face("ViTModel"),
     "transformers-deit": _hugging_face("DeiTForImageClassification"),
@@ -310,6 +282,7 @@ LIBRARIES = {
     "transformers-dinov2-registers": _hugging_face("Dinov2WithRegistersModel"),
     "keras-hub": Library(
         "keras_hub",
+        _keras_hub(24, 2, 3, 52),
         _build_keras_hub,
         lambda model, pixels: np.asarray(model(pixels)),
         _write_keras_hub,
@@ -332,7 +305,8 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
     import keras_vit
 
     library = LIBRARIES[case.library]
-    arguments = {**case.model, **(case.small if small else {})}
+    bit = case.title.startswith("BiT")
+    arguments = case.model | (library.small if small and not bit else {})
     image_size = case.small_image_size if small else case.image_size
     twin = library.build(arguments, image_size, 7 if small else 1000)
     random = np.random.default_rng(6)
@@ -340,7 +314,6 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
     path = library.write(twin, folder / "theirs")
     expected = library.run(twin, pixels)
     del twin
-    bit = case.title.startswith("BiT")
     model_class: Any = keras_vit.ResNet if bit else keras_vit.VisionTransformer
     model = model_class.from_preset(path, image_size=image_size)
     ours = np.asarray(model(pixels))
@@ -361,7 +334,6 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
 def main() -> int:
     """Prints the table and writes `benchmarks/parity.json`."""
     parser = make_parser(__doc__, "parity")
-    parser.add_argument("--small", action="store_true", help="small copies; no file")
     parser.add_argument("--only", default="", help="titles that contain this; no file")
     options = parser.parse_args()
     results = {}
@@ -370,11 +342,11 @@ def main() -> int:
         if options.only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            result = compare(case, options.small, pathlib.Path(folder))
+            result = compare(case, False, pathlib.Path(folder))
         results[name] = dataclasses.asdict(result)
         print(f"{name}: {result.read:.1e}", file=sys.stderr)
     show([{"model": name, **row} for name, row in results.items()])
-    if not (options.small or options.only):
+    if not options.only:
         write(results, options.output)
     worst = max(max(r["read"], r["back"] or 0.0) for r in results.values())
     return int(worst > TOLERANCE)

@@ -241,7 +241,9 @@ def our_trainer(
     if lora_rank is not None:
         enable_lora(model, lora_rank, get_args(LoraLayer))
     if trainer_class is None:
-        from training.engine.tensorflow_trainer import TensorFlowTrainer as trainer_class
+        from training.engine import tensorflow_trainer
+
+        trainer_class = tensorflow_trainer.TensorFlowTrainer
     trainer = trainer_class(model, accumulation=accumulation, clip_norm=1.0)
     optimizer = make_optimizer(config, config.learning_rate, model)
     trainer.compile(optimizer, jit_compile=jit_compile)
