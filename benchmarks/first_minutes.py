@@ -78,15 +78,10 @@ TINY_RUNS = ("deterministic", "deterministic, again", "22 steps per execution")
 
 
 class Backend(NamedTuple):
-    """TensorFlow or JAX: what it computes on, and its row.
+    """TensorFlow or JAX: what it computes on, and its row."""
 
-    Attributes:
-        platform: `cpu`, `gpu` or `tpu`; None where it cannot be used.
-        figures: Its version and its devices, or why it failed.
-    """
-
-    platform: str | None
-    figures: dict[str, Any]
+    platform: str | None  # `cpu`, `gpu` or `tpu`; None where it cannot be used
+    figures: dict[str, Any]  # its version and its devices, or why it failed
 
 
 Backends = dict[str, Backend]

@@ -52,14 +52,9 @@ def measure(library: str, case: Case, extent: Extent) -> list[dict[str, Any]]:
     with Process(*words, **LIBRARIES[library].environment) as process:
         answers = list(iter(process.ask, None))
     if len(answers) < 2:
-        raise RuntimeError(f"{library} does not fit: {_words(case)}")
-    print(f"{library}: {_words(case)}", file=sys.stderr)
+        raise RuntimeError(f"{library} does not fit: {case}")
+    print(library, *case, file=sys.stderr)
     return answers
-
-
-def _words(case: Case) -> str:
-    kind = "training" if case.training else "forward"
-    return f"{case.variant}, {case.image_size} px, {kind}, {case.dtype}"
 
 
 def libraries_of(case: Case, tiny: bool) -> list[str]:

@@ -32,19 +32,12 @@ from benchmarks.processes import answer
 
 
 class Extent(NamedTuple):
-    """How much is measured.
+    """How much is measured."""
 
-    Attributes:
-        largest_batch: Above which no batch is tried.
-        rounds: Of which the best counts.
-        round_seconds: What a round takes at least.
-        matrix: Side of the matrices whose product is measured.
-    """
-
-    largest_batch: int
-    rounds: int
-    round_seconds: float
-    matrix: int
+    largest_batch: int  # above which no batch is tried
+    rounds: int  # of which the best counts
+    round_seconds: float  # what a round takes at least
+    matrix: int  # side of the matrices whose product is measured
 
 
 class Jax:
@@ -247,19 +240,12 @@ def timm(device: Torch, case: Case) -> Step:
 
 
 class Library(NamedTuple):
-    """A library that takes part.
+    """A library that takes part."""
 
-    Attributes:
-        framework: Its device.
-        step: Makes a case's forward pass or training step.
-        environment: Variables that its process needs.
-        training_only: Whether it has no forward pass of its own.
-    """
-
-    framework: Callable[[], Any]
-    step: Callable[[Any, Case], Step]
-    environment: dict[str, str]
-    training_only: bool = False
+    framework: Callable[[], Any]  # its device
+    step: Callable[[Any, Case], Step]  # makes a forward pass or training step
+    environment: dict[str, str]  # variables that its process needs
+    training_only: bool = False  # whether it has no forward pass of its own
 
 
 ON_JAX = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}

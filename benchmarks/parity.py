@@ -1,6 +1,6 @@
 """Do other libraries' models give the same logits through our loader, and back?
 
-    python -m benchmarks.parity            # the published sizes; about five minutes
+    python -m benchmarks.parity    # the published sizes; about five minutes
 
 `make parity` compares the same models in small. Every model is built by its own library
 with all weights random, written by that library, and read by `from_preset`; then ours
@@ -37,8 +37,17 @@ class Case:
     back: bool = True  # whether what we write is read too, if the library can
 
 
-def _timm(title, architecture, *sizes, library="timm", back=True, **options):
-    return Case(title, library, {"architecture": architecture, **options}, *sizes, back)
+def _timm(
+    title,
+    architecture,
+    size=(224, 224),
+    small_size=(64, 64),
+    library="timm",
+    back=True,
+    **options,
+):
+    model = {"architecture": architecture, **options}
+    return Case(title, library, model, size, small_size, back)
 
 
 def _keras_hub(width, depth, heads, mlp_dim):
@@ -333,21 +342,16 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
 
 def main() -> int:
     """Prints the table and writes `benchmarks/parity.json`."""
-    parser = make_parser(__doc__, "parity")
-    parser.add_argument("--only", default="", help="titles that contain this; no file")
-    options = parser.parse_args()
+    options = make_parser(__doc__, "parity").parse_args()
     results = {}
     for case in CASES:
         name = f"{case.library}: {case.title}"
-        if options.only not in name:
-            continue
         with tempfile.TemporaryDirectory() as folder:
             result = compare(case, False, pathlib.Path(folder))
         results[name] = dataclasses.asdict(result)
         print(f"{name}: {result.read:.1e}", file=sys.stderr)
     show([{"model": name, **row} for name, row in results.items()])
-    if not options.only:
-        write(results, options.output)
+    write(results, options.output)
     worst = max(max(r["read"], r["back"] or 0.0) for r in results.values())
     return int(worst > TOLERANCE)
 

@@ -314,7 +314,7 @@ def _torch_step(model, case: Case, compiled=False, device: str = "cpu") -> Step:
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            outputs = call(images)
+            outputs: Any = call(images)
             logits = getattr(outputs, "logits", outputs)
             loss = torch.nn.functional.cross_entropy(logits, labels)
         loss.backward()

@@ -27,7 +27,7 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,20 +61,19 @@ def figures(seconds: float, latencies: Any, errors: int = 0) -> Figures:
     }
 
 
-# Sends one of several inputs by its number.
-Send = Callable[[int], Awaitable[object]]
-Connect = Callable[[], contextlib.AbstractAsyncContextManager[Send]]
-
-
-def over_network(connect: Connect, count: int) -> Contestant:
-    """A server under the load generator, with so many inputs in turn."""
+def over_network(
+    connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]],
+    send: Callable[[Any, Any], Awaitable[object]],
+    inputs: Sequence[Any],
+) -> Contestant:
+    """A server under the load generator: a client sends these inputs in turn."""
 
     async def measure(load: Load) -> Result:
-        async with connect() as send:
-            for number in range(count):  # the first requests may take long
-                await send(number)
-            turns = itertools.cycle(range(count))
-            return await generate(lambda: send(next(turns)), load)
+        async with connect() as client:
+            for each in inputs:  # the first requests may take long
+                await send(client, each)
+            turns = itertools.cycle(inputs)
+            return await generate(lambda: send(client, next(turns)), load)
 
     def run(clients: int, seconds: float) -> Figures:
         load = Load(clients=clients, duration=seconds, warmup=0.3)
@@ -91,31 +90,20 @@ def over_network(connect: Connect, count: int) -> Contestant:
 def over_rest(url: str, bodies: Sequence[bytes]) -> Contestant:
     """A server over HTTP, whose answers are not read."""
 
-    @contextlib.asynccontextmanager
-    async def connect() -> AsyncIterator[Send]:
-        async with httpx2.AsyncClient(timeout=120) as http:
+    async def send(http: httpx2.AsyncClient, body: bytes) -> None:
+        reply = await http.post(url, content=body)
+        if reply.status_code != 200:
+            raise ServingError(f"HTTP {reply.status_code}: {reply.text[:200]}")
 
-            async def send(number: int) -> None:
-                reply = await http.post(url, content=bodies[number])
-                if reply.status_code != 200:
-                    raise ServingError(f"HTTP {reply.status_code}: {reply.text[:200]}")
-
-            yield send
-
-    return over_network(connect, len(bodies))
+    return over_network(lambda: httpx2.AsyncClient(timeout=120), send, bodies)
 
 
 def over_client(
     kind: type[AsyncGrpcClient | AsyncRestClient], address: str, model: str, inputs
 ) -> Contestant:
     """A server under one of our asyncio clients."""
-
-    @contextlib.asynccontextmanager
-    async def connect() -> AsyncIterator[Send]:
-        async with kind(address, model, timeout=120) as client:
-            yield lambda number: client.predict(inputs[number])
-
-    return over_network(connect, len(inputs))
+    connect = partial(kind, address, model, timeout=120)
+    return over_network(connect, kind.predict, inputs)
 
 
 def in_threads(

@@ -97,9 +97,8 @@ def main() -> None:
     """Compiles, prints the table, and writes the JSON file."""
     parser = make_parser(__doc__, "tpu")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     options = parser.parse_args()
-    targets = [Target(topology) for topology in options.topologies]
+    targets = [Target(topology) for topology in TOPOLOGIES]
     rows = []
     for name in options.models:
         for target in targets:

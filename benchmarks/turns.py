@@ -8,12 +8,12 @@ import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.peer_models import Case
 from benchmarks.processes import Process
-from benchmarks.report import machine, processor, show, write
+from benchmarks.report import machine, make_parser, processor, show, write
 from keras_vit.costs import model_costs
 from keras_vit.specs import parse_variant
 
@@ -21,34 +21,42 @@ CASE_KEYS = ("threads", "variant", "dtype", "pixels", "batch")
 
 
 def compare(
-    title: str,
-    contests: Iterable[tuple[Case, Sequence[str]]],
+    doc: str,
+    name: str,
     rounds: int,
-    output: str,
+    quick: str,
+    contests: Callable[[bool], Iterable[tuple[Case, Sequence[str]]]],
 ) -> None:
     """Measure cases in several libraries, print a table and write a JSON file.
 
+    In the file each processor has figures of its own. What was measured before of other
+    cases, with the same versions, stays. Each row has the ratio of a peer's time to
+    ours: above 1 keras-vit is faster.
+
     Args:
-        contests: What is measured, and the keys of `peer_models.LIBRARIES` that take
-            part, keras-vit first.
-        rounds: How often each has its turn, after a first one that compiles.
-        output: The JSON file, in which each processor has figures of its own. What was
-            measured before of other cases, with the same versions, stays. Each row has
-            the ratio of a peer's time to ours: above 1 keras-vit is faster.
+        doc: What the benchmark is.
+        name: Of the JSON file.
+        rounds: How often each library has its turn, after a first one that compiles.
+        quick: What `--quick` leaves.
+        contests: What is measured, `--quick` or not, and the names in
+            `peer_models.LIBRARIES` that take part, keras-vit first.
 
     Raises:
         RuntimeError: A process failed; its output is above.
     """
+    parser = make_parser(doc, name, rounds)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    options = parser.parse_args()
     shown: list[dict[str, Any]] = []
     slow_half = not any("bf16" in word for word in processor().split())
-    for case, names in contests:
+    for case, names in contests(options.quick):
         print(*case, file=sys.stderr)
         if slow_half and case.dtype == "bfloat16":
             print("  not supported by this processor", file=sys.stderr)
             continue
         # CPU time holds still on a shared machine, but not with several threads.
         clock = "cpu_seconds" if case.threads == 1 else "seconds"
-        figures = _measure(names, case, rounds)
+        figures = _measure(names, case, options.rounds)
         rows = [
             {
                 "variant": case.variant,
@@ -64,9 +72,9 @@ def compare(
             | ({"training": case.training} if case.training else {})
             for name, found in figures.items()
         ]
-        record(rows, pathlib.Path(output))
+        record(rows, pathlib.Path(options.output))
         shown += rows
-    show(shown, title)
+    show(shown)
 
 
 def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
