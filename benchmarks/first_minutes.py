@@ -192,9 +192,8 @@ from serving.export.options import ExportOptions
 from serving.export.signatures import save
 keras.utils.set_random_seed(0)
 variant, size, folder, *targets = sys.argv[1:]
-preprocessing = keras_vit.ImagePreprocessing((int(size), int(size)))
 model = keras_vit.VisionTransformer.from_variant(
-    variant, image_size=int(size), classes=1000, preprocessing=preprocessing
+    variant, image_size=int(size), classes=1000
 )
 for target in targets:
     save(model, f"{folder}/{target}", ExportOptions(target=target, batching="none"))
@@ -202,13 +201,12 @@ for target in targets:
 # The best of all batches: a warm-up, and others that use the machine, do not count.
 SERVE = """
 import json, sys, time
-import numpy as np, tensorflow as tf
+import tensorflow as tf
 from training.reporting.throughput import device_name
 folder, batch, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 serve = tf.saved_model.load(folder).signatures["serve_pixels"]
 shape = serve.structured_input_signature[1]["pixel_values"].shape[1:]
-random = np.random.default_rng(0)
-pixels = tf.constant(random.uniform(-1, 1, (batch, *shape)).astype("float32"))
+pixels = tf.random.stateless_uniform((batch, *shape), (0, 1), -1.0, 1.0)
 seconds = []
 for _ in range(count):
     began = time.perf_counter()
@@ -243,11 +241,6 @@ CHECKS: dict[str, Callable[[Backends, pathlib.Path, bool], Iterator]] = {
 }
 
 
-def installed() -> list[str]:
-    """The backends that are installed."""
-    return [name for name in BACKENDS if importlib.util.find_spec(name)]
-
-
 def main() -> None:
     """Runs the checks, prints the table, and writes the JSON file after each row."""
     parser = report.make_parser(__doc__, "first_minutes")
@@ -256,7 +249,7 @@ def main() -> None:
     options = parser.parse_args()
     if not pathlib.Path(options.output).parent.is_dir():  # not found out after minutes
         parser.error(f"--output must be in an existing folder, not {options.output}")
-    backends = {name: look(name) for name in installed()}
+    backends = {name: look(name) for name in BACKENDS if importlib.util.find_spec(name)}
     if not checked(backends, options.tiny):
         seen = [
             " ".join([name, *map(str, backend.figures.values())])

@@ -25,6 +25,14 @@ from benchmarks.report import make_parser, show, write
 TOLERANCE = 1e-4
 
 
+# (H, W) of the published size and of its small copy.
+Sizes = tuple[tuple[int, int], tuple[int, int]]
+AT_224: Sizes = ((224, 224), (64, 64))
+AT_384: Sizes = ((384, 384), (96, 96))
+G14_AT_224: Sizes = ((224, 224), (70, 70))
+AT_518: Sizes = ((518, 518), (70, 70))
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One model of another library."""
@@ -32,22 +40,13 @@ class Case:
     title: str  # what it is, in our grammar
     library: str  # key of `LIBRARIES`
     model: dict[str, Any]  # the library's arguments for the published size
-    image_size: tuple[int, int] = (224, 224)
-    small_image_size: tuple[int, int] = (64, 64)
+    sizes: Sizes = AT_224
     back: bool = True  # whether what we write is read too, if the library can
 
 
-def _timm(
-    title,
-    architecture,
-    size=(224, 224),
-    small_size=(64, 64),
-    library="timm",
-    back=True,
-    **options,
-):
+def _timm(title, architecture, sizes=AT_224, library="timm", back=True, **options):
     model = {"architecture": architecture, **options}
-    return Case(title, library, model, size, small_size, back)
+    return Case(title, library, model, sizes, back)
 
 
 def _keras_hub(width, depth, heads, mlp_dim):
@@ -63,7 +62,6 @@ B16, R50B16, R50X1 = "vit_base_patch16_224", "vit_base_r50_s16_224", "resnetv2_5
 TANH: dict[str, Any] = {"act_layer": "gelu_tanh"}
 MEAN = {"global_pool": "avg", "class_token": False}
 MAP: dict[str, Any] = {"global_pool": "map", "class_token": False}
-DINOV2_SIDES = (518, 518), (70, 70)
 DINOV2_S = {"patch_size": 14, "hidden_size": 384, "num_attention_heads": 6}
 DINOV2_G = {
     **{"patch_size": 14, "hidden_size": 1536, "num_hidden_layers": 40},
@@ -75,8 +73,8 @@ CASES = (
     _timm("S/32", "vit_small_patch32_224"),
     _timm("B/16", B16),
     _timm("B/32", "vit_base_patch32_224"),
-    _timm("B/16 at 384", B16, (384, 384), (96, 96)),
-    _timm("B/16 at 224x320", B16, (224, 320), (64, 80)),
+    _timm("B/16 at 384", B16, AT_384),
+    _timm("B/16 at 224x320", B16, ((224, 320), (64, 80))),
     _timm("B/16, tanh GELU", B16, **TANH),
     _timm("B/16, GAP, fc_norm", B16, **MEAN),
     _timm("B/16, GAP, no fc_norm", B16, **MEAN, fc_norm=False),
@@ -90,21 +88,19 @@ CASES = (
     _timm("R50+B/16", R50B16),
     _timm("BiT R50x1", R50X1),
     _timm("DeiT III M/16", "deit3_medium_patch16_224"),
-    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", (384, 384), (96, 96)),
-    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", *DINOV2_SIDES),
-    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", *DINOV2_SIDES),
+    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", AT_384),
+    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", AT_518),
+    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", AT_518),
     # Both directions of a billion parameters would need 20 GB.
-    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", (224, 224), (70, 70), back=False),
+    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", G14_AT_224, back=False),
     # transformers' defaults are B/16's.
     Case("B/16", "transformers", {}),
-    Case("B/16 at 224x320", "transformers", {}, (224, 320), (48, 64)),
+    Case("B/16 at 224x320", "transformers", {}, ((224, 320), (48, 64))),
     Case("B/16, ViTModel", "transformers-bare", {}),
     Case("DeiT B/16 distilled", "transformers-deit", {}),
-    Case("DINOv2 S/14", "transformers-dinov2", DINOV2_S, *DINOV2_SIDES),
-    Case("DINOv2 S/14", "transformers-dinov2-registers", DINOV2_S, *DINOV2_SIDES),
-    Case(
-        "DINOv2 g/14", "transformers-dinov2-registers", DINOV2_G, (224, 224), (70, 70)
-    ),
+    Case("DINOv2 S/14", "transformers-dinov2", DINOV2_S, AT_518),
+    Case("DINOv2 S/14", "transformers-dinov2-registers", DINOV2_S, AT_518),
+    Case("DINOv2 g/14", "transformers-dinov2-registers", DINOV2_G, G14_AT_224),
     Case("B/16", "keras-hub", _keras_hub(768, 12, 12, 3072)),
     Case("L/16", "keras-hub", _keras_hub(1024, 24, 16, 4096)),
     _timm("B/16", B16, library="timm .npz", **TANH),
@@ -119,12 +115,12 @@ class Library:
     """How a library builds, runs, writes and reads a model."""
 
     # Arguments, (H, W) and classes to a model with random weights; its logits of pixels
-    # [B, H, W, 3]; the path for `from_preset`; the model in a folder.
+    # [B, H, W, 3]; what `from_preset` reads, if not the folder; the model in a folder.
     package: str  # which must be installed
     small: dict[str, Any]  # what replaces a model's arguments in its small copy
     build: Callable[[dict[str, Any], tuple[int, int], int], Any]
     run: Callable[[Any, np.ndarray], np.ndarray]
-    write: Callable[[Any, pathlib.Path], pathlib.Path]
+    write: Callable[[Any, pathlib.Path], pathlib.Path | None]
     read: Callable[[pathlib.Path], Any] | None = None
 
 
@@ -190,7 +186,6 @@ def _write_timm(model, folder):
         }
         config = {"model_args": arguments}
     timm.models.save_for_hf(model, folder, model_config=config, safe_serialization=True)
-    return folder
 
 
 def _write_npz(model, folder):
@@ -246,7 +241,6 @@ def _hugging_face(name: str) -> Library:
 
     def write(model, folder):
         model.save_pretrained(folder)
-        return folder
 
     def read(folder):
         import transformers
@@ -274,11 +268,6 @@ def _build_keras_hub(arguments, image_size, classes):
     return model
 
 
-def _write_keras_hub(model, folder):
-    model.save_to_preset(str(folder))
-    return folder
-
-
 SMALL_TIMM = {"embed_dim": 24, "depth": 2, "num_heads": 3}
 TIMM = ("timm", SMALL_TIMM, _build_timm, _run_torch)
 LIBRARIES = {
@@ -294,33 +283,29 @@ LIBRARIES = {
         _keras_hub(24, 2, 3, 52),
         _build_keras_hub,
         lambda model, pixels: np.asarray(model(pixels)),
-        _write_keras_hub,
+        lambda model, folder: model.save_to_preset(str(folder)),
     ),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What one case gave."""
+def compare(case: Case, small: bool, folder: pathlib.Path) -> dict[str, Any]:
+    """Runs one case in both directions.
 
-    parameters: int
-    logits: float  # the largest of the library's logits, without sign
-    read: float  # largest difference of ours from them
-    back: float | None  # the same where the library reads what we wrote, if it does
-
-
-def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
-    """Runs one case in both directions."""
+    Returns:
+        The model's parameters; the largest of the library's logits, without sign; the
+        largest difference of ours from them ("read"), and from those of the library
+        with what we wrote ("back"), if it reads it.
+    """
     import keras_vit
 
     library = LIBRARIES[case.library]
     bit = case.title.startswith("BiT")
     arguments = case.model | (library.small if small and not bit else {})
-    image_size = case.small_image_size if small else case.image_size
+    image_size = case.sizes[1 if small else 0]
     twin = library.build(arguments, image_size, 7 if small else 1000)
     random = np.random.default_rng(6)
     pixels = random.uniform(-1, 1, (2, *image_size, 3)).astype("float32")
-    path = library.write(twin, folder / "theirs")
+    path = library.write(twin, folder / "theirs") or folder / "theirs"
     expected = library.run(twin, pixels)
     del twin
     model_class: Any = keras_vit.ResNet if bit else keras_vit.VisionTransformer
@@ -332,12 +317,12 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
         keras_vit.save_checkpoint(model, folder / "ours", family)
         twin = library.read(folder / "ours")
         back = float(np.abs(library.run(twin, pixels) - ours).max())
-    return Result(
-        model.count_params(),
-        float(np.abs(expected).max()),
-        float(np.abs(ours - expected).max()),
-        back,
-    )
+    return {
+        "parameters": model.count_params(),
+        "logits": float(np.abs(expected).max()),
+        "read": float(np.abs(ours - expected).max()),
+        "back": back,
+    }
 
 
 def main() -> int:
@@ -347,9 +332,8 @@ def main() -> int:
     for case in CASES:
         name = f"{case.library}: {case.title}"
         with tempfile.TemporaryDirectory() as folder:
-            result = compare(case, False, pathlib.Path(folder))
-        results[name] = dataclasses.asdict(result)
-        print(f"{name}: {result.read:.1e}", file=sys.stderr)
+            results[name] = compare(case, False, pathlib.Path(folder))
+        print(f"{name}: {results[name]['read']:.1e}", file=sys.stderr)
     show([{"model": name, **row} for name, row in results.items()])
     write(results, options.output)
     worst = max(max(r["read"], r["back"] or 0.0) for r in results.values())

@@ -223,11 +223,10 @@ def our_model(case: Case):
 def our_trainer(
     model,
     trainer_class=None,
-    ema=None,
     accumulation=1,
     jit_compile=False,
     lora_rank=None,
-    frozen=(),
+    **options,
 ):
     """The trainer of `keras-vit fit`, by default TensorFlow's, with these options."""
     from training.engine.lora import enable_lora
@@ -236,7 +235,7 @@ def our_trainer(
     from training.recipe import OptimizerConfig
 
     config = OptimizerConfig(
-        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema, frozen=frozen
+        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, **options
     )
     if lora_rank is not None:
         enable_lora(model, lora_rank, get_args(LoraLayer))

@@ -134,9 +134,8 @@ def over_blocking_client(url: str, model: str, inputs: dict[str, Any]) -> Contes
     def run(clients: int, seconds: float) -> Figures:
         with RestClient(url, model, timeout=120) as client:
             client.predict(inputs)
-            return figures(
-                *in_threads(lambda _: client.predict(inputs), clients, seconds)
-            )
+            measured = in_threads(lambda _: client.predict(inputs), clients, seconds)
+            return figures(*measured)
 
     return run
 

@@ -70,7 +70,7 @@ def test_on_a_tpu_vm_nothing_is_trained_or_exported_on_the_host(monkeypatch, tmp
 def test_without_an_accelerator_it_says_so_at_once(
     monkeypatch, capsys, tmp_path, backends, seen
 ):
-    monkeypatch.setattr(first_minutes, "installed", lambda: list(backends))
+    monkeypatch.setattr(first_minutes, "BACKENDS", backends)
     monkeypatch.setattr(first_minutes, "look", backends.get)
     output = tmp_path / "figures.json"
     monkeypatch.setattr(sys, "argv", ["first_minutes", "--output", str(output)])
