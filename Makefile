@@ -56,7 +56,7 @@ parity: peers
 # most important come first; each has fewer cases or rounds than by itself.
 bench: peers
 	for run in "forward --quick --rounds 4" "train_step --quick --rounds 4" \
-		"attention --quick --rounds 1" "data --rounds 1" "loading --rounds 1"; do \
+		"attention --quick --rounds 1" "data --rounds 1"; do \
 		$(BIN)/python -m benchmarks.$$run || exit 1; done
 
 peers: $(VENV)/.test

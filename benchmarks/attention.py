@@ -10,26 +10,21 @@ peak after its imports. Needs timm: `pip install -e ".[parity]"`.
 """
 
 from benchmarks.peer_models import Case
-from benchmarks.report import make_parser
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm")
 SIZES = (224, 384, 512, 768, 1024)
 
 
-def main() -> None:
-    """Measures, prints the table, and writes the JSON file."""
-    parser = make_parser(__doc__, "attention", rounds=3)
-    parser.add_argument("--quick", action="store_true", help="up to 512 pixels")
-    arguments = parser.parse_args()
-    contests = [
+def contests(quick: bool):
+    """What is measured, and by whom."""
+    return [
         (Case(training, variant, size, batch, dtype, threads=1), LIBRARIES)
         for training, variant, batch in ((False, "B/16", 1), (True, "S/16", 2))
         for dtype in ("float32", "bfloat16")
-        for size in (SIZES[:3] if arguments.quick else SIZES)
+        for size in (SIZES[:3] if quick else SIZES)
     ]
-    compare("Long sequences", contests, arguments.rounds, arguments.output)
 
 
 if __name__ == "__main__":
-    main()
+    compare(__doc__, "attention", 3, "up to 512 pixels", contests)

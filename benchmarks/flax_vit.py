@@ -28,13 +28,10 @@ def attention_of(implementation: Any, pad: bool) -> Callable[..., Any]:
 
     def attend(query, key, value, **options: Any):
         batch, tokens = query.shape[:2]
-
-        def even(x):
-            return jnp.pad(x, ((0, 0), (0, tokens % 2), (0, 0), (0, 0)))
-
         lengths: dict[str, Any] = {}
         if pad and tokens % 2:
-            query, key, value = even(query), even(key), even(value)
+            sides = ((0, 0), (0, 1), (0, 0), (0, 0))
+            query, key, value = (jnp.pad(x, sides) for x in (query, key, value))
             full = jnp.full(batch, tokens, "int32")
             lengths = {"query_seq_lengths": full, "key_value_seq_lengths": full}
         outputs = jax.nn.dot_product_attention(

@@ -15,7 +15,6 @@ import itertools
 import os
 
 from benchmarks.peer_models import Case
-from benchmarks.report import make_parser
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
@@ -27,23 +26,19 @@ DTYPES = {
 }
 
 
-def main() -> None:
-    """Measures, prints the table, and writes the JSON file."""
-    parser = make_parser(__doc__, "forward", rounds=5)
-    parser.add_argument("--quick", action="store_true", help="batch 8, one thread")
-    arguments = parser.parse_args()
+def contests(quick: bool):
+    """What is measured, and by whom."""
     cases = [
         Case(False, variant, 224, batch, dtype, threads=1)
         for variant, batch, dtype in itertools.product(
-            ("S/16", "B/16"), (8,) if arguments.quick else (1, 8, 32), DTYPES
+            ("S/16", "B/16"), (8,) if quick else (1, 8, 32), DTYPES
         )
     ]
-    if not arguments.quick:
+    if not quick:
         cores = os.cpu_count() or 1
         cases += [Case(False, "B/16", 224, 8, dtype, cores) for dtype in DTYPES]
-    contests = [(case, DTYPES[case.dtype]) for case in cases]
-    compare("A forward pass", contests, arguments.rounds, arguments.output)
+    return [(case, DTYPES[case.dtype]) for case in cases]
 
 
 if __name__ == "__main__":
-    main()
+    compare(__doc__, "forward", 5, "batch 8, one thread", contests)

@@ -18,13 +18,12 @@ figures mean nothing.
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from typing import Any
 
 from benchmarks.gpu_models import LIBRARIES, Extent
 from benchmarks.peer_models import Case
+from benchmarks.processes import Process
 from benchmarks.report import machine, make_parser, show, write
 from benchmarks.turns import flops_of
 from training.engine.device_peaks import peak_flops
@@ -48,31 +47,14 @@ def measure(library: str, case: Case, extent: Extent) -> list[dict[str, Any]]:
     Raises:
         RuntimeError: It failed, or not even the first batch fits.
     """
-    process = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_models", library]
-        + [json.dumps(value) for value in (case, extent)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
-            **os.environ,
-            **LIBRARIES[library].environment,
-        },
-    )
-    answers = [json.loads(line) for line in process.stdout.splitlines()]
-    if process.returncode or len(answers) < 2:
-        raise RuntimeError(
-            f"{library} failed with status {process.returncode} after {len(answers)} "
-            f"answers: {_words(case)}"
-        )
-    print(f"{library}: {_words(case)}", file=sys.stderr)
+    values = [json.dumps(value) for value in (case, extent)]
+    words = ("benchmarks.gpu_models", library, *values)
+    with Process(*words, **LIBRARIES[library].environment) as process:
+        answers = list(iter(process.ask, None))
+    if len(answers) < 2:
+        raise RuntimeError(f"{library} does not fit: {case}")
+    print(library, *case, file=sys.stderr)
     return answers
-
-
-def _words(case: Case) -> str:
-    kind = "training" if case.training else "forward"
-    return f"{case.variant}, {case.image_size} px, {kind}, {case.dtype}"
 
 
 def libraries_of(case: Case, tiny: bool) -> list[str]:

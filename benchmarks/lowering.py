@@ -15,7 +15,6 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Iterator
 from typing import Any, Literal
 
 DEVICES = (1, 4, 8)
@@ -66,16 +65,16 @@ def row_of(name: str, recipe: Recipe) -> dict[str, Any]:
     row: dict[str, Any] = {"recipe": name, "size": recipe.model.image_size or 224}
     for platform in PLATFORMS:
         for strategy in STRATEGIES:
-            outcomes = dict(_lowered(recipe, platform, strategy))
-            row[f"{platform}_{strategy}"] = _words(outcomes)
-        row[f"{platform}_flash"] = any(each is True for each in outcomes.values())
+            row[f"{platform}_{strategy}"], flash = _lowered(recipe, platform, strategy)
+        row[f"{platform}_flash"] = flash
     return row
 
 
 def _lowered(
     recipe: Recipe, platform: Platform, strategy: Literal["auto", "fsdp"]
-) -> Iterator[tuple[int, bool | str]]:
-    """For each number of devices whether there are kernels, or the error."""
+) -> tuple[str, bool]:
+    """`1, 4, 8`, and each other number of devices with the error; whether kernels."""
+    fine, failed, flash = [], [], False
     for count in DEVICES:
         changed = dataclasses.replace(
             recipe,
@@ -86,16 +85,11 @@ def _lowered(
         devices = keras.distribution.list_devices()[:count]
         try:
             lowered = lower_train_step(changed, make_trainer, devices, platform)
-            yield count, KERNELS[platform].search(lowered.as_text()) is not None
+            flash |= KERNELS[platform].search(lowered.as_text()) is not None
+            fine.append(str(count))
         except Exception as error:  # of ours, of Keras or of JAX: the cell says it
-            yield count, " ".join(str(error).split())[:200]
-
-
-def _words(outcomes: dict[int, bool | str]) -> str:
-    """`1, 4, 8`, and each other number with its reason."""
-    fine = [str(n) for n, each in outcomes.items() if not isinstance(each, str)]
-    failed = [f"{n}: {each}" for n, each in outcomes.items() if isinstance(each, str)]
-    return "; ".join([", ".join(fine), *failed] if fine else failed)
+            failed.append(f"{count}: {' '.join(str(error).split())[:200]}")
+    return "; ".join([", ".join(fine), *failed] if fine else failed), flash
 
 
 def assume_cudnn() -> None:

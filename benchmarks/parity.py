@@ -1,11 +1,11 @@
 """Do other libraries' models give the same logits through our loader, and back?
 
-    python -m benchmarks.parity            # the published sizes; about five minutes
-    python -m benchmarks.parity --small    # the same models in small; what tests run
+    python -m benchmarks.parity    # the published sizes; about five minutes
 
-Every model is built by its own library with all weights random, written by
-that library, and read by `from_preset`; then ours is written by `save_checkpoint` and
-read by the library. Needs `pip install -e ".[parity]"`.
+`make parity` compares the same models in small. Every model is built by its own library
+with all weights random, written by that library, and read by `from_preset`; then ours
+is written by `save_checkpoint` and read by the library. Needs
+`pip install -e ".[parity]"`.
 """
 
 from benchmarks import torch_libraries  # noqa: F401  isort: skip
@@ -23,7 +23,14 @@ from benchmarks import published_arrays
 from benchmarks.report import make_parser, show, write
 
 TOLERANCE = 1e-4
-SMALL_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 3}
+
+
+# (H, W) of the published size and of its small copy.
+Sizes = tuple[tuple[int, int], tuple[int, int]]
+AT_224: Sizes = ((224, 224), (64, 64))
+AT_384: Sizes = ((384, 384), (96, 96))
+G14_AT_224: Sizes = ((224, 224), (70, 70))
+AT_518: Sizes = ((518, 518), (70, 70))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,110 +40,73 @@ class Case:
     title: str  # what it is, in our grammar
     library: str  # key of `LIBRARIES`
     model: dict[str, Any]  # the library's arguments for the published size
-    small: dict[str, Any]  # what replaces them in the small copy
-    image_size: tuple[int, int] = (224, 224)
-    small_image_size: tuple[int, int] = (64, 64)
-    back: bool = True  # whether the library reads what we write
+    sizes: Sizes = AT_224
+    back: bool = True  # whether what we write is read too, if the library can
 
 
-def _timm_vit(
-    title, width, depth, heads, patch=16, size=(224, 224), library="timm", **options
-):
-    model = {
-        "architecture": "vit_base_patch16_224",
-        "embed_dim": width,
-        "depth": depth,
+def _timm(title, architecture, sizes=AT_224, library="timm", back=True, **options):
+    model = {"architecture": architecture, **options}
+    return Case(title, library, model, sizes, back)
+
+
+def _keras_hub(width, depth, heads, mlp_dim):
+    return {
+        "hidden_dim": width,
+        "num_layers": depth,
         "num_heads": heads,
-        "patch_size": patch,
-        **options,
+        "mlp_dim": mlp_dim,
     }
-    small = (max(2 * patch, n * 64 // 224 // patch * patch) for n in size)
-    back = library == "timm"
-    return Case(title, library, model, SMALL_VIT, size, tuple(small), back)
 
 
-def _timm(title, architecture, side=224, small_side=64, **options):
-    return Case(
-        title,
-        options.pop("library", "timm"),
-        {"architecture": architecture, **options.pop("model", {})},
-        SMALL_VIT if "resnetv2" not in architecture else {},
-        (side, side),
-        (small_side, small_side),
-        **options,
-    )
-
-
-def _hub(title, *sizes):
-    names = ("hidden_dim", "num_layers", "num_heads", "mlp_dim")
-    small = dict(zip(names, (24, 2, 3, 52), strict=True))
-    model = dict(zip(names, sizes, strict=True))
-    return Case(title, "keras-hub", model, small, back=False)
-
-
-HF_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-
-
-def _transformers(title, library="transformers", **options):
-    names = (*HF_NAMES, "intermediate_size")
-    model = dict(zip(names, (*B, 3072), strict=True)) | {"patch_size": 16}
-    small = dict(zip(names, (24, 2, 3, 52), strict=True))
-    return Case(title, library, model, small, **options)
-
-
-def _dinov2(title, library, *sizes, side=518, **model):
-    model |= dict(zip(HF_NAMES, sizes, strict=True)) | {"patch_size": 14}
-    small = dict(zip(HF_NAMES, (24, 2, 3), strict=True))
-    name = f"transformers-{library}"
-    return Case(title, name, model, small, (side, side), (70, 70), back=False)
-
-
-TI, S, B = (192, 12, 3), (384, 12, 6), (768, 12, 12)
+B16, R50B16, R50X1 = "vit_base_patch16_224", "vit_base_r50_s16_224", "resnetv2_50x1_bit"
 TANH: dict[str, Any] = {"act_layer": "gelu_tanh"}
 MEAN = {"global_pool": "avg", "class_token": False}
 MAP: dict[str, Any] = {"global_pool": "map", "class_token": False}
-NPZ: dict[str, Any] = {"library": "timm .npz", "back": False}
+DINOV2_S = {"patch_size": 14, "hidden_size": 384, "num_attention_heads": 6}
+DINOV2_G = {
+    **{"patch_size": 14, "hidden_size": 1536, "num_hidden_layers": 40},
+    **{"num_attention_heads": 24, "use_swiglu_ffn": True},
+}
 
 CASES = (
-    _timm_vit("Ti/16", *TI),
-    _timm_vit("S/32", *S, patch=32),
-    _timm_vit("B/16", *B),
-    _timm_vit("B/32", *B, patch=32),
-    _timm_vit("B/16 at 384", *B, size=(384, 384)),
-    _timm_vit("B/16 at 224x320", *B, size=(224, 320)),
-    _timm_vit("B/16, tanh GELU", *B, **TANH),
-    _timm_vit("B/16, GAP, fc_norm", *B, **MEAN),
-    _timm_vit("B/16, GAP, no fc_norm", *B, **MEAN, fc_norm=False),
-    _timm_vit("B/16, MAP", *B, **MAP),
-    _timm_vit("B/16, 4 registers", *B, reg_tokens=4, no_embed_class=True),
-    _timm_vit("B/16, 4 registers with positions", *B, reg_tokens=4),
-    _timm_vit("B/16, LayerScale", *B, init_values=0.1, no_embed_class=True),
-    _timm_vit("B/16, qk-norm", *B, qk_norm=True),
+    _timm("Ti/16", "vit_tiny_patch16_224"),
+    _timm("S/32", "vit_small_patch32_224"),
+    _timm("B/16", B16),
+    _timm("B/32", "vit_base_patch32_224"),
+    _timm("B/16 at 384", B16, AT_384),
+    _timm("B/16 at 224x320", B16, ((224, 320), (64, 80))),
+    _timm("B/16, tanh GELU", B16, **TANH),
+    _timm("B/16, GAP, fc_norm", B16, **MEAN),
+    _timm("B/16, GAP, no fc_norm", B16, **MEAN, fc_norm=False),
+    _timm("B/16, MAP", B16, **MAP),
+    _timm("B/16, 4 registers", B16, reg_tokens=4, no_embed_class=True),
+    _timm("B/16, 4 registers with positions", B16, reg_tokens=4),
+    _timm("B/16, LayerScale", B16, init_values=0.1, no_embed_class=True),
+    _timm("B/16, qk-norm", B16, qk_norm=True),
     _timm("R+Ti/16", "vit_tiny_r_s16_p8_224"),
     _timm("R26+S/32", "vit_small_r26_s32_224"),
-    _timm("R50+B/16", "vit_base_r50_s16_224"),
-    _timm("BiT R50x1", "resnetv2_50x1_bit"),
+    _timm("R50+B/16", R50B16),
+    _timm("BiT R50x1", R50X1),
     _timm("DeiT III M/16", "deit3_medium_patch16_224"),
-    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", 384, 96),
-    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", 518, 70),
-    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", 518, 70),
+    _timm("DeiT III S/16 at 384", "deit3_small_patch16_384", AT_384),
+    _timm("DINOv2 S/14", "vit_small_patch14_dinov2", AT_518),
+    _timm("DINOv2 S/14, 4 registers", "vit_small_patch14_reg4_dinov2", AT_518),
     # Both directions of a billion parameters would need 20 GB.
-    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", 224, 70, back=False),
-    _transformers("B/16"),
-    _transformers("B/16 at 224x320", image_size=(224, 320), small_image_size=(48, 64)),
-    _transformers("B/16, ViTModel", "transformers-bare"),
-    _transformers("DeiT B/16 distilled", "transformers-deit", back=False),
-    _dinov2("DINOv2 S/14", "dinov2", *S),
-    _dinov2("DINOv2 S/14", "dinov2-registers", *S),
-    _dinov2(
-        "DINOv2 g/14", "dinov2-registers", 1536, 40, 24, side=224, use_swiglu_ffn=True
-    ),
-    _hub("B/16", *B, 3072),
-    _hub("L/16", 1024, 24, 16, 4096),
-    _timm_vit("B/16", *B, library="timm .npz", **TANH),
-    _timm("R50+B/16", "vit_base_r50_s16_224", model=TANH, **NPZ),
-    _timm_vit("B/16 of big_vision, MAP", *B, library="timm .npz", **(TANH | MAP)),
-    _timm("BiT R50x1", "resnetv2_50x1_bit", **NPZ),
+    _timm("DINOv2 g/14", "vit_giant_patch14_dinov2", G14_AT_224, back=False),
+    # transformers' defaults are B/16's.
+    Case("B/16", "transformers", {}),
+    Case("B/16 at 224x320", "transformers", {}, ((224, 320), (48, 64))),
+    Case("B/16, ViTModel", "transformers-bare", {}),
+    Case("DeiT B/16 distilled", "transformers-deit", {}),
+    Case("DINOv2 S/14", "transformers-dinov2", DINOV2_S, AT_518),
+    Case("DINOv2 S/14", "transformers-dinov2-registers", DINOV2_S, AT_518),
+    Case("DINOv2 g/14", "transformers-dinov2-registers", DINOV2_G, G14_AT_224),
+    Case("B/16", "keras-hub", _keras_hub(768, 12, 12, 3072)),
+    Case("L/16", "keras-hub", _keras_hub(1024, 24, 16, 4096)),
+    _timm("B/16", B16, library="timm .npz", **TANH),
+    _timm("R50+B/16", R50B16, library="timm .npz", **TANH),
+    _timm("B/16 of big_vision, MAP", B16, library="timm .npz", **TANH, **MAP),
+    _timm("BiT R50x1", R50X1, library="timm .npz"),
 )
 
 
@@ -145,11 +115,12 @@ class Library:
     """How a library builds, runs, writes and reads a model."""
 
     # Arguments, (H, W) and classes to a model with random weights; its logits of pixels
-    # [B, H, W, 3]; the path for `from_preset`; the model in a folder.
+    # [B, H, W, 3]; what `from_preset` reads, if not the folder; the model in a folder.
     package: str  # which must be installed
+    small: dict[str, Any]  # what replaces a model's arguments in its small copy
     build: Callable[[dict[str, Any], tuple[int, int], int], Any]
     run: Callable[[Any, np.ndarray], np.ndarray]
-    write: Callable[[Any, pathlib.Path], pathlib.Path]
+    write: Callable[[Any, pathlib.Path], pathlib.Path | None]
     read: Callable[[pathlib.Path], Any] | None = None
 
 
@@ -215,7 +186,6 @@ def _write_timm(model, folder):
         }
         config = {"model_args": arguments}
     timm.models.save_for_hf(model, folder, model_config=config, safe_serialization=True)
-    return folder
 
 
 def _write_npz(model, folder):
@@ -254,7 +224,10 @@ def _read_timm(folder):
 
 
 def _hugging_face(name: str) -> Library:
-    """A class of transformers' models."""
+    """A class of transformers' models; we write ViTs alone."""
+    small = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    if "Dinov2" not in name:
+        small["intermediate_size"] = 52
 
     def build(arguments, image_size, classes):
         import transformers
@@ -268,14 +241,14 @@ def _hugging_face(name: str) -> Library:
 
     def write(model, folder):
         model.save_pretrained(folder)
-        return folder
 
     def read(folder):
         import transformers
 
         return getattr(transformers, name).from_pretrained(folder).eval()
 
-    return Library("transformers", build, _run_torch, write, read)
+    back = read if name.startswith("ViT") else None
+    return Library("transformers", small, build, _run_torch, write, back)
 
 
 def _build_keras_hub(arguments, image_size, classes):
@@ -295,14 +268,11 @@ def _build_keras_hub(arguments, image_size, classes):
     return model
 
 
-def _write_keras_hub(model, folder):
-    model.save_to_preset(str(folder))
-    return folder
-
-
+SMALL_TIMM = {"embed_dim": 24, "depth": 2, "num_heads": 3}
+TIMM = ("timm", SMALL_TIMM, _build_timm, _run_torch)
 LIBRARIES = {
-    "timm": Library("timm", _build_timm, _run_torch, _write_timm, _read_timm),
-    "timm .npz": Library("timm", _build_timm, _run_torch, _write_npz),
+    "timm": Library(*TIMM, _write_timm, _read_timm),
+    "timm .npz": Library(*TIMM, _write_npz),
     "transformers": _hugging_face("ViTForImageClassification"),
     "transformers-bare": _hugging_face("ViTModel"),
     "transformers-deit": _hugging_face("DeiTForImageClassification"),
@@ -310,37 +280,34 @@ LIBRARIES = {
     "transformers-dinov2-registers": _hugging_face("Dinov2WithRegistersModel"),
     "keras-hub": Library(
         "keras_hub",
+        _keras_hub(24, 2, 3, 52),
         _build_keras_hub,
         lambda model, pixels: np.asarray(model(pixels)),
-        _write_keras_hub,
+        lambda model, folder: model.save_to_preset(str(folder)),
     ),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What one case gave."""
+def compare(case: Case, small: bool, folder: pathlib.Path) -> dict[str, Any]:
+    """Runs one case in both directions.
 
-    parameters: int
-    logits: float  # the largest of the library's logits, without sign
-    read: float  # largest difference of ours from them
-    back: float | None  # the same where the library reads what we wrote, if it does
-
-
-def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
-    """Runs one case in both directions."""
+    Returns:
+        The model's parameters; the largest of the library's logits, without sign; the
+        largest difference of ours from them ("read"), and from those of the library
+        with what we wrote ("back"), if it reads it.
+    """
     import keras_vit
 
     library = LIBRARIES[case.library]
-    arguments = {**case.model, **(case.small if small else {})}
-    image_size = case.small_image_size if small else case.image_size
+    bit = case.title.startswith("BiT")
+    arguments = case.model | (library.small if small and not bit else {})
+    image_size = case.sizes[1 if small else 0]
     twin = library.build(arguments, image_size, 7 if small else 1000)
     random = np.random.default_rng(6)
     pixels = random.uniform(-1, 1, (2, *image_size, 3)).astype("float32")
-    path = library.write(twin, folder / "theirs")
+    path = library.write(twin, folder / "theirs") or folder / "theirs"
     expected = library.run(twin, pixels)
     del twin
-    bit = case.title.startswith("BiT")
     model_class: Any = keras_vit.ResNet if bit else keras_vit.VisionTransformer
     model = model_class.from_preset(path, image_size=image_size)
     ours = np.asarray(model(pixels))
@@ -350,32 +317,25 @@ def compare(case: Case, small: bool, folder: pathlib.Path) -> Result:
         keras_vit.save_checkpoint(model, folder / "ours", family)
         twin = library.read(folder / "ours")
         back = float(np.abs(library.run(twin, pixels) - ours).max())
-    return Result(
-        model.count_params(),
-        float(np.abs(expected).max()),
-        float(np.abs(ours - expected).max()),
-        back,
-    )
+    return {
+        "parameters": model.count_params(),
+        "logits": float(np.abs(expected).max()),
+        "read": float(np.abs(ours - expected).max()),
+        "back": back,
+    }
 
 
 def main() -> int:
     """Prints the table and writes `benchmarks/parity.json`."""
-    parser = make_parser(__doc__, "parity")
-    parser.add_argument("--small", action="store_true", help="small copies; no file")
-    parser.add_argument("--only", default="", help="titles that contain this; no file")
-    options = parser.parse_args()
+    options = make_parser(__doc__, "parity").parse_args()
     results = {}
     for case in CASES:
         name = f"{case.library}: {case.title}"
-        if options.only not in name:
-            continue
         with tempfile.TemporaryDirectory() as folder:
-            result = compare(case, options.small, pathlib.Path(folder))
-        results[name] = dataclasses.asdict(result)
-        print(f"{name}: {result.read:.1e}", file=sys.stderr)
+            results[name] = compare(case, False, pathlib.Path(folder))
+        print(f"{name}: {results[name]['read']:.1e}", file=sys.stderr)
     show([{"model": name, **row} for name, row in results.items()])
-    if not (options.small or options.only):
-        write(results, options.output)
+    write(results, options.output)
     worst = max(max(r["read"], r["back"] or 0.0) for r in results.values())
     return int(worst > TOLERANCE)
 

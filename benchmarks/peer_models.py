@@ -6,16 +6,18 @@ forward pass, and mixed precision with float32 weights in training. `benchmarks.
 starts one process of this module for each library.
 """
 
-import functools
+import importlib
 import json
-import os
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
+
+from benchmarks.processes import answer
 
 # Each function imports its own libraries: the process holds nothing else.
 TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
@@ -39,170 +41,134 @@ class Case(NamedTuple):
 Step = Callable[[], object]
 
 
-def _tensorflow(threads: int) -> None:
-    import tensorflow as tf
+def _import(packages: tuple[str, ...], threads: int) -> None:
+    """Import packages that use so many threads."""
+    if "torch" in packages:
+        from benchmarks import torch_libraries  # noqa: F401  isort: skip
+        import torch
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
+        torch.set_num_threads(threads)
+    if "tensorflow" in packages:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    for package in packages:
+        importlib.import_module(package)
 
 
-def _torch(threads: int):
-    from benchmarks import torch_libraries  # noqa: F401  isort: skip
-    import torch
-
-    torch.set_num_threads(threads)
-    return torch
-
-
-def keras_vit(case: Case, **options: Any) -> Callable[[], Step]:
+def keras_vit(case: Case, **options: Any) -> Step:
     """keras-vit; training by the trainer of `keras-vit fit`, with these options."""
-    _tensorflow(case.threads)
-
-    def build():
-        model = our_model(case)
-        if not case.training:
-            return _keras_forward(model, case)
-        return _keras_fit(our_trainer(model, **options), case)
-
-    return build
+    model = our_model(case)
+    if not case.training:
+        return _keras_forward(model, case)
+    return _keras_fit(our_trainer(model, **options), case)
 
 
-def frozen_features(case: Case) -> Callable[[], Step]:
+def frozen_features(case: Case) -> Step:
     """What `data.cache_features` computes of a batch of images, once."""
-    _tensorflow(case.threads)
+    from training.probe.features import frozen_model
 
-    def build():
-        from training.probe.features import frozen_model
-
-        return _keras_forward(frozen_model(our_model(case)), case)
-
-    return build
+    return _keras_forward(frozen_model(our_model(case)), case)
 
 
-def cached_features(case: Case) -> Callable[[], Step]:
+def cached_features(case: Case) -> Step:
     """Steps of `data.cache_features`, on features of `case.batch` images each."""
-    _tensorflow(case.threads)
+    from training.probe.head_only import HeadModel
 
-    def build():
-        from training.probe.head_only import HeadModel
-
-        trainer = our_trainer(HeadModel(our_model(case)))
-        return _keras_fit(trainer, case, trainer.model.input_shape[1:], CACHED_STEPS)
-
-    return build
+    trainer = our_trainer(HeadModel(our_model(case)))
+    return _keras_fit(trainer, case, trainer.model.input_shape[1:], CACHED_STEPS)
 
 
-def stock_keras(case: Case) -> Callable[[], Step]:
+def stock_keras(case: Case) -> Step:
     """keras-vit's model, trained by Keras's own `fit`."""
-    _tensorflow(case.threads)
-    return lambda: _keras_fit(_compiled(our_model(case)), case)
+    return _keras_fit(_compiled(our_model(case)), case)
 
 
-def keras_hub(case: Case) -> Callable[[], Step]:
+def keras_hub(case: Case) -> Step:
     """keras-hub's classifier (its GELU is the exact one)."""
-    _tensorflow(case.threads)
+    import keras_hub
+
     from keras_vit.specs import parse_variant
 
-    def build():
-        import keras_hub
-
-        spec, patch_size = parse_variant(case.variant)
-        backbone = keras_hub.models.ViTBackbone(
-            image_shape=(case.image_size, case.image_size, 3),
-            patch_size=patch_size,
-            num_layers=spec.depth,
-            num_heads=spec.heads,
-            hidden_dim=spec.width,
-            mlp_dim=spec.mlp_dim,
-            dtype=_policy(case),
-        )
-        model = keras_hub.models.ViTImageClassifier(
-            backbone, preprocessor=None, num_classes=CLASSES, dtype=_policy(case)
-        )
-        if not case.training:
-            return _keras_forward(model, case)
-        return _keras_fit(_compiled(model), case)
-
-    return build
+    spec, patch_size = parse_variant(case.variant)
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(case.image_size, case.image_size, 3),
+        patch_size=patch_size,
+        num_layers=spec.depth,
+        num_heads=spec.heads,
+        hidden_dim=spec.width,
+        mlp_dim=spec.mlp_dim,
+        dtype=_policy(case),
+    )
+    model = keras_hub.models.ViTImageClassifier(
+        backbone, preprocessor=None, num_classes=CLASSES, dtype=_policy(case)
+    )
+    if not case.training:
+        return _keras_forward(model, case)
+    return _keras_fit(_compiled(model), case)
 
 
-def timm(case: Case, compiled: bool = False) -> Callable[[], Step]:
+def timm(case: Case, compiled: bool = False, device: str = "cpu") -> Step:
     """timm, whose attention is PyTorch's `scaled_dot_product_attention`."""
-    torch = _torch(case.threads)
     import timm
 
-    def build():
-        model = timm.create_model(TIMM[case.variant], img_size=case.image_size)
-        return torch_step(torch, model, case, compiled)
-
-    return build
+    model = timm.create_model(TIMM[case.variant], img_size=case.image_size)
+    return _torch_step(model, case, compiled, device)
 
 
-def transformers(case: Case) -> Callable[[], Step]:
+def transformers(case: Case) -> Step:
     """transformers, with the same attention function of PyTorch."""
-    torch = _torch(case.threads)
     import transformers
 
     from keras_vit.specs import parse_variant
 
-    def build():
-        spec, patch_size = parse_variant(case.variant)
-        config = transformers.ViTConfig(
-            hidden_size=spec.width,
-            num_hidden_layers=spec.depth,
-            num_attention_heads=spec.heads,
-            intermediate_size=spec.mlp_dim,
-            image_size=case.image_size,
-            patch_size=patch_size,
-        )
-        config.num_labels = CLASSES
-        config._attn_implementation = "sdpa"
-        model = transformers.ViTForImageClassification(config)
-        return torch_step(torch, model, case, compiled=False)
-
-    return build
+    spec, patch_size = parse_variant(case.variant)
+    config = transformers.ViTConfig(
+        hidden_size=spec.width,
+        num_hidden_layers=spec.depth,
+        num_attention_heads=spec.heads,
+        intermediate_size=spec.mlp_dim,
+        image_size=case.image_size,
+        patch_size=patch_size,
+    )
+    config.num_labels = CLASSES
+    config._attn_implementation = "sdpa"
+    return _torch_step(transformers.ViTForImageClassification(config), case)
 
 
-def onnxruntime(case: Case, int8: bool = False) -> Callable[[], Step]:
+def onnxruntime(case: Case, int8: bool = False) -> Step:
     """onnxruntime, with the file that timm's model becomes in PyTorch's exporter."""
-    torch = _torch(case.threads)
     import timm
+    import torch
 
-    def build():
-        model = timm.create_model(TIMM[case.variant], img_size=case.image_size).eval()
-        _random_weights(torch, model)
-        images = torch.randn(case.batch, 3, case.image_size, case.image_size)
+    model = timm.create_model(TIMM[case.variant], img_size=case.image_size).eval()
+    _random_weights(model)
+    images = torch.randn(case.batch, 3, case.image_size, case.image_size)
 
-        def write(path):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.onnx.export(model, (images,), path, dynamo=False)
+    def write(path):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, (images,), path, dynamo=False)
 
-        return _onnx_session(write, images.numpy(), case, int8)
-
-    return build
+    return _onnx_session(write, images.numpy(), case, int8)
 
 
-def keras_vit_onnx(case: Case, int8: bool = False) -> Callable[[], Step]:
+def keras_vit_onnx(case: Case, int8: bool = False) -> Step:
     """onnxruntime, with the file of `keras-vit export --format onnx`."""
-    _tensorflow(case.threads)
+    import numpy as np
 
-    def build():
-        import numpy as np
+    from serving.export import onnx_file
 
-        from serving.export import onnx_file
+    model = our_model(case)
+    random = np.random.default_rng(0)
+    _fill(model, random)
+    images = random.normal(size=(case.batch, *model.input_shape[1:]))
 
-        model = our_model(case)
-        random = np.random.default_rng(0)
-        _fill(model, random)
-        images = random.normal(size=(case.batch, *model.input_shape[1:]))
+    def write(path):
+        onnx_file.write(model, path, "pixels in [-1, 1]")
 
-        def write(path):
-            onnx_file.write(model, path, "pixels in [-1, 1]")
-
-        return _onnx_session(write, images.astype("float32"), case, int8)
-
-    return build
+    return _onnx_session(write, images.astype("float32"), case, int8)
 
 
 def _onnx_session(write: Callable[[Path], None], images, case: Case, int8: bool):
@@ -255,21 +221,29 @@ def our_model(case: Case):
 
 
 def our_trainer(
-    model, ema=None, accumulation=1, jit_compile=False, lora_rank=None, frozen=()
+    model,
+    trainer_class=None,
+    accumulation=1,
+    jit_compile=False,
+    lora_rank=None,
+    **options,
 ):
-    """The trainer of `keras-vit fit` on TensorFlow, with these options."""
+    """The trainer of `keras-vit fit`, by default TensorFlow's, with these options."""
     from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
-    from training.engine.tensorflow_trainer import TensorFlowTrainer
     from training.model_config import LoraLayer
     from training.recipe import OptimizerConfig
 
     config = OptimizerConfig(
-        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, ema=ema, frozen=frozen
+        learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, **options
     )
     if lora_rank is not None:
         enable_lora(model, lora_rank, get_args(LoraLayer))
-    trainer = TensorFlowTrainer(model, accumulation=accumulation, clip_norm=1.0)
+    if trainer_class is None:
+        from training.engine import tensorflow_trainer
+
+        trainer_class = tensorflow_trainer.TensorFlowTrainer
+    trainer = trainer_class(model, accumulation=accumulation, clip_norm=1.0)
     optimizer = make_optimizer(config, config.learning_rate, model)
     trainer.compile(optimizer, jit_compile=jit_compile)
     return trainer
@@ -300,15 +274,19 @@ def _keras_fit(trainer, case: Case, shape: Any = None, steps: int = 1) -> Step:
     return lambda: trainer.fit(data, steps_per_epoch=steps, epochs=1, verbose=0)
 
 
-def _random_weights(torch, model) -> None:
+def _random_weights(model) -> None:
+    import torch
+
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.02)
 
 
-def torch_step(torch, model, case: Case, compiled: bool, device: str = "cpu") -> Step:
+def _torch_step(model, case: Case, compiled=False, device: str = "cpu") -> Step:
     """A forward pass or training step in PyTorch, on a device."""
-    _random_weights(torch, model)
+    import torch
+
+    _random_weights(model)
     images = torch.randn(case.batch, 3, case.image_size, case.image_size, device=device)
     half = case.dtype == "bfloat16"
     model = model.to(device)
@@ -335,7 +313,7 @@ def torch_step(torch, model, case: Case, compiled: bool, device: str = "cpu") ->
 
     def step():
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            outputs = call(images)
+            outputs: Any = call(images)
             logits = getattr(outputs, "logits", outputs)
             loss = torch.nn.functional.cross_entropy(logits, labels)
         loss.backward()
@@ -346,24 +324,29 @@ def torch_step(torch, model, case: Case, compiled: bool, device: str = "cpu") ->
     return step
 
 
-LIBRARIES: dict[str, Callable[[Case], Callable[[], Step]]] = {
-    "keras-vit": keras_vit,
-    "keras-vit, moving average": functools.partial(keras_vit, ema=0.9999),
-    "keras-vit, 4 micro-batches": functools.partial(keras_vit, accumulation=4),
-    "keras-vit, XLA": functools.partial(keras_vit, jit_compile=True),
-    "keras-vit, LoRA of rank 8": functools.partial(keras_vit, lora_rank=8),
-    "keras-vit, classifier alone": functools.partial(keras_vit, frozen=("^(?!head/)",)),
-    "keras-vit, features, once": frozen_features,
-    f"keras-vit, {CACHED_STEPS} steps on features": cached_features,
-    "keras-vit, ONNX": keras_vit_onnx,
-    "keras-vit, ONNX int8": functools.partial(keras_vit_onnx, int8=True),
-    "stock Keras": stock_keras,
-    "keras-hub": keras_hub,
-    "timm": timm,
-    "timm, torch.compile": functools.partial(timm, compiled=True),
-    "transformers": transformers,
-    "onnxruntime": onnxruntime,
-    "onnxruntime, int8": functools.partial(onnxruntime, int8=True),
+# By the packages whose memory does not count: who takes part, and makes a step.
+LIBRARIES: dict[tuple[str, ...], dict[str, Callable[[Case], Step]]] = {
+    ("tensorflow",): {
+        "keras-vit": keras_vit,
+        "keras-vit, moving average": partial(keras_vit, ema=0.9999),
+        "keras-vit, 4 micro-batches": partial(keras_vit, accumulation=4),
+        "keras-vit, XLA": partial(keras_vit, jit_compile=True),
+        "keras-vit, LoRA of rank 8": partial(keras_vit, lora_rank=8),
+        "keras-vit, classifier alone": partial(keras_vit, frozen=("^(?!head/)",)),
+        "keras-vit, features, once": frozen_features,
+        f"keras-vit, {CACHED_STEPS} steps on features": cached_features,
+        "keras-vit, ONNX": keras_vit_onnx,
+        "keras-vit, ONNX int8": partial(keras_vit_onnx, int8=True),
+        "stock Keras": stock_keras,
+        "keras-hub": keras_hub,
+    },
+    ("torch", "timm"): {
+        "timm": timm,
+        "timm, torch.compile": partial(timm, compiled=True),
+        "onnxruntime": onnxruntime,
+        "onnxruntime, int8": partial(onnxruntime, int8=True),
+    },
+    ("torch", "transformers"): {"transformers": transformers},
 }
 
 
@@ -373,26 +356,24 @@ def _memory_mb(field: str) -> int:
     return int(fields[field].split()[0]) // 1024
 
 
-def _turns(name: str, case: Case) -> None:
-    """Answers of one process; what libraries print goes to the standard error."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    build = LIBRARIES[name](case)
-    imported = _memory_mb("VmRSS")
-    step = None
-    for _ in sys.stdin:
+def _turns(name: str, case: Case) -> Iterator[dict[str, Any]]:
+    """Figures of each turn, of which the first one builds and compiles."""
+    packages = next(key for key, libraries in LIBRARIES.items() if name in libraries)
+    _import(packages, case.threads)
+    imported, step = _memory_mb("VmRSS"), None
+    while True:
         cpu, wall = time.process_time(), time.perf_counter()
         if step is None:
-            step = build()
+            step = LIBRARIES[packages][name](case)
             step()
         step()
-        answer = {
+        yield {
             "cpu_seconds": time.process_time() - cpu,
             "seconds": time.perf_counter() - wall,
             "memory_mb": _memory_mb("VmHWM") - imported,
         }
-        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    _turns(sys.argv[1], Case(*json.loads(sys.argv[2])))
+    turns = _turns(sys.argv[1], Case(*json.loads(sys.argv[2])))
+    answer(lambda: next(turns))

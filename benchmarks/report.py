@@ -75,8 +75,7 @@ def processor() -> str:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
         fields = {key.strip(): value.strip() for key, value in fields.items()}
-        flags = fields["flags"].split()
-        useful = [flag for flag in flags if "bf16" in flag]
+        useful = [flag for flag in fields["flags"].split() if "bf16" in flag]
         model = f"family {fields['cpu family']} model {fields['model']}"
         return " ".join([fields["model name"], model, *useful])
     except (OSError, KeyError):

@@ -25,13 +25,12 @@ import os
 import re
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -40,6 +39,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.processes import Process, answer
 from benchmarks.report import make_parser, show, write
 from serving.client import AsyncGrpcClient, AsyncRestClient, RestClient, ServingError
 from serving.load import Load, Result, generate
@@ -61,20 +61,19 @@ def figures(seconds: float, latencies: Any, errors: int = 0) -> Figures:
     }
 
 
-# Sends one of several inputs by its number.
-Send = Callable[[int], Awaitable[object]]
-Connect = Callable[[], contextlib.AbstractAsyncContextManager[Send]]
-
-
-def over_network(connect: Connect, count: int) -> Contestant:
-    """A server under the load generator, with so many inputs in turn."""
+def over_network(
+    connect: Callable[[], contextlib.AbstractAsyncContextManager[Any]],
+    send: Callable[[Any, Any], Awaitable[object]],
+    inputs: Sequence[Any],
+) -> Contestant:
+    """A server under the load generator: a client sends these inputs in turn."""
 
     async def measure(load: Load) -> Result:
-        async with connect() as send:
-            for number in range(count):  # the first requests may take long
-                await send(number)
-            turns = itertools.cycle(range(count))
-            return await generate(lambda: send(next(turns)), load)
+        async with connect() as client:
+            for each in inputs:  # the first requests may take long
+                await send(client, each)
+            turns = itertools.cycle(inputs)
+            return await generate(lambda: send(client, next(turns)), load)
 
     def run(clients: int, seconds: float) -> Figures:
         load = Load(clients=clients, duration=seconds, warmup=0.3)
@@ -91,103 +90,70 @@ def over_network(connect: Connect, count: int) -> Contestant:
 def over_rest(url: str, bodies: Sequence[bytes]) -> Contestant:
     """A server over HTTP, whose answers are not read."""
 
-    @contextlib.asynccontextmanager
-    async def connect() -> AsyncIterator[Send]:
-        async with httpx2.AsyncClient(timeout=120) as http:
+    async def send(http: httpx2.AsyncClient, body: bytes) -> None:
+        reply = await http.post(url, content=body)
+        if reply.status_code != 200:
+            raise ServingError(f"HTTP {reply.status_code}: {reply.text[:200]}")
 
-            async def send(number: int) -> None:
-                reply = await http.post(url, content=bodies[number])
-                if reply.status_code != 200:
-                    raise ServingError(f"HTTP {reply.status_code}: {reply.text[:200]}")
-
-            yield send
-
-    return over_network(connect, len(bodies))
+    return over_network(lambda: httpx2.AsyncClient(timeout=120), send, bodies)
 
 
 def over_client(
     kind: type[AsyncGrpcClient | AsyncRestClient], address: str, model: str, inputs
 ) -> Contestant:
     """A server under one of our asyncio clients."""
-
-    @contextlib.asynccontextmanager
-    async def connect() -> AsyncIterator[Send]:
-        async with kind(address, model, timeout=120) as client:
-            yield lambda number: client.predict(inputs[number])
-
-    return over_network(connect, len(inputs))
+    connect = partial(kind, address, model, timeout=120)
+    return over_network(connect, kind.predict, inputs)
 
 
-def in_threads(url: str, model: str, inputs: dict[str, Any]) -> Contestant:
+def in_threads(
+    call: Callable[[int], object], clients: int, seconds: float
+) -> tuple[float, list[float]]:
+    """Calls from so many threads, of the inputs number 0, 1, 2 ... of each.
+
+    Returns:
+        Seconds until the end of the last call, since all are counted, and of each.
+    """
+    begin = time.perf_counter()
+
+    def loop(first: int) -> list[float]:
+        latencies: list[float] = []
+        while (start := time.perf_counter()) < begin + seconds:
+            call(first + len(latencies))
+            latencies.append(time.perf_counter() - start)
+        return latencies
+
+    with concurrent.futures.ThreadPoolExecutor(clients) as threads:
+        latencies = list(itertools.chain(*threads.map(loop, range(clients))))
+    return time.perf_counter() - begin, latencies
+
+
+def over_blocking_client(url: str, model: str, inputs: dict[str, Any]) -> Contestant:
     """A server under our blocking client in as many threads."""
 
     def run(clients: int, seconds: float) -> Figures:
-        def loop(_: int) -> list[float]:
-            latencies = []
-            while (begin := time.perf_counter()) < end:
-                client.predict(inputs)
-                latencies.append(time.perf_counter() - begin)
-            return latencies
-
-        with (
-            RestClient(url, model, timeout=120) as client,
-            concurrent.futures.ThreadPoolExecutor(clients) as threads,
-        ):
+        with RestClient(url, model, timeout=120) as client:
             client.predict(inputs)
-            end = time.perf_counter() + seconds
-            return figures(
-                seconds, list(itertools.chain(*threads.map(loop, range(clients))))
-            )
+            measured = in_threads(lambda _: client.predict(inputs), clients, seconds)
+            return figures(*measured)
 
     return run
 
 
-class Process:
-    """A contestant in a process of its own, for the duration of a block.
-
-    Args:
-        arguments: Of `python -m`.
-        ready: Pattern of the line that it prints when it is ready.
-    """
-
-    def __init__(self, *arguments: str, ready: str = r"(\d+|ready)$"):
-        command = [sys.executable, "-m", *arguments]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe)
-        self._process: Any = process
-        matches = (re.search(ready, line) for line in process.stdout or ())
-        found = next(filter(None, matches), None)
-        if found is None:
-            raise RuntimeError(f"{arguments} terminated before it was ready")
-        self.ready = found
-
-    def run(self, clients: int, seconds: float) -> Figures:
-        """Run a round of `direct`."""
-        print(clients, seconds, file=self._process.stdin, flush=True)
-        answer = json.loads(self._process.stdout.readline())
-        return figures(answer["seconds"], answer["latencies"])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._process.terminate()
-        self._process.communicate()
+def called_directly(process: Process) -> Contestant:
+    """A process of `direct`."""
+    return lambda clients, seconds: figures(*process.ask(clients, seconds))
 
 
-def peer(*arguments: str) -> Process:
-    """A process of `echo` or `direct`."""
-    return Process("benchmarks.serving", "--peer", *arguments)
-
-
-def local_server(folder: Path) -> Process:
-    """`keras-vit serve` of a model; `ready` has the URL of REST and gRPC's address."""
-    return Process(
+def local_server(folder: Path, stack: contextlib.ExitStack) -> re.Match[str]:
+    """The URL of REST and gRPC's address of `keras-vit serve` with a model."""
+    process = Process(
         *("serving", "serve", "--port=0", "--rest_api_port=0"),
         f"--model_name={folder.name}",
         f"--model_base_path={folder}",
-        ready=r"REST (http://\S+)/v1/models, gRPC (\S+)",
     )
+    ready = r"REST (http://\S+)/v1/models, gRPC (\S+)"
+    return stack.enter_context(process).find(ready)
 
 
 def take_turns(
@@ -228,14 +194,12 @@ def take_turns(
 def echo_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestant]:
     """half_plus_two, and a JSON echo of the same body."""
     half_plus_two(folder / "half_plus_two")
-    server = stack.enter_context(local_server(folder / "half_plus_two"))
-    echo = stack.enter_context(peer("echo"))
+    server = local_server(folder / "half_plus_two", stack)
+    echo = stack.enter_context(Process(*PEER, "echo")).find(r"^(\d+)$")
     body = [b'{"instances": [1.0, 2.0, 5.0]}']
     return {
-        "local server": over_rest(
-            f"{server.ready[1]}/v1/models/half_plus_two:predict", body
-        ),
-        "Starlette echo": over_rest(f"http://127.0.0.1:{echo.ready[1]}/echo", body),
+        "local server": over_rest(f"{server[1]}/v1/models/half_plus_two:predict", body),
+        "Starlette echo": over_rest(f"http://127.0.0.1:{echo[1]}/echo", body),
     }
 
 
@@ -277,14 +241,13 @@ def model_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contestan
         name, label = f"vit_{batching}", f"batching {batching}"
         options = ExportOptions(batching=batching)
         save(model, folder / name / "1", options)
-        server = stack.enter_context(local_server(folder / name))
-        url = f"{server.ready[1]}/v1/models/{name}:predict"
+        server = local_server(folder / name, stack)
+        url = f"{server[1]}/v1/models/{name}:predict"
         found[f"REST, {label}"] = over_rest(url, bodies)
-        found[f"gRPC, {label}"] = over_client(
-            AsyncGrpcClient, server.ready[2], name, inputs
-        )
+        found[f"gRPC, {label}"] = over_client(AsyncGrpcClient, server[2], name, inputs)
         words = ("direct", str(folder / name / "1"), *map(str, paths))
-        found[f"session, {label}"] = stack.enter_context(peer(*words)).run
+        process = stack.enter_context(Process(*PEER, *words))
+        found[f"session, {label}"] = called_directly(process)
     return found
 
 
@@ -292,13 +255,10 @@ def clients_part(folder: Path, stack: contextlib.ExitStack) -> dict[str, Contest
     """Both clients over REST, for half_plus_two of 3,000 numbers."""
     name = "half_plus_two"
     half_plus_two(folder / name)
-    url, inputs = (
-        stack.enter_context(local_server(folder / name)).ready[1],
-        [0.5] * 3000,
-    )
+    url, inputs = local_server(folder / name, stack)[1], [0.5] * 3000
     return {
         "AsyncRestClient": over_client(AsyncRestClient, url, name, [{"x": inputs}]),
-        "RestClient": in_threads(url, name, {"x": inputs}),
+        "RestClient": over_blocking_client(url, name, {"x": inputs}),
     }
 
 
@@ -330,32 +290,12 @@ def echo() -> None:
 
 
 def direct(saved_model: str, *images: str) -> None:
-    """Call `serving_default` from threads, a round for each "CLIENTS SECONDS" line."""
+    """Call `serving_default` from threads, a round for each request."""
     call = _session(saved_model)
     contents = [Path(image).read_bytes() for image in images]
-
-    def loop(first: int, until: float) -> list[float]:
-        latencies: list[float] = []
-        while (begin := time.perf_counter()) < until:
-            call(contents[(first + len(latencies)) % len(contents)])
-            latencies.append(time.perf_counter() - begin)
-        return latencies
-
     for content in contents:
         call(content)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        clients, seconds = int(line.split()[0]), float(line.split()[1])
-        begin = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(clients) as threads:
-            futures = [
-                threads.submit(loop, number, begin + seconds)
-                for number in range(clients)
-            ]
-            latencies = [value for future in futures for value in future.result()]
-        # Until the end of the last call, since all calls are counted.
-        elapsed = time.perf_counter() - begin
-        print(json.dumps({"seconds": elapsed, "latencies": latencies}), flush=True)
+    answer(partial(in_threads, lambda number: call(contents[number % len(contents)])))
 
 
 def _session(saved_model: str) -> Callable[[bytes], Any]:
@@ -373,6 +313,7 @@ def _session(saved_model: str) -> Callable[[bytes], Any]:
 
 
 PEERS: dict[str, Callable[..., None]] = {"echo": echo, "direct": direct}
+PEER = ("benchmarks.serving", "--peer")
 
 
 def main() -> None:

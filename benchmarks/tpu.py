@@ -6,9 +6,8 @@ JAX's step of `keras-vit fit` with AdamW and mixed precision, compiled for all c
 a topology. One model of each architecture; at 512 pixels a Vision Transformer has 1,025
 tokens, and splash attention. `--strategy fsdp` divides the weights, and the large ones
 rematerialize their blocks. State is what the weights, the optimizer and the images take
-on each chip, temporary what gradients and activations do, both of the compiled program;
-on paper the state is 12 bytes for each weight, divided by the chips where the weights
-are. The least time is what the operations take at the chip's full rate, those of the
+on each chip, temporary what gradients and activations do, both of the compiled program.
+The least time is what the operations take at the chip's full rate, those of the
 second forward pass included. Needs libtpu: `pip install "jax[tpu]"`.
 """
 
@@ -16,9 +15,8 @@ import sys
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.report import machine, make_parser, show, write
-from keras_vit.costs import variant_costs
 from training.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
-from training.tpu.tpu_check import CLASS_NAMES, Target, make_trainer
+from training.tpu.tpu_check import Target, make_trainer
 from training.tpu.tpu_program import compile_train_step, lower_train_step, teraflop
 
 
@@ -27,68 +25,50 @@ class Case(NamedTuple):
 
     images: int  # on each chip
     strategy: Literal["auto", "fsdp"]
-    model: ModelConfig
-
-
-def vit(variant: str, image_size: int = 224, rematerialize: bool = True) -> ModelConfig:
-    """A Vision Transformer or hybrid."""
-    return ModelConfig(
-        variant=variant, image_size=image_size, rematerialize=rematerialize
-    )
+    variant: str
+    image_size: int = 224
+    rematerialize: bool = True
+    architecture: Literal["vit", "bit", "resnet"] = "vit"
 
 
 MODELS = {
-    "B/16": Case(64, "auto", vit("B/16", rematerialize=False)),
-    "L/16": Case(32, "auto", vit("L/16")),
-    "H/14": Case(16, "fsdp", vit("H/14")),
-    "g/14": Case(8, "fsdp", vit("g/14")),
-    "B/16 at 512": Case(16, "auto", vit("B/16", 512)),
-    "L/16 at 512": Case(8, "fsdp", vit("L/16", 512)),
-    "R50+B/16": Case(32, "auto", vit("R50+B/16")),
-    "R50x1": Case(32, "fsdp", ModelConfig(architecture="bit", variant="R50x1")),
-    "ResNet50": Case(
-        32, "auto", ModelConfig(architecture="resnet", variant="ResNet50")
-    ),
+    "B/16": Case(64, "auto", "B/16", rematerialize=False),
+    "L/16": Case(32, "auto", "L/16"),
+    "H/14": Case(16, "fsdp", "H/14"),
+    "g/14": Case(8, "fsdp", "g/14"),
+    "B/16 at 512": Case(16, "auto", "B/16", 512),
+    "L/16 at 512": Case(8, "fsdp", "L/16", 512),
+    "R50+B/16": Case(32, "auto", "R50+B/16"),
+    "R50x1": Case(32, "fsdp", "R50x1", 224, False, "bit"),
+    "ResNet50": Case(32, "auto", "ResNet50", 224, False, "resnet"),
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4")
-
-
-def recipe_of(case: Case, chips: int) -> Recipe:
-    """The recipe whose step is compiled."""
-    return Recipe(
-        strategy=case.strategy,
-        precision="mixed_bfloat16",
-        batch_size=case.images * chips,
-        model=case.model,
-        optimizer=OptimizerConfig(weight_decay=0.1, clip_norm=1.0),
-        data=DataConfig("digits"),
-    )
-
-
-def state_on_paper(case: Case, chips: int) -> float | None:
-    """MiB of weights and AdamW's slots; None for another project's architecture."""
-    model = case.model
-    if model.architecture == "resnet":
-        return None
-    size, classes = model.image_size or 224, len(CLASS_NAMES)
-    weights = variant_costs(str(model.variant), size, classes=classes).parameters
-    return 12 * weights / (chips if case.strategy == "fsdp" else 1) / 2**20
 
 
 def row_of(name: str, target: Target) -> dict[str, Any]:
     """Compile a step, and return its figures on one chip."""
     case, chips = MODELS[name], len(target.devices)
-    recipe = recipe_of(case, chips)
+    recipe = Recipe(
+        strategy=case.strategy,
+        precision="mixed_bfloat16",
+        batch_size=case.images * chips,
+        model=ModelConfig(
+            architecture=case.architecture,
+            variant=case.variant,
+            image_size=case.image_size,
+            rematerialize=case.rematerialize,
+        ),
+        optimizer=OptimizerConfig(weight_decay=0.1, clip_norm=1.0),
+        data=DataConfig("digits"),
+    )
     lowered = lower_train_step(recipe, make_trainer, target.devices, "tpu")
     program = compile_train_step(lowered)
     operations = teraflop(recipe, make_trainer) / chips
-    on_paper = state_on_paper(case, chips)
     return {
         "model": name,
         "tpu": target.topology,
         "strategy": case.strategy,
         "images_per_chip": case.images,
-        "state_on_paper_mib": None if on_paper is None else round(on_paper),
         **target.figures(program, operations),
     }
 
@@ -97,9 +77,8 @@ def main() -> None:
     """Compiles, prints the table, and writes the JSON file."""
     parser = make_parser(__doc__, "tpu")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     options = parser.parse_args()
-    targets = [Target(topology) for topology in options.topologies]
+    targets = [Target(topology) for topology in TOPOLOGIES]
     rows = []
     for name in options.models:
         for target in targets:

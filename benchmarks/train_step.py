@@ -13,7 +13,6 @@ of a whole training step, whatever a row computes of it. Needs the peers:
 """
 
 from benchmarks.peer_models import CACHED_STEPS, Case
-from benchmarks.report import make_parser
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
@@ -32,12 +31,9 @@ FINE_TUNING = (
 )
 
 
-def main() -> None:
-    """Measures, prints the table, and writes the JSON file."""
-    parser = make_parser(__doc__, "train_step", rounds=4)
-    parser.add_argument("--quick", action="store_true", help="S/16, peers")
-    arguments = parser.parse_args()
-    contests = [
+def contests(quick: bool):
+    """What is measured, and by whom."""
+    found = [
         (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES + OPTIONS),
         (Case(True, "S/16", 224, 16, "bfloat16", 1), LIBRARIES),
         (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES),
@@ -45,10 +41,8 @@ def main() -> None:
         (Case(True, "B/16", 224, 4, "float32", 1), ("keras-vit", *FINE_TUNING)),
         (Case(True, "L/16", 224, 2, "float32", 1), ("keras-vit", *FINE_TUNING)),
     ]
-    if arguments.quick:
-        contests = [(case, LIBRARIES) for case, _ in contests[:2]]
-    compare("A training step", contests, arguments.rounds, arguments.output)
+    return [(case, LIBRARIES) for case, _ in found[:2]] if quick else found
 
 
 if __name__ == "__main__":
-    main()
+    compare(__doc__, "train_step", 4, "S/16, peers", contests)

@@ -4,53 +4,59 @@
 the other for some rounds. The best round counts.
 """
 
+import contextlib
 import json
-import os
 import pathlib
-import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.peer_models import Case
-from benchmarks.report import machine, processor, show, write
+from benchmarks.processes import Process
+from benchmarks.report import machine, make_parser, processor, show, write
 from keras_vit.costs import model_costs
 from keras_vit.specs import parse_variant
 
-# As in keras-vit's commands, for each library that uses TensorFlow.
-DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
 CASE_KEYS = ("threads", "variant", "dtype", "pixels", "batch")
 
 
 def compare(
-    title: str,
-    contests: Iterable[tuple[Case, Sequence[str]]],
+    doc: str,
+    name: str,
     rounds: int,
-    output: str,
+    quick: str,
+    contests: Callable[[bool], Iterable[tuple[Case, Sequence[str]]]],
 ) -> None:
     """Measure cases in several libraries, print a table and write a JSON file.
 
+    In the file each processor has figures of its own. What was measured before of other
+    cases, with the same versions, stays. Each row has the ratio of a peer's time to
+    ours: above 1 keras-vit is faster.
+
     Args:
-        contests: What is measured, and the keys of `peer_models.LIBRARIES` that take
-            part, keras-vit first.
-        rounds: How often each has its turn, after a first one that compiles.
-        output: The JSON file, in which each processor has figures of its own. What was
-            measured before of other cases, with the same versions, stays. Each row has
-            the ratio of a peer's time to ours: above 1 keras-vit is faster.
+        doc: What the benchmark is.
+        name: Of the JSON file.
+        rounds: How often each library has its turn, after a first one that compiles.
+        quick: What `--quick` leaves.
+        contests: What is measured, `--quick` or not, and the names in
+            `peer_models.LIBRARIES` that take part, keras-vit first.
 
     Raises:
         RuntimeError: A process failed; its output is above.
     """
+    parser = make_parser(doc, name, rounds)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    options = parser.parse_args()
     shown: list[dict[str, Any]] = []
     slow_half = not any("bf16" in word for word in processor().split())
-    for case, names in contests:
+    for case, names in contests(options.quick):
         print(*case, file=sys.stderr)
         if slow_half and case.dtype == "bfloat16":
             print("  not supported by this processor", file=sys.stderr)
             continue
         # CPU time holds still on a shared machine, but not with several threads.
         clock = "cpu_seconds" if case.threads == 1 else "seconds"
-        figures = _measure(names, case, rounds)
+        figures = _measure(names, case, options.rounds)
         rows = [
             {
                 "variant": case.variant,
@@ -66,9 +72,9 @@ def compare(
             | ({"training": case.training} if case.training else {})
             for name, found in figures.items()
         ]
-        record(rows, pathlib.Path(output))
+        record(rows, pathlib.Path(options.output))
         shown += rows
-    show(shown, title)
+    show(shown)
 
 
 def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
@@ -98,37 +104,20 @@ def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
 
     The last is how far the process has grown at most since it imported its library.
     """
-    processes = {name: _start(name, case) for name in names}
-    try:
-        for name, process in processes.items():  # one after the other
-            _ask(name, process, "build")
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for name in names:
+            words = ("benchmarks.peer_models", name, json.dumps(case))
+            process = Process(*words, CUDA_VISIBLE_DEVICES="-1")
+            processes[name] = stack.enter_context(process)
+        for process in processes.values():  # builds and compiles
+            process.ask()
         answers: dict[str, list] = {name: [] for name in processes}
         for _ in range(rounds):
             for name, process in processes.items():
-                answers[name].append(_ask(name, process, "run"))
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+                answers[name].append(process.ask())
     return {
         name: {key: min(row[key] for row in rows) for key in ("cpu_seconds", "seconds")}
         | {"memory_mb": rows[-1]["memory_mb"]}
         for name, rows in answers.items()
     }
-
-
-def _start(name: str, case: Case) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.peer_models", name, json.dumps(case)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=DEFAULTS | os.environ | {"CUDA_VISIBLE_DEVICES": "-1"},
-    )
-
-
-def _ask(name: str, process: Any, request: str) -> dict[str, Any]:
-    print(request, file=process.stdin, flush=True)
-    if not (line := process.stdout.readline()):
-        raise RuntimeError(f"{name} failed with status {process.wait()}")
-    return json.loads(line)

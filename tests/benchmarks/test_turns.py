@@ -5,7 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks import turns
+from benchmarks.processes import Process
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -37,6 +40,15 @@ def test_figures_of_other_versions_do_not_stay(tmp_path, monkeypatch):
     [record] = json.loads(file.read_text("utf-8")).values()
     assert record["machine"] == {"versions": "keras 4"}
     assert [each["seconds"] for each in record["rows"]] == [2]
+
+
+def test_a_process_that_ends_before_it_answers_is_an_error():
+    case = json.dumps([False, "S/16", 224, 8, "float32", 1])
+    with (
+        Process("benchmarks.peer_models", "unknown", case) as process,
+        pytest.raises(RuntimeError, match="unknown .* ended with status 1"),
+    ):
+        process.ask()
 
 
 def test_turns_need_neither_keras_nor_tensorflow():

@@ -1,7 +1,4 @@
-"""Modules that importing and building a client over REST imports.
-
-`python -m benchmarks.client_start` compares the times.
-"""
+"""Modules that importing and building a client over REST imports."""
 
 import subprocess
 import sys
