@@ -5,8 +5,7 @@
 Run it once on a machine with an accelerator, and paste the tables; the JSON file has
 the same, and each row names its device. Each check is one or more processes; one that
 fails or takes too long leaves its reason, and the others go on. Of TensorFlow and JAX,
-those are checked that see an accelerator: on a TPU VM it is JAX alone. `benchmarks.gpu`
-compares a GPU's training steps with those of other libraries.
+those are checked that see an accelerator: on a TPU VM it is JAX alone.
 
 - devices: version and devices of each, also where it sees only the CPU.
 - training: `fit` of digits twice with deterministic operations and twice without, its
@@ -14,6 +13,10 @@ compares a GPU's training steps with those of other libraries.
   precision; with 1 and 22 steps per execution. Images/s of the last epoch.
 - export: B/16 of 384 pixels for each `--target`, eight images at a time, on the GPU and
   on the CPU.
+- jpeg: the input pipeline of JPEGs of 500x375 pixels, and the cores that the GPU needs
+  for what `gpu` has measured of B/16's training.
+- gpu: `benchmarks.gpu` of B/16 and S/16, where JAX sees a GPU and the other libraries
+  are installed.
 
 `--tiny` runs all of it on any machine; its figures mean nothing.
 """
@@ -58,6 +61,8 @@ TARGETS = ("any", "gpu", "cpu")
 ON_GPU = {"KERAS_BACKEND": "tensorflow"}
 ON_CPU = {"KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
 BATCH, IMAGE_BATCHES = 8, 20
+JPEGS = "images_per_second_and_core"
+GPU_RUNS = [("--variants", "B/16"), ("--variants", "S/16")]
 PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow-tpu")
 # Flags of `fit` by what the table calls them; the others' weights are compared with the
 # first's.
@@ -234,10 +239,68 @@ def export_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterat
             )
 
 
+WRITE_JPEGS = """
+import pathlib, sys
+from benchmarks.data import jpegs
+for number, contents in enumerate(jpegs().numpy()):
+    path = pathlib.Path(sys.argv[1], f"class{number % 2}", f"{number}.jpg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(contents)
+"""
+
+
+def jpeg_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+    """Images/s of the input pipeline, of all cores."""
+    if "tensorflow" not in backends:
+        return
+    images, file = folder / "images", folder / "speed.json"
+    command("-c", WRITE_JPEGS, str(images), **ON_CPU)
+    words = ["-m", "keras_vit", "data-speed", "--recipe", "finetune_folder-B16"]
+    words += ["--data.source", f"folder:{images}", "--json", str(file)]
+    command(*words, "--seconds", "1" if tiny else "6", **ON_CPU)
+    rate = json.loads(file.read_text("utf-8"))["stages"][-1]["images_per_second"]
+    cores = os.cpu_count() or 1
+    figures = {"images_per_second": round(rate, 1), JPEGS: round(rate / cores, 1)}
+    yield f"JPEGs on {cores} cores", {"device": "CPU", **figures}
+
+
+def gpu_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+    """`benchmarks.gpu`: forward pass and training step beside other libraries."""
+    jax = "jax" in checked(backends, tiny) and backends["jax"].platform != "tpu"
+    if not jax or importlib.util.find_spec("timm") is None:
+        return
+    for words in [("--tiny",)] if tiny else GPU_RUNS:
+        file = folder / f"{'-'.join(words).replace('/', '')}.json"
+        try:
+            command("-m", "benchmarks.gpu", *words, "--output", str(file))
+        except Failed as error:
+            yield words[-1], {"failed": str(error)}
+        # It writes what it has measured until then.
+        rows = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+        for row in rows:
+            kind = "training" if row["training"] else "forward"
+            name = f"{row['variant']}, {row['pixels']} px, {kind}, {row['library']}"
+            kept = ("images_per_second", "time_to_ours", "share_of_matmul", "memory_mb")
+            yield name, {key: row[key] for key in ("device", *kept)}
+
+
+def cores_needed(rows: list[dict[str, Any]]) -> float | None:
+    """Cores whose JPEGs keep the GPU busy that trains B/16, where both are measured."""
+    trained = [
+        row for row in rows if row["what"] == "B/16, 224 px, training, keras-vit"
+    ]
+    per_core = [row[JPEGS] for row in rows if JPEGS in row]
+    if not trained or not per_core or "images_per_second" not in trained[0]:
+        return None
+    return round(trained[0]["images_per_second"] / per_core[0], 1)
+
+
 CHECKS: dict[str, Callable[[Backends, pathlib.Path, bool], Iterator]] = {
     "devices": devices_check,
     "training": training_check,
     "export": export_check,
+    "jpeg": jpeg_check,
+    "gpu": gpu_check,
 }
 
 
@@ -260,7 +323,7 @@ def main() -> None:
             + ("; ".join(seen) or "neither TensorFlow nor JAX is installed")
         )
     rows: list[dict[str, Any]] = []
-    record: dict[str, Any] = {"machine": machine(), "rows": rows}
+    record: dict[str, Any] = {"machine": machine(), "cores_for_b16": None, "rows": rows}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for check in options.checks:
@@ -268,9 +331,12 @@ def main() -> None:
             for what, figures in measured(check, backends, folder, options.tiny):
                 rows.append({"check": check, "what": what, **figures})
                 print(f"  {what}: {figures}", file=sys.stderr, flush=True)
+                record["cores_for_b16"] = cores_needed(rows)
                 report.write(record, options.output)
     for check in options.checks:
         report.show([row for row in rows if row["check"] == check], check)
+    if record["cores_for_b16"] is not None:
+        print(f"cores whose JPEGs keep it busy: {record['cores_for_b16']}")
 
 
 def measured(

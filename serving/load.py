@@ -150,13 +150,13 @@ async def _calls(client: AsyncClient, args: argparse.Namespace) -> list[Call]:
     """The requests, encoded for the input that the signature declares."""
     signatures = (await client.metadata()).signatures
     if args.signature not in signatures:
-        raise UsageError(
+        raise CommandError(
             f"--signature must be one of {', '.join(sorted(signatures))}. "
             f"Received: {args.signature}"
         )
     signature = signatures[args.signature]
     if len(signature.inputs) != 1:
-        raise UsageError(
+        raise CommandError(
             f"--signature must have one input. Received: {args.signature} with "
             f"{', '.join(signature.inputs) or 'none'}"
         )
@@ -186,7 +186,7 @@ def _image_input(path: str, info: TensorInfo) -> bytes | np.ndarray:
         return Path(path).read_bytes()
     sizes = [size for size in (info.shape or ())[1:] if size is not None]
     if info.dtype not in ("uint8", "float32") or len(sizes) != 3:
-        raise UsageError(
+        raise CommandError(
             "--signature must take image bytes, or pixels of one size. "
             f"Received: {info.dtype} {info.shape}"
         )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from keras_vit.option_rows import Check, options
 from keras_vit.options import (
-    SIZES,
+    REQUIRED,
     Count,
     Depth,
     EncoderOptions,
@@ -117,8 +117,8 @@ class ModelConfig(EncoderOptions):
     ] = "plain"
 
     def __post_init__(self):
-        given = [name for name in SIZES if getattr(self, name) is not None]
-        missing = [name for name in SIZES if name not in given]
+        given = [name for name in REQUIRED if getattr(self, name) is not None]
+        missing = [name for name in REQUIRED if name not in given]
         require(
             self.variant is not None
             or (self.weights is not None and self.architecture != "resnet")
@@ -133,7 +133,7 @@ class ModelConfig(EncoderOptions):
         require(
             self.variant in (None, ModelConfig.variant) or bool(missing),
             "model.variant",
-            f"null where all of model.{', model.'.join(SIZES)} are given, as here",
+            f"null where all of model.{', model.'.join(REQUIRED)} are given, as here",
             self.variant,
         )
         require(

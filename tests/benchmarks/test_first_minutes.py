@@ -1,5 +1,6 @@
 """`benchmarks.first_minutes`: its rows, and a run without a GPU."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -28,6 +29,17 @@ def test_one_bit_of_one_weight_changes_what_is_compared(tiny_vit, tmp_path):
     assert stored[0] == stored[1] != stored[2]
 
 
+def test_the_cores_are_those_of_the_training_that_was_measured():
+    training = {
+        "what": "B/16, 224 px, training, keras-vit",
+        "images_per_second": 1500.0,
+    }
+    jpegs = {"what": "JPEGs on 4 cores", "images_per_second_and_core": 250.0}
+    assert first_minutes.cores_needed([training, jpegs]) == 6.0
+    assert first_minutes.cores_needed([jpegs]) is None
+    assert first_minutes.cores_needed([training]) is None
+
+
 def test_a_command_that_fails_leaves_its_last_line(monkeypatch, tmp_path):
     def check(backends, folder, tiny):
         yield "first", {"figure": 1}
@@ -50,11 +62,13 @@ def test_on_a_tpu_vm_nothing_is_trained_or_exported_on_the_host(monkeypatch, tmp
         raise first_minutes.Failed("as it must")
 
     monkeypatch.setattr(first_minutes, "command", fail)
+    monkeypatch.setattr(importlib.util, "find_spec", bool)  # all are installed
     backends = {"tensorflow": ON_CPU, "jax": ON_TPU}
     rows = dict(first_minutes.training_check(backends, tmp_path, False))
     assert {name.partition(",")[0] for name in rows} == {"jax"}
     assert {row["device"] for row in rows.values()} == {"8 x TPU v5 lite"}
-    assert list(first_minutes.export_check(backends, tmp_path, False)) == []
+    for check in (first_minutes.export_check, first_minutes.gpu_check):
+        assert list(check(backends, tmp_path, False)) == []
 
 
 @pytest.mark.parametrize(
@@ -125,8 +139,9 @@ def test_every_check_runs_without_a_gpu(tmp_path):
     rows = json.loads(output.read_text("utf-8"))["rows"]
     assert [row for row in rows if "failed" in row] == []
     assert {row["device"].lower() for row in rows} == {"cpu"}
-    assert {row["check"] for row in rows} == {"devices", "training", "export"}
+    checks = {row["check"] for row in rows}
+    assert checks >= {"devices", "training", "export", "jpeg"}
     same = [row["same_bits_as_first"] for row in rows if row["check"] == "training"]
     assert len(same) == 6
     assert all(same)
-    assert "22 steps per execution" in result.stdout
+    assert "JPEGs on" in result.stdout

@@ -277,7 +277,7 @@ def test_no_successful_answer_is_a_failure(fake, files, capsys):
         ("--rate nan", 2, "above 0"),
         ("--duration 0", 2, "above 0"),
         ("--clients 1 --rate 1", 2, "not allowed with"),
-        ("--out picture.jpg", 1, "--out must end in .png"),
+        ("--out picture.jpg", 2, "--out must end in .png"),
         ("--out /nowhere/picture.png", 1, "no folder /nowhere"),
         ("--signature nobody", 1, "--signature must be one of no_inputs, serve_images"),
         ("--signature no_inputs", 1, "must have one input"),

@@ -11,7 +11,7 @@ import yaml
 from training_commands import main
 
 import keras_vit
-from keras_vit.options import SIZES
+from keras_vit.options import REQUIRED
 from training.errors import RecipeError
 from training.recipe import (
     AugmentationConfig,
@@ -40,7 +40,7 @@ def test_the_model_section_has_every_argument_of_the_model():
     parameters = inspect.signature(keras_vit.VisionTransformer).parameters
     fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
     assert parameters.keys() - fields.keys() == OF_THE_RUN
-    for name in parameters.keys() & fields.keys() - set(SIZES):
+    for name in parameters.keys() & fields.keys() - set(REQUIRED):
         if name != "pooling":  # None is what the weights have
             assert fields[name] == parameters[name].default, name
     for name in fields:
@@ -114,7 +114,7 @@ def test_flags_override_the_recipe(capsys):
         (lambda: ModelConfig(variant=None), "model.variant"),
         (lambda: ModelConfig(depth=0), "model.depth"),
         (
-            lambda: ModelConfig(variant="B/16", **dict.fromkeys(SIZES, 8)),
+            lambda: ModelConfig(variant="B/16", **dict.fromkeys(REQUIRED, 8)),
             "model.variant",
         ),
         (lambda: ModelConfig(dropout=1.0), "model.dropout"),

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from keras_vit.costs import Costs, model_costs, resnet_costs
 from keras_vit.nested_layers import all_layers
-from keras_vit.options import SIZES
+from keras_vit.options import REQUIRED
 from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
 from ..architectures.recipe_model import build_model
@@ -131,9 +131,9 @@ def _bit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
 
 
 def _vit_costs(config: ModelConfig, classes: int | None) -> Costs | None:
-    sizes = {name: getattr(config, name) for name in SIZES}
+    sizes = {name: getattr(config, name) for name in REQUIRED}
     given = {name: value for name, value in sizes.items() if value is not None}
-    if len(given) < len(SIZES):
+    if len(given) < len(REQUIRED):
         if config.variant is None:
             return None
         spec, patch_size = parse_variant(config.variant)

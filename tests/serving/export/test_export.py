@@ -361,28 +361,25 @@ def test_what_holds_no_classifier_is_reported(tiny_vit, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "status", "message"),
     [
-        (["--label", "canary"], "--label needs --config"),
-        (["--rest", "http://localhost"], "--rest needs --config"),
-        (["--config", "/none/models.config"], "no such folder"),
-        (["--config", "c", "--label", "a/b"], "a label must not contain /"),
-        (["--config", "c", "--rest", "http://127.0.0.1:9"], "c: no such file: the s"),
-        (
-            ["--config", "/dev/null", "--rest", "http://127.0.0.1:9"],
-            "http://127.0.0.1:9: ",
-        ),
-        (["--config", "c", "--label", "previous"], "reserved for rollback"),
-        (["--check_images", "none.png"], "none.png: cannot be read"),
-        (["--check_images", __file__], "test_export.py: not a readable image"),
-        (["--format", "onnx", "--top_k", 2], "which has no top_k"),
+        ("--label canary", 2, "--label needs --config"),
+        ("--rest http://localhost", 2, "--rest needs --config"),
+        ("--config /none/models.config", 1, "no such folder"),
+        ("--config c --label a/b", 2, "a label must not contain /"),
+        ("--config c --rest http://127.0.0.1:9", 1, "c: no such file: the s"),
+        ("--config /dev/null --rest http://127.0.0.1:9", 1, "http://127.0.0.1:9: "),
+        ("--config c --label previous", 2, "reserved for rollback"),
+        ("--check_images none.png", 1, "none.png: cannot be read"),
+        (f"--check_images {__file__}", 1, "test_export.py: not a readable image"),
+        ("--format onnx --top_k 2", 1, "which has no top_k"),
     ],
 )
 @pytest.mark.usefixtures("without_retries")
 def test_errors_are_reported_before_anything_is_written(
-    keras_file, tmp_path, arguments, message, capsys
+    keras_file, tmp_path, arguments, status, message, capsys
 ):
-    assert run(keras_file, "--to", tmp_path / "m", *arguments) == 1
+    assert run(keras_file, "--to", tmp_path / "m", *arguments.split()) == status
     assert message in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
 
