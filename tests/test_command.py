@@ -115,11 +115,11 @@ def test_the_version_is_that_of_the_package_and_of_what_it_computes_with(capsys)
     ],
 )
 def test_lists_and_help_need_neither_keras_nor_tensorflow(command):
-    check(RUN, *command.split())
+    stderr_of("-c", RUN, *command.split())
 
 
 def test_the_library_is_imported_once_a_name_of_it_is_used():
-    check(FIRST_USE)
+    stderr_of("-c", FIRST_USE)
 
 
 @pytest.mark.parametrize("command", ["--help", "recipes digits", "list", "push --help"])
@@ -233,13 +233,6 @@ def stderr_of(*arguments, level=None):
     )
     assert result.returncode == 0, result.stderr
     return result.stderr
-
-
-def check(code, *arguments):
-    result = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_help_lists_every_command(capsys):

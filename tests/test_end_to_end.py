@@ -1,6 +1,5 @@
 """File, export, REST and gRPC give the scores of the model in memory."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import tensorflow as tf
-from tiny_recipe import TINY_RECIPE
+from tiny_recipe import TINY_RECIPE, changed
 from without_pictures import leave_out_pictures
 
 import keras_vit
@@ -25,7 +24,6 @@ from serving.export.publish import publish
 from serving.local import LocalServer
 from training.data.splits import load_splits
 from training.fitting.fit import fit
-from training.recipe import DataConfig, OptimizerConfig
 
 PHOTOGRAPHS = sorted(
     (pathlib.Path(sklearn.datasets.__file__).parent / "images").glob("*.jpg")
@@ -43,14 +41,18 @@ def model(tiny_vit):
     )
 
 
-@pytest.fixture(scope="module")
-def expected(model):
+def scores_of(model):
     """The in-memory model's probabilities [2, 7] for the photographs' bytes."""
     images = [
         decoding.decode_and_resize(tf.constant(path.read_bytes()), model.preprocessing)
         for path in PHOTOGRAPHS
     ]
     return tf.nn.softmax(model(np.stack(images))).numpy()
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    return scores_of(model)
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +81,7 @@ def by_class(class_ids, scores):
 
 
 def test_the_reloaded_file_gives_the_same_scores(folder, expected):
-    model = keras.models.load_model(folder / "best.keras")
-    images = [
-        decoding.decode_and_resize(tf.constant(path.read_bytes()), model.preprocessing)
-        for path in PHOTOGRAPHS
-    ]
-    scores = tf.nn.softmax(model(np.stack(images)))
+    scores = scores_of(keras.models.load_model(folder / "best.keras"))
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
 
 
@@ -112,23 +109,17 @@ def test_the_server_gives_the_same_scores(server, expected, transport):
     assert [answer.label for answer in answers] == best
 
 
-def curl_lines(document):
-    """The curl commands in a document, each whole."""
-    text = (pathlib.Path(__file__).parent.parent / document).read_text("utf-8")
-    whole = re.sub(r"(?<=\|)\n\s*(?=curl)", " ", text)
-    return [line.strip() for line in whole.splitlines() if "curl -" in line]
-
-
-@pytest.mark.parametrize("document", ["docs/getting_started.md"])
-def test_every_curl_line_of_a_page_gives_the_same_scores(
-    server, expected, tmp_path, document
+def test_every_curl_line_of_getting_started_gives_the_same_scores(
+    server, expected, tmp_path
 ):
     if shutil.which("curl") is None:
         pytest.skip("needs curl: apt-get install curl")
     picture = tmp_path / "runs/demo/digit-7.png"
     picture.parent.mkdir(parents=True)
     shutil.copy(PHOTOGRAPHS[0], picture)
-    lines = curl_lines(document)
+    page = pathlib.Path(__file__).parent.parent / "docs" / "getting_started.md"
+    whole = re.sub(r"(?<=\|)\n\s*(?=curl)", " ", page.read_text("utf-8"))
+    lines = [line.strip() for line in whole.splitlines() if "curl -" in line]
     assert lines
     for line in lines:
         here = line.replace("http://127.0.0.1:8501", server.rest_url)
@@ -142,15 +133,13 @@ def test_every_curl_line_of_a_page_gives_the_same_scores(
         np.testing.assert_allclose(scores, expected[0], rtol=0, atol=1e-5)
 
 
-RECIPE = dataclasses.replace(
+RECIPE = changed(
     TINY_RECIPE,
     epochs=20,
     batch_size=32,
-    model=dataclasses.replace(
-        TINY_RECIPE.model, width=36, mlp_dim=72, patch_size=2, position_stddev=1.0
-    ),
-    data=DataConfig("digits", validation=0.1),
-    optimizer=OptimizerConfig(learning_rate=3e-3),
+    model={"width": 36, "mlp_dim": 72, "patch_size": 2, "position_stddev": 1.0},
+    data={"validation": 0.1},
+    optimizer={"learning_rate": 3e-3},
 )
 
 

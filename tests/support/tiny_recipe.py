@@ -1,12 +1,21 @@
 """The smallest recipes: one transformer block, or one convolution, on digits.
 
-Tests vary them with `dataclasses.replace`. A module and no fixture, because scripts
-that tests start as processes of their own import it too.
+Tests vary them with `changed`. A module and no fixture, because scripts that tests
+start as processes of their own import it too.
 """
 
 import dataclasses
 
 from training.recipe import DataConfig, ModelConfig, Recipe
+
+
+def changed(recipe, **changes):
+    """A recipe with other values; those of a group, such as `model`, by their names."""
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            changes[name] = dataclasses.replace(getattr(recipe, name), **value)
+    return dataclasses.replace(recipe, **changes)
+
 
 TINY_MODEL = ModelConfig(
     variant=None,

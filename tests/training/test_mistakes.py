@@ -20,10 +20,7 @@ NUMBER = "must be a whole number. Received:"
         (["fit"], "needs --recipe NAME"),
         (["push", "a", "hf://a/b", "--dry_run"], "--dry_run: expected one argument"),
         (["predict"], "are required: images, --model (--help"),
-        (
-            ["evaluate", "x", "--split", "all"],
-            "argument --split: invalid choice: 'all'",
-        ),
+        (["evaluate", "x", "--split", "all"], "--split: invalid choice: 'all'"),
         (["recipes", "a", "b"], "one argument too many: 'b'"),
         ([*DIGITS, "--epoch", "1"], "there is no --epoch. Did you mean --epochs?"),
         ([*DIGITS, "--batch-size=1"], "Did you mean --batch_size?"),
@@ -36,8 +33,8 @@ NUMBER = "must be a whole number. Received:"
         ([*DIGITS, "--keep", "0"], "argument --keep: must be at least 1"),
         ([*DIGITS, "--model.pooling", "tail"], "must be token, avg, map or null. Rec"),
         (
-            [*DIGITS, "--model.lora_layers", "[stem]"],
-            "`model.lora_layers` must be a list of query, key, value, out and mlp. Rec",
+            [*DIGITS, "--model.lora_layers=[x]"],
+            "query, key, value, out and mlp. Rec",
         ),
         ([*DIGITS, "--data", "folder:x"], "--data is a group: set its values, as --d"),
         ([*DIGITS, "--optimizer.learning_rate", "-1"], "positive. Received: -1.0"),
@@ -45,10 +42,7 @@ NUMBER = "must be a whole number. Received:"
         ([*DIGITS, "--optimizer.name", "adam"], "`optimizer.name` adamw)"),
         ([*DIGITS, "--model.variant", "B/16"], "`model.variant` must be null where"),
         (["fit", "--recipe", "digit"], "one of digits, "),
-        (
-            ["fit", "--recipe", "my.yaml"],
-            "--recipe takes a name, --config takes a file: my",
-        ),
+        (["fit", "--recipe", "my.yaml"], "takes a name, --config takes a file: my"),
         (["fit", "--config", "none.yaml"], "none.yaml: no such file"),
         (["fit", "--config", "digits"], "Did you mean --recipe digits?"),
         (["fit", "--data.source", "floder:x"], "Did you mean folder:x?"),
@@ -77,10 +71,7 @@ def test_a_mistake_in_a_command_line(arguments, wanted, monkeypatch, tmp_path):
         ("name: x\nseed: one\n", f":2: `seed` {NUMBER} 'one'"),
         ("epochs: [1, 2]\n", f":1: `epochs` {NUMBER} '[1, 2]'"),
         ("model:\n  heads: x\n", ":2: `model.heads` must be a whole number or null."),
-        (
-            "data: {source: digits}\nbatch_size: 0",
-            ":2: `batch_size` must be at least 1",
-        ),
+        ("data: {source: digits}\nbatch_size: 0", ":2: `batch_size` must be at lea"),
         ("epochs: 1\n", ": `data.source` must be given, such as folder:PATH"),
     ],
 )

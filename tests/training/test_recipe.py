@@ -27,6 +27,7 @@ from training.recipes import named_recipe, recipe_files, recipe_names
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = DataConfig("digits")
+PRINT = "--print_config"
 
 
 # What the run decides: its images' classes, its precision, logits from raw pixels.
@@ -94,14 +95,7 @@ def test_a_resolved_recipe_round_trips(tmp_path):
 
 def test_flags_override_the_recipe(capsys):
     with pytest.raises(SystemExit) as exit_:
-        main(
-            [
-                "fit",
-                "--recipe=digits",
-                "--optimizer.learning_rate=7e-5",
-                "--print_config",
-            ]
-        )
+        main(["fit", "--recipe=digits", "--optimizer.learning_rate=7e-5", PRINT])
     assert exit_.value.code == 0
     printed = capsys.readouterr().out
     assert "learning_rate: 7.0e-05" in printed
@@ -113,10 +107,7 @@ def test_flags_override_the_recipe(capsys):
     [
         (lambda: ModelConfig(variant=None), "model.variant"),
         (lambda: ModelConfig(depth=0), "model.depth"),
-        (
-            lambda: ModelConfig(variant="B/16", **dict.fromkeys(REQUIRED, 8)),
-            "model.variant",
-        ),
+        (lambda: ModelConfig(variant="B/16", **dict.fromkeys(REQUIRED, 8)), "variant"),
         (lambda: ModelConfig(dropout=1.0), "model.dropout"),
         (lambda: ModelConfig(pixel_std=0.0), "model.pixel_std"),
         (lambda: ModelConfig(pixel_mean=127.5), "model.pixel_mean"),
@@ -190,12 +181,7 @@ def test_a_printed_recipe_round_trips(capsys, tmp_path, name):
 
 def test_flags_override_a_variant(capsys):
     with pytest.raises(SystemExit):
-        main(
-            [
-                *("fit", "--recipe", "finetune_cifar10-B16"),
-                *("--model.variant", "S/16", "--print_config"),
-            ]
-        )
+        main(["fit", "--recipe=finetune_cifar10-B16", "--model.variant=S/16", PRINT])
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["model"]["variant"] == "S/16"
     assert printed["optimizer"]["learning_rate"] == 0.01

@@ -134,14 +134,6 @@ SOURCES = {
     "pets": ("tfds:oxford_iiit_pet", "test"),
     "flowers": ("tfds:oxford_flowers102", "test"),
 }
-# Table 5, pre-trained on ImageNet-21k, percent: B/16, B/32, L/16, L/32, H/14.
-TABLE_5 = {
-    "cifar10": (98.95, 98.79, 99.16, 99.13, 99.27),
-    "cifar100": (91.67, 91.97, 93.44, 93.04, 93.82),
-    "imagenet": (83.97, 81.28, 85.15, 80.99, 85.13),
-    "flowers": (99.38, 99.11, 99.61, 99.19, 99.51),
-    "pets": (94.43, 93.02, 94.73, 93.09, 94.82),
-}
 MODELS = ("B/16", "B/32", "L/16", "L/32", "H/14")
 
 
@@ -161,7 +153,8 @@ def is_table_4(ours):
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("data", TABLE_4)
-def test_fine_tuning_is_that_of_tables_4_and_5(data, model):
+def test_fine_tuning_is_that_of_table_4(data, model):
+    """Its accuracies, of Table 5: test_study.py."""
     ours = recipe(f"finetune_{data}-{model.replace('/', '')}")
     is_table_4(ours)
     assert ours.steps == TABLE_4[data]
@@ -175,8 +168,6 @@ def test_fine_tuning_is_that_of_tables_4_and_5(data, model):
     assert ours.model.variant == model
     # 384 pixels; of those a convolution of stride 14 without padding reads 27 * 14.
     assert ours.model.image_size == (384 if model != "H/14" else 384 // 14 * 14)
-    typed = dict(zip(MODELS, TABLE_5[data], strict=True))[model] / 100
-    assert ours.published_accuracy == pytest.approx(typed)
 
 
 # Hybrids and ResNets: recipe, model, weights.

@@ -1,17 +1,16 @@
 """The commands of training on one short run."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
+from run_files import weights
 from sklearn.datasets import load_digits
 from training_commands import main
 from without_pictures import leave_out_pictures
 
 import keras_vit
-from keras_vit.analysis import figures
 from training.architectures.model_reading import read_classifier
 from training.errors import RecipeError, RunError
 from training.recipe import load_recipe
@@ -49,9 +48,7 @@ def test_a_run_goes_to_the_folder_of_its_name(folder):
 
 def test_without_validation_the_last_epoch_is_the_best(folder):
     run = folder / "runs" / "tiny"
-    best, last = (read_classifier(run / f"{name}.keras") for name in ("best", "last"))
-    for ours, theirs in zip(best.get_weights(), last.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_equal(weights(run, "best"), weights(run, "last"))
 
 
 def test_evaluate_prints_what_the_run_reported(folder, capsys):
@@ -77,32 +74,30 @@ def test_evaluate_needs_a_source_for_a_lone_file(folder, capsys):
     assert "360 images" in capsys.readouterr().out
 
 
+def write_images(root, class_names, count):
+    """Gray images, each of another level, in a folder for each class."""
+    for name in class_names:
+        (root / name).mkdir(parents=True)
+        for index in range(count):
+            Image.new("L", (8, 8), 20 * index).save(root / name / f"{index}.png")
+
+
 def test_evaluate_rejects_other_classes(folder):
-    for name in ("cat", "dog"):
-        (folder / "animals" / name).mkdir(parents=True)
-        for index in range(10):
-            image = Image.new("RGB", (9, 9), (index, index, index))
-            image.save(folder / "animals" / name / f"{index}.png")
+    write_images(folder / "animals", ("cat", "dog"), 10)
     with pytest.raises(RunError, match="cat, dog"):
         main(["evaluate", "runs/tiny", "--source", "folder:animals"])
 
 
 def test_evaluate_tells_two_unicode_forms_of_a_class_apart(own_model, folder):
     names = ",".join([*"012345678", "\u00e4"])
-    for name in [*"012345678", "a\u0308"]:
-        (folder / "forms" / name).mkdir(parents=True)
-        Image.new("L", (8, 8)).save(folder / "forms" / name / "1.png")
+    write_images(folder / "forms", [*"012345678", "a\u0308"], 1)
     words = ["--class_names", names, "--source", "folder:forms"]
     with pytest.raises(RunError, match=r"\('\\xe4'\) and .*\('a\\u0308'\)$"):
         main(["evaluate", "own.keras", *words])
 
 
 def test_evaluate_counts_every_image_of_another_folder(folder, capsys):
-    for name in range(10):
-        (folder / "digits" / str(name)).mkdir(parents=True)
-        for index in range(3):
-            image = Image.new("L", (8, 8), 20 * index)
-            image.save(folder / "digits" / str(name) / f"{index}.png")
+    write_images(folder / "digits", "0123456789", 3)
     main(["evaluate", "runs/tiny", "--source", "folder:digits"])
     assert "on 30 images" in capsys.readouterr().out
 
@@ -143,12 +138,6 @@ def test_baseline_accuracies_match_known_ones():
     }
     assert scores["kNN, k = 3"] == pytest.approx(0.9861, abs=1e-4)
     assert scores["SVM, RBF kernel, gamma 0.001"] == pytest.approx(0.9889, abs=1e-4)
-
-
-def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match="pip install .*viz"):
-        figures.figure(1, 1)
 
 
 @pytest.fixture(scope="module")

@@ -228,54 +228,33 @@ def test_a_models_pixels_are_normalized_by_channel(tmp_path):
     np.testing.assert_allclose(loaded(images), expected, atol=1e-5)
 
 
+RESNET50 = ModelConfig(architecture="resnet", variant="ResNet50")
+R50X1 = ModelConfig(architecture="bit", variant="R50x1")
+B16 = ModelConfig(variant="B/16")
+
+
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "changes", "words"),
     [
-        (
-            ModelConfig(architecture="resnet", variant="ResNet50", dropout=0.1),
-            ["model.dropout", "resnet"],
-        ),
-        (
-            ModelConfig(architecture="resnet", variant="ResNet50", pixel_std=1.0),
-            ["model.pixel_std"],
-        ),
-        (
-            ModelConfig(architecture="bit", variant="R50x1", heads=3),
-            ["model.heads", "bit"],
-        ),
-        (
-            ModelConfig(architecture="resnet", variant="S/16"),
-            ["model.variant", "ResNet152", "S/16"],
-        ),
-        (ModelConfig(architecture="bit", variant="R51x1"), ["variant", "R51x1"]),
-        (
-            ModelConfig(architecture="cnn", variant=None, width=4),
-            ["model.depth", "None"],
-        ),
-        (dataclasses.replace(CNN, depth=5), ["model.depth", "8x8"]),
-        (
-            ModelConfig(architecture="resnet", variant="ResNet50", weights="jft"),
-            ["imagenet", "jft"],
-        ),
-        (
-            ModelConfig(
-                architecture="resnet",
-                variant="ResNet50",
-                weights="imagenet",
-                channels=1,
-            ),
-            ["model.channels", "3", "1"],
-        ),
-        (dataclasses.replace(TINY, weights="none.keras"), ["none.keras"]),
-        (dataclasses.replace(TINY, weights="none.npz"), ["none.npz"]),
-        (ModelConfig(variant="B/16", weights="in22k"), ["orig_in21k", "in22k"]),
-        (ModelConfig(variant="X/16"), ["X/16"]),
-        (ModelConfig(variant="B/16", image_size=225), ["image_size", "225"]),
+        (RESNET50, {"dropout": 0.1}, ["model.dropout", "resnet"]),
+        (RESNET50, {"pixel_std": 1.0}, ["model.pixel_std"]),
+        (R50X1, {"heads": 3}, ["model.heads", "bit"]),
+        (RESNET50, {"variant": "S/16"}, ["model.variant", "ResNet152", "S/16"]),
+        (R50X1, {"variant": "R51x1"}, ["variant", "R51x1"]),
+        (CNN, {"depth": None}, ["model.depth", "None"]),
+        (CNN, {"depth": 5}, ["model.depth", "8x8"]),
+        (RESNET50, {"weights": "jft"}, ["imagenet", "jft"]),
+        (RESNET50, {"weights": "imagenet", "channels": 1}, ["model.channels", "3"]),
+        (TINY, {"weights": "none.keras"}, ["none.keras"]),
+        (TINY, {"weights": "none.npz"}, ["none.npz"]),
+        (B16, {"weights": "in22k"}, ["orig_in21k", "in22k"]),
+        (B16, {"variant": "X/16"}, ["X/16"]),
+        (B16, {"image_size": 225}, ["image_size", "225"]),
     ],
 )
-def test_a_mistake_is_one_line(config, words):
+def test_a_mistake_is_one_line(config, changes, words):
     with pytest.raises(RecipeError) as error:
-        build_model(config, NAMES)
+        build_model(dataclasses.replace(config, **changes), NAMES)
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message

@@ -41,11 +41,7 @@ def test_every_task_has_the_same_images_in_a_part(part):
 
 
 def test_a_task_is_a_source_with_its_own_parts():
-    config = DataConfig(
-        "digits:quarter_turn",
-        validation="validation",
-        test="test",
-    )
+    config = DataConfig("digits:quarter_turn", validation="validation", test="test")
     splits = load_splits(config, channels=1)
     sizes = [len(part) for part in (splits.train, splits.validation, splits.test)]
     assert sizes == [800, 200, 797]

@@ -1,6 +1,7 @@
 """Image operations, compared with Pillow and with NumPy."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -164,9 +165,7 @@ def test_levels_may_be_tensors_in_a_pipeline(picture, name):
 
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
 def test_blur_matches_scipys_gaussian(picture, sigma):
-    from scipy.ndimage import gaussian_filter
-
-    expected = gaussian_filter(
+    expected = ndimage.gaussian_filter(
         picture.astype("float64"), (sigma, sigma, 0), mode="mirror", radius=(6, 6, 0)
     )
     blurred = image_operations.gaussian_blur(tf.constant(picture), sigma).numpy()
@@ -174,8 +173,6 @@ def test_blur_matches_scipys_gaussian(picture, sigma):
 
 
 def test_missing_operations_name_the_package_to_install(monkeypatch):
-    import sys
-
     image_operations.official.cache_clear()
     monkeypatch.setitem(sys.modules, "official.vision.ops", None)
     with pytest.raises(TrainingError, match=r'pip install .*"\.\[models\]"') as error:

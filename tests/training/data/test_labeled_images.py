@@ -1,10 +1,7 @@
 """Where the images that a pipeline reads are kept: in the host's memory."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+import python_process
 
 # CPU:1 stands for the first GPU, where TensorFlow puts a tensor unless it is told.
 PIPELINES = """
@@ -43,13 +40,6 @@ print(len(large), *sorted(set(large)), other.device[-5:])
 
 @pytest.mark.slow
 def test_pipelines_keep_nothing_large_on_another_device():
-    printed = subprocess.run(
-        [sys.executable, "-c", PIPELINES],
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    count, *devices = printed.split()
+    count, *devices = python_process.run("-c", PIPELINES).split()
     assert int(count) >= 4  # pixels and labels of both parts
     assert devices == ["CPU:0", "CPU:1"]

@@ -1,6 +1,5 @@
 """A failing input pipeline names its images and leaves nothing running."""
 
-import dataclasses
 import gc
 import re
 import struct
@@ -10,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tiny_model import small
-from tiny_recipe import TINY_MODEL, TINY_RECIPE
+from tiny_recipe import TINY_RECIPE, changed
 
 import keras_vit
 from keras_vit.common.commands import end_process
@@ -24,7 +23,6 @@ from training.errors import DataError
 from training.evaluation.evaluate import evaluate
 from training.fitting.fit import fit
 from training.probe.features import FeatureExtractor
-from training.recipe import AugmentationConfig
 
 NAMES = [f"photo {number}.png" for number in range(40)]
 BAD = 5
@@ -90,11 +88,11 @@ def model():
 
 def train(split, model, folder):
     """`fit` with random crops, which read the images in each epoch."""
-    recipe = dataclasses.replace(
+    recipe = changed(
         TINY_RECIPE,
         batch_size=8,
-        model=dataclasses.replace(TINY_MODEL, image_size=8, channels=3),
-        augmentation=AugmentationConfig(crop_min_area=0.5),
+        model={"channels": 3},
+        augmentation={"crop_min_area": 0.5},
     )
     with pytest.MonkeyPatch.context() as patch:
         splits = Splits(tuple(model.class_names), split, None, split)

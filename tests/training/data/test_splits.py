@@ -67,11 +67,8 @@ def test_added_slices_read_the_images_of_their_parts(source):
 
 def test_slices_match_tensorflow_datasets(source):
     tfds = pytest.importorskip("tensorflow_datasets")
-    infos = {
-        "train": tfds.core.splits.SplitInfo(
-            name="train", shard_lengths=[100], num_bytes=0
-        )
-    }
+    info = tfds.core.splits.SplitInfo(name="train", shard_lengths=[100], num_bytes=0)
+    infos = {"train": info}
     for text in ("train[3%:17%]", "train[-33%:]", "train[:-20]", "train[5:6]"):
         one = tfds.core.ReadInstruction.from_spec(text).to_absolute(infos)[0]
         train, *_ = divide(source, config(train=text))
@@ -87,24 +84,18 @@ def test_slices_match_tensorflow_datasets(source):
         ),
         (
             {"validation": "train[:5]"},
-            "`data.train` and `data.validation` must not have images in common",
+            "`data.train` and `data.validation` must not",
         ),
-        (
-            {"validation": "test[:5]"},
-            "`data.validation` and `data.test` must not have images in common",
-        ),
-        (
-            {"train": "train[:5]+train[3:9]"},
-            "`data.train` must not have an image twice",
-        ),
+        ({"validation": "test[:5]"}, "`data.validation` and `data.test` must not"),
+        ({"train": "train[:5]+train[3:9]"}, "`data.train` must not have an image"),
         (
             {"train": "training[:5]"},
-            "`data.train` must be a slice of train, validation",
+            "`data.train` must be a slice of train, valid",
         ),
         ({"train": "train[:5"}, "`data.train` must be a slice.*Received: 'train.:5'"),
         (
             {"train": "train[:500]"},
-            "`data.train` must be a slice.*incompatible with 100",
+            "`data.train` must be .*incompatible with 100",
         ),
         ({"train": "train[5:5]"}, "`data.train`: there are no images in 'train.5:5.'"),
         ({"test": "nothing"}, "`data.test` must be a slice"),
@@ -117,12 +108,9 @@ def test_a_wrong_slice_is_a_one_line_error(source, settings, message):
 
 
 def test_digits_are_shuffled_before_they_are_sliced():
-    settings = {"train": "train[:50%]", "validation": "train[50%:60%]"}
-    parts = load_splits(DataConfig("digits", test="train[60%:]", **settings), 1)
-    again = load_splits(DataConfig("digits", test="train[60%:]", **settings), 1)
-    other = load_splits(
-        DataConfig("digits", test="train[60%:]", split_seed=1, **settings), 1
-    )
+    config = DataConfig("digits", "train[:50%]", "train[50%:60%]", "train[60%:]")
+    parts, again = load_splits(config, 1), load_splits(config, 1)
+    other = load_splits(dataclasses.replace(config, split_seed=1), 1)
     splits = (parts.train, parts.validation, parts.test)
     assert sum(map(len, splits)) == 1797
     assert len({name for split in splits for name in split.names}) == 1797
@@ -147,13 +135,9 @@ def test_a_share_and_a_slice_can_be_combined():
         DataConfig("digits", train="train[:1000]", validation=0.1, test="train[1000:]"),
         1,
     )
-    assert [len(splits.train), len(splits.validation), len(splits.test)] == [
-        900,
-        100,
-        797,
-    ]
-    names = {*splits.train.names, *splits.validation.names, *splits.test.names}
-    assert len(names) == 1797
+    parts = (splits.train, splits.validation, splits.test)
+    assert [len(part) for part in parts] == [900, 100, 797]
+    assert len({name for part in parts for name in part.names}) == 1797
 
 
 def test_parts_that_another_source_lacks_become_shares(source):

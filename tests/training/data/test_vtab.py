@@ -80,12 +80,7 @@ CLASSES = {"caltech101": 102, "pets": 37, "camelyon": 2, "smallnorb_azimuth": 18
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_task_is_a_source(name):
-    config = DataConfig(
-        f"vtab:{name}",
-        train="train+validation",
-        validation=0.0,
-        test="test",
-    )
+    config = DataConfig(f"vtab:{name}", "train+validation", 0.0, "test")
     with tfds.testing.mock_data(num_examples=5):
         splits = load_splits(config, channels=3)
     assert len(splits.class_names) == CLASSES[name]

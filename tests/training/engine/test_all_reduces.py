@@ -1,13 +1,9 @@
 """Communication: a step's all-reduces hold gradients, metrics and flags together."""
 
 import json
-import pathlib
-import subprocess
-import sys
 
 import pytest
-
-SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "count_all_reduces.py"
+import python_process
 
 pytestmark = pytest.mark.slow
 
@@ -18,10 +14,9 @@ CASES = ((1, 50 * 2**20, 1), (2, 50 * 2**20, 1), (1, 400_000, 2), (1, 1, 17))
 
 
 def test_a_step_has_one_all_reduce_for_each_pack():
-    command = [sys.executable, SCRIPT, json.dumps([case[:2] for case in CASES])]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
+    cases = json.dumps([case[:2] for case in CASES])
+    output = python_process.run("tests/support/count_all_reduces.py", cases)
+    found = json.loads(output.splitlines()[-1])
     assert found == [
         [count, 0, [2.0 * steps, steps, steps]] for steps, _, count in CASES
     ]

@@ -72,49 +72,45 @@ def test_the_newest_complete_checkpoints_are_kept(folder, keep):
 # Incomplete files. The newest of two checkpoints is damaged.
 
 
-def cut(share):
-    def damage(folder):
-        path = folder / "00000002.npz"
-        data = path.read_bytes()
-        path.unlink()
-        path.write_bytes(data[: int(len(data) * share)])
+MARKER, DATA = "00000002.json", "00000002.npz"
 
-    return damage
+
+def cut(share):
+    return rewrite(DATA, lambda data: data[: int(len(data) * share)])
 
 
 def flip(share):
+    def flipped(data):
+        place = int(len(data) * share)
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+    return rewrite(DATA, flipped)
+
+
+def rewrite(name, new):
+    """A function that deletes a file, or gives it other bytes."""
+
     def damage(folder):
-        path = folder / "00000002.npz"
-        data = bytearray(path.read_bytes())
-        data[int(len(data) * share)] ^= 1
-        path.unlink()
-        path.write_bytes(bytes(data))
-
-    return damage
-
-
-def rewrite(name, text):
-    def damage(folder):
+        data = (folder / name).read_bytes()
         (folder / name).unlink()
-        if text is not None:
-            (folder / name).write_text(text)
+        if new is not None:
+            (folder / name).write_bytes(new(data) if callable(new) else new)
 
     return damage
 
 
 SHARES = [0.0, 0.5, 0.9999]
-MARKER, DATA = "00000002.json", "00000002.npz"
 DAMAGES = {
     **{f"cut at {share}": (cut(share), "bytes instead of") for share in SHARES},
     **{f"bit at {share}": (flip(share), "its checksum differs") for share in SHARES},
     "no marker": (rewrite(MARKER, None), "it has no marker"),
     "no data": (rewrite(DATA, None), "only its marker exists"),
-    "empty marker": (rewrite(MARKER, ""), "its marker is damaged"),
-    "half a marker": (rewrite(MARKER, '{"step": 2, "byt'), "its marker is damaged"),
-    "a marker of JSON": (rewrite(MARKER, "[3]"), "its marker is damaged"),
-    "not text": (rewrite(MARKER, "\x00\ud7ff"), "its marker is damaged"),
+    "empty marker": (rewrite(MARKER, b""), "its marker is damaged"),
+    "half a marker": (rewrite(MARKER, b'{"step": 2, "byt'), "its marker is damaged"),
+    "a marker of JSON": (rewrite(MARKER, b"[3]"), "its marker is damaged"),
+    "not text": (rewrite(MARKER, "\x00\ud7ff".encode()), "its marker is damaged"),
     "another's marker": (
-        rewrite(MARKER, '{"step": 1, "bytes": 9, "sha256": "a"}'),
+        rewrite(MARKER, b'{"step": 1, "bytes": 9, "sha256": "a"}'),
         "its marker is damaged",
     ),
 }

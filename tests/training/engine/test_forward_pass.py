@@ -1,14 +1,11 @@
 """Forward passes on all devices of a strategy: order, padding, and where they run."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+import python_process
 import tensorflow as tf
 from device_spy import DEVICES, digit_files, masked_predictions, probabilities
 from image_splits import noise_split
@@ -22,8 +19,6 @@ from training.engine.forward_pass import ForwardPass, even_batches
 from training.engine.run_folder import read_recipe
 from training.engine.strategy import evaluation_strategy
 from training.evaluation.evaluate import evaluate
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -123,14 +118,8 @@ def test_an_evaluation_waits_for_no_other_worker(monkeypatch, name):
     ("backend", "strategy"), [("tensorflow", "mirrored"), ("jax", "fsdp")]
 )
 def test_all_that_is_not_training_runs_on_all_devices(tmp_path, backend, strategy):
-    script = ROOT / "tests" / "support" / "device_spy.py"
-    environment = os.environ | {
-        "KERAS_BACKEND": backend,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}",
-    }
-    subprocess.run(
-        [sys.executable, script, strategy, tmp_path], env=environment, check=True
-    )
+    variables = python_process.on(backend, DEVICES)
+    python_process.run("tests/support/device_spy.py", strategy, tmp_path, **variables)
     for name, devices in json.loads((tmp_path / "devices.json").read_text()).items():
         assert len(devices) == DEVICES, name
         assert len(set(devices.values())) == 1, name

@@ -1,13 +1,11 @@
 """When the processes of a run on JAX join, and what they tell each other."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import keras
 import pytest
+import python_process
 import tensorflow as tf
 from test_job import MPICH, OPEN_MPI, SLURM, environment  # noqa: F401  a fixture
 
@@ -110,13 +108,7 @@ jax.distributed.initialize(address, 1, 0, local_device_ids=[])
 print(jax.config.values["jax_cuda_visible_devices"])
 """
     variables = SLURM | {"SLURM_STEP_NODELIST": "localhost", "JAX_PLATFORMS": "cpu"}
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-    )
-    assert result.stdout == "all\n", result.stderr
+    assert python_process.run("-c", code, **variables) == "all\n"
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])

@@ -1,43 +1,28 @@
 """JAX on several processes and with divided weights: the numbers of one device."""
 
-import csv
-import dataclasses
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
-import keras
 import numpy as np
 import pytest
-from tiny_recipe import TINY_RECIPE
-
-import keras_vit  # noqa: F401  registers its layers
-from training.recipe import (
-    AugmentationConfig,
-    DataConfig,
-    OptimizerConfig,
-    ReportConfig,
-)
-
-ROOT = pathlib.Path(__file__).parents[3]
+import python_process
+from run_files import checkpoint, history, weights
+from tiny_recipe import TINY_RECIPE, changed
 
 # What needs the others' parts (norm, metrics, averages), what only worker 0 does
 # (pictures, report) and what all do with whole weights (few-shot accuracy). The 144
 # validation images do not fill a batch.
-RECIPE = dataclasses.replace(
+RECIPE = changed(
     TINY_RECIPE,
     epochs=2,
     batch_size=240,
     accumulation=2,
-    model=dataclasses.replace(TINY_RECIPE.model, dropout=0.1),
-    data=DataConfig("digits", validation=0.1),
-    augmentation=AugmentationConfig(mixup=0.2),
-    optimizer=OptimizerConfig(
-        learning_rate=0.003, weight_decay=0.1, clip_norm=0.1, ema=0.9
-    ),
-    report=ReportConfig(attention_every=2, fewshot_every=2),
+    model={"dropout": 0.1},
+    data={"validation": 0.1},
+    augmentation={"mixup": 0.2},
+    optimizer={"learning_rate": 0.003, "weight_decay": 0.1, "clip_norm": 0.1}
+    | {"ema": 0.9},
+    report={"attention_every": 2, "fewshot_every": 2},
 )
 # Devices of each process, and the arguments before and after the recipe's.
 RUNS = {
@@ -65,60 +50,33 @@ sys.exit(status)
 """
 
 
-def environment(devices):
-    return os.environ | {
-        "KERAS_BACKEND": "jax",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}",
-    }
-
-
-def on_jax(devices, *words):
-    """Run Python in a process of its own: Keras chooses its backend at import."""
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=ROOT,
-        env=environment(devices),
-        capture_output=True,
-        text=True,
-    )
-
-
-def in_a_slurm_step(devices, folder, *words):
+def in_a_slurm_step(folder, *words, **variables):
     """Run `SPIED_FIT` as two processes that find each other as srun's do."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SPIED_FIT, folder / f"{process}.json", *words],
-            cwd=ROOT,
-            env=environment(devices)
-            | {
-                "SLURM_JOB_ID": str(os.getpid()),  # which chooses the port
-                "SLURM_NTASKS": "2",
-                "SLURM_STEP_NODELIST": "localhost",
-                "SLURM_STEP_NUM_TASKS": "2",
-                "SLURM_STEP_TASKS_PER_NODE": "2",
-                "SLURM_PROCID": str(process),
-                "SLURM_LOCALID": str(process),
-            },
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for process in range(2)
-    ]
+    variables |= {
+        "SLURM_JOB_ID": str(os.getpid()),  # which chooses the port
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+    }
+    processes = []
+    for number in "01":
+        own = {"SLURM_PROCID": number, "SLURM_LOCALID": number}
+        command = ("-c", SPIED_FIT, folder / f"{number}.json", *words)
+        processes.append(python_process.start(*command, **variables, **own))
     for process in processes:
-        _, error = process.communicate()
-        assert process.returncode == 0, error
+        python_process.printed(process)
 
 
 def train(folder, name):
     devices, before, after = RUNS[name]
     words = [*before, "fit", "--config", folder / "recipe.yaml", *after]
     words += ["--output_dir", folder / name]
+    variables = python_process.on("jax", devices)
     if name == "a Slurm step":
-        in_a_slurm_step(devices, folder, *words)
-        return
-    result = on_jax(devices, "-m", "training", *words)
-    assert result.returncode == 0, result.stdout + result.stderr
+        in_a_slurm_step(folder, *words, **variables)
+    else:
+        python_process.run("-m", "training", *words, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -129,20 +87,6 @@ def runs(tmp_path_factory):
     for name in RUNS:
         train(folder, name)
     return folder
-
-
-def history(folder):
-    with (folder / "history.csv").open() as file:
-        return [
-            {k: float(v) for k, v in row.items() if v and "second" not in k}
-            for row in csv.DictReader(file)
-        ]
-
-
-def checkpoint(folder):
-    """The arrays of the last checkpoint, and its run."""
-    arrays = dict(np.load(sorted((folder / "checkpoints").glob("*.npz"))[-1]))
-    return arrays, json.loads(str(arrays.pop("__meta__")))["owner"]
 
 
 @pytest.mark.slow
@@ -163,7 +107,7 @@ def test_all_compute_what_one_device_computes(runs, name):
     [("a Slurm step", 2, 2), ("fsdp", 1, 4), ("fsdp on two workers", 2, 2)],
 )
 def test_a_checkpoint_records_workers_and_devices(runs, name, workers, devices):
-    _, owner = checkpoint(runs / name)
+    owner = json.loads(checkpoint(runs / name)[1])["owner"]
     assert (owner["workers"], owner["replicas"]) == (workers, devices)
 
 
@@ -184,11 +128,9 @@ def test_the_saved_model_and_the_pictures_are_those_of_one_process(runs, name):
         return {path.name for path in (runs / run).iterdir()}
 
     assert files(name) == files("one")
-    model, reference = (
-        keras.models.load_model(runs / run / "best.keras") for run in (name, "one")
-    )
-    for ours, theirs in zip(model.weights, reference.weights, strict=True):
-        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-4)
+    ours, reference = (weights(runs / run, "best") for run in (name, "one"))
+    for array, expected in zip(ours, reference, strict=True):
+        np.testing.assert_allclose(array, expected, atol=1e-4)
     events = list((runs / name / "tensorboard" / "model").iterdir())
     assert len(events) == 1  # only worker 0 writes
 
@@ -219,13 +161,15 @@ for variable in [*model.variables, *optimizer.variables]:
 
 
 def layouts(devices, width):
-    return on_jax(devices, "-c", LAYOUTS, str(width), str(DEPTH))
+    """What `LAYOUTS` prints, and its errors."""
+    variables = python_process.on("jax", devices)
+    return python_process.start("-c", LAYOUTS, width, DEPTH, **variables).communicate()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [4, 8])
 def test_each_device_holds_its_part_of_every_large_weight_and_its_slots(devices):
-    lines = [line.split() for line in layouts(devices, 192).stdout.splitlines()]
+    lines = [line.split() for line in layouts(devices, 192)[0].splitlines()]
     sizes = {path: (int(part), int(whole)) for path, part, whole in lines}
     assert len(sizes) > 3 * 16 * DEPTH
     for path, (part, whole) in sizes.items():
@@ -246,6 +190,6 @@ def test_each_device_holds_its_part_of_every_large_weight_and_its_slots(devices)
 
 @pytest.mark.slow
 def test_a_width_that_the_devices_cannot_divide_is_an_error():
-    error = layouts(8, 12).stderr.splitlines()[-1]
+    error = layouts(8, 12)[1].splitlines()[-1]
     assert "width is a multiple of the number of devices" in error
     assert "embedding/kernel of shape (16, 16, 3, 12), 8 devices" in error

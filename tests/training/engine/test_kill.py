@@ -1,13 +1,7 @@
 """A killed and resumed run ends with the bits of an uninterrupted one."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
-
-SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "kill_run.py"
+import python_process
 
 # test_checkpoint.py enumerates the states of the disk that a kill can leave; here each
 # strategy resumes from its own.
@@ -34,17 +28,11 @@ def test_killed_and_resumed_runs_end_with_the_same_bits(
     """A process of its own, where TensorFlow is loaded but not used yet: it forks."""
     kills = KILLS[strategy]
     options = ["--strategy", strategy, "--task", task, "--kills", *kills]
-    environment = os.environ | {
-        "KERAS_BACKEND": backend,
+    output = python_process.run(
+        *("tests/support/kill_run.py", *options, "--folder", tmp_path),
+        KERAS_BACKEND=backend,
         # The attempts compile the same functions.
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    }
-    result = subprocess.run(
-        [sys.executable, SCRIPT, *options, "--folder", tmp_path],
-        env=environment,
-        capture_output=True,
-        text=True,
+        JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled"),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0.2",
     )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert len(result.stdout.splitlines()) == len(kills)
+    assert len(output.splitlines()) == len(kills)

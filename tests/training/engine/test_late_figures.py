@@ -89,21 +89,16 @@ def test_callbacks_get_the_figures_of_the_step_that_lag_names(trainer):
     assert epoch == history
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_one_call_late(trainer, tmp_path):
+@pytest.mark.parametrize(("wrong", "ended"), [(3, 4), (STEPS, STEPS)])
+def test_a_loss_that_is_not_finite_ends_the_run_one_call_late_or_with_the_epoch(
+    trainer, tmp_path, wrong, ended
+):
     images = IMAGES.copy()
-    images[2 * BATCH] = np.nan
+    images[wrong * BATCH - 1] = np.nan
     guard = StopOnDivergence(tmp_path, trainer.progress)
-    with pytest.raises(Diverged, match=r"nan at step 3; "):
+    with pytest.raises(Diverged, match=f"nan at step {wrong}; "):
         trainer.fit(data(images), verbose=0, callbacks=[guard])
-    assert trainer.progress.step == 4
-
-
-def test_a_loss_that_is_not_finite_in_the_last_step_ends_the_epoch(trainer, tmp_path):
-    images = IMAGES.copy()
-    images[-1] = np.nan
-    guard = StopOnDivergence(tmp_path, trainer.progress)
-    with pytest.raises(Diverged, match=r"nan at step 5; "):
-        trainer.fit(data(images), verbose=0, callbacks=[guard])
+    assert trainer.progress.step == ended
 
 
 def calls(stop_at, alone):

@@ -1,5 +1,6 @@
 """`launch`: local workers start together, end together, and may restart."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -130,20 +131,28 @@ def test_one_failure_ends_all_and_gives_the_exit_status(
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
+@contextlib.contextmanager
+def sending(number, stub):
+    """A block in which this process gets a signal once both stubs run."""
+
     def send():
         while len(stub()) < 2:
             time.sleep(0.05)
         time.sleep(0.3)  # until the stubs have their handlers
         os.kill(os.getpid(), number)
 
-    before = signal.getsignal(number)
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    status = launch(arguments("wait", "wait"), 2, restarts=3)
+    yield
     thread.join(60)
     assert not thread.is_alive(), stub()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_are_passed_on_and_nothing_starts_again(stub, number):
+    before = signal.getsignal(number)
+    with sending(number, stub):
+        status = launch(arguments("wait", "wait"), 2, restarts=3)
     expected = {signal.SIGTERM: 75, signal.SIGHUP: 129, signal.SIGINT: 1}
     assert status in (expected[number], 128 + number)
     assert len(stub()) == 2
@@ -189,17 +198,8 @@ def test_no_worker_outlives_a_second_signal(stub, monkeypatch, number):
 def test_an_ignored_signal_ends_no_worker(stub, number):
     """As SIGHUP under nohup; a worker that is lost afterwards is restarted."""
     signal.signal(number, signal.SIG_IGN)
-
-    def send():
-        while len(stub()) < 2:
-            time.sleep(0.05)
-        os.kill(os.getpid(), number)
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    assert launch(arguments("0", "killed-later"), 2, restarts=1) == 0
-    thread.join(60)
-    assert not thread.is_alive(), stub()
+    with sending(number, stub):
+        assert launch(arguments("0", "killed-later"), 2, restarts=1) == 0
     assert len(stub()) == 4
     assert signal.getsignal(number) == signal.SIG_IGN
 
@@ -318,9 +318,13 @@ sys.addaudithook(note)
 
 
 def start(*options, workers=2, restarts=0, **variables):
-    command = [sys.executable, "-m", "training", "launch", "--workers", str(workers)]
+    counts = ["--workers", str(workers), "--restarts", str(restarts)]
+    return start_training("launch", *counts, "--", *options, **variables)
+
+
+def start_training(*words, **variables):
     return subprocess.Popen(
-        [*command, "--restarts", str(restarts), "--", *options],
+        [sys.executable, "-m", "training", *words],
         cwd=ROOT,
         env=os.environ | variables,
         stdout=subprocess.PIPE,
@@ -423,18 +427,8 @@ def test_a_worker_of_another_cluster_is_refused(tmp_path):
     config["cluster"]["worker"].append("127.0.0.1:9")
     variables[1]["TF_CONFIG"] = json.dumps(config)
     folder = tmp_path / "run"
-    processes = [
-        subprocess.Popen(
-            # A batch that two and three workers can share.
-            [sys.executable, "-m", "training", *RUN, str(folder), "--batch_size=252"],
-            cwd=ROOT,
-            env=os.environ | own,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for own in variables
-    ]
+    words = [*RUN, str(folder), "--batch_size=252"]  # two and three workers share it
+    processes = [start_training(*words, **own) for own in variables]
     for process in processes:
         output, _ = process.communicate(timeout=300)
         assert process.returncode == 2, output

@@ -1,22 +1,15 @@
 """Optimizers and schedules against formulas written out here."""
 
 import dataclasses
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+import python_process
 
 import keras_vit
 from training.engine.optimizer import is_head, learning_rate_factors, make_optimizer
-from training.engine.schedule import (
-    ReciprocalSquareRoot,
-    Warmup,
-    make_schedule,
-)
+from training.engine.schedule import ReciprocalSquareRoot, Warmup, make_schedule
 from training.errors import RecipeError
 from training.recipe import DataConfig, OptimizerConfig, Recipe, ScheduleConfig
 from training.recipes import named_recipe
@@ -126,10 +119,7 @@ def factors_by_path(model, *frozen):
     return dict(zip(paths, optimizer.factors, strict=True))
 
 
-@pytest.mark.parametrize(
-    "frozen",
-    ["^embedding/", "encoder_block_[12]/", "block_"],
-)
+@pytest.mark.parametrize("frozen", ["^embedding/", "encoder_block_[12]/", "block_"])
 def test_frozen_weights_do_not_change_the_factors_of_others(tiny_vit, frozen):
     every = factors_by_path(tiny_vit(depth=3))
     assert len(set(every.values())) == 3 + 3  # embeddings, blocks, last norm, head
@@ -217,15 +207,7 @@ np.testing.assert_allclose(slots[place], average, atol=1e-6)
 @pytest.mark.slow
 def test_adam_is_the_same_on_jax():
     pytest.importorskip("jax")
-    file = pathlib.Path(__file__)
-    path = os.pathsep.join([*sys.path, str(file.parent)])
-    result = subprocess.run(
-        [sys.executable, "-c", JAX_STEPS],
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+    python_process.run("-c", JAX_STEPS, beside=__file__, **python_process.on("jax"))
 
 
 SHAPES = {
@@ -235,13 +217,16 @@ SHAPES = {
 }
 
 
+def schedule_of(*names, steps=20, **values):
+    """A schedule of epochs of four steps."""
+    config = ScheduleConfig(*names, **values)
+    return make_schedule(dataclasses.replace(RECIPE, schedule=config), steps, 4)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_learning_rate_follows_the_schedule(name):
-    config = ScheduleConfig(
+    schedule = schedule_of(
         name, warmup_epochs=1.5, start_learning_rate=1e-3, end_learning_rate=1e-4
-    )
-    schedule = make_schedule(
-        dataclasses.replace(RECIPE, schedule=config), total_steps=20, steps_per_epoch=4
     )
     rising = 1e-3 + 2e-3 * np.arange(1, 7) / 6
     expected = np.concatenate([rising, SHAPES[name]((np.arange(6, 20) - 6) / 14)])
@@ -250,8 +235,8 @@ def test_the_learning_rate_follows_the_schedule(name):
 
 
 def test_rsqrt_decays_and_cools_down():
-    config = ScheduleConfig("rsqrt", warmup_steps=2, timescale=10, cooldown_steps=5)
-    schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 22, 4)
+    values = {"warmup_steps": 2, "timescale": 10, "cooldown_steps": 5}
+    schedule = schedule_of("rsqrt", steps=22, **values)
     after = np.arange(20)
     falling = 3e-3 / np.sqrt(1 + after / 10) * np.clip((20 - after) / 5, 0, 1)
     expected = np.concatenate([[1.5e-3, 3e-3], falling])
@@ -285,22 +270,17 @@ def test_the_staircase_is_that_of_bit_hyperrule(regime):
 
 
 def test_warmup_steps_take_precedence_over_epochs():
-    config = ScheduleConfig("constant", warmup_epochs=2.0, warmup_steps=3)
-    schedule = make_schedule(dataclasses.replace(RECIPE, schedule=config), 20, 4)
+    schedule = schedule_of("constant", warmup_epochs=2.0, warmup_steps=3)
     assert float(schedule(1)) == pytest.approx(2e-3)
     assert float(schedule(3)) == pytest.approx(3e-3)
 
 
 def test_a_constant_rate_needs_no_schedule():
-    recipe = dataclasses.replace(RECIPE, schedule=ScheduleConfig("constant"))
-    assert make_schedule(recipe, total_steps=20, steps_per_epoch=4) == 3e-3
+    assert schedule_of("constant") == 3e-3
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [Warmup(0.1, 0.5, 4, ReciprocalSquareRoot(0.5, 9, 3, 2))],
-)
-def test_a_schedule_round_trips_through_its_config(schedule):
+def test_a_schedule_round_trips_through_its_config():
+    schedule = Warmup(0.1, 0.5, 4, ReciprocalSquareRoot(0.5, 9, 3, 2))
     again = type(schedule).from_config(schedule.get_config())
     assert [float(again(s)) for s in (1, 7)] == [float(schedule(s)) for s in (1, 7)]
 
@@ -315,10 +295,6 @@ def test_at_first_the_classifier_alone_is_trained(model, name):
     assert 0 < sum(heads) < len(heads)
     for step in range(5):
         apply(optimizer, model, 1.0)
-        moved = [
-            not np.array_equal(now, before)
-            for now, before in zip(
-                arrays(model.trainable_variables), start, strict=True
-            )
-        ]
+        now = arrays(model.trainable_variables)
+        moved = [not np.array_equal(*pair) for pair in zip(now, start, strict=True)]
         assert moved == [head or step >= 3 for head in heads]

@@ -3,6 +3,7 @@
 Needs `pip install -e ".[parity]"` (`make parity`); skipped without.
 """
 
+import dataclasses
 import importlib.util
 
 import keras
@@ -118,23 +119,13 @@ def test_adamw_with_layer_decay_and_a_schedule_matches_torch(
     )
 
 
-@pytest.fixture
-def tiny_gradients(model):
-    """[20][weights], about as large as epsilon."""
+def test_adamw_with_tiny_gradients_matches_torch(torch, model, gradients):
+    """As large as epsilon, whose position makes a difference of 1e-3 here."""
     random = np.random.default_rng(6)
-    return [
-        [
-            (10.0 ** random.uniform(-9, -6) * random.normal(size=weight.shape)).astype(
-                "float32"
-            )
-            for weight in model.trainable_variables
-        ]
-        for _ in range(20)
+    tiny = [
+        [gradient * np.float32(10.0 ** random.uniform(-9, -6)) for gradient in step]
+        for step in gradients
     ]
-
-
-def test_adamw_with_tiny_gradients_matches_torch(torch, model, tiny_gradients):
-    """The position of epsilon makes a difference of 1e-3 here."""
     config = OptimizerConfig(weight_decay=0.3)
     start = [weight.numpy() for weight in model.trainable_variables]
     kernels = [w.path.endswith("kernel") for w in model.trainable_variables]
@@ -146,8 +137,8 @@ def test_adamw_with_tiny_gradients_matches_torch(torch, model, tiny_gradients):
         ]
         return torch.optim.AdamW(groups, lr=3e-3)
 
-    expected = theirs(torch, start, tiny_gradients, optimizer_of, np.ones(20))
-    moved = ours(model, tiny_gradients, make_optimizer(config, 3e-3, model))
+    expected = theirs(torch, start, tiny, optimizer_of, np.ones(STEPS))
+    moved = ours(model, tiny, make_optimizer(config, 3e-3, model))
     for mine, other in zip(moved, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-6)
 
@@ -173,15 +164,7 @@ def test_the_moving_average_matches_torch(torch, model, gradients):
 @pytest.mark.parametrize(("name", "end"), [("cosine", 2e-4), ("linear", 1e-5)])
 def test_schedules_match_torch(torch, recipe, name, end):
     config = ScheduleConfig(name, warmup_steps=0, end_learning_rate=end)
-    schedule = make_schedule(
-        Recipe(
-            data=recipe.data,
-            optimizer=OptimizerConfig(learning_rate=3e-3),
-            schedule=config,
-        ),
-        20,
-        5,
-    )
+    schedule = make_schedule(dataclasses.replace(recipe, schedule=config), 20, 5)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-3)
     schedules = torch.optim.lr_scheduler
     theirs = {

@@ -1,22 +1,14 @@
 """The recorder: the best epoch, a check of the final weights."""
 
-import dataclasses
-
 import pytest
-from tiny_recipe import CNN_MODEL
+from tiny_recipe import CNN_RECIPE, changed
 
 from training.engine import checkpoint, recorder
 from training.engine.recorder import Recorder, best_epoch
 from training.errors import Diverged, Preempted
 from training.fitting.fit import fit
-from training.recipe import (
-    DataConfig,
-    OptimizerConfig,
-    Recipe,
-    ScheduleConfig,
-)
 
-RECIPE = Recipe(data=DataConfig("digits", validation=0.0))
+RECIPE = changed(CNN_RECIPE, data={"validation": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +39,7 @@ def stopped(monkeypatch):
         end(callback, batch, logs)
 
     def run(folder):
-        recipe = dataclasses.replace(RECIPE, steps=9, model=CNN_MODEL)
+        recipe = changed(RECIPE, steps=9)
         fit(recipe, folder, checkpoint_every=1, draw=False)
 
     end = Recorder.on_train_batch_end
@@ -91,12 +83,11 @@ def test_workers_that_are_stopped_end_when_the_checkpoint_is_written(
 
 
 def test_non_finite_weights_after_the_last_update_are_a_divergence(tmp_path):
-    recipe = dataclasses.replace(
+    recipe = changed(
         RECIPE,
         steps=1,
-        model=CNN_MODEL,
-        optimizer=OptimizerConfig(learning_rate=3e38, weight_decay=10.0),
-        schedule=ScheduleConfig("constant"),
+        optimizer={"learning_rate": 3e38, "weight_decay": 10.0},
+        schedule={"name": "constant"},
     )
     with pytest.raises(Diverged, match="not finite .* at step 1"):
         fit(recipe, tmp_path / "run")

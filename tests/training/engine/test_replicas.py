@@ -4,15 +4,11 @@ The small network is compared with its gradients in NumPy float64; the Vision
 Transformer with the automatic gradient of one device and the same NumPy optimizer.
 """
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from python_process import printed, start
 from replica_runs import (
     BATCH,
     CASES,
@@ -34,8 +30,6 @@ from training.data.splits import load_splits
 from training.engine.launch import environments
 
 pytestmark = pytest.mark.slow
-
-SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "replica_runs.py"
 
 
 class Descent:
@@ -191,23 +185,14 @@ def references():
     return small | {name: recipe_reference(recipe) for name, recipe in RECIPES.items()}
 
 
-def start(world, path, variables):
-    return subprocess.Popen(
-        [sys.executable, SCRIPT, world, path],
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """The results of each world, by its name, and of the second of two workers."""
     folder = tmp_path_factory.mktemp("worlds")
     first, second = environments(2)
+    script = "tests/support/replica_runs.py"
     processes = {
-        name: start(world, folder / f"{name}.npz", variables)
+        name: start(script, world, folder / f"{name}.npz", **variables)
         for name, world, variables in (
             ("two replicas", "two replicas", {}),
             ("four replicas", "four replicas", {}),
@@ -217,8 +202,7 @@ def results(tmp_path_factory):
     }
     alone = run_all(tf.distribute.get_strategy(), "one device")
     for process in processes.values():
-        output, _ = process.communicate(timeout=1800)
-        assert process.returncode == 0, output
+        printed(process)
     loaded = {name: dict(np.load(folder / f"{name}.npz")) for name in processes}
     return loaded | {"one device": alone | {"replicas": np.array(1)}}
 
@@ -229,10 +213,7 @@ def test_each_world_has_its_number_of_replicas(results, world):
 
 
 def test_all_workers_end_with_the_same_numbers(results):
-    ours, theirs = results["two workers"], results["second worker"]
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_array_equal(ours[name], theirs[name])
+    np.testing.assert_equal(results["two workers"], results["second worker"])
 
 
 @pytest.mark.parametrize(

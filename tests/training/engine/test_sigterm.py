@@ -1,6 +1,5 @@
 """SIGTERM in the steps of a run, and before and after them."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import threading
 import keras
 import pytest
 import tensorflow as tf
+from run_files import history
 from tiny_recipe import CNN_RECIPE
 from without_pictures import leave_out_pictures
 
@@ -39,8 +39,11 @@ def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
 def run(code):
     """Run the code in its own process, without TensorFlow."""
     head = (
-        "import os, signal, sys\n"
+        "import os, signal, sys, threading, time\n"
         "sys.argv[0] = 'keras-vit'  # without Keras\n"
+        "from keras_vit.common import commands\n"
+        "from training.__main__ import main\n"
+        "from training.engine import sigterm\n"
         "from training.engine.sigterm import stopped_after_the_step\n"
         "from training.engine.progress import Progress\n"
         "progress = Progress()\n"
@@ -79,7 +82,6 @@ def test_ctrl_c_is_still_a_keyboard_interrupt():
 def test_sigterm_during_a_long_call_waits_for_its_end():
     """As during a step: the handler interrupts no system call and no C function."""
     result = run(
-        "import threading, time\n"
         "with stopped_after_the_step(progress):\n"
         "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
         "    time.sleep(0.6)\n"
@@ -94,7 +96,6 @@ CALL = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', {})\n"
 
 def test_the_process_ends_during_a_long_call_where_nothing_is_unsaved():
     result = run(
-        "import threading\n"
         "progress.unsaved = False\n"
         "with stopped_after_the_step(progress):\n"
         "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
@@ -106,9 +107,6 @@ def test_the_process_ends_during_a_long_call_where_nothing_is_unsaved():
 
 def test_a_command_ends_during_a_long_call_outside_of_the_steps():
     result = run(
-        "import threading\n"
-        "from keras_vit.common import commands\n"
-        "from training.__main__ import main\n"
         "def call(arguments):\n"
         "    threading.Timer(0.2, send, [signal.SIGTERM]).start()\n"
         f"    {CALL.format(2_000_000_000)}"
@@ -121,8 +119,6 @@ def test_a_command_ends_during_a_long_call_outside_of_the_steps():
 
 def test_a_long_step_is_finished_where_something_is_unsaved():
     result = run(
-        "import threading\n"
-        "from training.engine import sigterm\n"
         "sigterm.PATIENCE = 0\n"
         "with stopped_after_the_step(progress):\n"
         "    threading.Timer(0.01, send, [signal.SIGTERM]).start()\n"
@@ -134,7 +130,6 @@ def test_a_long_step_is_finished_where_something_is_unsaved():
 
 def test_a_second_sigterm_ends_a_long_step():
     result = run(
-        "import threading\n"
         "with stopped_after_the_step(progress):\n"
         "    for seconds in (0.2, 0.4):\n"
         "        threading.Timer(seconds, send, [signal.SIGTERM]).start()\n"
@@ -168,8 +163,6 @@ def test_nothing_is_handled_outside_the_main_thread():
 
 def test_sigterm_before_the_command_is_imported_is_a_preemption():
     result = run(
-        "import sys\n"
-        "from training.__main__ import main\n"
         "class Sender:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'training.commands': send(signal.SIGTERM)\n"
@@ -182,9 +175,6 @@ def test_sigterm_before_the_command_is_imported_is_a_preemption():
 
 def test_an_unexpected_error_before_tensorflow_is_imported_does_not_import_it():
     result = run(
-        "import sys\n"
-        "from keras_vit.common import commands\n"
-        "from training.__main__ import main\n"
         "def fail(arguments): raise AttributeError('a mistake of ours')\n"
         "commands.find = lambda *_: fail\n"
         "print(main(['recipes']), 'tensorflow' in sys.modules)\n"
@@ -256,13 +246,6 @@ class Sender(keras.callbacks.Callback):
         self.evaluated.append(self.left)
 
 
-def last_row(folder):
-    """The last row of the history, without durations."""
-    with (folder / "history.csv").open() as file:
-        *_, row = csv.DictReader(file)
-    return {name: text for name, text in row.items() if "second" not in name}
-
-
 @pytest.fixture(scope="module")
 def epoch(recipe):
     """The command of a run of one epoch, without its folder."""
@@ -272,10 +255,10 @@ def epoch(recipe):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, epoch):
-    """The last row of an uninterrupted run."""
+    """The history of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert main([*epoch, str(folder)]) == 0
-    return last_row(folder)
+    return history(folder)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +281,7 @@ def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(
     assert "stopped by SIGTERM after step 11; `keras" in capsys.readouterr().err
     assert not (folder / "history.csv").exists()
     assert main(["resume", str(folder)]) == 0
-    assert last_row(folder) == whole
+    assert history(folder) == whole
 
 
 def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(

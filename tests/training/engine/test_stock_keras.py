@@ -7,38 +7,22 @@ replicas are in `test_replicas.py`.
 
 import json
 import math
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from python_process import printed, start
 
 from training.engine.launch import environments
-
-SCRIPT = pathlib.Path(__file__).parents[2] / "support" / "stock_keras_runs.py"
 
 pytestmark = pytest.mark.slow
 
 
 def run(*workers):
     """The JSON that the script prints, once for each worker's environment."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT],
-            env=os.environ | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for variables in workers
-    ]
-    outputs = [process.communicate(timeout=600) for process in processes]
-    for process, (_, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(printed.splitlines()[-1]) for printed, _ in outputs]
+    script = "tests/support/stock_keras_runs.py"
+    processes = [start(script, **variables) for variables in workers]
+    return [json.loads(printed(process).splitlines()[-1]) for process in processes]
 
 
 @pytest.fixture(scope="module")

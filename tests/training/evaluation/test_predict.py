@@ -216,11 +216,6 @@ def test_a_name_that_is_not_utf_8_is_escaped_in_a_table(photos, suffix):
     assert "w\\udcff.png" in Path(f"t{suffix}").read_text()
 
 
-def test_another_table_is_refused_before_the_model_is_opened(photos):
-    with pytest.raises(RecipeError, match=r"--out: must end in .csv or .json"):
-        main(["predict", "photos", "--model", "none.keras", "--out", "table.xlsx"])
-
-
 def test_attention_is_drawn_beside_each_image(saved, model, capsys):
     main(["predict", "photos", "--model", saved, "--attention", "looks"])
     drawn = sorted(str(path) for path in Path("looks").rglob("*.png"))

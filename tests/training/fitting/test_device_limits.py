@@ -1,15 +1,13 @@
 """Errors of a step that does not fit the memory, and warnings of slow precisions."""
 
 import dataclasses
-import os
-import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
+import python_process
 import tensorflow as tf
-from tiny_recipe import TINY_MODEL, TINY_RECIPE
+from tiny_recipe import CNN_MODEL, CNN_RECIPE, TINY_MODEL, TINY_RECIPE, changed
 
 from training.__main__ import main
 from training.architectures.compiling import compile_trainer
@@ -20,7 +18,6 @@ from training.fitting.device_limits import memory_errors, precision_warning
 from training.fitting.fit import fit
 from training.recipe import ModelConfig
 
-ROOT = pathlib.Path(__file__).parents[3]
 GIB = 2**30
 # More than a process can address on x86-64 and ARM.
 TOO_LARGE = (2**24, 2**24)
@@ -104,11 +101,8 @@ except TrainingError as error:
     sys.exit(str(error))
 """
 # The first MLP's hidden layer has 3.7 GiB, and its backward pass 15.
-LARGE_STEP = dataclasses.replace(
-    TINY_RECIPE,
-    steps=1,
-    batch_size=1000,
-    model=dataclasses.replace(TINY_MODEL, mlp_dim=200_000, depth=2),
+LARGE_STEP = changed(
+    TINY_RECIPE, steps=1, batch_size=1000, model={"mlp_dim": 200_000, "depth": 2}
 )
 
 
@@ -119,27 +113,18 @@ def test_what_the_error_advises_fits(tmp_path):
 
     Inside TensorFlow's kernels a failed allocation may end the process.
     """
-    here = pathlib.Path(__file__).parent
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "jax",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests/support", here))),
-    }
 
     def limited(name, accumulation):
-        command = [sys.executable, "-c", LIMITED, tmp_path / name, str(accumulation)]
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-        )
+        words = ("-c", LIMITED, tmp_path / name, accumulation)
+        return python_process.start(*words, beside=__file__, KERAS_BACKEND="jax")
 
     failed = limited("whole", 1)
-    message = failed.stderr.splitlines()[-1]
+    message = failed.communicate()[1].splitlines()[-1]
     assert failed.returncode == 1
     assert message.startswith("`batch_size` must be small enough for the memory")
     parts = int(re.search(r"--accumulation (\d+)", message)[1])
     assert 1000 % parts == 0
-    divided = limited("divided", parts)
-    assert divided.returncode == 0, divided.stderr
+    python_process.printed(limited("divided", parts))
 
 
 def test_the_estimate_is_of_activations_and_gradients():
@@ -155,12 +140,9 @@ def test_the_estimate_is_of_activations_and_gradients():
 
 
 def test_without_a_closed_form_half_is_advised():
-    cnn = ModelConfig(
-        architecture="cnn", variant=None, width=4, depth=1, image_size=8, channels=1
-    )
-    trainer = trainer_of(dataclasses.replace(TINY_RECIPE, model=cnn))
+    trainer = trainer_of(CNN_RECIPE)
     for accumulation in (1, 2, 4, 16, 32):
-        text = problem(GIB, cnn, trainer, accumulation=accumulation)
+        text = problem(GIB, CNN_MODEL, trainer, accumulation=accumulation)
         assert f"--accumulation {2 * accumulation} for the same batch" in text
         assert "GiB" not in text
 

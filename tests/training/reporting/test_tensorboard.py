@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from board_events import read_events
 
 from training.engine.progress import Progress
 from training.evaluation.evaluate import Evaluation
@@ -70,29 +70,17 @@ def board(tmp_path, tiny_vit, monkeypatch):
     return make
 
 
-def read(folder):
-    """Read tag -> {step: value}; the steps of a tag are distinct."""
-    events = EventAccumulator(str(folder), {"tensors": 0})
-    events.Reload()
-    tags = {}
-    for tag in events.Tags()["tensors"]:
-        found = [(e.step, tf.make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)]
-        tags[tag] = dict(found)
-        assert len(tags[tag]) == len(found), f"{tag} has a step twice"
-    return tags
-
-
 def test_steps_and_epochs_are_written(board):
     run(board(), epochs=2)
-    steps = read(board.folder / "steps")
+    steps = read_events(board.folder / "steps")
     assert set(steps) == {"loss", "gradient_norm", "images_per_second", "learning_rate"}
     every = range(1, 7)
     assert steps["loss"] == pytest.approx({s: 1 / s for s in every})
     assert steps["gradient_norm"] == pytest.approx({s: 10 * s for s in every})
-    train = read(board.folder / "train")
+    train = read_events(board.folder / "train")
     assert train["epoch_loss"] == pytest.approx({1: 1 / 3, 2: 1 / 6})
     assert "epoch_images_per_second" in train
-    validation = read(board.folder / "validation")
+    validation = read_events(board.folder / "validation")
     assert validation == {
         "epoch_loss": pytest.approx({1: 2 / 3, 2: 2 / 6}),
         "epoch_accuracy": {1: 0.25, 2: 0.25},
@@ -102,10 +90,10 @@ def test_steps_and_epochs_are_written(board):
 def test_the_learning_rate_is_that_of_the_step(board):
     schedule = keras.optimizers.schedules.PolynomialDecay(0.6, 6, 0.0)
     run(board(), epochs=2, trainer=FakeTrainer(schedule))
-    rates = read(board.folder / "steps")["learning_rate"]
+    rates = read_events(board.folder / "steps")["learning_rate"]
     expected = {step: 0.6 * (1 - (step - 1) / 6) for step in range(1, 7)}
     assert rates == pytest.approx(expected)
-    epochs = read(board.folder / "train")["epoch_learning_rate"]
+    epochs = read_events(board.folder / "train")["epoch_learning_rate"]
     assert epochs == pytest.approx({1: expected[3], 2: expected[6]})
 
 
@@ -119,15 +107,15 @@ def test_a_resumed_run_replaces_later_events(board):
     )
     run(resumed, epochs=5, first=2)
     uninterrupted = {step: 1 / step for step in range(1, 16)}
-    assert read(board.folder / "steps")["loss"] == pytest.approx(uninterrupted)
+    assert read_events(board.folder / "steps")["loss"] == pytest.approx(uninterrupted)
     epochs = {epoch: 1 / (3 * epoch) for epoch in range(1, 6)}
-    assert read(board.folder / "train")["epoch_loss"] == pytest.approx(epochs)
-    assert len(read(board.folder / "validation")["epoch_loss"]) == 5
+    assert read_events(board.folder / "train")["epoch_loss"] == pytest.approx(epochs)
+    assert len(read_events(board.folder / "validation")["epoch_loss"]) == 5
 
 
 def test_utilization_is_written_where_the_peak_is_known(board):
     run(board(devices=2, device_name="Tesla T4"), epochs=1)
-    steps = read(board.folder / "steps")
+    steps = read_events(board.folder / "steps")
     # 78 tokens of width 15, 2 blocks with an MLP of 23, 77 patches of 12 values.
     block = 4 * 78 * 15**2 + 2 * 78**2 * 15 + 2 * 78 * 15 * 23
     flops = 6 * (77 * 12 * 15 + 2 * block + 15 * 7)
@@ -142,38 +130,36 @@ def test_pictures_match_the_report(board, monkeypatch):
     images = np.zeros((5, 8, 6, 1), "uint8")
     made = board(example_images=lambda: images, validation=lambda: EVALUATION)
     run(made, epochs=10)
-    grid = read(board.folder / "train")["augmented images"]
+    grid = read_events(board.folder / "train")["augmented images"]
     assert list(grid) == [0]
     width, height, png = grid[0]
     picture = tf.io.decode_png(png).numpy()
     assert picture.shape == (int(height), int(width), 3)
     assert picture.min() == 0  # the black images
-    matrices = read(board.folder / "validation")["confusion matrix"]
+    matrices = read_events(board.folder / "validation")["confusion matrix"]
     assert list(matrices) == [3, 6, 9, 10]
 
 
 def test_the_last_epoch_always_has_a_confusion_matrix(board):
     run(board(validation=lambda: EVALUATION), epochs=41, first=38, steps=1)
-    matrices = read(board.folder / "validation")["confusion matrix"]
+    matrices = read_events(board.folder / "validation")["confusion matrix"]
     assert list(matrices) == [39, 41]
 
 
 def test_short_steps_are_not_all_written(board, monkeypatch):
     monkeypatch.setattr(tensorboard, "WRITE_INTERVAL", 1000)
     run(board(), epochs=1)
-    assert list(read(board.folder / "steps")["loss"]) == [1]
+    assert list(read_events(board.folder / "steps")["loss"]) == [1]
 
 
 def test_steps_are_profiled(board, monkeypatch):
     calls = []
     made = board(profile=(2, 4))
-    begin, end = made._start_profile, made._stop_profile
-    monkeypatch.setattr(
-        made, "_start_profile", lambda: (calls.append(made.throughput.step), begin())
-    )
-    monkeypatch.setattr(
-        made, "_stop_profile", lambda: (calls.append(made.throughput.step), end())
-    )
+    for name in ("_start_profile", "_stop_profile"):
+        original = getattr(made, name)
+        monkeypatch.setattr(
+            made, name, lambda do=original: (calls.append(made.throughput.step), do())
+        )
     run(made, epochs=2)
     assert calls[0] == 1
     assert 4 in calls

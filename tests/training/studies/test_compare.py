@@ -9,7 +9,7 @@ import pytest
 from lxml import html
 from PIL import Image
 from sklearn.metrics import f1_score
-from tiny_recipe import TINY_RECIPE
+from tiny_recipe import CNN_RECIPE, TINY_RECIPE, changed
 from training_commands import main
 from without_pictures import leave_out_pictures
 
@@ -17,27 +17,14 @@ from training.architectures.model_reading import read_classifier
 from training.data.splits import load_splits
 from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import evaluate
-from training.recipe import DataConfig, ModelConfig
+from training.recipe import DataConfig
 from training.studies import compare as module
 from training.studies.columns import read_history
 from training.studies.compare import compare
 
-VIT = dataclasses.replace(
-    TINY_RECIPE,
-    name="vit",
-    epochs=1,
-    batch_size=100,
-    published_accuracy=0.75,
-)
-CNN = dataclasses.replace(
-    VIT,
-    name="cnn",
-    published_accuracy=None,
-    model=ModelConfig(
-        architecture="cnn", variant=None, width=4, depth=2, image_size=8, channels=1
-    ),
-)
-
+SHORT = {"epochs": 1, "batch_size": 100}
+VIT = changed(TINY_RECIPE, name="vit", published_accuracy=0.75, **SHORT)
+CNN = changed(CNN_RECIPE, name="cnn", **SHORT)
 
 REPORTS = {
     "vit": {"parameters": 2025, "accuracy": 0.9, "macro_f1": 0.8, "seconds": 7.0},

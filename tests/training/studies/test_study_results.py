@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tiny_recipe import TINY_RECIPE
 
-from keras_vit.analysis import figures
 from training.errors import RecipeError
 from training.studies import study_figure
 from training.studies.study import Study, StudyRow
@@ -152,12 +151,9 @@ def test_a_line_for_each_group_with_its_hole(drawn):
     assert "1 runs not run: large-dogs-seed1" in figure._supxlabel.get_text()
 
 
-def test_a_row_that_is_not_run_is_a_named_hole_in_its_line(drawn, folder, tmp_path):
+def test_a_row_that_is_not_run_is_a_named_hole_in_its_line(drawn):
     panel = {"kind": "lines", "x": "parameters", "y": "accuracy", "by": "task"}
-    study = make_study(figure=(panel,), seeds=(1,))
-    lines = read_lines(study, folder)
-    axis = figures.figure(6, 4).add_subplot()
-    study_figure._lines(axis, study, panel, lines, folder)
+    (axis,), _ = drawn(panel, seeds=(1,))
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert labels == ["cats", "dogs (1 not run)"]
 
@@ -178,11 +174,8 @@ def test_a_line_without_values_is_left_out_and_keeps_the_others_colors(drawn):
     assert [text.get_text() for text in second.get_xticklabels()] == ["64", "224"]
 
 
-def test_bars_stand_beside_published_marks_and_name_what_is_not_run(folder):
-    study = make_study(seeds=(1,))
-    axis = figures.figure(6, 4).add_subplot()
-    panel = {"kind": "bars", "y": "accuracy"}
-    study_figure._bars(axis, study, panel, read_lines(study, folder), folder)
+def test_bars_stand_beside_published_marks_and_name_what_is_not_run(drawn):
+    (axis,), _ = drawn({"kind": "bars", "y": "accuracy"}, seeds=(1,))
     heights = [patch.get_height() for patch in axis.patches]
     assert heights == pytest.approx([60, 90, 70, 0, 0])
     marks = [line.get_ydata()[0] for line in axis.lines if len(line.get_ydata()) == 2]
@@ -190,11 +183,9 @@ def test_bars_stand_beside_published_marks_and_name_what_is_not_run(folder):
     assert [(t.get_text(), t.get_position()[0]) for t in axis.texts] == [("not run", 3)]
 
 
-def test_a_heat_map_has_a_cross_where_nothing_was_run(folder):
-    study = make_study(seeds=(1,))
-    axis = figures.figure(6, 4).add_subplot()
+def test_a_heat_map_has_a_cross_where_nothing_was_run(drawn):
     panel = {"kind": "heatmap", "x": "model", "y": "task", "value": "accuracy"}
-    study_figure._heatmap(axis, study, panel, read_lines(study, folder), folder)
+    (axis, *_), _ = drawn(panel, seeds=(1,))
     texts = {text.get_position(): text.get_text() for text in axis.texts}
     # (column, row): small and large, cats and dogs.
     assert texts == {(0, 0): "60.00", (1, 0): "70.00", (0, 1): "90.00", (1, 1): "x"}

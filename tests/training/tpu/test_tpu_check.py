@@ -3,17 +3,15 @@
 import configparser
 import dataclasses
 import importlib.util
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import python_process
 import tensorflow as tf
 from training_commands import main
 
@@ -257,15 +255,10 @@ def test_a_chip_whose_figures_are_not_known_is_refused(monkeypatch):
 
 
 def check_on_jax(*flags):
-    """Run the command in a process: Keras chooses its backend at import."""
+    """The lines of the command in a process of its own."""
     words = ["tpu-check", "--recipe", "digits", "--model.depth", "1", *flags]
-    return subprocess.run(
-        [sys.executable, "-m", "training", *words],
-        cwd=ROOT,
-        env=os.environ | {"KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-    )
+    output = python_process.run("-m", "training", *words, KERAS_BACKEND="jax")
+    return output.splitlines()
 
 
 @pytest.mark.slow
@@ -273,20 +266,15 @@ def check_on_jax(*flags):
 def test_the_step_on_jax_has_no_findings(strategy):
     if importlib.util.find_spec("libtpu"):
         pytest.skip("libtpu is installed: the command would compile for minutes")
-    result = check_on_jax("--strategy", strategy, "--precision", "mixed_bfloat16")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [
-        "train step: nothing found in its HLO",
-        tpu_check.INSTALL,
-    ]
+    lines = check_on_jax("--strategy", strategy, "--precision", "mixed_bfloat16")
+    assert lines == ["train step: nothing found in its HLO", tpu_check.INSTALL]
 
 
 @pytest.mark.slow
 def test_the_tpu_compiler_accepts_the_step_on_jax():
     pytest.importorskip("libtpu")
-    result = check_on_jax("--strategy", "fsdp", "--topology", "v5e:2x2")
-    assert result.returncode == 0, result.stderr
-    [row] = [line for line in result.stdout.splitlines() if "v5e:2x2" in line]
+    lines = check_on_jax("--strategy", "fsdp", "--topology", "v5e:2x2")
+    [row] = [line for line in lines if "v5e:2x2" in line]
     assert re.search(r" 8 │ .*%", row)  # images on each chip, share of its memory
 
 

@@ -1,14 +1,10 @@
 """The training step on JAX, lowered for TPUs and GPUs on virtual CPU devices."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
+import python_process
 
-ROOT = pathlib.Path(__file__).parents[3]
 COUNTS = (1, 4, 8)
 
 START = """
@@ -105,18 +101,9 @@ for strategy in ("auto", "fsdp"):
 
 def lines_of(script):
     """What a script prints on JAX with eight devices, each line as JSON."""
-    flags = f"--xla_force_host_platform_device_count={COUNTS[-1]}"
-    result = subprocess.run(
-        [sys.executable, "-c", START + script],
-        cwd=ROOT,
-        env=os.environ
-        | {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
-        | {"PYTHONPATH": str(ROOT / "tests" / "support")},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    variables = python_process.on("jax", COUNTS[-1])
+    lines = python_process.run("-c", START + script, **variables).splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def test_long_sequences_lower_to_flash_attention_and_a_program_is_that_of_fit():
