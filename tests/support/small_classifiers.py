@@ -1,26 +1,18 @@
 """Small models of each architecture with random weights, and their answers."""
 
+import dataclasses
 import functools
 
 import keras
 import numpy as np
+from tiny_recipe import CNN_MODEL, TINY_MODEL
 
 from training.architectures.recipe_model import build_model
 from training.recipe import ModelConfig
 
 NAMES = ("ant", "bee", "cat")
-TINY = ModelConfig(
-    variant=None,
-    patch_size=4,
-    width=12,
-    depth=2,
-    mlp_dim=16,
-    heads=3,
-    image_size=(16, 20),
-)
-CNN = ModelConfig(
-    architecture="cnn", variant=None, width=5, depth=3, image_size=8, channels=1
-)
+TINY = dataclasses.replace(TINY_MODEL, depth=2, image_size=(16, 20), channels=3)
+CNN = dataclasses.replace(CNN_MODEL, width=5, depth=3)
 CONFIGS = {
     "vit": TINY,
     "bit": ModelConfig(architecture="bit", variant="R26x1", image_size=32),

@@ -19,6 +19,7 @@ from small_classifiers import (
     randomize,
     scores_of,
 )
+from tiny_model import small
 
 import keras_vit
 from keras_vit.nested_layers import all_layers
@@ -154,18 +155,8 @@ def test_a_resnet_matches_keras_applications_preprocessing(tmp_path):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A pre-trained model for square images and 7 classes, as a file of Google's."""
-    model = randomize(
-        keras_vit.VisionTransformer(
-            image_size=16,
-            patch_size=4,
-            width=12,
-            depth=2,
-            mlp_dim=16,
-            heads=3,
-            classes=7,
-            representation_size=12,
-        )
-    )
+    sizes = {"patch_size": 4, "width": 12, "mlp_dim": 16, "heads": 3}
+    model = randomize(small(image_size=16, **sizes, representation_size=12))
     path = tmp_path_factory.mktemp("weights") / "pretrained.npz"
     keras_vit.save_checkpoint(model, path)
     return model, path
@@ -202,11 +193,7 @@ def test_weights_are_adapted_as_the_paper_has_it(checkpoint):
 )
 def test_weights_of_another_structure_are_one_line(checkpoint, changes, words):
     config = dataclasses.replace(TINY, image_size=16, weights=str(checkpoint[1]))
-    with pytest.raises(RecipeError) as error:
-        build_model(dataclasses.replace(config, **changes), NAMES)
-    message = str(error.value)
-    assert "\n" not in message
-    assert all(word in message for word in words), message
+    assert_refused(dataclasses.replace(config, **changes), words)
 
 
 def test_a_models_pixels_are_normalized_by_channel(tmp_path):
@@ -253,8 +240,13 @@ B16 = ModelConfig(variant="B/16")
     ],
 )
 def test_a_mistake_is_one_line(config, changes, words):
+    assert_refused(dataclasses.replace(config, **changes), words)
+
+
+def assert_refused(config, words):
+    """The model of this recipe is refused in one line, with all these words."""
     with pytest.raises(RecipeError) as error:
-        build_model(dataclasses.replace(config, **changes), NAMES)
+        build_model(config, NAMES)
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message

@@ -11,6 +11,7 @@ import pytest
 from board_events import read_events
 from fewshot_reference import fewshot_accuracy
 from run_files import history, weights
+from tiny_model import small
 from tiny_recipe import TINY_RECIPE, changed
 from without_pictures import leave_out_pictures
 
@@ -105,17 +106,8 @@ def test_it_needs_validation_images(tmp_path):
 def test_the_model_can_be_an_encoder_without_classes():
     """As in self-supervised training, whose own model is another one."""
     splits = load_splits(RECIPE.data, 1)
-    encoder = keras_vit.VisionTransformer(
-        image_size=8,
-        patch_size=4,
-        width=12,
-        depth=1,
-        mlp_dim=16,
-        heads=3,
-        channels=1,
-        classes=None,
-        preprocessing=keras_vit.ImagePreprocessing(8),
-    )
+    pixels = keras_vit.ImagePreprocessing(8)
+    encoder = small(image_size=8, channels=1, classes=None, preprocessing=pixels)
     curve = FewShotCurve(encoder, splits, 3, contextlib.nullcontext, None)
     trained = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     trained.compile("sgd", "mse")
