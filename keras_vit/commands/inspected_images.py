@@ -72,7 +72,8 @@ def read_images(files: Sequence[pathlib.Path], model) -> np.ndarray[Any, Any]:
         uint8 [n, H, W, C].
 
     Raises:
-        ValueError: A file cannot be read; or the model has neither 1 nor 3 channels.
+        ImageFileError: A file cannot be read.
+        ValueError: The model has neither 1 nor 3 channels.
     """
     policy = preprocessing_of(model)
     images = [decoding.load_image(file, model.channels) for file in files]

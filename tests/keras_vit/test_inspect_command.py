@@ -184,7 +184,7 @@ def test_mistakes_are_one_line_and_leave_nothing(run_folder, photos, tmp_path, c
     out = tmp_path / "out"
     for words, message in mistakes(run_folder[0], photos).items():
         words = words if isinstance(words, tuple) else (words,)
-        error = inspect(capsys, *words, "--out", out, status=2).err
+        error = inspect(capsys, *words, "--out", out, status=1).err
         assert error.count("\n") == 1, error
         assert error.startswith("keras-vit inspect: ")
         assert message in error
@@ -203,6 +203,6 @@ def test_a_missing_extra_is_reported_before_the_work(tmp_path, monkeypatch, caps
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     empty = tmp_path / "empty.keras"
     empty.touch()
-    error = inspect(capsys, empty, "--out", tmp_path / "out", status=2).err
+    error = inspect(capsys, empty, "--out", tmp_path / "out", status=1).err
     assert error.count("\n") == 1
     assert 'pip install "keras-vit-serving[viz]"' in error

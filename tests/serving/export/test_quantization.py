@@ -254,11 +254,11 @@ LITERT = ["--format", "litert", *INT8]
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (ONNX, 1, "give them as --calibration_images and --check_images"),
-        ([*ONNX, "--check_images", __file__], 1, "give them as --calibration_images"),
-        ([*ONNX, "--calibration_images", __file__], 1, "give them as --check_images"),
-        (LITERT, 1, "not in the folder of a run, which has recipe.yaml: give them as "),
-        (INT8, 1, "--quantize needs --format onnx or litert. Received: savedmodel"),
+        (ONNX, 2, "give them as --calibration_images and --check_images"),
+        ([*ONNX, "--check_images", __file__], 2, "give them as --calibration_images"),
+        ([*ONNX, "--calibration_images", __file__], 2, "give them as --check_images"),
+        (LITERT, 2, "not in the folder of a run, which has recipe.yaml: give them as "),
+        (INT8, 2, "--quantize needs --format onnx or litert. Received: savedmodel"),
         (["--calibration_images", "a.png"], 2, "--calibration_images needs --quantize"),
         (["--require_speedup"], 2, "--require_speedup needs --quantize int8"),
         ([*LITERT, "--calibration_images", "a.png"], 2, "needs --format onnx"),
