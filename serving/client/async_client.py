@@ -207,14 +207,17 @@ class AsyncClient(BaseClient, ABC):
     ) -> list[Any]:
         """The result or the error of each image of a request."""
         try:
-            return list(await self._ask_exported(images, exported))
-        except ServingError as error:
-            one_may_be_bad = isinstance(error, InvalidArgument | MessageTooLarge)
-            if len(images) == 1 or not one_may_be_bad:
-                return [error] * len(images)
+            contents = await in_thread(encode_images, images)
         except (OSError, TypeError, ValueError) as error:
             if len(images) == 1:
                 return [unusable(error)]
+        else:
+            try:
+                return list(await self._ask_encoded(contents, exported))
+            except ServingError as error:
+                one_may_be_bad = isinstance(error, InvalidArgument | MessageTooLarge)
+                if len(images) == 1 or not one_may_be_bad:
+                    return [error] * len(images)
         results = []
         for image in images:
             results += await self._ask_each([image], exported)
@@ -224,6 +227,11 @@ class AsyncClient(BaseClient, ABC):
         self, images: Iterable[Image], exported: Exported[Result]
     ) -> Result:
         contents = await in_thread(encode_images, images)
+        return await self._ask_encoded(contents, exported)
+
+    async def _ask_encoded(
+        self, contents: list[bytes], exported: Exported[Result]
+    ) -> Result:
         if not contents:
             return exported.empty()
         call = exported.call(self.protocol, contents)

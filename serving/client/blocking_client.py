@@ -205,14 +205,17 @@ class BlockingClient(BaseClient, ABC):
     def _ask_each(self, images: list[Image], exported: Exported[Any]) -> list[Any]:
         """The result or the error of each image of a request."""
         try:
-            return list(self._ask_exported(images, exported))
-        except ServingError as error:
-            one_may_be_bad = isinstance(error, InvalidArgument | MessageTooLarge)
-            if len(images) == 1 or not one_may_be_bad:
-                return [error] * len(images)
+            contents = encode_images(images)
         except (OSError, TypeError, ValueError) as error:
             if len(images) == 1:
                 return [unusable(error)]
+        else:
+            try:
+                return list(self._ask_encoded(contents, exported))
+            except ServingError as error:
+                one_may_be_bad = isinstance(error, InvalidArgument | MessageTooLarge)
+                if len(images) == 1 or not one_may_be_bad:
+                    return [error] * len(images)
         results = []
         for image in images:
             results += self._ask_each([image], exported)
@@ -222,6 +225,9 @@ class BlockingClient(BaseClient, ABC):
         self, images: Iterable[Image], exported: Exported[Result]
     ) -> Result:
         contents = encode_images(images)
+        return self._ask_encoded(contents, exported)
+
+    def _ask_encoded(self, contents: list[bytes], exported: Exported[Result]) -> Result:
         if not contents:
             return exported.empty()
         call = exported.call(self.protocol, contents)
