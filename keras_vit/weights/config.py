@@ -153,10 +153,14 @@ def _compare(
     for name, value in stated.items():
         if name == "patch_size" and isinstance(value, (list, tuple)):
             value = value[0] if set(value) == {shown[name]} else tuple(value)
+        row, family = rows(ViTOptions)[name], checkpoint.described
         if name in shown and value != shown[name]:
-            rule = f"`{name}` must be {shown[name]!r}, as the arrays show"
+            held = row.shown_by in checkpoint.entries
+            seen = row.shown_by is None or held == shown[name]
+            why = "as the arrays show" if seen else f"as in any {family.title}"
+            rule = f"`{name}` must be {shown[name]!r}, {why}"
             refuse_config(checkpoint.file, rule, value)
-        if wanted := rows(ViTOptions)[name].problem(value):
+        if wanted := row.problem(value):
             refuse_config(checkpoint.file, f"`{name}` must be {wanted}", value)
 
 
