@@ -1,4 +1,4 @@
-"""What failed, by the message of an error of TensorFlow."""
+"""The reason in the message of a TensorFlow error."""
 
 import re
 
@@ -20,7 +20,7 @@ _IN_A_GRAPH = re.compile(r"assertion failed: \[(.*)\]")
 
 
 def reason_of(error: Exception) -> str:
-    """The reason alone, in one line: no nodes of the graph, no stack traces."""
+    """Why it failed, in one line: no nodes of the graph, no stack traces."""
     lines = (_NODES.sub("", line).strip() for line in str(error).splitlines())
     reasons = [line for line in lines if not _HEADINGS.fullmatch(line)]
     if not reasons:

@@ -43,8 +43,8 @@ def check(
     """Check a label and a config file before anything is changed.
 
     Raises:
-        UsageError: The label is none, or reserved for `rollback`; `served_from` is no
-            whole path.
+        UsageError: The label is invalid, or reserved for `rollback`; `served_from` is
+            not absolute.
         CommandError: The file is invalid or contradicts `served_from`; or the server
             does not answer, or cannot have been started with the file.
     """
