@@ -17,10 +17,12 @@ def on(backend, devices=1):
 def start(*words, beside=__file__, **variables):
     """Start Python with these arguments.
 
-    It imports our packages, what is in this folder, and modules beside a file.
+    It imports our packages, what is in this folder, modules beside a file, and what
+    this process finds, such as the libtpu of `make test-tpu`.
     """
     paths = (ROOT, ROOT / "tests" / "support", pathlib.Path(beside).parent)
-    search = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    found = filter(None, [os.environ.get("PYTHONPATH")])
+    search = {"PYTHONPATH": os.pathsep.join([*map(str, paths), *found])}
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
         cwd=ROOT,
