@@ -67,8 +67,6 @@ def decode_image(image_bytes, channels: int = 3, detail: Sequence[Any] = ()):
     """
     from keras_vit.image_files import formats
 
-    if channels not in CHANNELS:
-        raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
     # Always through RGB: each decoder has its own idea of gray, and GIF and BMP none.
     return _with_channels(formats.decode(image_bytes, *detail), channels)
 
@@ -98,6 +96,8 @@ def _with_channels(image, channels: int):
     """RGB [h, w, 3] to [h, w, channels], with a static shape."""
     import tensorflow as tf
 
+    if channels not in CHANNELS:
+        raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
     image = tf.ensure_shape(image, [None, None, 3])
     return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
@@ -264,15 +264,18 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
     """
     import tensorflow as tf
 
+    from keras_vit.image_files import formats
+
     try:
         with open(path, "rb") as file:
             image_bytes = file.read()
     except OSError as error:
         raise ImageFileError(f"{path}: cannot be read: {error.strerror}") from None
     try:
+        image_bytes = tiff_to_png(image_bytes)
         with _TRACING:
-            decode = _graph(channels)
-        return decode(tf.constant(tiff_to_png(image_bytes))).numpy()
+            decode = _graph(channels, formats.format_of(image_bytes))
+        return decode(tf.constant(image_bytes)).numpy()
     except ValueError as error:
         raise ImageFileError(f"{path}: not a readable image: {error}") from None
     except tf.errors.InvalidArgumentError as error:
@@ -281,14 +284,21 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
 
 
 @functools.cache
-def _graph(channels: int):
-    """`decode_image` as one graph, which runs without Python between its operations."""
+def _graph(channels: int, kind: str | None):
+    """`decode_image` as one graph, which runs without Python between its operations.
+
+    Args:
+        kind: The format that it decodes; None for all.
+    """
     import tensorflow as tf
 
+    from keras_vit.image_files import formats
+
+    def decode(image_bytes):
+        return _with_channels(formats.decode(image_bytes, kind=kind), channels)
+
     return tf.function(
-        functools.partial(decode_image, channels=channels),
-        input_signature=[tf.TensorSpec([], tf.string)],
-        autograph=False,
+        decode, input_signature=[tf.TensorSpec([], tf.string)], autograph=False
     ).get_concrete_function()
 
 

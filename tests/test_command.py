@@ -58,6 +58,7 @@ assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"  # also the default of some pr
 """
 END = """
 import atexit, sys
+sys.argv[0] = "keras-vit"  # faster
 from keras_vit.common.commands import end_process
 class Held:
     def __del__(self):
@@ -200,7 +201,10 @@ def test_commands_print_only_lines_of_their_own(tmp_path):
     run, model, image = tmp_path / "run", tmp_path / "model", tmp_path / "image.png"
     keras.utils.save_img(image, np.zeros((8, 8, 3)))
     commands = (
-        ("fit", "--recipe", "digits", "--epochs", "1", "--output_dir", run),
+        (
+            *("fit", "--recipe", "digits", "--epochs", "1", "--output_dir", run),
+            *("--model.depth", "1"),
+        ),
         ("evaluate", run),
         ("predict", image, "--model", run),
         ("info", run / "best.keras", "B/16"),

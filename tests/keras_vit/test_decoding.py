@@ -369,15 +369,15 @@ def test_threads_trace_one_graph(monkeypatch, tmp_path):
     Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
     traced, barrier = [], threading.Barrier(6, timeout=60)
 
-    def decode_image(data, channels):
-        traced.append(channels)
-        return tf.io.decode_png(data, channels)
+    def decode(data, kind):
+        traced.append(kind)
+        return tf.io.decode_png(data, 3)
 
     def load(path):
         barrier.wait()
         return decoding.load_image(path)
 
-    monkeypatch.setattr(decoding, "decode_image", decode_image)
+    monkeypatch.setattr(formats, "decode", decode)
     decoding._graph.cache_clear()
     try:
         with ThreadPoolExecutor(6) as pool:
@@ -385,7 +385,24 @@ def test_threads_trace_one_graph(monkeypatch, tmp_path):
     finally:
         decoding._graph.cache_clear()
     assert [image.shape for image in images] == [(6, 8, 3)] * 6
-    assert traced == [3]
+    assert traced == ["png"]
+
+
+HEADS = ("\xff\xd8\xff", "\x89PNG\r\n\x1a\n", "GIF89a", "BM", "RIFF\0\0\0\0WEBP")
+
+
+@pytest.mark.parametrize(
+    "head", [*HEADS, *(head[:-1] for head in HEADS), "", "RIFF\0\0\0\0WAVE", "II*\0"]
+)
+def test_the_format_that_selects_a_graph_is_that_of_all_formats(head):
+    data = head.encode("latin-1") + b"\0"
+    kinds = ("jpeg", "png", "gif", "bmp", "webp")
+    of_kind = {name: lambda name=name: tf.constant(name) for name in kinds}
+    try:
+        expected = formats.by_format(tf.constant(data), **of_kind).numpy().decode()
+    except tf.errors.InvalidArgumentError:
+        expected = None
+    assert formats.format_of(data) == expected
 
 
 def test_files_as_python_bytes_are_not_traced_each(photograph):

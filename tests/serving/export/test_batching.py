@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from few_formats import few_formats
 from saved_models import SavedModel, examples, pictures, png_files
 
 from serving import batching_parameters
@@ -134,7 +135,8 @@ def size_model(tiny_vit, tmp_path, monkeypatch, only):
     def export(*names, **options):
         only(*names)
         model = tiny_vit(classes=2)
-        signatures.save(model, tmp_path / "1", ExportOptions(**options))
+        with few_formats():
+            signatures.save(model, tmp_path / "1", ExportOptions(**options))
         return SavedModel(tmp_path / "1")
 
     return export

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from few_formats import few_formats
 from tiny_model import small_classifier, with_random_weights
 
 import keras_vit
@@ -143,6 +144,7 @@ def test_the_tolerance_depends_on_the_precision(model, options, allowed):
 
 
 @pytest.mark.slow
+@few_formats()
 def test_bfloat16_is_published_with_its_difference(model, tmp_path):
     options = dataclasses.replace(OPTIONS, precision="bfloat16", batching="none")
     agreement = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
@@ -172,6 +174,7 @@ def classifier():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build_model", [resnet, classifier])
+@few_formats()
 def test_every_kind_of_model_is_published(build_model, tmp_path):
     with_random_weights(build_model(), 5).save(tmp_path / "model.keras")
     model = export_command.load(tmp_path / "model.keras")
@@ -333,6 +336,7 @@ def test_a_wrong_export_is_not_published(
 
 
 @pytest.mark.slow
+@few_formats()
 def test_a_model_with_nan_weights_is_not_published(tiny_vit, tmp_path, capsys):
     model = build(tiny_vit)
     model.get_layer("head").bias.assign(np.full(7, np.nan))

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from few_formats import few_formats
 from saved_models import SavedModel, examples, pictures, png_files
 from tiny_model import small_classifier, with_random_weights
 
@@ -66,7 +67,8 @@ def exported(tmp_path_factory):
 
     def export(model, **options):
         folder = tmp_path_factory.mktemp("version") / "1"
-        save(model, folder, ExportOptions(**options))
+        with few_formats():
+            save(model, folder, ExportOptions(**options))
         return folder
 
     return export

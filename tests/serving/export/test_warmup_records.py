@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from few_formats import few_formats
 from server_requests import local_server
 from tensorflow_serving.apis import prediction_log_pb2
 
@@ -77,7 +78,8 @@ def test_a_published_version_has_the_requested_records(tiny_vit, tmp_path, kind,
     """No batch is larger than `max_images`."""
     options = ExportOptions(warmup=kind, max_batch_size=8, max_images=4)
     model = tiny_vit(attention="axial", pooling="avg", class_token=False)
-    published = publish.publish(model, tmp_path / "m", options)
+    with few_formats():
+        published = publish.publish(model, tmp_path / "m", options)
     records = logs(published.path)
     assert len(records) == count
     sizes = [
@@ -108,7 +110,7 @@ def exported(tiny_vit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "m" / "1"
     folder.mkdir(parents=True)
     model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, few_formats():
         patch.setattr(signatures, "signature_names", lambda _: ["embed", "classify"])
         signatures.save(model, folder, ExportOptions(max_batch_size=2, max_images=3))
     write(folder, manifest.signature_specs(folder), [1, 2])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from app_thread import serve
 from double_model import save_double_model
+from few_formats import few_formats
 from google.protobuf import text_format
 from image_bytes import image_bytes
 from PIL import Image
@@ -29,7 +30,7 @@ def models(tiny_vit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     names = tuple(f"class {i}" for i in range(7))
     asked = ["serving_default", "embed", "attention"]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, few_formats():
         patch.setattr(signatures, "signature_names", lambda _: asked)
         for version, seed in (("1", 3), ("2", 4)):
             model = tiny_vit(seed, class_names=names)
