@@ -8,10 +8,16 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def on(backend, devices=1):
-    """The variables of a process on a backend; JAX then sees so many CPUs."""
+def on(backend, devices=1, optimized=False):
+    """The variables of a process on a backend; JAX then sees so many CPUs.
+
+    Without `optimized` it computes the same, but compiles in half of the time.
+    """
     flags = f"--xla_force_host_platform_device_count={devices}"
-    return {"KERAS_BACKEND": backend, "XLA_FLAGS": flags}
+    variables = {"KERAS_BACKEND": backend, "XLA_FLAGS": flags}
+    if not optimized:
+        variables["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    return variables
 
 
 def start(*words, beside=__file__, **variables):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from few_formats import few_formats
 from parsed_recipes import every_recipe, recipe
 
 from keras_vit.specs import parse_variant, patch_side
@@ -199,6 +200,12 @@ def test_the_trained_recipes_cover_every_pair_of_options():
 
     missing = pairs(every) - pairs(QUICK + OTHERS)
     assert not missing, f"train one more recipe with {sorted(missing, key=str)[0]}"
+
+
+@pytest.fixture(autouse=True)
+def jpeg_and_png():
+    with few_formats():
+        yield
 
 
 def slow(names):

@@ -35,7 +35,7 @@ for text in sys.argv[1:]:
 def found():
     """The findings of each recipe; Keras chooses its backend once for a process."""
     recipes = [recipe.to_yaml() for recipe in RECIPES.values()]
-    variables = python_process.on("jax", DEVICES)
+    variables = python_process.on("jax", DEVICES, optimized=True)
     lines = python_process.run("-c", INSPECT, *recipes, **variables).splitlines()
     return dict(zip(RECIPES, map(json.loads, lines), strict=True))
 

@@ -20,7 +20,6 @@ from training.errors import DataError, RecipeError, RunError, TrainingError
 from training.evaluation import label_sets
 from training.evaluation.label_sets import accuracy_of_sets, evaluate_labels
 
-pytestmark = pytest.mark.usefixtures("eagerly")
 CLASSES = 17
 
 

@@ -20,7 +20,6 @@ from training.engine.run_folder import save_model
 from training.errors import DataError, RecipeError, RunError
 from training.recipe import DataConfig
 
-pytestmark = pytest.mark.usefixtures("eagerly")
 DATA = DataConfig("digits", train="train[:700]", validation=0.2, test="train[700:900]")
 
 

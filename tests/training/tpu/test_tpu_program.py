@@ -99,9 +99,9 @@ for strategy in ("auto", "fsdp"):
 """
 
 
-def lines_of(script):
+def lines_of(script, optimized=False):
     """What a script prints on JAX with eight devices, each line as JSON."""
-    variables = python_process.on("jax", COUNTS[-1])
+    variables = python_process.on("jax", COUNTS[-1], optimized)
     lines = python_process.run("-c", START + script, **variables).splitlines()
     return [json.loads(line) for line in lines]
 
@@ -131,7 +131,7 @@ def test_divided_splash_attention_equals_whole_attention():
 def test_the_tpu_compiler_divides_a_step_with_flash_attention():
     """The chips exchange gradients, and with `fsdp` weights, but no images."""
     pytest.importorskip("libtpu")
-    [auto, fsdp] = lines_of(COMPILE)
+    [auto, fsdp] = lines_of(COMPILE, optimized=True)
     assert auto == ["auto", 3, ["all-reduce"]]  # forward, keys and values, queries
     assert fsdp[:2] == ["fsdp", 3]
     assert "all-gather" in fsdp[2]
