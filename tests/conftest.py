@@ -19,6 +19,18 @@ import pytest
 from tiny_model import build_vit
 
 
+# Whole files of long tests run side by side: at the end, one of these would run alone.
+LONGEST = (
+    *("test_kill.py", "test_recipes_steps.py", "test_replicas.py"),
+    *("test_jax_workers.py", "test_first_minutes.py"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 def pytest_collection_finish():
     """Leave what is imported out of each garbage collection: a fifth of the time."""
     gc.freeze()

@@ -30,7 +30,7 @@ def test_killed_and_resumed_runs_end_with_the_same_bits(
     options = ["--strategy", strategy, "--task", task, "--kills", *kills]
     output = python_process.run(
         *("tests/support/kill_run.py", *options, "--folder", tmp_path),
-        KERAS_BACKEND=backend,
+        **python_process.on(backend),
         # The attempts compile the same functions.
         JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled"),
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0.2",
