@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from tiny_model import build_vit
 
-
 # Whole files of long tests run side by side: at the end, one of these would run alone.
 LONGEST = (
     *("test_kill.py", "test_recipes_steps.py", "test_replicas.py"),
