@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from few_formats import few_formats
 
 import keras_vit
 from demo import digit_png
@@ -196,8 +197,9 @@ def demo(tmp_path_factory):
     from serving.local import LocalServer
 
     folder = tmp_path_factory.mktemp("docs")
-    for line in PREPARATION:
-        run(folder, line)
+    with few_formats():  # the page's images are PNG
+        for line in PREPARATION:
+            run(folder, line)
     shutil.copytree(folder / "runs" / "digits", folder / "runs" / "demo")
     with contextlib.chdir(folder):
         digit_png()

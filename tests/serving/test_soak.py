@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from few_formats import few_formats
 from simulated_time import simulated
 from soak import MEBIBYTE, Soak
 from soak_requests import Case
@@ -40,7 +41,8 @@ def test_a_fault_and_growing_memory_are_reported():
 def test_a_short_soak_of_the_local_server(tiny_vit, tmp_path):
     from serving.export.publish import publish
 
-    publish(tiny_vit(), tmp_path / "tiny")
+    with few_formats():
+        publish(tiny_vit(), tmp_path / "tiny")
     record = soak_local_server(tmp_path / "tiny", seconds=5, swap_every=1)
     assert record.complaints() == []
     assert record.swaps >= 1
