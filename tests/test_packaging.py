@@ -32,18 +32,8 @@ OWN = {".", SETUP["metadata"]["name"], "keras-vit-client"}
 CLIENT_EXTRAS = {"arrays"}
 INSTALLED = re.compile(r"pip install [^\n`;]*?(keras[-_]vit[-\w]*)")
 IGNORED = shutil.ignore_patterns(
-    ".git",
-    ".venv*",
-    "runs",
-    "models",
-    "build",
-    "dist",
-    "*.egg-info",
-    "__pycache__",
-    ".*_cache",
-    ".hypothesis",
-    "_build",
-    "generated",
+    *(".git", ".venv*", "runs", "models", "build", "dist", "*.egg-info"),
+    *("__pycache__", ".*_cache", ".hypothesis", "_build", "generated"),
 )
 CODE = """
 import keras, keras_vit, numpy as np

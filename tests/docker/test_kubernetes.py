@@ -72,14 +72,8 @@ def test_every_manifest_follows_the_kubernetes_schema(overlay):
 def test_an_overlay_has_every_resource(overlay):
     kinds = {kind for kind, _ in built(overlay)}
     assert kinds == {
-        "ConfigMap",
-        "Deployment",
-        "HorizontalPodAutoscaler",
-        "NetworkPolicy",
-        "PersistentVolumeClaim",
-        "PodDisruptionBudget",
-        "Service",
-        "ServiceMonitor",
+        *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "NetworkPolicy"),
+        *("PersistentVolumeClaim", "PodDisruptionBudget", "Service", "ServiceMonitor"),
     }
 
 

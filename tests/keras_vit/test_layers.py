@@ -28,10 +28,7 @@ BLOCK = {
 }
 ARGUMENTS = {
     "AttentionPooling": {
-        "mlp_dim": 7,
-        "heads": 3,
-        "gelu": "exact",
-        "norm_epsilon": 0.01,
+        name: BLOCK[name] for name in ("mlp_dim", "heads", "gelu", "norm_epsilon")
     },
     "AxialEncoderBlock": {"grid": (2, 3), "block": BLOCK},
     "EncoderBlock": BLOCK,

@@ -5,16 +5,8 @@ from double_model import low_and_high
 
 # What JSON can carry in; `float` is the default signature's.
 ECHOED = (
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint32",
-    "uint64",
-    "bool",
-    "string",
+    *("float64", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"),
+    *("bool", "string"),
 )
 NOT_IN_JSON = ("uint16", "half")
 

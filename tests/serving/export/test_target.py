@@ -48,9 +48,11 @@ def exported(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def for_any(exported):
-    """The graph of an export of 257 tokens for any device."""
-    return graph_of(exported(257))
+def for_any(tmp_path_factory):
+    """The graph of an export of 257 tokens, for any device and all formats."""
+    folder = tmp_path_factory.mktemp("version") / "1"
+    save(vit(257), folder, ExportOptions())
+    return graph_of(folder)
 
 
 @pytest.fixture(scope="module")
@@ -179,19 +181,11 @@ def test_the_branch_of_a_gpu_answers_the_same(exported, expected, options, tmp_p
     check_equal(answers(folder), expected, tolerance)
 
 
-@pytest.fixture(scope="module")
-def every_format(tmp_path_factory):
-    """The graph of an export of all formats of images."""
-    folder = tmp_path_factory.mktemp("version") / "1"
-    save(vit(257), folder, ExportOptions(target="cpu"))
-    return graph_of(folder)
-
-
 @pytest.mark.parametrize("signature", FILES)
-def test_files_are_decoded_and_resized_on_the_host(every_format, signature):
+def test_files_are_decoded_and_resized_on_the_host(for_any, signature):
     steps = {"DecodeJpeg", "DecodePng", "DecodeImage", "DecodeRaw", "ResizeBilinear"}
     places = {}
-    for node, place in operations(every_format, signature, skipped=("BatchFunction",)):
+    for node, place in operations(for_any, signature, skipped=("BatchFunction",)):
         places.setdefault(node.op, set()).add(place)
     assert steps <= {*places}
     steps |= {"EncodePng"} & {*places}

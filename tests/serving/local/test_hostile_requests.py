@@ -22,7 +22,7 @@ from serving.local.metrics import Counter, Histogram
 from serving.local.status_errors import InvalidArgument, StatusError
 
 SCRIPT = """
-import gc, json, resource, sys
+import json, resource, sys, time
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
@@ -48,16 +48,12 @@ def tensor(kind, *shape, **values):
     dtype = types_pb2.DataType.Value(f"DT_{kind}")
     return TensorProto(dtype=dtype, tensor_shape=TensorShapeProto(dim=dims), **values)
 
-def limit():
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(spent.ru_utime + spent.ru_stime) + 60
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-
 tf.io.parse_tensor(tensor("FLOAT", 1).SerializeToString(), tf.float32).numpy()
 for name, attack in json.load(sys.stdin).items():
-    limit()
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, resource.RLIM_INFINITY))
+    seconds = int(time.process_time()) + 60
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
     try:
         exec(attack)
         outcome = "accepted"
@@ -66,7 +62,6 @@ for name, attack in json.load(sys.stdin).items():
     except BaseException as error:
         outcome = repr(error)
     print(json.dumps([name, outcome]), flush=True)
-    gc.collect()
 """
 
 ATTACKS = {

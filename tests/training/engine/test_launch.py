@@ -281,17 +281,9 @@ def test_wrong_arguments_are_refused_before_any_worker_starts(stub, arguments, m
 # With TensorFlow: whole runs of two workers.
 
 RUN = [
-    "fit",
-    "--recipe=digits",
-    "--batch_size=256",
-    "--model.depth=1",
-    "--model.width=12",
-    "--model.heads=3",
-    "--model.mlp_dim=16",
-    "--model.patch_size=4",
-    "--data.validation=0.1",
-    "--schedule.warmup_epochs=1",
-    "--optimizer.ema=0.9",
+    *("fit", "--recipe=digits", "--batch_size=256", "--data.validation=0.1"),
+    *("--model.depth=1", "--model.width=12", "--model.heads=3", "--model.mlp_dim=16"),
+    *("--model.patch_size=4", "--schedule.warmup_epochs=1", "--optimizer.ema=0.9"),
     "--output_dir",
 ]
 
