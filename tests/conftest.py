@@ -20,8 +20,9 @@ from tiny_model import build_vit
 
 # Whole files of long tests run side by side: at the end, one of these would run alone.
 LONGEST = (
-    *("test_kill.py", "test_recipes_steps.py", "test_replicas.py"),
-    *("test_jax_workers.py", "test_first_minutes.py"),
+    *("test_kill.py", "test_recipes_steps.py", "test_replicas.py", "test_notebooks.py"),
+    *("test_jax_workers.py", "test_first_minutes.py", "test_packaging.py"),
+    *("test_crops.py", "test_study_runs.py"),
 )
 
 
