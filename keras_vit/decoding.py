@@ -67,6 +67,7 @@ def decode_image(image_bytes, channels: int = 3, detail: Sequence[Any] = ()):
     """
     from keras_vit.image_files import formats
 
+    _check_channels(channels)
     # Always through RGB: each decoder has its own idea of gray, and GIF and BMP none.
     return _with_channels(formats.decode(image_bytes, *detail), channels)
 
@@ -89,15 +90,19 @@ def decode_and_crop(image_bytes, choose_window, channels: int = 3):
     """
     from keras_vit.image_files import formats
 
+    _check_channels(channels)
     return _with_channels(formats.decode_part(image_bytes, choose_window), channels)
+
+
+def _check_channels(channels: int) -> None:
+    if channels not in CHANNELS:
+        raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
 
 
 def _with_channels(image, channels: int):
     """RGB [h, w, 3] to [h, w, channels], with a static shape."""
     import tensorflow as tf
 
-    if channels not in CHANNELS:
-        raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
     image = tf.ensure_shape(image, [None, None, 3])
     return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
@@ -293,6 +298,8 @@ def _graph(channels: int, kind: str | None):
     import tensorflow as tf
 
     from keras_vit.image_files import formats
+
+    _check_channels(channels)
 
     def decode(image_bytes):
         return _with_channels(formats.decode(image_bytes, kind=kind), channels)
