@@ -103,15 +103,20 @@ def mentioned_commands():
 
 @pytest.fixture(scope="module")
 def help_text():
-    """The `--help` of a command, from memory the second time."""
+    """The help of a command with all its flags, from memory the second time."""
     texts = {}
+
+    def printed(*arguments):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
+            run_command(arguments)
+        return output.getvalue()
 
     def text(command):
         if command not in texts:
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
-                run_command([command, "--help"])
-            texts[command] = output.getvalue()
+            texts[command] = printed(command, "--help")
+            if "--help_all" in texts[command]:
+                texts[command] = printed(command, "--help_all")
         return texts[command]
 
     return text

@@ -21,7 +21,9 @@ from .recipes import recipe_names, recipe_yaml
 from .typed_values import (
     as_text,
     build,
+    common_values,
     in_words,
+    names_choices,
     place_of,
     read_file,
     read_flag,
@@ -78,7 +80,13 @@ def _reconcile_steps(options: argparse.Namespace, given: set[str]) -> None:
 class RecipeOrConfig(argparse.Action):
     """`--config FILE`, or `--recipe NAME` for a recipe of this project."""
 
-    def __call__(self, parser, namespace, value, option_string=None):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        option_string: str | None = None,
+    ) -> None:
         """Read the file into the arguments."""
         if option_string == "--recipe":
             text = recipe_yaml(value)
@@ -96,29 +104,82 @@ class RecipeOrConfig(argparse.Action):
 class _Group(argparse.Action):
     """`--data`, which is a group of flags and no flag."""
 
-    def __call__(self, parser, namespace, value, option_string=None):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        option_string: str | None = None,
+    ) -> None:
         raise RecipeError(
             f"{option_string} is a group: set its values, as {option_string}.NAME VALUE"
         )
 
 
+class _CommonHelp(argparse.HelpFormatter):
+    """Help without the flags in groups of their own."""
+
+    def start_section(self, heading: str | None) -> None:
+        self._is_shown = heading in (None, "positional arguments", "options")
+        super().start_section(heading)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if self._is_shown:
+            super().add_argument(action)
+
+
+class _HelpAll(argparse.Action):
+    """`--help_all`: help with every group."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        option_string: str | None = None,
+    ) -> None:
+        parser.formatter_class = argparse.HelpFormatter
+        parser.print_help()
+        parser.exit()
+
+
 def add_recipe(parser: Parser) -> None:
-    """Add `--recipe`, `--config` and a flag for each value of a recipe."""
-    parser.set_defaults(from_file={})
+    """Add `--recipe`, `--config` and a flag for each value of a recipe.
+
+    `--help` shows the values marked `COMMON` and what a command adds to the parser
+    itself, `--help_all` the flags in groups too.
+    """
+    parser.usage = "%(prog)s --recipe NAME [--FLAG VALUE ...]"
+    parser.formatter_class = _CommonHelp
     parser.add_argument(
-        "--recipe",
-        "--config",
-        action=RecipeOrConfig,
+        "--help_all",
+        action=_HelpAll,
+        nargs=0,
         default=argparse.SUPPRESS,
-        help="--recipe and the name of a recipe (see `recipes`), or --config and the "
-        "path of a recipe file",
+        help="show all flags: every value of a recipe is one",
     )
+    parser.set_defaults(from_file={})
+    for flag, metavar, about in (
+        ("--recipe", "NAME", "start from a recipe that `keras-vit recipes` lists"),
+        ("--config", "FILE", "start from a recipe file"),
+    ):
+        parser.add_argument(
+            flag,
+            action=RecipeOrConfig,
+            default=argparse.SUPPRESS,
+            metavar=metavar,
+            help=about,
+        )
     parser.add_argument(
         "--print_config",
         action="store_true",
         help="print the recipe with all its values, and end",
     )
-    groups: dict[str, Any] = {"": parser}
+    _add_values(parser)
+
+
+def _add_values(parser: Parser) -> None:
+    groups = {"": parser.add_argument_group("The run")}
     about = documented_fields(Recipe)
     for field in dataclasses.fields(Recipe):
         if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
@@ -127,19 +188,30 @@ def add_recipe(parser: Parser) -> None:
             groups[field.name] = group
             lines = documented_fields(field.type)
             about |= {f"{field.name}.{name}": line for name, line in lines.items()}
+    common = set(common_values(Recipe))
     for path, hint, default in typed_fields(Recipe):
         add_value(
-            groups[path.rpartition(".")[0]], path, hint, about.get(path, ""), default
+            parser if path in common else groups[path.rpartition(".")[0]],
+            path,
+            hint,
+            about.get(path, ""),
+            default,
         )
 
 
 def add_value(
-    parser: Any, path: str, hint: Any, about: str, default: Any = dataclasses.MISSING
+    parser: argparse._ActionsContainer,
+    path: str,
+    hint: Any,
+    about: str,
+    default: Any = dataclasses.MISSING,
 ) -> None:
     """Add a flag whose value is checked by its type, as in a recipe file.
 
     The default is for the help; an absent flag leaves no attribute.
     """
+    if not names_choices(hint, about):
+        about = f"{in_words(hint)}: {about}"
     if default is not dataclasses.MISSING:
         about = f"{about} (default: {as_text(default)})"
     parser.add_argument(
@@ -147,7 +219,7 @@ def add_value(
         type=functools.partial(read_flag, path, hint),
         default=argparse.SUPPRESS,
         metavar=path.rpartition(".")[2].upper(),
-        help=f"{in_words(hint)}: {about}".replace("%", "%%"),
+        help=about.replace("%", "%%"),
     )
 
 

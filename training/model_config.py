@@ -1,5 +1,6 @@
 """The recipe's section `model`."""
 
+from dataclasses import field
 from typing import Annotated, Literal, get_args
 
 from keras_vit.option_rows import Check, options
@@ -16,6 +17,7 @@ from keras_vit.options import (
 )
 
 from .errors import require, require_rows
+from .typed_values import COMMON
 
 IMAGE_SIZE = 224
 LoraLayer = Literal["query", "key", "value", "out", "mlp"]
@@ -46,13 +48,13 @@ class ModelConfig(EncoderOptions):
         "Null for a vit where patch_size, width, depth, mlp_dim and heads are given; "
         "where both are, these win; and for a bit where resnet_blocks are given. A "
         "run given as `weights` has its own size, whatever this is.",
-    ] = "S/16"
+    ] = field(default="S/16", metadata=COMMON)
     weights: Annotated[
         str | None,
         "Published or own weights to begin with: a name that `keras_vit.list_weights()`"
         " has, or what `keras_vit.open_model` opens, such as a run's folder or a file; "
         "for resnet imagenet. Null for random ones.",
-    ] = None
+    ] = field(default=None, metadata=COMMON)
     patch_size: PatchSize | None = None
     width: Width | None = None
     depth: Depth | None = None
@@ -63,7 +65,7 @@ class ModelConfig(EncoderOptions):
         int | tuple[int, int] | None,
         "Side of the input in pixels, or (height, width). Null for that of the run's "
         "`.keras` file given as `weights`, and for 224 without one.",
-    ] = IMAGE_SIZE
+    ] = field(default=IMAGE_SIZE, metadata=COMMON)
     channels: Annotated[Literal[1, 3], "Channels C of the images."] = 3
     pooling: Annotated[
         Literal["token", "avg", "map"] | None,
@@ -116,7 +118,7 @@ class ModelConfig(EncoderOptions):
         "changes) or small (the shorter side, the aspect ratio stays).",
     ] = "plain"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         given = [name for name in REQUIRED if getattr(self, name) is not None]
         missing = [name for name in REQUIRED if name not in given]
         require(

@@ -28,9 +28,10 @@ from .augmentation_config import (
 )
 from .errors import RecipeError, require, require_each
 from .model_config import ModelConfig
-from .typed_values import build, place_of, read_file, typed_fields
+from .typed_values import COMMON, build, place_of, read_file, typed_fields
 
 Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"]
+Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 AT_LEAST_1 = Check("at least 1", lambda value: value >= 1)
 POSITIVE = Check("positive", lambda value: value > 0)
 BELOW_1 = Check("in [0, 1)", lambda value: 0 <= value < 1)
@@ -61,7 +62,7 @@ class DataConfig:
             saved model is an ordinary one.
     """
 
-    source: str
+    source: str = field(metadata=COMMON)
     train: str = "train"
     validation: float | str = 0.1
     test: float | str = 0.2
@@ -70,7 +71,7 @@ class DataConfig:
     download: bool = False
     cache_features: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         kind, _, rest = self.source.partition(":")
         if self.source != "digits" and not (kind in SOURCE_KINDS and rest):
             raise RecipeError(
@@ -123,7 +124,7 @@ class OptimizerConfig:
     """
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
-    learning_rate: float = 1e-3
+    learning_rate: float = field(default=1e-3, metadata=COMMON)
     weight_decay: float = 0.0
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -135,7 +136,7 @@ class OptimizerConfig:
     frozen: tuple[str, ...] = ()
     ema: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check = functools.partial(require_each, "optimizer.", self)
         check(POSITIVE, "learning_rate", "clip_norm")
         check(BELOW_1, "beta_1", "beta_2", "momentum", "ema", "head_first")
@@ -186,7 +187,7 @@ class ScheduleConfig:
     decay_at: tuple[float, ...] = ()
     decay_factor: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check = functools.partial(require_each, "schedule.", self)
         check(AT_LEAST_0, "warmup_epochs", "warmup_steps", "cooldown_steps")
         check(AT_LEAST_0, "start_learning_rate", "end_learning_rate")
@@ -237,7 +238,7 @@ class SelfSupervisionConfig:
     decoder_heads: int = 16
     normalize_pixels: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check = functools.partial(require_each, "self_supervision.", self)
         check(INSIDE, "mask_share")
         check(AT_LEAST_1, "decoder_width", "decoder_depth", "decoder_heads")
@@ -275,7 +276,7 @@ class ReportConfig:
     attention_every: int = 0
     fewshot_every: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_each("report.", self, AT_LEAST_0, "attention_every", "fewshot_every")
 
 
@@ -334,18 +335,18 @@ class Recipe:
     reference: str = ""
     published_accuracy: float | None = None
     seed: int = 0
-    strategy: Strategy = "auto"
+    strategy: Strategy = field(default="auto", metadata=COMMON)
     tpu: str | None = None
     communication: Literal["auto", "nccl", "ring"] = "auto"
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    precision: Precision = field(default="float32", metadata=COMMON)
     jit_compile: Literal["auto", "on", "off"] = "auto"
     deterministic: bool = True
     steps_per_execution: int = 1
-    epochs: int = 10
+    epochs: int = field(default=10, metadata=COMMON)
     steps: int | None = None
     min_steps: int | None = None
     max_steps: int | None = None
-    batch_size: int = 64
+    batch_size: int = field(default=64, metadata=COMMON)
     accumulation: int = 1
     loss: Literal["softmax", "sigmoid"] = "softmax"
     label_smoothing: float = 0.0
@@ -361,7 +362,7 @@ class Recipe:
     )
     report: ReportConfig = field(default_factory=ReportConfig)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         plain = self.name not in ("", ".", "..") and Path(self.name).name == self.name
         require(plain, "name", "a name for a folder, without slashes", self.name)
         require(0 <= self.seed < 2**31, "seed", "in [0, 2**31)", self.seed)

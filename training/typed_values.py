@@ -28,6 +28,11 @@ IN_WORDS: dict[Any, tuple[str, str]] = {
     types.NoneType: ("null", "null"),
 }
 NULL = ("null", "~", "")
+# Metadata of a field: its flag is among the few of `--help`.
+COMMON = {"common": True}
+
+
+Config = typing.TypeVar("Config")
 
 
 class Value(typing.NamedTuple):
@@ -51,11 +56,22 @@ def typed_fields(config: type, prefix: str = "") -> Iterator[tuple[str, Any, Any
             yield path, hint, field.default
 
 
-def build(config: type, values: dict[str, Any], prefix: str = "") -> Any:
+def common_values(config: type, prefix: str = "") -> Iterator[str]:
+    """The dotted paths of the values whose fields are marked `COMMON`."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        path, hint = f"{prefix}{field.name}", hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from common_values(typing.cast(type, hint), f"{path}.")
+        elif field.metadata == COMMON:
+            yield path
+
+
+def build(config: type[Config], values: dict[str, Any], prefix: str = "") -> Config:
     """Build a dataclass, and those inside it, from values by their dotted paths."""
     hints = typing.get_type_hints(config)
-    arguments = {}
-    for field in dataclasses.fields(config):
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
         path, hint = f"{prefix}{field.name}", hints[field.name]
         if dataclasses.is_dataclass(hint):
             arguments[field.name] = build(typing.cast(type, hint), values, f"{path}.")
@@ -161,7 +177,7 @@ def _read_group(
 
 def _text(node: yaml.Node, text: str) -> str:
     if isinstance(node, yaml.ScalarNode):
-        return node.value
+        return str(node.value)
     return " ".join(text[node.start_mark.index : node.end_mark.index].split())
 
 
@@ -226,6 +242,12 @@ def in_words(hint: Any) -> str:
     """What a value of a type looks like on a command line or in a recipe."""
     words = list(_alternatives(hint))
     return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def names_choices(hint: Any, about: str) -> bool:
+    """Whether a sentence about a value already has all that it may be."""
+    is_choice = typing.get_origin(hint) is typing.Literal
+    return is_choice and all(str(each) in about for each in typing.get_args(hint))
 
 
 def _alternatives(hint: Any) -> Iterator[str]:

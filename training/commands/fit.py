@@ -9,8 +9,9 @@ from keras_vit.common.command_line import Parser, positive_integer
 from .. import storage
 from ..engine import early_checks, run_folder
 from ..engine.tpu_runtime import set_variables
+from ..errors import require
 from ..flags import add_recipe, recipe_of
-from ..recipe import Recipe, require
+from ..recipe import Recipe
 from ..typed_values import read_flag
 from .command import RUNS, Command
 
@@ -30,15 +31,16 @@ def _add_fit(parser: Parser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="delete the run in the folder first"
     )
-    _add_checkpoints(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("Checkpoints and profiling")
+    _add_checkpoints(group)
+    group.add_argument(
         "--profile",
         type=functools.partial(read_flag, "profile", tuple[int, int]),
         help="[first, last]: the steps to profile for TensorBoard",
     )
 
 
-def _add_checkpoints(parser: Parser) -> None:
+def _add_checkpoints(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--keep", type=positive_integer, default=3, help="number of checkpoints to keep"
     )
@@ -80,7 +82,13 @@ def _run_fit(options: argparse.Namespace) -> None:
     )
 
 
-fit = Command("fit", _add_fit, _run_fit, _check_fit)
+fit = Command(
+    "fit",
+    _add_fit,
+    _run_fit,
+    _check_fit,
+    description="Train a model by a recipe, whose values are flags too",
+)
 
 
 def _add_resume(parser: Parser) -> None:
