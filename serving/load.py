@@ -146,7 +146,7 @@ async def _measure(args: argparse.Namespace) -> list[Result]:
         return results
 
 
-async def _calls(client: AsyncClient, args: argparse.Namespace) -> list[Call]:
+async def _calls(client: AsyncClient, args: argparse.Namespace) -> list[Call[Any]]:
     """The requests, encoded for the input that the signature declares."""
     signatures = (await client.metadata()).signatures
     if args.signature not in signatures:

@@ -10,7 +10,7 @@ import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from .base_client import BaseClient
 from .errors import InvalidArgument, MessageTooLarge, ServingError
@@ -23,15 +23,13 @@ from .image_signatures import (
     Prediction,
     classification,
 )
-from .protocol import MISREAD, Call
+from .protocol import MISREAD, Call, Result
 from .responses import Metadata, VersionStatus
 from .retries import ReadinessPolling, Retries
 from .tasks import in_order, in_thread
 
 if TYPE_CHECKING:
     import numpy as np
-
-Result = TypeVar("Result")
 
 
 class AsyncClient(BaseClient, ABC):
@@ -172,7 +170,7 @@ class AsyncClient(BaseClient, ABC):
         # Metadata, not status: the status of a model that is still loading is a 200.
         await self._ask(self.protocol.metadata(), ReadinessPolling(timeout))
 
-    async def ask_once(self, call: Call) -> Any:
+    async def ask_once(self, call: Call[Result]) -> Result:
         """Send a prepared call without retries, as a load generator does.
 
         Args:
@@ -237,7 +235,7 @@ class AsyncClient(BaseClient, ABC):
         call = exported.call(self.protocol, contents)
         return await self._ask(call)
 
-    async def _ask(self, call: Call, retries: Retries | None = None) -> Any:
+    async def _ask(self, call: Call[Result], retries: Retries | None = None) -> Result:
         retries = retries or Retries(self.timeout)
         while True:
             try:
@@ -249,7 +247,7 @@ class AsyncClient(BaseClient, ABC):
                     raise
             await asyncio.sleep(pause)
 
-    async def _send(self, call: Call, deadline: float) -> Any:
+    async def _send(self, call: Call[Result], deadline: float) -> Result:
         timeout = max(deadline - time.monotonic(), 0.001)  # 0 may mean none
         try:
             reply = await self._transmit(call.request, timeout)

@@ -34,7 +34,9 @@ class BaseClient:
         self._signatures: Mapping[str, Signature] = {}
         self._closed = False
 
-    def _predict_call(self, signature_name: str, inputs: Mapping[str, Any]) -> Call:
+    def _predict_call(
+        self, signature_name: str, inputs: Mapping[str, Any]
+    ) -> Call[dict[str, Any]]:
         """Convert inputs to the types of the signature."""
         from .tensors import input_array  # NumPy: as long to import as httpx2
 

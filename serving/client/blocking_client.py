@@ -10,7 +10,7 @@ import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from .base_client import BaseClient
 from .errors import InvalidArgument, MessageTooLarge, ServingError
@@ -23,15 +23,13 @@ from .image_signatures import (
     Prediction,
     classification,
 )
-from .protocol import MISREAD, Call
+from .protocol import MISREAD, Call, Result
 from .responses import Metadata, VersionStatus
 from .retries import ReadinessPolling, Retries
 from .threads import in_order
 
 if TYPE_CHECKING:
     import numpy as np
-
-Result = TypeVar("Result")
 
 
 class BlockingClient(BaseClient, ABC):
@@ -172,7 +170,7 @@ class BlockingClient(BaseClient, ABC):
         # Metadata, not status: the status of a model that is still loading is a 200.
         self._ask(self.protocol.metadata(), ReadinessPolling(timeout))
 
-    def ask_once(self, call: Call) -> Any:
+    def ask_once(self, call: Call[Result]) -> Result:
         """Send a prepared call without retries, as a load generator does.
 
         Args:
@@ -233,7 +231,7 @@ class BlockingClient(BaseClient, ABC):
         call = exported.call(self.protocol, contents)
         return self._ask(call)
 
-    def _ask(self, call: Call, retries: Retries | None = None) -> Any:
+    def _ask(self, call: Call[Result], retries: Retries | None = None) -> Result:
         retries = retries or Retries(self.timeout)
         while True:
             try:
@@ -245,7 +243,7 @@ class BlockingClient(BaseClient, ABC):
                     raise
             time.sleep(pause)
 
-    def _send(self, call: Call, deadline: float) -> Any:
+    def _send(self, call: Call[Result], deadline: float) -> Result:
         timeout = max(deadline - time.monotonic(), 0.001)  # 0 may mean none
         try:
             reply = self._transmit(call.request, timeout)

@@ -9,7 +9,13 @@ from google.protobuf.message import Message
 from . import messages, tensor_messages
 from .errors import error_of
 from .protocol import Call, Target
-from .responses import TensorInfo, read_metadata, read_status
+from .responses import (
+    Metadata,
+    TensorInfo,
+    VersionStatus,
+    read_metadata,
+    read_status,
+)
 
 
 class GrpcProtocol:
@@ -18,12 +24,12 @@ class GrpcProtocol:
     def __init__(self, target: Target):
         self._target = target
 
-    def status(self) -> Call:
+    def status(self) -> Call[list[VersionStatus]]:
         """GetModelStatus."""
         message = messages.GetModelStatusRequest(model_spec=self._spec())
         return Call(message, lambda reply: read_status(_as_json(reply)))
 
-    def metadata(self) -> Call:
+    def metadata(self) -> Call[Metadata]:
         """GetModelMetadata."""
         message = messages.GetModelMetadataRequest(
             model_spec=self._spec(), metadata_field=["signature_def"]
@@ -36,7 +42,7 @@ class GrpcProtocol:
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
         as_lists: bool = False,
-    ) -> Call:
+    ) -> Call[dict[str, Any]]:
         """Predict; the answer names its types itself."""
         message = messages.PredictRequest(
             model_spec=self._spec(signature_name),
@@ -56,7 +62,7 @@ class GrpcProtocol:
 
         return Call(message, read)
 
-    def reload_config(self, config: Message | str) -> Call:
+    def reload_config(self, config: Message | str) -> Call[None]:
         """HandleReloadConfigRequest, which returns nothing."""
         message = messages.ReloadConfigRequest(config=_model_server_config(config))
 
@@ -80,12 +86,13 @@ class GrpcProtocol:
 
 def _as_json(message: Message) -> dict[str, Any]:
     """The message in REST's form, with signatures in place of their `Any`."""
-    return json_format.MessageToDict(
+    fields: dict[str, Any] = json_format.MessageToDict(
         message,
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
         descriptor_pool=messages.POOL,
     )
+    return fields
 
 
 def _model_server_config(config: Message | str) -> Any:

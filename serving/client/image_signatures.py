@@ -7,16 +7,17 @@ import functools
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from .errors import ServingError
-from .protocol import Call
+from .protocol import Call, Result
 from .responses import TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
 
-Result = TypeVar("Result")
+    from .grpc_protocol import GrpcProtocol
+    from .rest_protocol import RestProtocol
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,12 @@ class Exported(Generic[Result]):
     signature_name: str
     outputs: Mapping[str, TensorInfo]
     read: Callable[[Mapping[str, Any]], Result]
-    empty: Callable[[], Any] = list
+    empty: Callable[[], Result]
     as_lists: bool = False
 
-    def call(self, protocol: Any, images: list[bytes]) -> Call:
+    def call(
+        self, protocol: "RestProtocol | GrpcProtocol", images: list[bytes]
+    ) -> Call[Result]:
         """The request for encoded images, whose reply is checked and read."""
         call = protocol.predict(
             self.signature_name,
@@ -146,7 +149,7 @@ def classification(top_k: int | None) -> Exported[list[Prediction]]:
         raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
 
     read = functools.partial(_predictions, top_k=top_k)
-    return Exported("serving_default", _CLASSES, read, as_lists=True)
+    return Exported("serving_default", _CLASSES, read, empty=list, as_lists=True)
 
 
 _CLASSES = {
@@ -154,7 +157,7 @@ _CLASSES = {
     "scores": TensorInfo("float32", (None, None)),
     "class_ids": TensorInfo("int64", (None, None)),
 }
-EMBED = Exported(
+EMBED: "Exported[np.ndarray]" = Exported(
     "embed",
     {"embedding": TensorInfo("float32", (None, None))},
     lambda outputs: outputs["embedding"],
@@ -167,6 +170,7 @@ ATTENTION: Exported[list[Attention]] = Exported(
         "seen_bytes": TensorInfo("string", (None,)),
     },
     lambda outputs: list(map(Attention, outputs["rollout"], outputs["seen_bytes"])),
+    empty=list,
 )
 
 

@@ -6,7 +6,9 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+Result = TypeVar("Result")
 
 # What reading JSON of an unexpected form can raise.
 MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -47,11 +49,11 @@ def checked_headers(argument: str, headers: Mapping[str, str] | None) -> dict[st
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Generic[Result]):
     """A request in the form of its transport, and how its reply is read.
 
     `read` raises `ServingError`, or one of `MISREAD`.
     """
 
     request: Any
-    read: Callable[[Any], Any]
+    read: Callable[[Any], Result]

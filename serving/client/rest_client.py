@@ -60,13 +60,14 @@ class Rest(BaseClient):
         )
 
     def _http_request(self, request: RestRequest, timeout: float) -> httpx2.Request:
-        return self._http.build_request(
+        built: httpx2.Request = self._http.build_request(
             request.method,
             self._base + request.path,
             content=request.content,
             headers={"Content-Type": "application/json"},
             extensions={"timeout": _TimeLeft(time.monotonic() + timeout)},
         )
+        return built
 
     def _converted(self, error: Exception, timeout: float) -> ServingError:
         """The client's error for one of `ERRORS`.
@@ -121,7 +122,7 @@ class RestClient(Rest, BlockingClient):
         self._http.close()
 
 
-class _TimeLeft(dict):
+class _TimeLeft(dict[str, float]):
     """httpx2's timeouts: each phase of a request gets the time that is left."""
 
     def __init__(self, deadline: float):

@@ -8,7 +8,13 @@ from urllib.parse import quote
 
 from .errors import ServingError, error_of
 from .protocol import Call, Target
-from .responses import TensorInfo, read_metadata, read_status
+from .responses import (
+    Metadata,
+    TensorInfo,
+    VersionStatus,
+    read_metadata,
+    read_status,
+)
 
 
 class RestRequest(NamedTuple):
@@ -38,12 +44,12 @@ class RestProtocol:
             path += f"/labels/{quote(target.label, safe='')}"
         self._path = path
 
-    def status(self) -> Call:
+    def status(self) -> Call[list[VersionStatus]]:
         """GET the model: a list of `VersionStatus`."""
         request = RestRequest("GET", self._path, None)
         return Call(request, lambda reply: read_status(_json(reply)))
 
-    def metadata(self) -> Call:
+    def metadata(self) -> Call[Metadata]:
         """GET the model's `Metadata`."""
         request = RestRequest("GET", f"{self._path}/metadata", None)
         return Call(request, lambda reply: read_metadata(_json(reply)))
@@ -54,7 +60,7 @@ class RestProtocol:
         inputs: Mapping[str, Any],
         outputs: Mapping[str, TensorInfo],
         as_lists: bool = False,
-    ) -> Call:
+    ) -> Call[dict[str, Any]]:
         """POST in the column format, which holds inputs of any shape.
 
         Args:

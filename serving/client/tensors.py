@@ -18,6 +18,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 
+__all__ = ["as_bytes", "bytes_array", "input_array", "np", "output_array"]
+
+
 def input_array(name: str, value: Any, info: TensorInfo | None) -> np.ndarray:
     """Convert an input to an array of the signature's type.
 
