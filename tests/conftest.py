@@ -39,11 +39,15 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory):
-    """Keep what tests and libraries leave in temporary folders in pytest's own."""
+    """Keep what tests and libraries leave in temporary folders in pytest's own.
+
+    So are the caches of features and of folders' images.
+    """
     folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv("KERAS_HOME", str(tmp_path_factory.mktemp("keras")))
         yield
 
 

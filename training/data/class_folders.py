@@ -4,36 +4,29 @@ What names and structure say, without TensorFlow: root/CLASS/..., or root/PART/C
 with folders for training, validation and test images (`PARTS`).
 """
 
-import mimetypes
-import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path as LocalPath
-from typing import Any
 
 from etils.epath import Path, PathLike
-from PIL import Image
 
 from keras_vit.common.similar_names import did_you_mean
 
-from .. import storage
 from ..activity import activity
 from ..errors import DataError
+from .image_index import ImageIndex
+from .image_listing import (
+    ImageFile,
+    entries,
+    is_image,
+    leads_up,
+    list_files,
+    subfolders,
+    with_sizes,
+)
 
-# Files and folders that operating systems create beside images, in lower case.
-SYSTEM_FILES = (
-    *("thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "icon\r"),
-    *("__macosx", "$recycle.bin", "system volume information", "lost+found", "@eadir"),
-)
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
-# How the contents of such files begin, whatever their names are.
-SIGNATURE = re.compile(
-    rb"\xff\xd8\xff|\x89PNG|GIF8|BM.{4}\0{4}|RIFF.{4}WEBP|II[*+]\0|MM\0[*+]", re.DOTALL
-)
 # The parts of a data set by the names of their folders, which may be in any case, with
 # numbers and with one of `FILLERS`: Train, test_set, val2017.
 PARTS = {
@@ -41,8 +34,6 @@ PARTS = {
     **{"validation": "validation", "valid": "validation", "val": "validation"},
     **{"test": "test", "testing": "test"},
 }
-# By Python's own list alone: a machine's, /etc/mime.types, has other names.
-TYPES = mimetypes.MimeTypes(filenames=())
 FILLERS = ("set", "data", "dataset", "split", "image", "images")
 
 
@@ -53,8 +44,8 @@ class ClassFolders:
     class_names: tuple[str, ...]
     # The files of each class, by part, train first. All are train, where there are no
     # folders of parts.
-    images: dict[str, list[list[Path]]]
-    passed_over: list[Path]  # no images, or images outside of class folders
+    images: dict[str, list[list[ImageFile]]]
+    passed_over: list[str]  # no images, or images outside of class folders
 
 
 @activity("listing image files")
@@ -78,7 +69,7 @@ def open_class_folders(root: PathLike, on_bad_image: str = "error") -> ClassFold
     problems = _structure_problems(parts, folders)
     files = {part: list(map(list_files, of_part)) for part, of_part in folders.items()}
     images = {
-        part: [list(filter(is_image, of_class)) for of_class in of_part]
+        part: [with_sizes([f for f in of_class if is_image(f)]) for of_class in of_part]
         for part, of_part in files.items()
     }
     problems += [
@@ -89,11 +80,12 @@ def open_class_folders(root: PathLike, on_bad_image: str = "error") -> ClassFold
     found = [f for of_part in images.values() for of_class in of_part for f in of_class]
     problems += _names_not_utf8(found)
     if problems and on_bad_image == "error":
-        problems += unreadable(scan(found, _decode_with_pillow), len(found))
+        index = ImageIndex.of_files(root, found)
+        problems += unreadable(index.problems, len(found))
     raise_problems(root, problems)
-    every = {f for of_part in files.values() for of_class in of_part for f in of_class}
+    every = {f for of_part in files.values() for each in of_part for f in each}
     unused = _images_outside(root, parts, folders)
-    passed_over = sorted((every - set(found)) | unused)
+    passed_over = sorted((every - {file.path for file in found}) | unused)
     return ClassFolders(tuple(f.name for f in folders["train"]), images, passed_over)
 
 
@@ -125,7 +117,9 @@ def _find_parts(root: Path) -> dict[str, Path]:
         return {"train": root}
     parents = [folder for folder in named if subfolders(folder)]
     others = [
-        f for f in folders if f not in named and any(map(is_image, list_files(f)))
+        folder
+        for folder in folders
+        if folder not in named and any(map(is_image, list_files(folder)))
     ]
     if others and not parents:
         return {"train": root}
@@ -222,7 +216,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 def _what_is_there(parent: Path, folders: Sequence[str]) -> str:
     """What a folder without class folders has instead."""
-    files = [path.name for path in _entries(parent) if not path.is_dir()]
+    files = [path.name for path in entries(parent) if not path.is_dir()]
     received = f"Received: folders: {listed(folders)}"
     if files:
         received += f"; files: {listed(files)}"
@@ -233,19 +227,21 @@ def _what_is_there(parent: Path, folders: Sequence[str]) -> str:
 
 def _images_outside(
     root: Path, parts: dict[str, Path], folders: dict[str, list[Path]]
-) -> set[Path]:
+) -> set[str]:
     """Images beside the class folders, and beside the folders of parts."""
     known = {*parts.values(), *(f for of_part in folders.values() for f in of_part)}
-    beside = [path for parent in {root, *parts.values()} for path in _entries(parent)]
-    unused = [path for path in beside if path not in known and not _leads_up(path)]
+    beside = [path for parent in {root, *parts.values()} for path in entries(parent)]
+    unused = [path for path in beside if path not in known and not leads_up(path)]
     files = [
-        f for path in unused for f in (list_files(path) if path.is_dir() else [path])
+        file
+        for path in unused
+        for file in (list_files(path) if path.is_dir() else [str(path)])
     ]
     return set(filter(is_image, files))
 
 
 def no_images(
-    part: str, names: Sequence[str], images: Sequence[Sequence[Path]]
+    part: str, names: Sequence[str], images: Sequence[Sequence[object]]
 ) -> list[str]:
     """The problem of a part's classes without images."""
     pairs = zip(names, images, strict=True)
@@ -253,10 +249,11 @@ def no_images(
     return [f"no images in class folder {listed(empty)} ({part})"] if empty else []
 
 
-def _names_not_utf8(files: Iterable[Path]) -> list[str]:
+def _names_not_utf8(files: Iterable[ImageFile]) -> list[str]:
     """The problem of names that TensorFlow, which reads the files, cannot represent."""
-    names = (name for f in files if not _is_utf8(str(f)) for name in f.parts)
-    bad = {repr(name) for name in names if not _is_utf8(name)}
+    paths = [file.path for file in files if not _is_utf8(file.path)]
+    names = {name for path in paths for name in path.split("/")}
+    bad = [repr(name) for name in names if not _is_utf8(name)]
     return [f"names must be UTF-8: {listed(bad)}"] if bad else []
 
 
@@ -269,8 +266,8 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def unreadable(reasons: dict[Path, str], images: int) -> list[str]:
-    """The problem of images that cannot be decoded; see `scan`."""
+def unreadable(reasons: Mapping[str, str], images: int) -> list[str]:
+    """The problem of images that cannot be read; see `ImageIndex`."""
     if not reasons:
         return []
     return [
@@ -286,130 +283,6 @@ def raise_problems(root: PathLike, problems: Sequence[str]) -> None:
         problems = [f"{len(problems)} problems: {'; '.join(problems)}"]
     if problems:
         raise DataError(f"folder:{root}: {problems[0]}")
-
-
-def scan(files: Sequence[Path], decode: Callable[[LocalPath], Any]) -> dict[Path, str]:
-    """Decode all files: the reason for each that cannot be decoded.
-
-    `decode` raises ValueError, "PATH: REASON", for a local file.
-    """
-
-    def reason(path: Path) -> str | None:
-        try:
-            with storage.local_copy(path) as local:
-                if is_special(local):
-                    return f"{path}: must be a regular file"
-                decode(local)
-        except ValueError as error:
-            return f"{path}: {str(error).partition(': ')[2]}"
-        return None
-
-    with activity(f"checking {len(files)} images"), ThreadPoolExecutor() as pool:
-        found = zip(files, pool.map(reason, files), strict=True)
-        return {path: text for path, text in found if text is not None}
-
-
-def _decode_with_pillow(path: LocalPath) -> None:
-    """Decode an image without TensorFlow, whose import takes longer than the error."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-    except Exception as error:  # each of Pillow's decoders has its own
-        raise ValueError(f"{path}: {error}") from None
-
-
-def subfolders(parent: Path) -> list[Path]:
-    """The folders in a folder, sorted, without system files and links upwards."""
-    return [path for path, _, is_folder in _entries_and_kinds(parent) if is_folder]
-
-
-def _leads_up(path: Path) -> bool:
-    """Whether a link leads to its own folder or one above, which would be a loop."""
-    if not os.path.islink(path):
-        return False
-    parent, target = os.path.realpath(path.parent), os.path.realpath(path)
-    return os.path.commonpath([parent, target]) == target
-
-
-def list_files(folder: Path) -> list[Path]:
-    """All files below a folder, sorted, without system files, and each one once.
-
-    Links are followed, except those to a folder above, which would be a loop.
-    """
-    found: list[Path] = []
-    seen: set[str] = set()
-
-    def visit(parent: Path, real_parent: str) -> None:
-        entries = _entries_and_kinds(parent)
-        entries.sort(key=lambda entry: entry[1])  # links last
-        for path, is_link, is_folder in entries:
-            real = os.path.realpath(path) if is_link else f"{real_parent}/{path.name}"
-            if real in seen:
-                continue
-            seen.add(real)
-            if is_folder:
-                visit(path, real)
-            else:
-                found.append(path)
-
-    visit(folder, os.path.realpath(folder))
-    return sorted(found, key=lambda path: path.parts)
-
-
-def _entries_and_kinds(folder: Path) -> list[tuple[Path, bool, bool]]:
-    """The entries of a folder, whether each is a link, and whether it is a folder.
-
-    Links to a folder above are left out. On a disk the operating system says all at
-    once, in a third of the time.
-    """
-    if storage.is_remote(folder):
-        return [(path, False, path.is_dir()) for path in _entries(folder)]
-    with os.scandir(folder) as found:
-        entries = [entry for entry in found if not is_system_file(entry.name)]
-    entries.sort(key=lambda entry: entry.name)
-    return [
-        (folder / entry.name, link, os.path.isdir(entry) if link else entry.is_dir())
-        for entry in entries
-        for link in [entry.is_symlink()]
-        if not (link and _leads_up(folder / entry.name))
-    ]
-
-
-def _entries(folder: Path) -> list[Path]:
-    entries = [path for path in folder.iterdir() if not is_system_file(path.name)]
-    return sorted(entries, key=lambda path: path.name)
-
-
-def image_files(folder: Path) -> list[Path]:
-    """All images below a folder; see `list_files`."""
-    return list(filter(is_image, list_files(folder)))
-
-
-def is_image(path: Path) -> bool:
-    """Whether a file's name or else the beginning of its contents is an image's."""
-    if path.suffix.lower() in SUFFIXES:
-        return True
-    kind, _ = TYPES.guess_type(path.name)
-    if kind is not None and kind.startswith("image/"):
-        return True
-    if is_special(path):
-        return False
-    try:
-        with storage.os_errors(path), path.open("rb") as file:
-            return SIGNATURE.match(file.read(16)) is not None
-    except OSError:
-        return False
-
-
-def is_special(path: LocalPath) -> bool:
-    """Whether it is a pipe, socket or device, whose contents may never come or end."""
-    # Not by methods of epath, which take everything but folders for files.
-    return os.path.exists(path) and not os.path.isfile(path)
-
-
-def is_system_file(name: str) -> bool:
-    """Whether a file or folder is hidden or one of `SYSTEM_FILES`."""
-    return name.startswith(".") or name.lower() in SYSTEM_FILES
 
 
 def listed(items: Iterable[str], separator: str = ", ") -> str:

@@ -1,15 +1,16 @@
 """The source folder:PATH: image files in class folders, on a disk or in a bucket."""
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from etils.epath import Path, PathLike
+from etils.epath import PathLike
 
 from keras_vit import decoding
+from keras_vit.typing import Array
 
 from ..errors import DataError
 from .class_folders import (
@@ -17,10 +18,11 @@ from .class_folders import (
     no_images,
     open_class_folders,
     raise_problems,
-    scan,
     unreadable,
 )
-from .labeled_images import Source, Split, encoded_split, python_bytes
+from .image_index import ImageIndex
+from .image_listing import ImageFile
+from .labeled_images import Source, Split, encoded_split, host_constant, python_bytes
 
 
 def open_folder(
@@ -28,24 +30,28 @@ def open_folder(
 ) -> Source:
     """Open class folders of image files; see `class_folders`.
 
-    All are decoded once, to find invalid ones before the training and not in the middle
-    of it.
+    Their headers are checked. With `on_bad_image="skip"` all images are decoded once,
+    since those that are left out must be known before the first step. What is found is
+    cached; see `image_index`.
     """
     folders = open_class_folders(root, on_bad_image)
     if folders.passed_over:
         print(
             f"folder:{root}: {len(folders.passed_over)} files are passed over, as they "
-            "are not images in class folders: "
-            f"{listed(map(str, folders.passed_over))}",
+            f"are not images in class folders: {listed(folders.passed_over)}",
             file=sys.stderr,
         )
     every = [f for part in folders.images.values() for each in part for f in each]
-    reasons = scan(every, functools.partial(decoding.load_image, channels=channels))
+    decode = functools.partial(decoding.load_image, channels=channels)
+    index = ImageIndex.of_files(root, every, decode, on_bad_image == "skip")
     if on_bad_image == "error":
-        raise_problems(root, unreadable(reasons, len(every)))
+        raise_problems(root, unreadable(index.problems, len(every)))
     names = folders.class_names
     images = {
-        part: [[file for file in each if file not in reasons] for each in classes]
+        part: [
+            [file.path for file in each if file.path not in index.problems]
+            for each in classes
+        ]
         for part, classes in folders.images.items()
     }
     raise_problems(
@@ -53,52 +59,56 @@ def open_folder(
     )
     parts: dict[str, Split] = {}
     for part, classes in images.items():
-        files = [file for each in classes for file in each]
+        paths = [path for each in classes for path in each]
         labels = np.repeat(np.arange(len(names)), [len(each) for each in classes])
         origin = f"folder:{root}"
-        parts[part] = _read_split(origin, files, labels, len(names), channels)
-    bad = tuple(reasons.values())
+        parts[part] = _read_split(origin, paths, labels, len(names), channels, index)
+    bad = tuple(index.problems.values())
     return Source.with_own_parts(names, parts, bad, ordered=True)
 
 
 def split_of_files(
     origin: str,
-    files: Sequence[Path],
-    labels: np.ndarray[Any, Any],
+    root: PathLike,
+    files: Sequence[ImageFile],
+    labels: Array,
     classes: int,
     channels: int,
 ) -> Split:
-    """Make a split of image files, which are all decoded once.
+    """Make a split of the image files in a folder, whose headers are checked.
 
     Raises:
         DataError: There are none, or some cannot be read.
     """
-    reasons = scan(files, functools.partial(decoding.load_image, channels=channels))
-    if reasons:
+    decode = functools.partial(decoding.load_image, channels=channels)
+    index = ImageIndex.of_files(root, files, decode)
+    if index.problems:
         raise DataError(
-            f"{origin}: {len(reasons)} of {len(files)} images cannot be read: "
-            f"{listed(reasons.values(), '; ')}"
+            f"{origin}: {len(index.problems)} of {len(files)} images cannot be read: "
+            f"{listed(index.problems.values(), '; ')}"
         )
-    return _read_split(origin, files, labels, classes, channels)
+    paths = [file.path for file in files]
+    return _read_split(origin, paths, labels, classes, channels, index)
 
 
 def _read_split(
     origin: str,
-    files: Sequence[Path],
-    labels: np.ndarray[Any, Any],
+    paths: Sequence[str],
+    labels: Array,
     classes: int,
     channels: int,
+    index: ImageIndex,
 ) -> Split:
-    names = [str(path) for path in files]
-    paths = tf.constant(names, tf.string)
-    return encoded_split(
+    names = host_constant(paths, tf.string)
+    split = encoded_split(
         origin,
-        lambda index: _contents(paths[index]),
+        lambda number: _contents(names[number]),
         labels,
         classes,
-        names,
+        paths,
         channels,
     )
+    return dataclasses.replace(split, digests=index.digests_of(paths))
 
 
 def _contents(path: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import decoding
+from keras_vit.typing import Array
 
 from ..errors import DataError
 
@@ -26,7 +27,7 @@ def host_constant(values: Any, dtype: tf.DType | None = None) -> tf.Tensor:
 class Split:
     """Labeled images with random access."""
 
-    labels: np.ndarray[Any, Any]  # int64 [n], the class of each image
+    labels: Array  # int64 [n], the class of each image
     classes: int
     # From an image's index, a scalar int64 tensor, to the image, uint8 [h, w, C];
     # usable in a `tf.data` pipeline.
@@ -40,6 +41,8 @@ class Split:
     # Whether there are features in place of images, of which `read` takes many indices
     # at once: [b] to float32 [b, D].
     of_features: bool = False
+    # uint8 [n, 16], by which other contents are noticed; see `image_index`.
+    digests: Array | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -55,7 +58,7 @@ class Split:
         top, left, height, width = tf.unstack(choose_window(tf.shape(image)))
         return tf.slice(image, [top, left, 0], [height, width, image.shape[-1]])
 
-    def subset(self, indices: np.ndarray[Any, Any]) -> "Split":
+    def subset(self, indices: Array) -> "Split":
         """The images of these indices, in this order."""
         chosen = host_constant(indices, tf.int64)
         encoded = self.encoded
@@ -65,16 +68,17 @@ class Split:
             read=lambda index: self.read(chosen[index]),
             names=[self.names[index] for index in indices],
             encoded=encoded and (lambda index: encoded(chosen[index])),
+            digests=None if self.digests is None else self.digests[indices],
         )
 
-    def with_pixels(self, images: np.ndarray[Any, Any]) -> "Split":
+    def with_pixels(self, images: Array) -> "Split":
         """The same examples with images in the model's size: uint8 [n, H, W, C]."""
         pixels = host_constant(images)
         return dataclasses.replace(
             self, read=lambda index: pixels[index], encoded=None, fitted=True
         )
 
-    def with_features(self, features: np.ndarray[Any, Any]) -> "Split":
+    def with_features(self, features: Array) -> "Split":
         """The same examples with what a model computed of each: float32 [n, D]."""
         rows = host_constant(features)
         return dataclasses.replace(
@@ -89,7 +93,7 @@ class Split:
 def encoded_split(
     origin: str,
     encoded: Callable[[tf.Tensor], tf.Tensor],
-    labels: np.ndarray[Any, Any],
+    labels: Array,
     classes: int,
     names: Sequence[str],
     channels: int,
@@ -126,7 +130,7 @@ def python_bytes(function: Callable[[Any], bytes], argument: tf.Tensor) -> tf.Te
         zeros at their end, which BMP and WebP files may have.
     """
 
-    def call(value):
+    def call(value: Any) -> Array:
         # In a graph the value is bytes or a NumPy scalar, outside of it an array.
         value = np.asarray(value, object if isinstance(value, bytes) else None).item()
         return np.array(function(value), object)

@@ -14,11 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import ImagePreprocessing
+from keras_vit.typing import Array
 
 from ..activity import activity
-from ..augmentation_config import CROPS, marked
+from ..augmentation_config import CROPS, AugmentationConfig, marked
 from ..errors import DataError, RecipeError
-from ..recipe import AugmentationConfig, Recipe
+from ..recipe import Recipe
 from .augment import augment, example_seed, fit_to_model
 from .labeled_images import Split, host_constant
 from .masking import Masking
@@ -91,7 +92,7 @@ def training_batches(
     labels = host_constant(split.labels)
     mixed = mixes(recipe.augmentation)
 
-    def example(index, seed):
+    def example(index: tf.Tensor, seed: tf.Tensor) -> tuple[Any, ...]:
         image = augment(split, index, seed, recipe.augmentation, preprocessing)
         if masking is not None:
             return masked_example(image, *masking(seed))
@@ -109,7 +110,9 @@ def training_batches(
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def masked_example(image, indices, masked):
+def masked_example(
+    image: tf.Tensor, indices: tf.Tensor, masked: tf.Tensor
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """A pair of the inputs and the mask of self-supervision; see `Masking`."""
     return {"images": image, "patch_indices": indices}, masked
 
@@ -125,13 +128,13 @@ def example_order(
     steps = steps_per_epoch(split, recipe.batch_size)
 
     @tf.autograph.experimental.do_not_convert
-    def examples(step):
+    def examples(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return _examples(step, positions, len(split), steps, recipe)
 
     return tf.data.Dataset.range(first_step, total_steps).map(examples).unbatch()
 
 
-def _positions(recipe: Recipe, shard: Shard) -> np.ndarray[Any, Any]:
+def _positions(recipe: Recipe, shard: Shard) -> Array:
     """Positions of the shard's examples in the global batch: int64 [n]."""
     size, pieces = recipe.batch_size, shard.pieces
     if size % pieces:
@@ -140,12 +143,13 @@ def _positions(recipe: Recipe, shard: Shard) -> np.ndarray[Any, Any]:
             f"Received: {size}"
         )
     check_pairs(recipe.augmentation, size, pieces)
-    return np.arange(size).reshape(shard.count, -1)[shard.index]
+    positions: Array = np.arange(size).reshape(shard.count, -1)[shard.index]
+    return positions
 
 
 def _examples(
     step: tf.Tensor,
-    positions: np.ndarray[Any, Any],
+    positions: Array,
     images: int,
     steps: int,
     recipe: Recipe,
@@ -164,6 +168,17 @@ def _examples(
         images - 1,
     )
     return index, example_seed(recipe.seed, epoch, index, tf.constant(copy))
+
+
+def images_of_steps(split: Split, recipe: Recipe, steps: Iterable[int]) -> list[int]:
+    """Indices of the training images of some steps, of all workers."""
+    positions = np.arange(recipe.batch_size)
+    per_epoch = steps_per_epoch(split, recipe.batch_size)
+    batches = [
+        _examples(tf.constant(step, tf.int64), positions, len(split), per_epoch, recipe)
+        for step in steps
+    ]
+    return sorted({int(index) for indices, _ in batches for index in indices})
 
 
 def parallel(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
@@ -189,7 +204,7 @@ def _mixed(
     )
 
     @tf.autograph.experimental.do_not_convert
-    def joined(*pairs):
+    def joined(*pairs: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return tuple(tf.reshape(pair, [size, *pair.shape[2:]]) for pair in pairs)
 
     return pairs.batch(size // 2, drop_remainder=True).map(joined)
@@ -219,7 +234,7 @@ def evaluation_batches(
     real = int((numbers + shard.index * own < len(split)).sum())
     labels = host_constant(split.labels)
 
-    def example(position):
+    def example(position: tf.Tensor) -> tuple[Any, ...]:
         index = position // own * whole + position % own + shard.index * own
         image = split.read(index)
         if not split.fitted:
@@ -254,9 +269,7 @@ def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:
     return split.with_pixels(evaluation_images(split, preprocessing))
 
 
-def evaluation_images(
-    split: Split, preprocessing: ImagePreprocessing
-) -> np.ndarray[Any, Any]:
+def evaluation_images(split: Split, preprocessing: ImagePreprocessing) -> Array:
     """All images as the model sees them in evaluation: uint8 [n, H, W, C].
 
     Raises:
@@ -279,7 +292,7 @@ def resized_once(
 
 def example_images(
     split: Split, recipe: Recipe, preprocessing: ImagePreprocessing, count: int
-) -> np.ndarray[Any, Any]:
+) -> Array:
     """The first training images after augmentation: uint8 [count, H, W, C].
 
     There are fewer where the training set is smaller.
@@ -292,7 +305,7 @@ def example_images(
 
 def images_at(
     split: Split, indices: Iterable[int], preprocessing: ImagePreprocessing
-) -> list[np.ndarray[Any, Any]]:
+) -> list[Array]:
     """Some images as the model sees them in evaluation: uint8 [H, W, C] each."""
     return [
         np.asarray(fit_to_model(read_image(split, int(i)), preprocessing))

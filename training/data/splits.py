@@ -3,16 +3,17 @@
 import dataclasses
 import hashlib
 import math
-import os
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from sklearn.model_selection import train_test_split
+
+from keras_vit.typing import Array
 
 from .. import storage
 from ..activity import activity
@@ -37,22 +38,21 @@ class Splits:
 def load_splits(config: DataConfig, channels: int) -> Splits:
     """Open a source and divide it into splits.
 
-    Warns of images that are in two splits of a folder on a disk.
+    Warns of images that are in two splits of a folder.
 
     Raises:
         DataError: See `open_source` and `divide`.
     """
     source = open_source(config, channels)
     splits = Splits(source.class_names, *divide(source, config), source.bad_images)
-    if config.source.startswith("folder:") and not storage.is_remote(config.source):
+    if config.source.startswith("folder:"):
         _warn_of_shared_images(splits)
     return splits
 
 
 def _warn_of_shared_images(splits: Splits) -> None:
-    parts = (splits.train, splits.validation, splits.test)
     with activity("comparing the images of the splits"):
-        pairs = shared_images([part.names for part in parts if part is not None])
+        pairs = shared_images([splits.train, splits.validation, splits.test])
     if pairs:
         print(
             f"warning: {len(pairs)} images are in two splits, which makes the accuracy "
@@ -61,24 +61,25 @@ def _warn_of_shared_images(splits: Splits) -> None:
         )
 
 
-def shared_images(splits: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+def shared_images(splits: Sequence[Split | None]) -> list[tuple[str, str]]:
     """Pairs of files, of their paths, with the same contents in different splits.
 
-    Only files of the same size are read.
+    Only files of the same digest are read.
     """
-    by_size: dict[int, list[tuple[int, str]]] = defaultdict(list)
-    for number, names in enumerate(splits):
-        for name in names:
-            by_size[os.path.getsize(name)].append((number, name))
+    alike: dict[bytes, list[tuple[int, str]]] = defaultdict(list)
+    for number, split in enumerate(splits):
+        if split is not None and split.digests is not None:
+            for digest, name in zip(split.digests, split.names, strict=True):
+                alike[digest.tobytes()].append((number, name))
     pairs = []
-    for files in by_size.values():
+    for files in alike.values():
         if len({number for number, _ in files}) < 2:
             continue
         first: dict[bytes, tuple[int, str]] = {}
         for number, name in files:
-            with open(name, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").digest()
-            other, other_name = first.setdefault(digest, (number, name))
+            with storage.local_copy(name) as local, local.open("rb") as file:
+                contents = hashlib.file_digest(file, "sha256").digest()
+            other, other_name = first.setdefault(contents, (number, name))
             if other != number:
                 pairs.append((other_name, name))
     return pairs
@@ -92,7 +93,7 @@ class Slice(NamedTuple):
     """Images of one part of a source: the part's name, and their indices, int64 [n]."""
 
     part: str
-    indices: np.ndarray[Any, Any]
+    indices: Array
 
 
 def divide(source: Source, config: DataConfig) -> tuple[Split, Split | None, Split]:
@@ -157,7 +158,9 @@ def parse(source: Source, config: DataConfig, role: str) -> list[Slice]:
     return slices
 
 
-def _instructions(source: Source, role: str, text: str):
+def _instructions(
+    source: Source, role: str, text: str
+) -> list[tuple[str, int, int | None]]:
     """Parse a slice with TensorFlow Datasets: (part, begin, end) of each term."""
     import tensorflow_datasets as tfds
 
@@ -177,7 +180,7 @@ def _instructions(source: Source, role: str, text: str):
     return [(one.splitname, one.from_ or 0, one.to) for one in parsed]
 
 
-def _order(source: Source, part: str, seed: int) -> np.ndarray[Any, Any]:
+def _order(source: Source, part: str, seed: int) -> Array:
     count = len(source.parts[part])
     if not source.ordered:
         return np.arange(count)
@@ -200,8 +203,10 @@ def concatenate(splits: list[Split]) -> Split:
     begins = host_constant(ends - [len(split) for split in splits], tf.int64)
     bounds = host_constant(ends[:-1], tf.int64)
 
-    def choose(readers):
-        def read(index):
+    def choose(
+        readers: Sequence[Callable[[tf.Tensor], tf.Tensor]],
+    ) -> Callable[[tf.Tensor], tf.Tensor]:
+        def read(index: tf.Tensor) -> tf.Tensor:
             number = tf.searchsorted(bounds, index[tf.newaxis], side="right")[0]
             branches = [
                 lambda reader=reader, begin=begin: reader(index - begin)
@@ -211,14 +216,21 @@ def concatenate(splits: list[Split]) -> Split:
 
         return read
 
-    encoded = [split.encoded for split in splits]
+    encoded = [split.encoded for split in splits if split.encoded is not None]
     return dataclasses.replace(
         splits[0],
         labels=np.concatenate([split.labels for split in splits]),
         read=choose([split.read for split in splits]),
         names=[name for split in splits for name in split.names],
-        encoded=None if None in encoded else choose(encoded),
+        encoded=choose(encoded) if len(encoded) == len(splits) else None,
+        digests=_joined([split.digests for split in splits]),
     )
+
+
+def _joined(arrays: Sequence[Array | None]) -> Array | None:
+    """The rows of several arrays; None where one is missing."""
+    found = [array for array in arrays if array is not None]
+    return np.concatenate(found) if len(found) == len(arrays) else None
 
 
 def _check_disjoint(
@@ -227,7 +239,7 @@ def _check_disjoint(
     """Raise DataError where slices overlap."""
     counts = [0, *(len(part) for part in source.parts.values())]
     first = dict(zip(source.parts, np.cumsum(counts), strict=False))
-    seen: dict[str, np.ndarray[Any, Any]] = {}
+    seen: dict[str, Array] = {}
     for role, taken in slices.items():
         images = np.concatenate([first[part] + indices for part, indices in taken])
         if len(np.unique(images)) < len(images):
@@ -260,12 +272,12 @@ def _share(
 
 
 def stratified_share(
-    labels: np.ndarray[Any, Any],
+    labels: Array,
     share: float,
     seed: int,
     class_names: Sequence[str],
     what: str,
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+) -> tuple[Array, Array]:
     """Take a random share of examples, labels int64 [n], the same of each class.
 
     Returns:

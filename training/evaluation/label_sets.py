@@ -17,10 +17,11 @@ import tensorflow as tf
 from rich.console import Console
 
 from keras_vit.common.similar_names import did_you_mean
+from keras_vit.typing import Array
 
 from ..architectures.model_reading import read_classifier
-from ..data.class_folders import image_files
 from ..data.folder import open_folder, split_of_files
+from ..data.image_listing import ImageFile, image_files
 from ..data.labeled_images import Split, encoded_split
 from ..data.tfds import first_line, open_tfds
 from ..engine.strategy import evaluation_strategy
@@ -105,7 +106,7 @@ def _one_label_each(kind: str, source: str, channels: int) -> LabelSet:
     return LabelSet(title, images, right)
 
 
-def _numbered(source: str, names: Sequence[str]) -> np.ndarray[Any, Any]:
+def _numbered(source: str, names: Sequence[str]) -> Array:
     """The class of each folder, its name as a number: sorted as text, 10 precedes 2."""
     wrong = sorted(set(names) - set(map(str, range(CLASSES))))
     if wrong:
@@ -134,7 +135,7 @@ def _real(path: str, source: str, channels: int) -> LabelSet:
         )
     right = [frozenset(map(int, labels)) for labels in lists]
     files = [found[number] for number in range(1, len(lists) + 1)]
-    return LabelSet(title, _unlabeled(source, files, channels), right)
+    return LabelSet(title, _unlabeled(source, root, files, channels), right)
 
 
 def _real_of_tfds(name: str, channels: int) -> tuple[Split, list[frozenset[int]]]:
@@ -178,7 +179,7 @@ def _objectnet(root: Path, channels: int) -> LabelSet:
             f"{root}: must have images/CLASS/*.png for classes of mappings/. Received: "
             "no such images"
         )
-    images = _unlabeled(f"objectnet:{root}", files, channels)
+    images = _unlabeled(f"objectnet:{root}", root, files, channels)
     decode, edge = images.read, OBJECTNET_FRAME
     framed = replace(
         images,
@@ -215,10 +216,12 @@ def _objectnet_classes(mappings: Path) -> dict[str, frozenset[int]]:
         ) from None
 
 
-def _unlabeled(origin: str, files: Sequence[Path], channels: int) -> Split:
+def _unlabeled(
+    origin: str, root: Path, files: Sequence[ImageFile], channels: int
+) -> Split:
     """Image files as a split whose labels have no meaning."""
     labels = np.zeros(len(files), np.int64)
-    return split_of_files(origin, files, labels, CLASSES, channels)
+    return split_of_files(origin, root, files, labels, CLASSES, channels)
 
 
 def _read_json(path: Path, kind: type) -> Any:
@@ -244,7 +247,7 @@ def _read_text(path: Path) -> str:
 
 
 def accuracy_of_sets(
-    probabilities: np.ndarray[Any, Any], right: Sequence[frozenset[int]]
+    probabilities: Array, right: Sequence[frozenset[int]]
 ) -> dict[str, float]:
     """Shares of images with a right class among the most probable ones.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from .. import storage
-from ..data.class_folders import SIGNATURE, image_files, is_special
+from ..data.image_listing import SIGNATURE, image_files, is_special
 from ..errors import DataError, RecipeError
 
 TABLES = (".csv", ".json")
@@ -88,7 +88,7 @@ def _matching(pattern: str) -> list[Path]:
     """The image files of a name or pattern; raise DataError where there are none."""
     path = Path(pattern)
     if path.is_dir():
-        found = [file for file in image_files(path) if not is_special(file)]
+        found = [Path(f.path) for f in image_files(path) if not is_special(f.path)]
     elif path.is_file():
         found = [path]
     else:

@@ -18,7 +18,7 @@ from ..activity import activity
 from ..architectures.compiling import compile_trainer, compiles, model_to_train
 from ..architectures.recipe_model import build_model
 from ..data.labeled_images import Split
-from ..data.pipeline import images_at, steps_per_epoch
+from ..data.pipeline import images_at, images_of_steps, steps_per_epoch
 from ..data.read_errors import read_errors
 from ..data.splits import Splits, load_splits
 from ..engine import checkpoint, run_folder
@@ -38,10 +38,11 @@ from ..engine.strategy import (
     make_strategy,
     worker_count,
 )
-from ..evaluation.evaluate import evaluate
+from ..errors import require
+from ..evaluation.evaluate import Evaluation, evaluate
 from ..probe.fewshot_curve import FewShotCurve
 from ..probe.head_only import with_features
-from ..recipe import Recipe, require
+from ..recipe import Recipe
 from ..reporting.chance_warning import ChanceWarning
 from ..reporting.model_pictures import ModelPictures
 from ..reporting.progress_line import EpochLines, Stages
@@ -51,6 +52,7 @@ from ..user_functions import UserCallbacks
 from .device_limits import memory_errors, precision_warning
 from .finish import augmented_examples, finish
 
+AHEAD = 4  # steps whose images a failing pipeline may have been reading
 PICTURED_IMAGES = 32  # whose attention `report.attention_every` shows
 
 
@@ -245,12 +247,12 @@ def _board(
     splits: Splits,
     learned: Splits,
     recorder: Recorder,
-    profile,
+    profile: tuple[int, int] | None,
     draw: bool,
 ) -> list[keras.callbacks.Callback]:
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
 
-    def evaluate_averaged(images: Split):
+    def evaluate_averaged(images: Split) -> Evaluation:
         with trainer.averaged_weights():
             return evaluate(trainer.model, images)
 
@@ -316,7 +318,13 @@ def _train(
     with (
         stopped_after_the_step(progress),
         memory_errors(recipe, trainer),
-        read_errors(splits.train, splits.validation),
+        read_errors(
+            splits.train,
+            splits.validation,
+            reading=lambda: images_of_steps(
+                splits.train, recipe, range(progress.step, progress.step + AHEAD)
+            ),
+        ),
         stages.current,
         recorder.saving_before_evaluation(),
     ):

@@ -14,7 +14,7 @@ from tiny_recipe import TINY_RECIPE
 
 from keras_vit import ImagePreprocessing
 from training.data.folder import open_folder
-from training.data.pipeline import training_batches
+from training.data.pipeline import evaluation_images, training_batches
 from training.data.python_source import open_python
 from training.data.splits import load_splits
 from training.data.tfds import open_tfds
@@ -156,12 +156,20 @@ def damaged(folder):
     return folder, ("ant/03.png", "cow/page.jpg")
 
 
-def test_invalid_images_are_counted_and_named(damaged):
-    folder, names = damaged
-    with pytest.raises(DataError, match="2 of 37 images cannot be read") as error:
+def test_files_without_an_image_header_are_counted_and_named(damaged):
+    folder, (_, page) = damaged
+    with pytest.raises(DataError, match="1 of 37 images cannot be read") as error:
         open_folder(folder)
-    assert all(name in str(error.value) for name in names)
+    assert page in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_damaged_image_is_named_where_it_is_decoded(damaged):
+    folder, (half, page) = damaged
+    (folder / page).unlink()
+    split = open_folder(folder).train
+    with pytest.raises(DataError, match=f"1 of 36 images cannot be read: .*/{half}: "):
+        evaluation_images(split, ImagePreprocessing((4, 4)))
 
 
 def test_invalid_images_can_be_skipped(damaged):
