@@ -6,17 +6,17 @@ is first called. Every function works in a `tf.data` pipeline and in a SavedMode
 
 import functools
 import io
-import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from keras_vit.common.tensorflow_messages import reason_of
 from keras_vit.errors import ImageFileError
+from keras_vit.typing import Array, Image, Images, StrPath, Tensor, TensorLike
 
 if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
     from keras_vit.preprocessing import ImagePreprocessing
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
     "resized_size",
     "tiff_to_png",
 ]
+
+_Pair: TypeAlias = TensorLike  # rows and columns: a tuple, or a tensor [2]
 
 CHANNELS = (1, 3)
 # TIFF and BigTIFF of either byte order.
@@ -43,7 +45,9 @@ _KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's name
 _TRACING = threading.Lock()
 
 
-def decode_image(image_bytes, channels: int = 3, detail: Sequence[Any] = ()):
+def decode_image(
+    image_bytes: Tensor, channels: int = 3, detail: Sequence[str | Tensor] = ()
+) -> Image:
     """Decode a JPEG, PNG, GIF, BMP or WebP file, the right way up.
 
     The pixels are those of Pillow: an animation gives its first frame, transparency is
@@ -72,7 +76,9 @@ def decode_image(image_bytes, channels: int = 3, detail: Sequence[Any] = ()):
     return _with_channels(formats.decode(image_bytes, *detail), channels)
 
 
-def decode_and_crop(image_bytes, choose_window, channels: int = 3):
+def decode_and_crop(
+    image_bytes: Tensor, choose_window: Callable[[Tensor], Tensor], channels: int = 3
+) -> Image:
     """Decode the part of an image file that a function chooses.
 
     Only that part of a JPEG is decoded, which costs less. Where its colors have half
@@ -99,7 +105,7 @@ def _check_channels(channels: int) -> None:
         raise ValueError(f"`channels` must be 1 or 3. Received: channels={channels}")
 
 
-def _with_channels(image, channels: int):
+def _with_channels(image: Image, channels: int) -> Image:
     """RGB [h, w, 3] to [h, w, channels], with a static shape."""
     import tensorflow as tf
 
@@ -107,7 +113,7 @@ def _with_channels(image, channels: int):
     return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
 
-def resize_image(image, preprocessing: "ImagePreprocessing"):
+def resize_image(image: Image, preprocessing: "ImagePreprocessing") -> Image:
     """Resize and crop one image by the model's preprocessing policy.
 
     Args:
@@ -126,7 +132,7 @@ def resize_image(image, preprocessing: "ImagePreprocessing"):
     return tf.ensure_shape(image, [*preprocessing.image_size, image.shape[-1]])
 
 
-def resized_size(image, preprocessing: "ImagePreprocessing"):
+def resized_size(image: Image, preprocessing: "ImagePreprocessing") -> Tensor:
     """Size of an image [h, w, C] before the crop: int32 [2]."""
     import tensorflow as tf
 
@@ -134,7 +140,12 @@ def resized_size(image, preprocessing: "ImagePreprocessing"):
     return tf.cast(preprocessing.resize_size(height, width, tf), tf.int32)
 
 
-def resample(image, size, preprocessing: "ImagePreprocessing", crop=None):
+def resample(
+    image: Image,
+    size: _Pair,
+    preprocessing: "ImagePreprocessing",
+    crop: tuple[_Pair, _Pair] | None = None,
+) -> Image:
     """Resize one image with the layer's interpolation, and round to bytes.
 
     With two passes as Pillow does: all rows, rounded, and then all columns, or in the
@@ -172,17 +183,17 @@ def resample(image, size, preprocessing: "ImagePreprocessing", crop=None):
     if not preprocessing.two_passes:
         return tf.cast(tf.clip_by_value(image, 0, 255), tf.uint8)
 
-    def resize(pixels, side, start, count):
+    def resize(pixels: Images, side: Tensor, start: Tensor, count: Tensor) -> Images:
         pixels = _filtered(pixels, (side, 1), method, (start, 0), (count, 1))
         return tf.cast(tf.clip_by_value(tf.floor(pixels + HALF), 0, 255), tf.uint8)
 
     # One axis after the other, in a shape with a long last axis: the operation's
     # innermost loop, which makes it twice as fast.
-    def across(image):
+    def across(image: Image) -> Image:
         pixels = tf.transpose(image)[:, :, tf.newaxis]  # [C, w, 1, h]
         return tf.transpose(resize(pixels, size[1], left, width)[:, :, 0])
 
-    def down(image):
+    def down(image: Image) -> Image:
         _, columns, channels = tf.unstack(tf.shape(image))
         pixels = tf.reshape(image, [1, -1, 1, columns * channels])
         pixels = resize(pixels, size[0], top, height)
@@ -198,7 +209,7 @@ def resample(image, size, preprocessing: "ImagePreprocessing", crop=None):
     )
 
 
-def _resized_whole(image, size, method: str):
+def _resized_whole(image: Image, size: _Pair, method: str) -> Image:
     """Float32 pixels of a whole image that is resized without a filter, rounded."""
     import tensorflow as tf
 
@@ -209,7 +220,9 @@ def _resized_whole(image, size, method: str):
         return tf.cast(tf.round(tf.image.resize(image, size, method)), tf.float32)
 
 
-def _filtered(images, size, method: str, corner, crop):
+def _filtered(
+    images: Images, size: _Pair, method: str, corner: _Pair, crop: _Pair
+) -> Images:
     """A part of `tf.image.resize(images, size, method, antialias=True)`.
 
     The pixels are the same to the last bit, except for images so long that what is
@@ -235,11 +248,11 @@ def _filtered(images, size, method: str, corner, crop):
 
 
 def decode_and_resize(
-    image_bytes,
+    image_bytes: Tensor,
     preprocessing: "ImagePreprocessing",
     channels: int = 3,
-    detail: Sequence[Any] = (),
-):
+    detail: Sequence[str | Tensor] = (),
+) -> Image:
     """Decode an image file and resize it to the model's input.
 
     Args:
@@ -254,7 +267,7 @@ def decode_and_resize(
     return resize_image(decode_image(image_bytes, channels, detail), preprocessing)
 
 
-def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[Any, Any]:
+def load_image(path: StrPath, channels: int = 3) -> Array:
     """Read one image file.
 
     Args:
@@ -280,16 +293,17 @@ def load_image(path: str | os.PathLike[str], channels: int = 3) -> np.ndarray[An
         image_bytes = tiff_to_png(image_bytes)
         with _TRACING:
             decode = _graph(channels, formats.format_of(image_bytes))
-        return decode(tf.constant(image_bytes)).numpy()
+        image: Array = decode(tf.constant(image_bytes)).numpy()
     except ValueError as error:
         raise ImageFileError(f"{path}: not a readable image: {error}") from None
     except tf.errors.InvalidArgumentError as error:
         reason = reason_of(error)
         raise ImageFileError(f"{path}: not a readable image: {reason}") from None
+    return image
 
 
 @functools.cache
-def _graph(channels: int, kind: str | None):
+def _graph(channels: int, kind: str | None) -> Callable[[Tensor], Image]:
     """`decode_image` as one graph, which runs without Python between its operations.
 
     Args:
@@ -301,12 +315,14 @@ def _graph(channels: int, kind: str | None):
 
     _check_channels(channels)
 
-    def decode(image_bytes):
+    def decode(image_bytes: Tensor) -> Image:
         return _with_channels(formats.decode(image_bytes, kind=kind), channels)
 
-    return tf.function(
-        decode, input_signature=[tf.TensorSpec([], tf.string)], autograph=False
+    signature = [tf.TensorSpec([], tf.string)]
+    graph: Callable[[Tensor], Image] = tf.function(
+        decode, input_signature=signature, autograph=False
     ).get_concrete_function()
+    return graph
 
 
 def tiff_to_png(image_bytes: bytes) -> bytes:
@@ -342,7 +358,7 @@ def tiff_to_png(image_bytes: bytes) -> bytes:
     return png
 
 
-def _problem_of_tiff(image) -> str:
+def _problem_of_tiff(image: "PillowImage") -> str:
     """Why a TIFF file of Pillow is not read; empty where it is."""
     bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))[0]
     if bits in (1, 2, 4, 8, 16) and image.mode not in ("I", "F"):
@@ -353,7 +369,7 @@ def _problem_of_tiff(image) -> str:
     )
 
 
-def _png(image) -> bytes:
+def _png(image: "PillowImage") -> bytes:
     """Encode an image of Pillow, which turns TIFF files upright as it loads them."""
     file = io.BytesIO()
     (image if image.mode in _PNG_MODES else image.convert("RGB")).save(file, "png")

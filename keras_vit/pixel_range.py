@@ -2,18 +2,23 @@
 
 import itertools
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+
+from keras_vit.typing import Array, Images, Tensor
+
+_Batches: TypeAlias = Any  # images, or whatever `fit` takes that yields them
+_Check: TypeAlias = Callable[[Images], None]
 
 CHECKED = 32  # images at most, of an array
 # ImageNet's statistics map no pixel beyond 2.7, a user's own rarely beyond this.
 NORMALIZED = 10.0
 
 
-def at_first_batch(x: Any, check: Callable[[Any], None]) -> Any:
+def at_first_batch(x: _Batches, check: _Check) -> _Batches:
     """Check images now, or those of a source of batches once its first one is read.
 
     Reading one ahead would decode it twice, shuffle in another order, or consume it
@@ -37,21 +42,21 @@ def at_first_batch(x: Any, check: Callable[[Any], None]) -> Any:
     return x
 
 
-def _checked_generator(batches, check):
+def _checked_generator(batches: Iterator[Any], check: _Check) -> Iterator[Any]:
     for batch in itertools.islice(batches, 1):
         check(_images(batch))
         yield batch
     yield from batches
 
 
-def _checked_dataset(dataset, check):
+def _checked_dataset(dataset: _Batches, check: _Check) -> _Batches:
     import tensorflow as tf
 
-    def look(images):
+    def look(images: Images) -> bool:
         check(images)
         return True
 
-    def pass_on(index, batch):
+    def pass_on(index: Tensor, batch: Any) -> Any:
         images = _images(batch)[:CHECKED]
         tf.cond(
             index == 0,
@@ -66,14 +71,14 @@ def _checked_dataset(dataset, check):
     return dataset.enumerate().map(pass_on)
 
 
-def _images(batch):
+def _images(batch: Any) -> Images:
     """A batch's images, before its labels; also as a list or a dictionary of one."""
     while isinstance(batch, (tuple, list, dict)) and batch:
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
     return batch
 
 
-def problem(images, raw: bool, name: str = "images") -> str | None:
+def problem(images: Images, raw: bool, name: str = "images") -> str | None:
     """Say why images do not fit a model, judged from their range of values.
 
     Args:
@@ -112,7 +117,7 @@ def problem(images, raw: bool, name: str = "images") -> str | None:
     return ""
 
 
-def _values(images) -> np.ndarray | None:
+def _values(images: Images) -> Array | None:
     """Some of the images as an array, or None for symbolic tensors and the like."""
     if isinstance(images, np.ndarray):
         images = images[:CHECKED]

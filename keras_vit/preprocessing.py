@@ -7,6 +7,7 @@ the one `ImagePreprocessing` layer that travels inside the saved model.
 import functools
 import importlib.resources
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from keras import ops
 from keras_vit.checks import check_choice
 from keras_vit.configured_layer import ConfiguredLayer
 from keras_vit.specs import image_size_pair
+from keras_vit.typing import Images, Logits, Shape, Tensor
 
 __all__ = [
     "ImagePreprocessing",
@@ -22,6 +24,9 @@ __all__ = [
     "imagenet_labels",
     "preprocess_input",
 ]
+
+_Side: TypeAlias = Any  # pixels: a number or a scalar tensor
+_Size: TypeAlias = Any  # (H, W): two of them, or a tensor [2]
 
 # (x - 127.5) / 127.5 maps 0..255 to [-1, 1], what every Google ViT was trained on.
 MEAN, STD = 127.5, 127.5
@@ -73,16 +78,16 @@ class ImagePreprocessing(ConfiguredLayer):
 
     def __init__(
         self,
-        image_size,
-        mean=MEAN,
-        std=STD,
-        interpolation="bilinear",
-        antialias=False,
-        crop_fraction=1.0,
-        resize="plain",
-        convention="big_vision",
-        **kwargs,
-    ):
+        image_size: int | tuple[int, int],
+        mean: float | Sequence[float] = MEAN,
+        std: float | Sequence[float] = STD,
+        interpolation: str = "bilinear",
+        antialias: bool = False,
+        crop_fraction: float = 1.0,
+        resize: str = "plain",
+        convention: str = "big_vision",
+        **kwargs: Any,
+    ) -> None:
         kwargs.pop("dtype", None)
         super().__init__(dtype="float32", autocast=False, **kwargs)
         check_choice("interpolation", interpolation, self.INTERPOLATIONS)
@@ -125,7 +130,9 @@ class ImagePreprocessing(ConfiguredLayer):
         )
         return height, width
 
-    def resize_size(self, height, width, numpy=np):
+    def resize_size(
+        self, height: _Side, width: _Side, numpy: Any = np
+    ) -> tuple[_Side, _Side]:
         """(H, W) that an image is resized to, before the crop.
 
         Args:
@@ -140,7 +147,7 @@ class ImagePreprocessing(ConfiguredLayer):
         if self.resize == "plain":
             return rows, columns
 
-        def scaled(side, of, to):
+        def scaled(side: _Side, of: _Side, to: int) -> _Side:
             if self.convention == "timm" and rows != columns:
                 # In the order of its operations. In a graph, a quotient by a constant
                 # is made a product, whose last bit may decide a half.
@@ -155,7 +162,7 @@ class ImagePreprocessing(ConfiguredLayer):
             numpy.maximum(scaled(width, height, rows), columns),
         )
 
-    def columns_first(self, height, width, size):
+    def columns_first(self, height: _Side, width: _Side, size: _Size) -> Tensor:
         """Whether the columns are resized first: by Pillow 13, which timm calls.
 
         It does so if the height shrinks by more than twice what the width shrinks by.
@@ -169,7 +176,7 @@ class ImagePreprocessing(ConfiguredLayer):
         pillow = self.convention == "timm"
         return pillow and (shrunk > 0) & (shrunk > 2 * (width - size[1]))
 
-    def center(self, image, size):
+    def center(self, image: Images, size: _Size) -> Images:
         """Center crop [..., H, W, C] of `image` [..., h, w, C].
 
         Args:
@@ -180,29 +187,31 @@ class ImagePreprocessing(ConfiguredLayer):
         top, left = self.corner(size)
         return image[..., top : top + height, left : left + width, :]
 
-    def corner(self, size):
+    def corner(self, size: _Size) -> tuple[_Side, _Side]:
         """(top, left) of the center crop of an image resized to `size`."""
         height, width = self.image_size
         margins = size[0] - height, size[1] - width
         if self.convention == "timm":  # 1.5 becomes 2, and 2.5 also
-            return tuple(margin // 2 + margin % 4 // 3 for margin in margins)
-        return tuple(margin // 2 for margin in margins)
+            top, left = (margin // 2 + margin % 4 // 3 for margin in margins)
+        else:
+            top, left = (margin // 2 for margin in margins)
+        return top, left
 
-    def call(self, pixels, fitted=False):
+    def call(self, pixels: Images, fitted: bool = False) -> Images:
         pixels = ops.cast(pixels, "float32")
         if not fitted:
             pixels = self._resize_and_crop(pixels)
         mean, std = (np.asarray(value, "float32") for value in (self.mean, self.std))
         return (pixels - mean) / std
 
-    def _resize_and_crop(self, pixels):
+    def _resize_and_crop(self, pixels: Images) -> Images:
         _, height, width, channels = ops.shape(pixels)
         size = self._resized_size(height, width)
         if not (isinstance(size[0], int) and size == (height, width)):
             pixels = self._resize(pixels, size)
         return ops.reshape(self.center(pixels, size), (-1, *self.image_size, channels))
 
-    def _resized_size(self, height, width):
+    def _resized_size(self, height: _Side, width: _Side) -> _Size:
         if isinstance(height, int) and isinstance(width, int):
             rows, columns = self.resize_size(height, width)
             return int(rows), int(columns)
@@ -210,15 +219,15 @@ class ImagePreprocessing(ConfiguredLayer):
         size = self.resize_size(height, width, ops)
         return tuple(ops.cast(side, "int32") for side in size)
 
-    def _resize(self, pixels, size):
+    def _resize(self, pixels: Images, size: _Size) -> Images:
         """Resize a batch, as `keras_vit.decoding.resample` does one image."""
         if not self.two_passes:
             return ops.clip(ops.round(self._resample(pixels, size)), 0, 255)
 
-        def across(x):
+        def across(x: Images) -> Images:
             return _rounded(self._resample(x, (ops.shape(x)[1], size[1])))
 
-        def down(x):
+        def down(x: Images) -> Images:
             return _rounded(self._resample(x, (size[0], ops.shape(x)[2])))
 
         _, height, width, _ = ops.shape(pixels)
@@ -228,7 +237,7 @@ class ImagePreprocessing(ConfiguredLayer):
             lambda: down(across(pixels)),
         )
 
-    def _resample(self, pixels, size):
+    def _resample(self, pixels: Images, size: _Size) -> Images:
         return ops.image.resize(
             pixels,
             size,
@@ -237,16 +246,16 @@ class ImagePreprocessing(ConfiguredLayer):
             data_format="channels_last",
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], *self.image_size, input_shape[-1])
 
 
-def _rounded(pixels):
+def _rounded(pixels: Images) -> Images:
     """Pillow's bytes: the nearest, halves up."""
     return ops.clip(ops.floor(pixels + HALF), 0, 255)
 
 
-def _numbers(name: str, value) -> float | tuple[float, ...]:
+def _numbers(name: str, value: Any) -> float | tuple[float, ...]:
     """One finite number, or one for each channel; those of `std` positive."""
     several = isinstance(value, (list, tuple, np.ndarray))
     try:
@@ -266,7 +275,9 @@ def _numbers(name: str, value) -> float | tuple[float, ...]:
     return numbers if several else numbers[0]
 
 
-def preprocess_input(x, data_format=None, mode="google"):
+def preprocess_input(
+    x: Images, data_format: str | None = None, mode: str = "google"
+) -> Images:
     """Scales pixels to what published weights expect, as in `keras.applications`.
 
     For models without `preprocessing`; those with it read pixels from 0 to 255.
@@ -315,7 +326,9 @@ def imagenet_labels() -> tuple[tuple[str, str], ...]:
     return tuple((wordnet_id, name) for wordnet_id, name in pairs)
 
 
-def decode_predictions(preds, top=5, class_names: Sequence[str] | None = None):
+def decode_predictions(
+    preds: Logits, top: int = 5, class_names: Sequence[str] | None = None
+) -> list[list[tuple[str, str, float]]]:
     """Name the best classes of each row, as in `keras.applications`.
 
     Args:

@@ -15,9 +15,11 @@ from keras_vit.analysis.inspection import (
     inspect_model,
     preprocessing_of,
 )
+from keras_vit.base import ImageModel
 from keras_vit.common.atomic_files import replacing
 from keras_vit.errors import ImageFileError
 from keras_vit.opening import open_model
+from keras_vit.typing import Array
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 ARRAYS = "arrays.npz"
@@ -65,7 +67,7 @@ def find_images(arguments: Iterable[str]) -> list[pathlib.Path]:
     return files
 
 
-def read_images(files: Sequence[pathlib.Path], model) -> np.ndarray[Any, Any]:
+def read_images(files: Sequence[pathlib.Path], model: ImageModel) -> Array:
     """Image files as the model sees them, before it normalizes them.
 
     Returns:
@@ -90,5 +92,6 @@ def _write(folder: pathlib.Path, found: Inspection) -> list[pathlib.Path]:
             figures.save(drawn, temporary)
     paths.append(folder / ARRAYS)
     with replacing(paths[-1]) as temporary:
-        np.savez(temporary, **found.arrays)
+        arrays: dict[str, Any] = {**found.arrays}
+        np.savez(temporary, **arrays)
     return paths

@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
 
 from keras_vit.common.similar_names import did_you_mean, similar_names
@@ -47,7 +48,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **keywords: Any):
         super().__init__(allow_abbrev=False, **keywords)
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         """Look for unknown flags first: one may be why a required one is missing."""
         if args == FIND_PARSER:
             raise ParserFound(self)
@@ -59,7 +62,9 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"there is no {flag}{_flag_meant(flag, known)}")
         return super().parse_known_args(args, namespace)
 
-    def parse_args(self, args=None, namespace=None):
+    def parse_args(
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> Any:
         """Parse all arguments; one too many is an error."""
         options, left = self.parse_known_args(args, namespace)
         if left:

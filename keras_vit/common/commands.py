@@ -136,7 +136,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     for group, commands in COMMANDS.items():
         if argv and argv[0] in commands:
-            return importlib.import_module(RUNNERS[group]).main(argv)
+            status: int = importlib.import_module(RUNNERS[group]).main(argv)
+            return status
     return run("keras_vit", argv, groups=tuple(COMMANDS))
 
 
@@ -191,7 +192,8 @@ def find(package: str, name: str) -> Function:
     """Import a command's function."""
     command = COMMANDS[package.rpartition(".")[2]][name]
     module, _, function = command.place.partition(":")
-    return getattr(importlib.import_module(f"{package}.{module}"), function)
+    found: Function = getattr(importlib.import_module(f"{package}.{module}"), function)
+    return found
 
 
 def _start() -> None:

@@ -6,7 +6,8 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 
 
 def quiet_tensorflow() -> None:
@@ -26,7 +27,12 @@ class _QuietImport(importlib.abc.MetaPathFinder):
     Whichever module imports it first: Keras, a data set, the local server.
     """
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
         """Find TensorFlow; nothing else, so that the next finder goes on.
 
         It may be called several times: packages look whether there is a TensorFlow.
@@ -37,7 +43,7 @@ class _QuietImport(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_quietly(module):
+            def load_quietly(module: types.ModuleType) -> None:
                 sys.meta_path.remove(self)
                 with without_native_lines():
                     load(module)

@@ -85,7 +85,7 @@ def decode_bmp(data: tf.Tensor) -> tf.Tensor:
     return tf.cond(header.height > 0, lambda: tf.reverse(image, [0]), lambda: image)
 
 
-def _read_header(file):
+def _read_header(file: tf.Tensor) -> _Header:
     size = integer(file, 14, 4)
     if_short = _Header(
         size,
@@ -108,10 +108,10 @@ def _read_header(file):
     return _Header(*(tf.where(size == 12, short, long) for short, long in pairs))
 
 
-def _checks(header):
+def _checks(header: _Header) -> list[tf.Operation]:
     """Assertions that a bitmap is of a kind that is read."""
 
-    def one_of(value, values):
+    def one_of(value: tf.Tensor, values: tuple[int, ...]) -> tf.Tensor:
         return tf.reduce_any(value == tf.constant(values, tf.int64))
 
     compression = header.compression
@@ -144,7 +144,7 @@ def _checks(header):
     ]
 
 
-def _palette(colors, color_bytes):
+def _palette(colors: tf.Tensor, color_bytes: tf.Tensor) -> tf.Tensor:
     """RGB of a palette of BGR or BGRX, black beyond its end: uint8 [256, 3].
 
     Pillow reads a palette of grays that is shorter than the indices as if it went on.
@@ -154,7 +154,9 @@ def _palette(colors, color_bytes):
     return tf.pad(tf.reverse(palette, [1]), [[0, 256 - tf.shape(palette)[0]], [0, 0]])
 
 
-def _indexed_colors(pixels, bits, palette):
+def _indexed_colors(
+    pixels: tf.Tensor, bits: tf.Tensor, palette: tf.Tensor
+) -> tf.Tensor:
     """RGB [h, w, 3] of 1, 4 or 8 bits, the most significant first.
 
     Through a table of the colors in each byte: indices of pixels would take four times
@@ -167,7 +169,7 @@ def _indexed_colors(pixels, bits, palette):
     return tf.reshape(colors, [tf.shape(pixels)[0], -1, 3])
 
 
-def _direct_colors(pixels, header, file):
+def _direct_colors(pixels: tf.Tensor, header: _Header, file: tf.Tensor) -> tf.Tensor:
     masks = tf.stack([integer(file, _MASKS + 4 * index, 4) for index in range(3)])
     masked = (header.compression == _MASKED) & (tf.reduce_max(masks) > 0)
     pixels = tf.cond(
@@ -184,7 +186,7 @@ def _direct_colors(pixels, header, file):
     return pixels[:, : header.width]
 
 
-def _colors_of_16_bits(pixels, masks):
+def _colors_of_16_bits(pixels: tf.Tensor, masks: tf.Tensor) -> tf.Tensor:
     """RGB [h, w, 3] of 16 bits per pixel, through a table of all 65,536 values."""
     values = tf.range(2**16)[:, tf.newaxis]
     masks = tf.cast(masks, tf.int32)
@@ -195,7 +197,9 @@ def _colors_of_16_bits(pixels, masks):
     return tf.gather(tf.cast(table, tf.uint8), low + 256 * high)
 
 
-def _colors_of_bytes(pixels, pixel_bytes, masks):
+def _colors_of_bytes(
+    pixels: tf.Tensor, pixel_bytes: tf.Tensor, masks: tf.Tensor
+) -> tf.Tensor:
     """RGB [h, w, 3] of 24 or 32 bits, where each color is one whole byte."""
     whole_bytes = tf.constant([0xFF << shift for shift in (0, 8, 16, 24)], tf.int64)
     found = (masks[:, tf.newaxis] == whole_bytes) & (

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -23,6 +23,8 @@ UNKNOWN = "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP required.
 # Pillow's transform, bit for bit; the faster one of TensorFlow's default is up to 21
 # levels away from it, and saves nothing that can be measured.
 _DCT = "INTEGER_ACCURATE"
+
+_Stored: TypeAlias = tuple[tf.Tensor, tf.Tensor]  # the image, its orientation
 
 # What decoders do again and again, whatever the number of pixels: bytes that only such
 # a part of a file holds (or once in 16 MB by chance), how many may be there, and their
@@ -64,7 +66,7 @@ def by_format(
     return tf.switch_case(kind, [branches[name] for name in kinds])
 
 
-def _has_signature(data, name):
+def _has_signature(data: tf.Tensor, name: str) -> tf.Tensor:
     signature = _SIGNATURES[name]
     matches = tf.strings.substr(data, 0, len(signature)) == signature
     if name == "webp":
@@ -119,18 +121,18 @@ def decode_part(
     """
     data = _tensor(data)
 
-    def stored_part(shape, orientation):
+    def stored_part(shape: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
         shape = upright_shape(shape, orientation)
         return stored_window(choose_window(shape), shape, orientation)
 
-    def of_jpeg():
+    def of_jpeg() -> _Stored:
         shape = tf.image.extract_jpeg_shape(data)
         orientation = jpeg_orientation(_limited(data, "jpeg", _pixels(shape)))
         window = stored_part(shape, orientation)
         image = tf.image.decode_and_crop_jpeg(data, window, channels=3, dct_method=_DCT)
         return image, orientation
 
-    def of_another():
+    def of_another() -> _Stored:
         image, orientation = _decode_stored(data)
         top, left, height, width = tf.unstack(stored_part(tf.shape(image), orientation))
         return tf.slice(image, [top, left, 0], [height, width, 3]), orientation
@@ -138,24 +140,29 @@ def decode_part(
     return upright(*tf.cond(_has_signature(data, "jpeg"), of_jpeg, of_another))
 
 
-def _decode_stored(data, *detail):
+def _decode_stored(data: tf.Tensor, *detail: str | tf.Tensor) -> _Stored:
     """The image as it is stored, uint8 [h, w, 3], and its orientation."""
     decoders = {name: _decoder(data, name, *detail) for name in _DECODERS}
-    return by_format(data, *detail, **decoders)
+    stored: _Stored = by_format(data, *detail, **decoders)
+    return stored
 
 
-def _decoder(data, name, *detail):
+def _decoder(
+    data: tf.Tensor, name: str, *detail: str | tf.Tensor
+) -> Callable[[], _Stored]:
     """A function that decodes a file of a format, as `_decode_stored`."""
     decode, orientation = _DECODERS[name]
 
-    def decode_limited():
+    def decode_limited() -> _Stored:
         limited = _limited(data, name, _PIXELS[name](data), *detail)
         return decode(limited), orientation(limited)
 
     return decode_limited
 
 
-def _limited(data, name, pixels, *detail):
+def _limited(
+    data: tf.Tensor, name: str, pixels: tf.Tensor, *detail: str | tf.Tensor
+) -> tf.Tensor:
     """The file, unless decoding it would take too much memory or time."""
     text = f"An image must have at most {LARGEST_IMAGE} pixels. Received:"
     checks = [tf.debugging.Assert(pixels <= LARGEST_IMAGE, [text, pixels, *detail])]
@@ -169,7 +176,7 @@ def _limited(data, name, pixels, *detail):
         return tf.identity(data)
 
 
-def _occurrences(data, part, most):
+def _occurrences(data: tf.Tensor, part: bytes, most: int) -> tf.Tensor:
     """How often a file holds some bytes, up to `most`: int32 scalar.
 
     Half of the time of a comparison of all bytes, a fourth of `regex_replace`.
@@ -196,22 +203,22 @@ def count_pixels(data: tf.Tensor, *detail: str | tf.Tensor) -> tf.Tensor:
     return by_format(data, *detail, **counts)
 
 
-def _tensor(data):
+def _tensor(data: bytes | tf.Tensor) -> tf.Tensor:
     """A tensor, where bytes would have each function traced again for each file."""
     return tf.convert_to_tensor(data, tf.string)
 
 
-def _pixels(shape):
+def _pixels(shape: tf.Tensor) -> tf.Tensor:
     return tf.reduce_prod(tf.cast(shape[:2], tf.int64))
 
 
-def _png_pixels(data):
+def _png_pixels(data: tf.Tensor) -> tf.Tensor:
     header = header_bytes(data)
     width = integer(header, 16, 4, big_endian=True)
     return width * integer(header, 20, 4, big_endian=True)
 
 
-def _upright_as_stored(data):
+def _upright_as_stored(data: tf.Tensor) -> tf.Tensor:
     return tf.constant(1)
 
 

@@ -1,5 +1,6 @@
 """The first frame of a GIF, on its canvas (GIF89a specification)."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -52,7 +53,7 @@ def decode_gif(data: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _first_frame(data):
+def _first_frame(data: tf.Tensor) -> _Frame:
     file, end = file_bytes(data), tf.strings.length(data)
     start, _, transparent = _walk(
         file,
@@ -72,7 +73,13 @@ def _first_frame(data):
     return _Frame(file, end, start, transparent, corner, size, canvas)
 
 
-def _walk(file, end, start, goes_on, in_data=False):
+def _walk(
+    file: tf.Tensor,
+    end: tf.Tensor,
+    start: tf.Tensor,
+    goes_on: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    in_data: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Walk over extensions and blocks of data.
 
     Args:
@@ -83,16 +90,23 @@ def _walk(file, end, start, goes_on, in_data=False):
         The position, whether it is that of a block of data, and the index of the last
         transparent color, or 0.
     """
-    return tf.while_loop(
+    at, in_data, transparent = tf.while_loop(
         lambda at, in_data, _: (at < end) & goes_on(at, in_data),
         lambda *state: _step(file, end, *state),
         (start, in_data, 0),
         maximum_iterations=_STEPS,
         parallel_iterations=1,
     )
+    return at, in_data, transparent
 
 
-def _step(file, end, at, in_data, transparent):
+def _step(
+    file: tf.Tensor,
+    end: tf.Tensor,
+    at: tf.Tensor,
+    in_data: tf.Tensor,
+    transparent: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Skip blocks of data, the two bytes that begin an extension, or one byte."""
     is_extension = ~in_data & (file[at] == ord("!"))
     is_control = is_extension & (file[at + 1] == _GRAPHIC_CONTROL) & (file[at + 2] > 3)
@@ -107,12 +121,12 @@ def _step(file, end, at, in_data, transparent):
     )
 
 
-def _row_and_column(file, start):
+def _row_and_column(file: tf.Tensor, start: tf.Tensor | int) -> tf.Tensor:
     """Two numbers, of which the file holds the second first."""
     return tf.stack([position(file, start + 2, 2), position(file, start, 2)])
 
 
-def _past_blocks(file, at):
+def _past_blocks(file: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Skip up to 256 blocks as long as the first one, and the block after them.
 
     Returns:
@@ -126,13 +140,13 @@ def _past_blocks(file, at):
     return at + size * last + 1 + length, length > 0
 
 
-def _color_bytes(flags):
+def _color_bytes(flags: tf.Tensor) -> tf.Tensor:
     """Bytes of the color table that the flags of a screen or a frame announce."""
     flags = tf.cast(flags, tf.int32)
     return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
 
-def _palette(data, frame):
+def _palette(data: tf.Tensor, frame: _Frame) -> tf.Tensor:
     """The 256 colors of a frame as bytes, black beyond its table; gray without one."""
     own = _color_bytes(frame.file[frame.start + 9])
     shared = _color_bytes(frame.file[10])
@@ -143,7 +157,7 @@ def _palette(data, frame):
     return tf.where(own + shared > 0, colors, tf.constant(_GRAY))
 
 
-def _single_frame(data, frame, palette):
+def _single_frame(data: tf.Tensor, frame: _Frame, palette: tf.Tensor) -> tf.Tensor:
     """A GIF file of the first frame alone, without a transparent color.
 
     TensorFlow would unpack all frames, and paint transparent pixels black.
@@ -171,7 +185,7 @@ def _single_frame(data, frame, palette):
     )
 
 
-def _on_canvas(image, frame, color):
+def _on_canvas(image: tf.Tensor, frame: _Frame, color: tf.Tensor) -> tf.Tensor:
     after = frame.canvas - frame.corner - frame.size
     border = tf.concat([tf.stack([frame.corner, after], 1), [[0, 0]]], 0)
     return tf.pad(image - color, border) + color  # uint8 wraps around

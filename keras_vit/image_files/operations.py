@@ -42,8 +42,13 @@ def integer(
 
 
 def position(
-    file: tf.Tensor, start: tf.Tensor | int, count: int, **kwargs
+    file: tf.Tensor,
+    start: tf.Tensor | int,
+    count: int,
+    big_endian: tf.Tensor | bool = False,
 ) -> tf.Tensor:
     """`integer` as int32, for indices; at most `2**31 - 1`."""
     largest = tf.constant(2**31 - 1, tf.int64)
-    return tf.cast(tf.minimum(integer(file, start, count, **kwargs), largest), tf.int32)
+    return tf.cast(
+        tf.minimum(integer(file, start, count, big_endian), largest), tf.int32
+    )

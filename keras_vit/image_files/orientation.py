@@ -64,7 +64,7 @@ def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 @rarely_called
-def _turn(image, orientation):
+def _turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     transposed, flipped = _parts(orientation)
     image = tf.cond(
         transposed, lambda: tf.transpose(image, [1, 0, 2]), lambda: tf.identity(image)
@@ -100,16 +100,18 @@ def stored_window(
     return tf.concat([corner, size], 0)
 
 
-def _parts(orientation):
+def _parts(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Whether rows and columns are exchanged, and which of the two are reversed."""
 
-    def one_of(*values):
+    def one_of(*values: int) -> tf.Tensor:
         return tf.reduce_any(orientation == tf.constant(values))
 
     return orientation >= 5, tf.stack([one_of(3, 4, 7, 8), one_of(2, 3, 6, 7)])
 
 
-def _orientation(data, name, read_exif):
+def _orientation(
+    data: tf.Tensor, name: str, read_exif: Callable[[], tf.Tensor]
+) -> tf.Tensor:
     """The orientation in a file's EXIF; 1 without.
 
     A walk from part to part takes longer than decoding a small image, so a search for
@@ -123,7 +125,7 @@ def _orientation(data, name, read_exif):
 
 
 @rarely_called
-def _webp_exif(data):
+def _webp_exif(data: tf.Tensor) -> tf.Tensor:
     """The EXIF chunk, which counts where the header announces one."""
     header = header_bytes(data)
     is_extended = tf.reduce_all(header[12:16] == list(b"VP8X"))
@@ -133,7 +135,7 @@ def _webp_exif(data):
     return _exif(tf.strings.substr(data, start, end), _WEBP_START, _webp_chunk)
 
 
-def _jpeg_segment(header):
+def _jpeg_segment(header: tf.Tensor) -> _Part:
     marker = header[1]
     length = integer(header, 2, 2, big_endian=True)
     is_bare = tf.reduce_any(marker == tf.constant(_BARE_MARKERS, tf.uint8))
@@ -151,7 +153,7 @@ def _jpeg_segment(header):
     )
 
 
-def _png_chunk(header):
+def _png_chunk(header: tf.Tensor) -> _Part:
     length = integer(header, 0, 4, big_endian=True)
     return _Part(
         size=length + 12,
@@ -162,7 +164,7 @@ def _png_chunk(header):
     )
 
 
-def _webp_chunk(header):
+def _webp_chunk(header: tf.Tensor) -> _Part:
     length = integer(header, 4, 4)
     is_exif = tf.reduce_all(header[:4] == list(b"EXIF"))
     size = 8 + length + length % 2
@@ -170,7 +172,9 @@ def _webp_chunk(header):
 
 
 @rarely_called
-def _exif(data: tf.Tensor, start: int, read_part: Callable[[tf.Tensor], _Part]):
+def _exif(
+    data: tf.Tensor, start: int, read_part: Callable[[tf.Tensor], _Part]
+) -> tf.Tensor:
     """Walk over the parts of a file to its EXIF: scalar string, empty without.
 
     Args:
@@ -178,7 +182,9 @@ def _exif(data: tf.Tensor, start: int, read_part: Callable[[tf.Tensor], _Part]):
     """
     end = tf.cast(tf.strings.length(data), tf.int64)
 
-    def step(at, start, length):
+    def step(
+        at: tf.Tensor, start: tf.Tensor, length: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         first = tf.strings.substr(data, at, 16)
         part = read_part(tf.io.decode_raw(first, tf.uint8, fixed_length=16))
         return (
@@ -199,7 +205,7 @@ def _exif(data: tf.Tensor, start: int, read_part: Callable[[tf.Tensor], _Part]):
 
 
 @rarely_called
-def _tag(exif):
+def _tag(exif: tf.Tensor) -> tf.Tensor:
     """The tag in the first directory of a TIFF header: int32, 1 where it is absent."""
     # Some writers store JPEG's prefix in other formats, too, and once more in JPEG.
     exif = tf.strings.regex_replace(exif, r"^(?:Exif\x00\x00){1,2}", "")
@@ -216,10 +222,10 @@ def _tag(exif):
     return tf.concat([tf.boolean_mask(values, valid), [1]], 0)[0]
 
 
-def _orientations(entries, big):
+def _orientations(entries: tf.Tensor, big: tf.Tensor) -> tf.Tensor:
     """The value of each entry [n, 12] that is the tag, of others 0: int32 [n]."""
 
-    def field(start, count):
+    def field(start: int, count: int) -> tf.Tensor:
         return integer(entries, start, count, big_endian=big)
 
     kind = field(2, 2)

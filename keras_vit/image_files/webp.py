@@ -24,7 +24,7 @@ def webp_pixels(data: tf.Tensor) -> tf.Tensor:
 def decode_webp(data: tf.Tensor) -> tf.Tensor:
     """Decode a WebP file, the first frame of an animation: uint8 [h, w, 3]."""
 
-    def first_frame():
+    def first_frame() -> tf.Tensor:
         # TensorFlow reads animations that announce transparency; of others it writes
         # four channels into memory for three, whatever is asked for.
         flags = header_bytes(data)[_FLAGS : _FLAGS + 1]
@@ -35,7 +35,7 @@ def decode_webp(data: tf.Tensor) -> tf.Tensor:
         file = tf.strings.join([head, byte, tail])
         return tf.io.decode_image(file, channels=4, expand_animations=False)
 
-    def still():
+    def still() -> tf.Tensor:
         return tf.io.decode_image(data, channels=0, expand_animations=False)
 
     animated = tf.bitwise.bitwise_and(header_bytes(data)[_FLAGS], _ANIMATION) > 0
@@ -43,5 +43,5 @@ def decode_webp(data: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(image, [None, None, None])[..., :3]
 
 
-def _is_extended(data):
+def _is_extended(data: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(header_bytes(data)[12:16] == list(b"VP8X"))

@@ -7,18 +7,19 @@ import os
 import pathlib
 import re
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
 
-from keras_vit.base import check_model
+from keras_vit.base import ImageModel, check_model
 from keras_vit.checks import check_choice
 from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
 from keras_vit.options import SIZES
 from keras_vit.preprocessing import ImagePreprocessing
 from keras_vit.specs import image_size_pair, patch_side
+from keras_vit.typing import Array, Arrays, StrPath
 from keras_vit.weights.checkpoint import Checkpoint, family_of, open_checkpoint
 from keras_vit.weights.config import differences, model_arguments
 from keras_vit.weights.keras_files import load_keras_file
@@ -34,16 +35,17 @@ from keras_vit.weights.resampling import (
 )
 
 _LOG = logging.getLogger("keras_vit")
+_Model = TypeVar("_Model", bound=ImageModel)
 
 
 def build_preset(
-    model_class: Any,
-    preset: str | os.PathLike[str],
+    model_class: type[_Model],
+    preset: StrPath,
     arguments: dict[str, Any],
     resample: str = "google",
     grid: tuple[int, int] | None = None,
     variant: str | None = None,
-):
+) -> _Model:
     """Build a model with weights: see `PublishedModel.from_preset`.
 
     Args:
@@ -97,18 +99,23 @@ def build_preset(
 
 
 def build_open_checkpoint(
-    model_class: Any,
+    model_class: type[_Model],
     checkpoint: Checkpoint,
     arguments: dict[str, Any],
     resample: str = "google",
     grid: tuple[int, int] | None = None,
-):
+) -> _Model:
     """`build_preset`, of a file that is open."""
     file = _file_arguments(checkpoint, grid)
     return _build(model_class, checkpoint, file, arguments, resample)
 
 
-def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
+def _from_keras(
+    model_class: type[_Model],
+    path: pathlib.Path,
+    arguments: dict[str, Any],
+    resample: str,
+) -> _Model:
     """Load a model from a `.keras` file and replace some of its arguments."""
     model = load_keras_file(path)
     if not isinstance(model, model_class):
@@ -119,7 +126,9 @@ def _from_keras(model_class, path: pathlib.Path, arguments, resample: str):
     return rebuild(model, resample, **arguments) if arguments else model
 
 
-def _file_arguments(checkpoint: Checkpoint, grid) -> dict[str, Any]:
+def _file_arguments(
+    checkpoint: Checkpoint, grid: tuple[int, int] | None
+) -> dict[str, Any]:
     """Model arguments of a checkpoint, `preprocessing` as arguments of the layer."""
     policy = preprocessing_arguments(checkpoint)
     return {**model_arguments(checkpoint, grid), "preprocessing": policy}
@@ -148,7 +157,7 @@ def _parameters_of_ours(path: pathlib.Path) -> int | None:
         )
 
 
-def _load_ours(model, path: pathlib.Path, stored: int):
+def _load_ours(model: _Model, path: pathlib.Path, stored: int) -> _Model:
     """Load a `.weights.h5` file; `load_weights` alone ignores what the model lacks."""
     if stored != model.count_params():
         raise CheckpointError(
@@ -160,7 +169,13 @@ def _load_ours(model, path: pathlib.Path, stored: int):
     return model
 
 
-def _build(model_class, checkpoint, file, arguments, resample):
+def _build(
+    model_class: type[_Model],
+    checkpoint: Checkpoint,
+    file: dict[str, Any],
+    arguments: dict[str, Any],
+    resample: str,
+) -> _Model:
     """Build the checkpoint's model, some arguments replaced, and load its weights."""
     path = checkpoint.file.path
     pooling = arguments.get("pooling", file["pooling"])
@@ -198,7 +213,12 @@ def _build(model_class, checkpoint, file, arguments, resample):
     return model
 
 
-def _preprocessing(path, described, arguments, chosen) -> dict[str, Any]:
+def _preprocessing(
+    path: pathlib.Path,
+    described: dict[str, Any] | None,
+    arguments: dict[str, Any],
+    chosen: dict[str, Any],
+) -> dict[str, Any]:
     """Choose `preprocessing` and `include_preprocessing`: the caller's or the config's.
 
     Args:
@@ -214,13 +234,13 @@ def _preprocessing(path, described, arguments, chosen) -> dict[str, Any]:
             theirs = ImagePreprocessing(ours.image_size, **described)
             _warn_of_other_statistics(str(path), theirs, ours)
         return {}
-    if described is None and include:
+    if not described and not include:
+        return {"preprocessing": None}
+    if described is None:
         raise ValueError(
             "`preprocessing` must be given with include_preprocessing=True: nothing "
             f"beside the file describes it. Received: {str(path)!r}"
         )
-    if not described and not include:
-        return {"preprocessing": None}
     channels = chosen["channels"]
     statistics = described.get("mean"), described.get("std")
     if any(isinstance(v, tuple) and len(v) != channels for v in statistics):
@@ -251,11 +271,11 @@ def _warn_of_other_statistics(
 
 
 def with_image_size(
-    model,
+    model: _Model,
     image_size: int | tuple[int, int],
     patch_size: int | None = None,
     resample: str = "google",
-):
+) -> _Model:
     """Rebuild a model for images of another size and adapt its weights.
 
     Args:
@@ -291,7 +311,7 @@ def with_image_size(
 _TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
 
 
-def rebuild(model, resample: str = "google", **changes):
+def rebuild(model: _Model, resample: str = "google", **changes: Any) -> _Model:
     """Rebuild a model with some arguments replaced and adapt its weights.
 
     The classifier is newly initialized if its classes, their names or the features that
@@ -329,17 +349,21 @@ def rebuild(model, resample: str = "google", **changes):
         changes["dtype"] = keras.dtype_policies.get(changes["dtype"])
     for name in changes.keys() & {"preprocessing", "dtype"}:
         changes[name] = keras.saving.serialize_keras_object(changes[name])
-    new = type(model).from_config({**own, **changes})
+    new: _Model = type(model).from_config({**own, **changes})
     copy_weights(model, new, resample)
     return new
 
 
-def _for_size(layer, image_size: tuple[int, int]):
+def _for_size(
+    layer: ImagePreprocessing, image_size: tuple[int, int]
+) -> ImagePreprocessing:
     """Copy of the preprocessing layer for another image size."""
-    return type(layer).from_config({**layer.get_config(), "image_size": image_size})
+    config = {**layer.get_config(), "image_size": image_size}
+    resized: ImagePreprocessing = type(layer).from_config(config)
+    return resized
 
 
-def copy_weights(model, new, resample: str = "google") -> None:
+def copy_weights(model: ImageModel, new: ImageModel, resample: str = "google") -> None:
     """Copy weights into a model that differs as `rebuild` allows.
 
     Raises:
@@ -371,7 +395,7 @@ def copy_weights(model, new, resample: str = "google") -> None:
             _LOG.warning("%s: %s", layer, what)
 
 
-def _same_classifier(model, new) -> bool:
+def _same_classifier(model: ImageModel, new: ImageModel) -> bool:
     """Whether the classifier's weights mean the same in both models."""
     names = (model.class_names, new.class_names)
     return (None in names or names[0] == names[1]) and all(
@@ -380,15 +404,17 @@ def _same_classifier(model, new) -> bool:
     )
 
 
-def _layers(model, values: dict[str, np.ndarray]) -> list[str]:
+def _layers(model: ImageModel, values: Arrays) -> list[str]:
     """Names of the layers whose weights are missing in the values."""
     paths = [weight.path for weight in model.weights if weight.path not in values]
     return list(dict.fromkeys(path.partition("/")[0] for path in paths))
 
 
-def _resized(path: str, weight, model, new, resample: str) -> np.ndarray:
+def _resized(
+    path: str, weight: keras.Variable, model: ImageModel, new: ImageModel, resample: str
+) -> Array:
     """Adapt one weight of a model to the new one."""
-    array = keras.ops.convert_to_numpy(weight)
+    array: Array = keras.ops.convert_to_numpy(weight)
     layer, _, name = path.rpartition("/")
     if path in ("embedding/kernel", "stem_conv/kernel") and array.shape[2] == 3:
         array = adapt_channels(array, new.channels)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from keras_vit.errors import WeightsFileError
+from keras_vit.typing import Array
 from keras_vit.weights.families.family import Family
 from keras_vit.weights.families.google import (
     ALL_BLOCKS,
@@ -17,7 +18,7 @@ from keras_vit.weights.families.google import (
 )
 from keras_vit.weights.families.hugging_face import HuggingFace, HuggingFaceDINOv2
 from keras_vit.weights.families.keras_hub import KerasHub
-from keras_vit.weights.families.layouts import Layout, match_theirs
+from keras_vit.weights.families.layouts import ArrayRow, Layout, match_theirs
 from keras_vit.weights.families.timm import Timm, TimmBit
 from keras_vit.weights.reading import (
     ArrayFile,
@@ -119,7 +120,7 @@ class Entry:
     parts: int = 1
     block: int | None = None
 
-    def _ours(self, array: np.ndarray) -> np.ndarray:
+    def _ours(self, array: Array) -> Array:
         if self.block is not None:
             array = array[self.block]
         if self.parts > 1:
@@ -139,14 +140,15 @@ class Entry:
         """
         try:
             # A view of one number with the array's shape.
-            return self._ours(np.broadcast_to(np.float32(0), self.array.shape)).shape
+            ours = self._ours(np.broadcast_to(np.float32(0), self.array.shape))
         except (ValueError, IndexError) as error:
             raise WeightsFileError(
                 f"`{self.name}` must have the shape expected for its name. "
                 f"Received: shape={self.array.shape}"
             ) from error
+        return tuple(ours.shape)
 
-    def read(self) -> np.ndarray:
+    def read(self) -> Array:
         """Read the weight in our layout and the file's dtype; a view where possible."""
         return self._ours(self.array.read())
 
@@ -245,7 +247,9 @@ def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
     return Checkpoint(file, key, entries, unknown, second, outside)
 
 
-def _entries(rows, bare, name, array, stacked) -> dict[str, Entry]:
+def _entries(
+    rows: tuple[ArrayRow, ...], bare: str, name: str, array: StoredArray, stacked: bool
+) -> dict[str, Entry]:
     """Entries for our weights in one of the file's arrays."""
     if stacked and ALL_BLOCKS in bare:
         found: dict[str, Entry] = {}

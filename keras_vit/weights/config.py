@@ -4,7 +4,7 @@ import math
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from keras_vit.costs import least_parameters
 from keras_vit.errors import WeightsFileError
@@ -180,7 +180,7 @@ _AXES = {
 }
 
 
-class _Shapes(dict):
+class _Shapes(dict[str, tuple[int, ...]]):
     """Shapes of a checkpoint by our paths; a missing one is an error."""
 
     def __init__(self, checkpoint: Checkpoint):
@@ -194,14 +194,14 @@ class _Shapes(dict):
                     f"empty. Received: shape={shape} in {str(self.path)!r}"
                 )
 
-    def __missing__(self, path):
+    def __missing__(self, path: str) -> NoReturn:
         raise WeightsFileError(
             f"A checkpoint must have the weights of `{path}`. "
             f"Received: {str(self.path)!r}, which has none"
         )
 
 
-def _count(shapes, pattern: str) -> int:
+def _count(shapes: _Shapes, pattern: str) -> int:
     """Largest number in the pattern's group over all paths; -1 for none."""
     matches = (re.fullmatch(pattern, path) for path in shapes)
     largest = max((int(match[1]) for match in matches if match), default=-1)
@@ -213,7 +213,7 @@ def _count(shapes, pattern: str) -> int:
     return largest
 
 
-def _mlp(shapes) -> dict[str, Any]:
+def _mlp(shapes: _Shapes) -> dict[str, Any]:
     """Hidden width, and whether the first layer returns a SwiGLU's gate as well."""
     first = shapes["encoder_block_0/mlp/Dense_0/kernel"][-1]
     hidden = shapes.get("encoder_block_0/mlp/Dense_1/kernel", (first,))[0]
@@ -221,11 +221,11 @@ def _mlp(shapes) -> dict[str, Any]:
     return {"mlp_dim": hidden if swiglu else first, "swiglu": swiglu}
 
 
-def _first_kernel(shapes) -> str:
+def _first_kernel(shapes: _Shapes) -> str:
     return "stem_conv/kernel" if "stem_conv/kernel" in shapes else "embedding/kernel"
 
 
-def _blocks(shapes) -> tuple[int, ...]:
+def _blocks(shapes: _Shapes) -> tuple[int, ...]:
     """Units of each stage of a ResNet."""
     stages = _count(shapes, r"stage(\d+)_unit1/conv1/kernel")
     return tuple(
@@ -234,7 +234,7 @@ def _blocks(shapes) -> tuple[int, ...]:
     )
 
 
-def _stem(shapes) -> dict[str, Any]:
+def _stem(shapes: _Shapes) -> dict[str, Any]:
     if "stem_conv/kernel" not in shapes:
         return {}
     return {
@@ -266,7 +266,9 @@ def _class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
     return {"class_names": names}
 
 
-def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
+def _pooling(
+    checkpoint: Checkpoint, shapes: _Shapes, arguments: Mapping[str, Any]
+) -> str | None:
     """Our `pooling`, or in words what we do not compute."""
     if "attention_pooling/probe" in shapes:
         usual = "map"
@@ -290,7 +292,9 @@ def _pooling(checkpoint: Checkpoint, shapes, arguments) -> str | None:
     return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
 
 
-def _shown_heads(checkpoint: Checkpoint, shapes, shown) -> int | None:
+def _shown_heads(
+    checkpoint: Checkpoint, shapes: _Shapes, shown: Mapping[str, Any]
+) -> int | None:
     """Number of attention heads, which PyTorch's arrays show only with QK norm."""
     shapes["encoder_block_0/attention/query/kernel"]  # must be there
     raw = checkpoint.entries["encoder_block_0/attention/query/kernel"].raw_shape
@@ -298,7 +302,8 @@ def _shown_heads(checkpoint: Checkpoint, shapes, shown) -> int | None:
         _check_heads(checkpoint, raw[1:])
         return raw[1]
     if shown["qk_norm"]:
-        return shown["width"] // shapes["encoder_block_0/attention/query_norm/gamma"][0]
+        width: int = shown["width"]
+        return width // shapes["encoder_block_0/attention/query_norm/gamma"][0]
     return None
 
 
@@ -322,7 +327,12 @@ def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
             )
 
 
-def _grid(checkpoint: Checkpoint, shapes, arguments, asked) -> dict[str, Any]:
+def _grid(
+    checkpoint: Checkpoint,
+    shapes: _Shapes,
+    arguments: Mapping[str, Any],
+    asked: tuple[int, int] | None,
+) -> dict[str, Any]:
     """Image size in pixels, grid, and whether positions cover the prefix tokens."""
     side = patch_side(arguments["patch_size"], arguments.get("resnet_blocks"))
     if "position_embedding/embedding" not in shapes:

@@ -1,16 +1,17 @@
 """Load a checkpoint atomically into a built model."""
 
 import mmap
-import os
 import warnings
 from typing import Any
 
+import keras
 import numpy as np
 
-from keras_vit.base import check_model
+from keras_vit.base import ImageModel, check_model
 from keras_vit.checks import check_choice
 from keras_vit.errors import CheckpointError
 from keras_vit.options import SETTINGS, SIZES
+from keras_vit.typing import Array, StrPath
 from keras_vit.weights.checkpoint import (
     Checkpoint,
     LoadReport,
@@ -29,8 +30,8 @@ from keras_vit.weights.resampling import RESIZES
 
 
 def load_checkpoint(
-    model,
-    path: str | os.PathLike[str],
+    model: ImageModel,
+    path: StrPath,
     *,
     classifier: str = "load",
     resample: str = "google",
@@ -83,7 +84,7 @@ def load_checkpoint(
 
 
 def load_open_checkpoint(
-    model,
+    model: ImageModel,
     checkpoint: Checkpoint,
     file: dict[str, Any],
     classifier: str,
@@ -108,7 +109,7 @@ def load_open_checkpoint(
     return plan.report
 
 
-def check_kind(model, checkpoint: Checkpoint) -> None:
+def check_kind(model: ImageModel, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError unless the file is of the model's architecture."""
     check_model(model)
     family = checkpoint.described
@@ -192,7 +193,7 @@ def _warn(plan: Plan, text: str) -> None:
     warnings.warn(f"{plan.report.path}: {text}", stacklevel=5)
 
 
-def _finite(array: np.ndarray) -> bool:
+def _finite(array: Array) -> bool:
     # Four times as fast as testing each number: a NaN or infinity spreads to the sum.
     with np.errstate(all="ignore"):
         total = np.sum(array, dtype="float32")
@@ -212,14 +213,16 @@ class _Fresh:
     result of `__array__`.
     """
 
-    def __init__(self, array: np.ndarray):
+    def __init__(self, array: Array):
         self.array = array
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(
+        self, dtype: np.dtype | None = None, copy: bool | None = None
+    ) -> Array:
         return self.array
 
 
-def fresh_copy(array: np.ndarray, dtype: str) -> np.ndarray:
+def fresh_copy(array: Array, dtype: str) -> Array:
     """Contiguous copy of an array with the given dtype.
 
     A weight must not be assigned a view of a mapped file: JAX would keep it, and the
@@ -236,7 +239,7 @@ def fresh_copy(array: np.ndarray, dtype: str) -> np.ndarray:
     return fresh
 
 
-def assign(weight, fresh: np.ndarray) -> None:
+def assign(weight: keras.Variable, fresh: Array) -> None:
     """Assign an array to a weight without an intermediate copy.
 
     Args:
@@ -249,7 +252,7 @@ def assign(weight, fresh: np.ndarray) -> None:
     weight.assign(_Fresh(fresh))
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Uninitialized array that is not aligned to 64 bytes.
 
     TensorFlow and JAX would keep an aligned one. The weight's former memory, which they
@@ -261,7 +264,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _untouched(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Array of pages that occupy no memory until they are touched."""
     pages = mmap.mmap(-1, int(np.prod(shape)) * dtype.itemsize)
     return np.frombuffer(pages, dtype).reshape(shape)

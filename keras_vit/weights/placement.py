@@ -1,12 +1,13 @@
 """Plan of a load: which array goes into which weight, and how it is adapted."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from keras_vit.options import SETTINGS
+from keras_vit.typing import Array
 from keras_vit.weights.checkpoint import Checkpoint, Entry, LoadReport
 from keras_vit.weights.config import assumed_settings
 from keras_vit.weights.grids import grid_fits, square_grids
@@ -15,6 +16,9 @@ from keras_vit.weights.resampling import (
     resample_patches,
     resample_positions,
 )
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
 
 CLASSIFIER_POLICIES = ("load", "keep", "reset", "drop")
 _HEAD = ("head/", "pre_logits/", "attention_pooling/")
@@ -36,13 +40,15 @@ class Plan:
         report: The report of the load, as far as it is planned.
     """
 
-    def __init__(self, model, checkpoint: Checkpoint, file: dict[str, Any]):
+    def __init__(
+        self, model: "ImageModel", checkpoint: Checkpoint, file: dict[str, Any]
+    ):
         self.model = model
         self.checkpoint = checkpoint
         self.file = file
         self.weights = {weight.path: weight for weight in model.weights}
         self.entries = dict(checkpoint.entries)
-        self.values: dict[str, Callable[[], np.ndarray]] = {}
+        self.values: dict[str, Callable[[], Array]] = {}
         self.problems: list[str] = []
         self.report = LoadReport(
             str(checkpoint.file.path),
@@ -51,7 +57,7 @@ class Plan:
             outside=list(checkpoint.outside),
         )
 
-    def use(self, path: str, read: Callable[[], np.ndarray] | None = None) -> None:
+    def use(self, path: str, read: Callable[[], Array] | None = None) -> None:
         """Place an array in its weight, as it is or through `read`."""
         entry = self.entries.pop(path)
         dtype = entry.array.dtype
@@ -190,7 +196,7 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype == ml_dtypes.bfloat16 or np.issubdtype(dtype, np.floating)
 
 
-def as_float32(entry: Entry) -> np.ndarray:
+def as_float32(entry: Entry) -> Array:
     """The array for arithmetic."""
     return np.asarray(entry.read(), "float32")
 
@@ -215,7 +221,9 @@ def adapt_kernels(plan: Plan) -> None:
             _adapt_kernel(plan, path, shape, wanted)
 
 
-def _adapt_kernel(plan: Plan, path: str, shape, wanted) -> None:
+def _adapt_kernel(
+    plan: Plan, path: str, shape: tuple[int, ...], wanted: tuple[int, ...]
+) -> None:
     entry = plan.entries[path]
     if shape[2] != wanted[2]:
         plan.report.adapted[path] = f"{shape[2]} to {wanted[2]} channels"
@@ -224,11 +232,11 @@ def _adapt_kernel(plan: Plan, path: str, shape, wanted) -> None:
             f"patches of {shape[:2]} to {wanted[:2]} pixels, pseudo-inverse resize"
         )
 
-    def read() -> np.ndarray:
+    def read() -> Array:
         kernel = as_float32(entry)
         if shape[2] != wanted[2]:
             kernel = adapt_channels(kernel, wanted[2])
-        return resample_patches(kernel, wanted[:2])
+        return resample_patches(kernel, (wanted[0], wanted[1]))
 
     plan.use(path, read)
 
@@ -255,7 +263,7 @@ def adapt_positions(plan: Plan, method: str) -> None:
         _merge_positions(plan, ours, theirs)
     _report_positions(plan, old, new, theirs, ours, method)
 
-    def read() -> np.ndarray:
+    def read() -> Array:
         values = resample_positions(as_float32(entry), old, new, theirs, method)
         zeros = np.zeros((1, max(ours - theirs, 0), shape[-1]), "float32")
         prefix, patches = values[:, : min(ours, theirs)], values[:, theirs:]
@@ -265,7 +273,14 @@ def adapt_positions(plan: Plan, method: str) -> None:
     plan.use(POSITIONS, None if unchanged else read)
 
 
-def _report_positions(plan, old, new, theirs, ours, method) -> None:
+def _report_positions(
+    plan: Plan,
+    old: tuple[int, int],
+    new: tuple[int, int],
+    theirs: int,
+    ours: int,
+    method: str,
+) -> None:
     if old != new:
         plan.report.resampled[POSITIONS] = f"grid {old} to {new}, method {method!r}"
     if ours > theirs:
@@ -282,7 +297,8 @@ def _file_grid(plan: Plan, name: str, tokens: int) -> tuple[int, int] | None:
     """(h, w) of the file's positions; a problem is noted if that is not certain."""
     checkpoint = plan.checkpoint
     prefix = plan.file["class_token"] + plan.file["register_tokens"]
-    given, own = plan.file.get("grid"), tuple(plan.model.grid)
+    given: tuple[int, int] | None = plan.file.get("grid")
+    own = tuple(plan.model.grid)
     if given is not None:
         if grid_fits(checkpoint, tokens, prefix, given):
             return given
@@ -318,5 +334,5 @@ def _merge_positions(plan: Plan, ours: int, theirs: int) -> None:
         start += count
 
 
-def _sum(token, positions, start: int, count: int) -> Callable[[], np.ndarray]:
+def _sum(token: Entry, positions: Entry, start: int, count: int) -> Callable[[], Array]:
     return lambda: as_float32(token) + as_float32(positions)[:, start : start + count]

@@ -79,7 +79,7 @@ class PublishedWeights:
         if not self.size:  # names and headers of arrays come on top
             return 0 <= size - self.bytes <= 0.01 * self.bytes + 2**17
         number, unit = self.size.split()
-        last_digit = UNITS[unit] / 10 ** len(number.partition(".")[2])
+        last_digit: float = UNITS[unit] / 10 ** len(number.partition(".")[2])
         return abs(size - self.bytes) <= max(last_digit, 0.001 * self.bytes)
 
 
@@ -267,14 +267,16 @@ def _download(url: str, path: pathlib.Path, row: PublishedWeights | None) -> Non
     rename(part, path)
 
 
-def _request(url: str, part: pathlib.Path):
+def _request(url: str, part: pathlib.Path) -> tuple[http.client.HTTPResponse, int]:
     """Open response, and the number of bytes downloaded before."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url)
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+        response: http.client.HTTPResponse = urllib.request.urlopen(
+            request, timeout=TIMEOUT
+        )
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:  # 416: there is nothing beyond `have`
             raise
@@ -291,11 +293,11 @@ def _check_size(row: PublishedWeights | None, size: int) -> None:
         )
 
 
-def _md5():
+def _md5() -> "hashlib._Hash":
     return hashlib.md5(usedforsecurity=False)  # against accidents
 
 
-def _check_hash(url: str, part: pathlib.Path, headers) -> None:
+def _check_hash(url: str, part: pathlib.Path, headers: http.client.HTTPMessage) -> None:
     """Check the MD5 that Google's storage sends as base64."""
     sent = re.search(r"md5=([\w+/]+=*)", str(headers.get_all("x-goog-hash")))
     if sent is None:
@@ -333,7 +335,9 @@ def _fetch_from_hub(source: str) -> pathlib.Path:
     return path
 
 
-def _snapshot(source: str, repository: str, revision: str | None, wanted) -> str:
+def _snapshot(
+    source: str, repository: str, revision: str | None, wanted: list[str]
+) -> str:
     """Folder of the repository's files in the hub's cache."""
     try:
         import huggingface_hub

@@ -16,13 +16,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import h5py
 import ml_dtypes
 import numpy as np
 
 from keras_vit.errors import WeightsFileError
+from keras_vit.typing import Array
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The types of safetensors that NumPy and ml_dtypes have, by their names there.
@@ -65,7 +66,7 @@ class StoredArray:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    read: Callable[[], np.ndarray]
+    read: Callable[[], Array]
     verify: Callable[[], object] = lambda: None
 
     def __post_init__(self) -> None:
@@ -126,7 +127,13 @@ def _map(path: pathlib.Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _view(shape, dtype, order, buffer, start) -> np.ndarray:
+def _view(
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    order: Literal["C", "F"],
+    buffer: bytes | mmap.mmap,
+    start: int,
+) -> Array:
     return np.ndarray(shape, dtype, buffer, start, order=order)
 
 
@@ -168,7 +175,12 @@ def _comment_metadata(comment: bytes) -> dict[str, str]:
         return {}
 
 
-def _npz_member(path, archive, member, data) -> StoredArray:
+def _npz_member(
+    path: pathlib.Path,
+    archive: zipfile.ZipFile,
+    member: zipfile.ZipInfo,
+    data: mmap.mmap,
+) -> StoredArray:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         # Others may announce a dictionary of 4 GB.
         raise ValueError(f"{member.filename} is compressed in an unknown way")
@@ -180,7 +192,7 @@ def _npz_member(path, archive, member, data) -> StoredArray:
         raise ValueError(f"{member.filename} is too short or too long for {shape}")
     view = functools.partial(_view, shape, dtype, "F" if fortran else "C")
 
-    def read_compressed():
+    def read_compressed() -> Array:
         with refusing(path):  # read to its end: there zipfile compares the checksum
             return view(archive.read(member), header)
 
@@ -191,7 +203,7 @@ def _npz_member(path, archive, member, data) -> StoredArray:
     if start + member.file_size > len(data):
         raise ValueError(f"{member.filename} extends past the end of the file")
 
-    def verify():
+    def verify() -> None:
         with memoryview(data)[start : start + member.file_size] as content:
             if zlib.crc32(content) != member.CRC:
                 refuse(path, f"in which {member.filename!r} has a wrong checksum")
@@ -199,8 +211,11 @@ def _npz_member(path, archive, member, data) -> StoredArray:
     return StoredArray(shape, dtype, lambda: view(data, start + header), verify)
 
 
-def _npy_header(archive, member) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+def _npy_header(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo
+) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """(shape, Fortran order, dtype, bytes of the header) of a member."""
+    stream: Any  # a `zipfile.ZipExtFile`, of which the annotation of `open` says less
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         # NumPy reads it all, up to 4 GB, before it compares.
@@ -301,7 +316,9 @@ def hdf5_arrays(
     """
     arrays = {}
 
-    def visit(name, item):  # a result other than None would end the visit
+    def visit(
+        name: str, item: Any
+    ) -> None:  # a result other than None would end the visit
         if isinstance(item, h5py.Dataset):
             arrays[name] = _hdf5_dataset(path, item)
 
@@ -317,7 +334,7 @@ def _named_link(name: str, link: Any) -> str | None:
     return None if isinstance(link, h5py.HardLink) else name
 
 
-def _hdf5_dataset(path, dataset) -> StoredArray:
+def _hdf5_dataset(path: pathlib.Path, dataset: h5py.Dataset) -> StoredArray:
     if dataset.external or dataset.is_virtual:
         refuse(path, f"which takes {dataset.name!r} from another file")
     if dataset.dtype.hasobject:
@@ -333,7 +350,7 @@ def _hdf5_dataset(path, dataset) -> StoredArray:
         raise ValueError(f"{dataset.name} has {stored} bytes")
     dtype = _known(dataset.dtype)
 
-    def read():
+    def read() -> Array:
         with refusing(path):
             return np.asarray(dataset[()]).view(dtype)
 

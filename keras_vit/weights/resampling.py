@@ -6,17 +6,19 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.checks import check_choice
+from keras_vit.typing import Array
 
 
-def linear(distance: np.ndarray) -> np.ndarray:
+def linear(distance: Array) -> Array:
     """Triangle (bilinear) kernel, of distances in pixels of the source."""
-    return np.maximum(1 - distance, 0)
+    weights: Array = np.maximum(1 - distance, 0)
+    return weights
 
 
-def cubic(a: float) -> Callable[[np.ndarray], np.ndarray]:
+def cubic(a: float) -> Callable[[Array], Array]:
     """Keys' cubic convolution of slope `a` at distance 1 (Keys 1981, equation 4)."""
 
-    def kernel(x):
+    def kernel(x: Array) -> Array:
         near = (a + 2) * x**3 - (a + 3) * x**2 + 1
         far = a * (x**3 - 5 * x**2 + 8 * x - 4)
         return np.where(x < 1, near, np.where(x < 2, far, 0))
@@ -35,7 +37,7 @@ class Resize:
             border is then normalized, else the border pixel is repeated.
     """
 
-    kernel: Callable[[np.ndarray], np.ndarray]
+    kernel: Callable[[Array], Array]
     corners: bool = False
     antialias: bool = False
 
@@ -52,7 +54,7 @@ PATCH_RESIZES = {
 }
 
 
-def resize_matrix(old: int, new: int, resize: Resize) -> np.ndarray:
+def resize_matrix(old: int, new: int, resize: Resize) -> Array:
     """Matrix [new, old] that resizes a vector of `old` pixels to `new`."""
     if resize.corners:
         centers = np.arange(new) * ((old - 1) / max(new - 1, 1))
@@ -62,19 +64,20 @@ def resize_matrix(old: int, new: int, resize: Resize) -> np.ndarray:
     pixels = np.arange(-beyond, old + beyond)
     scale = max(old / new, 1) if resize.antialias else 1
     weights = resize.kernel(np.abs(centers[:, None] - pixels) / scale)
-    matrix = weights[:, beyond : old + beyond].copy()
+    matrix: Array = weights[:, beyond : old + beyond].copy()
     matrix[:, 0] += weights[:, :beyond].sum(1)
     matrix[:, -1] += weights[:, old + beyond :].sum(1)
-    return matrix / matrix.sum(1, keepdims=True)
+    matrix /= matrix.sum(1, keepdims=True)
+    return matrix
 
 
 def resample_positions(
-    embedding: np.ndarray,
+    embedding: Array,
     old_grid: tuple[int, int],
     new_grid: tuple[int, int],
     prefix_tokens: int = 0,
     method: str = "google",
-) -> np.ndarray:
+) -> Array:
     """Resample position embeddings to another grid of patches.
 
     Args:
@@ -122,8 +125,8 @@ def resample_positions(
 
 
 def resample_patches(
-    kernel: np.ndarray, new_size: tuple[int, int], method: str = "bilinear"
-) -> np.ndarray:
+    kernel: Array, new_size: tuple[int, int], method: str = "bilinear"
+) -> Array:
     """Resample a patch embedding by the pseudo-inverse of a resize (FlexiViT).
 
     The new kernel gives on resized patches the tokens that the old one gave on the
@@ -154,10 +157,11 @@ def resample_patches(
         np.linalg.pinv(resize_matrix(old, new, PATCH_RESIZES[method]).T)
         for old, new in zip(kernel.shape, new_size, strict=False)
     )
-    return _resize(rows, columns, kernel[None])[0].astype(kernel.dtype)
+    resized: Array = _resize(rows, columns, kernel[None])[0]
+    return resized.astype(kernel.dtype)
 
 
-def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
+def adapt_channels(kernel: Array, channels: int) -> Array:
     """Adapt the kernel of a first convolution to another number of channels.
 
     One channel gets the sum over red, green and blue: a gray image gives what its
@@ -181,6 +185,7 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
             "`kernel` must have 3 channels to be adapted to one or more. "
             f"Received: kernel.shape={kernel.shape}, channels={channels}"
         )
+    adapted: Array
     if channels == 1:
         adapted = kernel.sum(2, keepdims=True, dtype="float64")
     else:
@@ -189,7 +194,10 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     return adapted.astype(kernel.dtype)
 
 
-def _resize(rows: np.ndarray, columns: np.ndarray, image: np.ndarray) -> np.ndarray:
+def _resize(rows: Array, columns: Array, image: Array) -> Array:
     """Resize [B, H, W, ...] -> [B, H', W', ...] in float64."""
     path = "ih,jw,bhw...->bij..."
-    return np.einsum(path, rows, columns, image.astype("float64"), optimize=True)
+    resized: Array = np.einsum(
+        path, rows, columns, image.astype("float64"), optimize=True
+    )
+    return resized

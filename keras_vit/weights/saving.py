@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import warnings
 import zipfile
@@ -11,15 +10,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.base import check_model
+from keras_vit.base import ImageModel, check_model
 from keras_vit.checks import check_choice
 from keras_vit.common.atomic_files import replacing
 from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
 from keras_vit.options import REQUIRED
+from keras_vit.typing import Array, Arrays, StrPath
 from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.families.family import WritableFamily
-from keras_vit.weights.families.layouts import match_ours
+from keras_vit.weights.families.layouts import ArrayRow, match_ours
 from keras_vit.weights.grids import grid_metadata
 
 # The family as which a project's models of each architecture are written.
@@ -31,7 +31,7 @@ WRITERS = {
 WRITTEN = tuple(dict.fromkeys(project for project, _ in WRITERS))
 
 
-def incompatibilities(model, project: str) -> list[str]:
+def incompatibilities(model: ImageModel, project: str) -> list[str]:
     """Reasons why a project's code would compute something else; empty for none.
 
     An option that the family does not claim to hold must have its default, so that one
@@ -61,7 +61,7 @@ _POSITIONS = "position_embedding/embedding"
 
 
 def save_checkpoint(
-    model, path: str | os.PathLike[str], family: str = "google"
+    model: ImageModel, path: StrPath, family: str = "google"
 ) -> list[pathlib.Path]:
     """Save a model in the format of another project.
 
@@ -95,9 +95,11 @@ def save_checkpoint(
             f"`path` must be {wanted} for family={family!r}. Received: {str(path)!r}"
         )
     places = {
-        w.path: next(match_ours(writer.rows, w.path), None) for w in model.weights
+        weight.path: place
+        for weight in model.weights
+        if (place := next(match_ours(writer.rows, weight.path), None)) is not None
     }
-    if lost := [weight for weight, place in places.items() if place is None]:
+    if lost := [w.path for w in model.weights if w.path not in places]:
         problems.append(f"there is no place for {', '.join(lost)}")
     if problems:
         raise CheckpointError(
@@ -120,10 +122,14 @@ def save_checkpoint(
     return _write_folder(path, family, arrays, writer.documents(model), metadata)
 
 
-def _their_arrays(model, writer: WritableFamily, places) -> dict[str, np.ndarray]:
+def _their_arrays(
+    model: ImageModel,
+    writer: WritableFamily,
+    places: dict[str, tuple[ArrayRow, str, int]],
+) -> Arrays:
     """The model's weights under the family's names and in its layout."""
     heads = getattr(model, "heads", 1)
-    parts: dict[str, dict[int, np.ndarray]] = {}
+    parts: dict[str, dict[int, Array]] = {}
     for weight in model.weights:
         row, name, part = places[weight.path]
         value = np.asarray(keras.ops.convert_to_numpy(weight), "float32")
@@ -138,16 +144,14 @@ def _their_arrays(model, writer: WritableFamily, places) -> dict[str, np.ndarray
     }
 
 
-def _with_prefix(positions: np.ndarray, model) -> np.ndarray:
+def _with_prefix(positions: Array, model: ImageModel) -> Array:
     """Zeros for the class token where the model gives it no position."""
     height, width = model.grid
     absent = model.prefix_tokens + height * width - positions.shape[1]
     return np.pad(positions, ((0, 0), (absent, 0), (0, 0)))
 
 
-def _write_npz(
-    path: pathlib.Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]
-) -> None:
+def _write_npz(path: pathlib.Path, arrays: Arrays, metadata: dict[str, str]) -> None:
     # numpy.savez closes over all arrays at once; this holds one at a time.
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         # The only place that readers of .npz pass over: an array more, or another
@@ -161,7 +165,7 @@ def _write_npz(
 def _write_folder(
     folder: pathlib.Path,
     family: str,
-    arrays: dict[str, np.ndarray],
+    arrays: Arrays,
     documents: dict[str, Any],
     metadata: dict[str, str],
 ) -> list[pathlib.Path]:

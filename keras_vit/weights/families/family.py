@@ -7,11 +7,15 @@ which is imported only where a model is written or its preprocessing compared.
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from keras_vit.errors import WeightsFileError
 from keras_vit.weights.families.layouts import ArrayRow
 from keras_vit.weights.reading import ArrayFile
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+    from keras_vit.preprocessing import ImagePreprocessing
 
 
 class Family(abc.ABC):
@@ -123,20 +127,20 @@ class WritableFamily(Family):
 
     suffix: ClassVar[str | None] = None
 
-    def refusals(self, model) -> list[str]:
+    def refusals(self, model: "ImageModel") -> list[str]:
         """More reasons why the project's code would compute something else."""
         return []
 
-    def file_name(self, name: str, model) -> str:
+    def file_name(self, name: str, model: "ImageModel") -> str:
         """Name of an array in the file, from that inside the bare model."""
         return name
 
-    def documents(self, model) -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, Any]:
         """JSON documents beside the arrays by file name; not asked of a single file."""
         return {}
 
     @abc.abstractmethod
-    def lost_preprocessing(self, layer) -> list[str]:
+    def lost_preprocessing(self, layer: "ImagePreprocessing") -> list[str]:
         """Settings of a model's preprocessing that the documents cannot state."""
 
 
@@ -199,7 +203,9 @@ def one_or_all(values: list[float]) -> float | tuple[float, ...]:
     return rounded if len(set(rounded)) > 1 else rounded[0]
 
 
-def pixels_of(model) -> tuple[Any, list[float], list[float]]:
+def pixels_of(
+    model: "ImageModel",
+) -> tuple["ImagePreprocessing", list[float], list[float]]:
     """The preprocessing of a model, and its mean and deviation of pixels from 0 to 1.
 
     It is that of Google's models where the model has none.
@@ -214,7 +220,7 @@ def pixels_of(model) -> tuple[Any, list[float], list[float]]:
     return layer, [round(v / 255, 12) for v in mean], [round(v / 255, 12) for v in std]
 
 
-def lost_to_pillow(layer, project: str) -> list[str]:
+def lost_to_pillow(layer: "ImagePreprocessing", project: str) -> list[str]:
     """Settings that no project has that resizes by Pillow."""
     found = []
     if layer.interpolation == "lanczos5":

@@ -7,7 +7,7 @@ heads apart. The two ViT families differ in how the modules of a block are count
 
 import re
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_vit.weights.families.family import Family, WritableFamily
 from keras_vit.weights.families.layouts import (
@@ -21,6 +21,11 @@ from keras_vit.weights.families.layouts import (
     norm,
     row,
 )
+from keras_vit.weights.reading import ArrayFile
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+    from keras_vit.preprocessing import ImagePreprocessing
 
 _NORM = ("scale", "bias")
 _DENSE = ("kernel", "bias")
@@ -142,15 +147,17 @@ class _GoogleFamily(Family):
         inside = {n.removeprefix(prefix): n for n in names if n.startswith(prefix)}
         return {_INLINED_HEAD.sub(r"MAPHead_0/\1\2", n): v for n, v in inside.items()}
 
-    def preprocessing_config(self, file):
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
         """Nothing but the code states it."""
         return "the official code", {}
 
-    def preprocessing(self, config, model):
+    def preprocessing(
+        self, config: dict[str, Any], model: dict[str, Any]
+    ) -> dict[str, Any]:
         """The layer's own defaults."""
         return {}
 
-    def lost_preprocessing(self, layer) -> list[str]:
+    def lost_preprocessing(self, layer: "ImagePreprocessing") -> list[str]:
         """Whatever differs from the code's."""
         usual = type(layer)(layer.image_size)
         names = ("mean", "std", "interpolation", "antialias", "crop_fraction", "resize")
@@ -172,7 +179,7 @@ class Google(_GoogleFamily, WritableFamily):
         ("class_token", "prefix_positions", "resnet_blocks", "resnet_width_factor")
     )
 
-    def refusals(self, model) -> list[str]:
+    def refusals(self, model: "ImageModel") -> list[str]:
         """The code has a class token exactly where it reads it."""
         found = []
         if model.pooling == "map":

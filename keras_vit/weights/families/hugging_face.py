@@ -7,7 +7,7 @@ are read too, but for a SwiGLU, whose first layer it splits in memory.
 
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_vit.specs import image_size_pair
 from keras_vit.weights.families.family import (
@@ -30,6 +30,11 @@ from keras_vit.weights.families.layouts import (
     norm,
     row,
 )
+from keras_vit.weights.reading import ArrayFile
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+    from keras_vit.preprocessing import ImagePreprocessing
 
 
 def _attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
@@ -182,7 +187,7 @@ class _HuggingFaceFamily(Family):
             inside[bare] = name
         return inside
 
-    def stated(self, file, swiglu):
+    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
         """What the config states."""
         config = file.config
         kind = config.get("model_type", self.model_types[0])
@@ -193,18 +198,18 @@ class _HuggingFaceFamily(Family):
         name = None if swiglu else config.get("hidden_act")
         return {**renamed(config, self.options), **gelu_of(file, name, swiglu)}
 
-    def image_size(self, file):
+    def image_size(self, file: ArrayFile) -> Any:
         """`image_size` of config.json."""
         return file.config.get("image_size")
 
-    def class_names(self, file, classes):
+    def class_names(self, file: ArrayFile, classes: int) -> list[str] | None:
         """`id2label`, unless it holds the numbers alone."""
         labels = file.config.get("id2label", {})
         names = [labels.get(str(index)) for index in range(classes)]
         own = any(name != f"LABEL_{index}" for index, name in enumerate(names))
         return names if own else None
 
-    def preprocessing_config(self, file):
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
         """From the newer of two documents, where there is one."""
         name, key = "processor_config.json", "image_processor"
         if config := file.beside(name).get(key):
@@ -212,7 +217,9 @@ class _HuggingFaceFamily(Family):
         name = "preprocessor_config.json"
         return name, file.beside(name) or None
 
-    def preprocessing(self, config, model):
+    def preprocessing(
+        self, config: dict[str, Any], model: dict[str, Any]
+    ) -> dict[str, Any]:
         """The image processor's settings; its class has the defaults."""
         kind = _processor_class(config, model)
         config = _PROCESSORS[kind] | config
@@ -251,7 +258,7 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
     options = _OPTIONS | {"intermediate_size": "mlp_dim"}
     holds = frozenset(("gelu", "norm_epsilon", "qkv_bias", "prefix_positions"))
 
-    def stated(self, file, swiglu):
+    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
         """What the config states; the pooler's activation must be ours."""
         pooler = file.config.get("pooler_act", "tanh")
         if pooler != "tanh":
@@ -259,7 +266,7 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
             refuse_config(file, rule, pooler)
         return super().stated(file, swiglu)
 
-    def refusals(self, model) -> list[str]:
+    def refusals(self, model: "ImageModel") -> list[str]:
         """Its `ViTModel` reads the class token, by a pooler of its width or none."""
         found = []
         if model.pooling not in ("token", None):
@@ -274,12 +281,12 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
             found.append("representation_size must be None where pooling=None")
         return found
 
-    def file_name(self, name: str, model) -> str:
+    def file_name(self, name: str, model: "ImageModel") -> str:
         """A classifier's backbone is a module of its own."""
         bare = model.classes is None or name.startswith("classifier.")
         return name if bare else f"vit.{name}"
 
-    def documents(self, model) -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, Any]:
         """`config.json` of a `ViTConfig`, and that of its image processor."""
         height, width = model.image_size
         kind = "ViTModel" if model.classes is None else "ViTForImageClassification"
@@ -302,7 +309,7 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
             "preprocessor_config.json": written_preprocessing(model),
         }
 
-    def lost_preprocessing(self, layer) -> list[str]:
+    def lost_preprocessing(self, layer: "ImagePreprocessing") -> list[str]:
         """What Pillow does not compute, and crops that one number does not describe."""
         height, width = layer.whole_size
         found = []
@@ -408,7 +415,7 @@ def _fraction(crop: tuple[int, int], whole: tuple[int, int]) -> float:
     return fraction
 
 
-def written_preprocessing(model) -> dict[str, Any]:
+def written_preprocessing(model: "ImageModel") -> dict[str, Any]:
     """`preprocessor_config.json`."""
     layer, mean, std = pixels_of(model)
     (height, width), (rows, columns) = layer.image_size, layer.whole_size

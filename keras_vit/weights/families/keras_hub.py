@@ -6,7 +6,7 @@ in two files, `save_weights` writes one with a longer path.
 
 import re
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from keras_vit.weights.families.family import Family, one_or_all, renamed
 from keras_vit.weights.families.layouts import (
@@ -19,6 +19,7 @@ from keras_vit.weights.families.layouts import (
     norm,
     row,
 )
+from keras_vit.weights.reading import ArrayFile
 
 _NAMES = ("vars/0", "vars/1")
 _EMBEDDING = "layers/vi_t_patching_and_embedding"
@@ -105,28 +106,30 @@ class KerasHub(Family):
             inside[bare] = name
         return inside
 
-    def stated(self, file, swiglu):
+    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
         """What the backbone's config states."""
         config = file.config.get("config", {})
         # One argument for all four projections of the attention.
         output = renamed(config, {"use_mha_bias": "output_bias"})
         return {**renamed(config, _OPTIONS), **output}
 
-    def image_size(self, file):
+    def image_size(self, file: ArrayFile) -> Any:
         """The backbone's (H, W, C), without the channels."""
         shape = file.config.get("config", {}).get("image_shape")
         return shape and (shape[0], shape[1])
 
-    def pooling(self, file):
+    def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
         """The task's pooling; its `"gap"` is a mean over the class token too."""
         return file.beside("task.json").get("config", {}).get("pooling"), True
 
-    def preprocessing_config(self, file):
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
         """What its image converter is built from."""
         name = "image_converter.json"
         return name, file.beside(name).get("config")
 
-    def preprocessing(self, config, model):
+    def preprocessing(
+        self, config: dict[str, Any], model: dict[str, Any]
+    ) -> dict[str, Any]:
         """The image converter's scale and offset as mean and standard deviation."""
         if config.get("pad_to_aspect_ratio"):
             raise ValueError("pad_to_aspect_ratio=True")
@@ -143,7 +146,7 @@ class KerasHub(Family):
             "resize": "small" if config.get("crop_to_aspect_ratio", True) else "plain",
         }
 
-    def preprocessing_differences(self, policy):
+    def preprocessing_differences(self, policy: dict[str, Any]) -> list[str]:
         """It crops the image, not the resized one."""
         if policy["resize"] == "plain":
             return []

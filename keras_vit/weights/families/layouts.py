@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 
-import numpy as np
+from keras_vit.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +17,15 @@ class Layout:
         write: From ours, and the number of attention heads, to theirs.
     """
 
-    read: Callable[[np.ndarray], np.ndarray]
-    write: Callable[[np.ndarray, int], np.ndarray]
+    read: Callable[[Array], Array]
+    write: Callable[[Array, int], Array]
 
 
-def _merge_last(array):
+def _merge_last(array: Array) -> Array:
     return array.reshape(*array.shape[:-2], -1)
 
 
-def _split_last(array, heads):
+def _split_last(array: Array, heads: int) -> Array:
     return array.reshape(*array.shape[:-1], heads, array.shape[-1] // heads)
 
 
@@ -81,7 +81,9 @@ def row(theirs: str, *ours: str, layout: Layout = SAME) -> ArrayRow:
     return ArrayRow(theirs, ours, layout)
 
 
-def affine(theirs: str, ours: str, kernel: Layout, names=("weight", "bias")):
+def affine(
+    theirs: str, ours: str, kernel: Layout, names: tuple[str, str] = ("weight", "bias")
+) -> tuple[ArrayRow, ArrayRow]:
     """The two rows of a dense layer or a convolution with a bias."""
     return (
         row(f"{theirs}{names[0]}", f"{ours}/kernel", layout=kernel),
@@ -89,7 +91,12 @@ def affine(theirs: str, ours: str, kernel: Layout, names=("weight", "bias")):
     )
 
 
-def norm(theirs: str, ours: str, names=("weight", "bias"), layout: Layout = SAME):
+def norm(
+    theirs: str,
+    ours: str,
+    names: tuple[str, str] = ("weight", "bias"),
+    layout: Layout = SAME,
+) -> tuple[ArrayRow, ArrayRow]:
     """The two rows of a normalization."""
     return (
         row(f"{theirs}{names[0]}", f"{ours}/gamma", layout=layout),

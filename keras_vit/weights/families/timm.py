@@ -6,7 +6,7 @@ vision_transformer_hybrid.py, resnetv2.py. Query, key and value are one matrix.
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.weights.families.family import (
     WritableFamily,
@@ -27,6 +27,11 @@ from keras_vit.weights.families.layouts import (
     norm,
     row,
 )
+from keras_vit.weights.reading import ArrayFile
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+    from keras_vit.preprocessing import ImagePreprocessing
 
 
 def _together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[ArrayRow, ...]:
@@ -174,7 +179,7 @@ _INTERPOLATIONS = {
 }
 _CROP_MODES = {"center": "small", "squash": "plain"}
 # What timm assumes of keys that `pretrained_cfg` leaves out.
-_PREPROCESSING = {
+_PREPROCESSING: dict[str, Any] = {
     "mean": (0.485, 0.456, 0.406),
     "std": (0.229, 0.224, 0.225),
     "interpolation": "bicubic",
@@ -193,22 +198,25 @@ class _TimmFamily(WritableFamily):
         """Names inside the model -> names in the file, `DataParallel`'s too."""
         return {name.removeprefix("module."): name for name in names}
 
-    def pooling(self, file):
+    def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
         """`global_pool` of `model_args`, else of the config itself."""
         options = file.config.get("model_args", {})
         name = options.get("global_pool", file.config.get("global_pool"))
         implied = _POOLS_PREFIX.match(file.config.get("architecture", ""))
         return name, options.get("pool_include_prefix", bool(implied))
 
-    def class_names(self, file, classes):
+    def class_names(self, file: ArrayFile, classes: int) -> list[str] | None:
         """`label_names`, which is absent for ImageNet's."""
-        return file.config.get("pretrained_cfg", {}).get("label_names")
+        pretrained: dict[str, Any] = file.config.get("pretrained_cfg", {})
+        return pretrained.get("label_names")
 
-    def preprocessing_config(self, file):
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
         """`pretrained_cfg`."""
         return "config.json", file.config.get("pretrained_cfg") or None
 
-    def preprocessing(self, config, model):
+    def preprocessing(
+        self, config: dict[str, Any], model: dict[str, Any]
+    ) -> dict[str, Any]:
         """Settings of `pretrained_cfg`, where zero and null count as left out."""
         config = _PREPROCESSING | {key: value for key, value in config.items() if value}
         size = config.get("input_size")  # (channels, H, W)
@@ -223,18 +231,22 @@ class _TimmFamily(WritableFamily):
             "image_size": (int(size[1]), int(size[2])) if size else None,
         }
 
-    def preprocessing_differences(self, policy):
+    def preprocessing_differences(self, policy: dict[str, Any]) -> list[str]:
         """Pillow's nearest neighbor rounds in another way."""
         if policy["interpolation"] != "nearest":
             return []
         return ['resizes by interpolation="nearest": single rows differ']
 
-    def lost_preprocessing(self, layer) -> list[str]:
+    def lost_preprocessing(self, layer: "ImagePreprocessing") -> list[str]:
         """What Pillow does not compute."""
         return lost_to_pillow(layer, "timm")
 
     def _document(
-        self, model, architecture: str, arguments: dict[str, Any], **pretrained: Any
+        self,
+        model: "ImageModel",
+        architecture: str,
+        arguments: dict[str, Any],
+        **pretrained: Any,
     ) -> dict[str, Any]:
         """`config.json`; `pretrained` is of the model's kind."""
         classes = model.classes or 0
@@ -274,7 +286,7 @@ class Timm(_TimmFamily):
         )
     )
 
-    def stated(self, file, swiglu):
+    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
         """What `model_args` states, and what follows from the architecture's name."""
         arguments = file.config.get("model_args", {})
         architecture = file.config.get("architecture", "")
@@ -294,7 +306,7 @@ class Timm(_TimmFamily):
             **gelu_of(file, name, swiglu),
         }
 
-    def image_size(self, file):
+    def image_size(self, file: ArrayFile) -> Any:
         """`img_size` of `model_args`, or the size that the weights were trained on."""
         size = file.config.get("model_args", {}).get("img_size")
         trained = file.config.get("pretrained_cfg", {}).get("input_size", [None])
@@ -304,7 +316,7 @@ class Timm(_TimmFamily):
         """All of them have one, or none with `no_embed_class`."""
         return prefix, 0
 
-    def refusals(self, model) -> list[str]:
+    def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of timm's class makes."""
         found = []
         if model.resnet_blocks is not None and model.resnet_blocks not in _HYBRIDS:
@@ -322,13 +334,13 @@ class Timm(_TimmFamily):
             )
         return found
 
-    def file_name(self, name: str, model) -> str:
+    def file_name(self, name: str, model: "ImageModel") -> str:
         """R+Ti/16's stem has no module of its own."""
         if model.resnet_blocks == ():
             return name.replace(".backbone.stem.", ".backbone.")
         return name
 
-    def documents(self, model) -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, Any]:
         """`config.json`, with `model_args` for an architecture of this kind."""
         first = "patch_embed.proj"
         if model.resnet_blocks is not None:
@@ -355,14 +367,14 @@ class TimmBit(_TimmFamily):
     hybrid_note = Timm.hybrid_note
     holds = frozenset(("blocks", "width_factor"))
 
-    def refusals(self, model) -> list[str]:
+    def refusals(self, model: "ImageModel") -> list[str]:
         """timm has the published sizes."""
         if (model.blocks, model.width_factor) in _RESNETS:
             return []
         sizes = f"blocks={model.blocks}, width_factor={model.width_factor}"
         return [f"timm has no BiT with {sizes}"]
 
-    def documents(self, model) -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, Any]:
         """`config.json`."""
         pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}[model.pooling]
         return self._document(
@@ -375,7 +387,7 @@ class TimmBit(_TimmFamily):
         )
 
 
-def _architecture(model) -> tuple[str, dict[str, Any]]:
+def _architecture(model: "ImageModel") -> tuple[str, dict[str, Any]]:
     """Name of an architecture of the model's kind, and the arguments that make it."""
     outputs = model.mlp_dim * (1 + model.swiglu)  # of the MLP's first layer
     ratio = outputs / model.width
@@ -408,7 +420,7 @@ def _architecture(model) -> tuple[str, dict[str, Any]]:
     return _HYBRIDS[model.resnet_blocks], arguments
 
 
-def written_preprocessing(model) -> dict[str, Any]:
+def written_preprocessing(model: "ImageModel") -> dict[str, Any]:
     """The part of `pretrained_cfg` about preprocessing."""
     layer, mean, std = pixels_of(model)
     names = {ours: theirs for theirs, ours in _INTERPOLATIONS.items()}
