@@ -102,10 +102,10 @@ def test_an_unknown_module_is_refused_before_any_image_is_read(trackers, monkeyp
 
 
 def test_mlflow_records_a_run(trackers, monkeypatch):
-    """The example of docs/training.md, with files instead of a server."""
+    """The example of docs/trainer.md, with files instead of a server."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    docs = Path(__file__).parents[2] / "docs" / "training.md"
+    docs = Path(__file__).parents[2] / "docs" / "trainer.md"
     [example] = [
         block.split("```")[0]
         for block in docs.read_text("utf-8").split("```python\n")
