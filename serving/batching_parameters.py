@@ -164,6 +164,7 @@ def message_class(file_descriptor: str, name: str) -> type[Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(text_format.Parse(file_descriptor, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(
+    message: type[Any] = message_factory.GetMessageClass(
         pool.FindMessageTypeByName(f"tensorflow.serving.{name}")
     )
+    return message

@@ -43,7 +43,7 @@ class Backbone(tf.Module):
         `"logits"` [B, classes] and `"embedding"` [B, D], both float32.
     """
 
-    def __init__(self, model: Any, target: str = "any"):
+    def __init__(self, model: ImageModel, target: str = "any"):
         super().__init__(name="backbone")
         self.variables_ = [weight.value for weight in model.weights]
         outputs = {"logits": model.output, "embedding": model.get_layer("head").input}
@@ -53,21 +53,23 @@ class Backbone(tf.Module):
 
     def __call__(self, pixel_values: tf.Tensor) -> dict[str, tf.Tensor]:
         """See the class."""
-        return self._call(pixel_values)
+        outputs: dict[str, tf.Tensor] = self._call(pixel_values)
+        return outputs
 
     def rollout(self, pixel_values: tf.Tensor) -> tf.Tensor:
         """The attention rollout [B, h, w], for a ViT with `attention="full"`."""
         return self._rollout(pixel_values)
 
 
-def _function(network: Any, target: str) -> Callable:
+def _function(network: keras.Model, target: str) -> Callable[[tf.Tensor], Any]:
     """A network as a function from pixels to float32, for a target's devices."""
     calls = [_function_for(network, platform) for platform in PLATFORMS[target]]
     graphs = [call.get_concrete_function().graph.as_graph_def() for call in calls]
     if graphs[1:] in ([], graphs[:1]):
-        return calls[0]
+        alone: Callable[[tf.Tensor], Any] = calls[0]
+        return alone
 
-    def call(pixel_values):
+    def call(pixel_values: tf.Tensor) -> Any:
         # Of the device that this operation is placed on, when the function runs.
         index = tf.raw_ops.DeviceIndex(device_names=["CPU", "GPU"])
         branches = [functools.partial(each, pixel_values) for each in calls]
@@ -76,8 +78,8 @@ def _function(network: Any, target: str) -> Callable:
     return call
 
 
-def _function_for(network: Any, platform: devices.Platform) -> Any:
-    def call(pixel_values):
+def _function_for(network: keras.Model, platform: devices.Platform) -> Any:
+    def call(pixel_values: tf.Tensor) -> Any:
         with devices.making_graphs_for(platform):
             outputs = network(pixel_values, training=False)
         return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
@@ -92,7 +94,7 @@ def _function_for(network: Any, platform: devices.Platform) -> Any:
 
 
 def make_backbone(
-    model: Any, precision: str = "float32", target: str = "any"
+    model: ImageModel, precision: str = "float32", target: str = "any"
 ) -> Backbone:
     """Build the batched part of a classifier, as `in_precision`, for a `target`.
 
@@ -113,7 +115,7 @@ def _keep_standardized(layer: StdConv2D) -> None:
     layer.standardized_kernel = lambda: kernel  # type: ignore[method-assign]
 
 
-def in_precision(model: Any, precision: str) -> Any:
+def in_precision(model: ImageModel, precision: str) -> ImageModel:
     """Rebuild a classifier from normalized pixels to logits in a precision.
 
     Args:
@@ -133,7 +135,7 @@ def in_precision(model: Any, precision: str) -> Any:
     if isinstance(model, keras_vit.ImageClassifier):
         backbone = _with_policy(model.backbone, policy)
         network = keras_vit.ImageClassifier(
-            backbone=backbone, classes=model.classes, dtype=policy, **bare
+            backbone=backbone, classes=model.output_shape[-1], dtype=policy, **bare
         )
     else:
         network = _rebuilt(model, policy, bare)
@@ -141,17 +143,21 @@ def in_precision(model: Any, precision: str) -> Any:
     return network
 
 
-def _rebuilt(model, policy, changes):
+def _rebuilt(
+    model: ImageModel, policy: keras.DTypePolicy, changes: dict[str, Any]
+) -> ImageModel:
     dtype = keras.saving.serialize_keras_object(policy)
-    return type(model).from_config({**model.get_config(), **changes, "dtype": dtype})
+    config = {**model.get_config(), **changes, "dtype": dtype}
+    rebuilt: ImageModel = type(model).from_config(config)
+    return rebuilt
 
 
-def _with_policy(backbone, policy):
+def _with_policy(backbone: keras.Model, policy: keras.DTypePolicy) -> keras.Model:
     """Clone a functional Keras model, each of its layers with the dtype policy."""
     if isinstance(backbone, ImageModel):
         return _rebuilt(backbone, policy, {})
 
-    def again(layer):
+    def again(layer: Any) -> Any:
         if not isinstance(layer, keras.Layer):
             return layer  # an operation such as keras.ops.relu
         return type(layer).from_config({**layer.get_config(), "dtype": policy})
@@ -165,7 +171,7 @@ def _with_policy(backbone, policy):
         ) from error
 
 
-def _copy_weights(model, network):
+def _copy_weights(model: ImageModel, network: ImageModel) -> None:
     if [w.shape for w in network.weights] != [w.shape for w in model.weights]:
         raise ValueError(
             "`model` must have the weights that its config describes, not quantized or "

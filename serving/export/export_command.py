@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import functools
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -31,6 +31,9 @@ from . import formats, quantization
 from .model_checks import check_int8_format
 from .options import ExportOptions
 from .publish import Published, publish
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
 
 
 def main(argv: list[str]) -> int:
@@ -107,7 +110,7 @@ def _check_quantize(arguments: argparse.Namespace, path: pathlib.Path) -> None:
 
 
 def _int8_images(
-    path: pathlib.Path, arguments: argparse.Namespace, model: Any
+    path: pathlib.Path, arguments: argparse.Namespace, model: "ImageModel"
 ) -> quantization.Images:
     """The images of the arguments; what they lack is of the run's own splits."""
     from .keras_model import read_images
@@ -276,7 +279,7 @@ def _add_options(group: Any) -> None:
         )
 
 
-def load(name: str) -> Any:
+def load(name: str) -> "ImageModel":
     """Load what `keras_vit.open_model` opens.
 
     Raises:

@@ -10,20 +10,24 @@ import io
 import os
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from keras_vit.common import file_names
 from keras_vit.common.command_line import CommandError
+from keras_vit.typing import Array, Arrays
 
 from . import onnx_file
 from .numeric_agreement import allowed, scale_of
 
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+
 SAVED_MODEL = "savedmodel"
 TOLERANCE = 1e-5
 
-Run = Callable[[np.ndarray], np.ndarray]
+Run: TypeAlias = Callable[[Array], Array]
 
 
 class Format(NamedTuple):
@@ -31,7 +35,7 @@ class Format(NamedTuple):
 
     file: str
     packages: tuple[str, ...]  # as they are imported
-    writer: Callable[[Any, pathlib.Path, str], None]
+    writer: Callable[["ImageModel", pathlib.Path, str], None]
     runner: Callable[[pathlib.Path], Run]
 
 
@@ -43,7 +47,7 @@ def _onnx(path: pathlib.Path) -> Run:
     return lambda images: session.run(None, {inputs.name: images})[0]
 
 
-def _write_litert(model: Any, path: pathlib.Path, inputs: str) -> None:
+def _write_litert(model: "ImageModel", path: pathlib.Path, inputs: str) -> None:
     model.export(str(path), format="litert", verbose=False)
 
 
@@ -54,12 +58,13 @@ def _litert(path: pathlib.Path) -> Run:
     [inputs] = interpreter.get_input_details()
     [outputs] = interpreter.get_output_details()
 
-    def run(images: np.ndarray) -> np.ndarray:
+    def run(images: Array) -> Array:
         interpreter.resize_tensor_input(inputs["index"], images.shape)
         interpreter.allocate_tensors()
         interpreter.set_tensor(inputs["index"], images)
         interpreter.invoke()
-        return interpreter.get_tensor(outputs["index"])
+        scores: Array = interpreter.get_tensor(outputs["index"])
+        return scores
 
     return run
 
@@ -76,10 +81,10 @@ MARKS = {
 
 
 def write(
-    model: Any,
+    model: "ImageModel",
     folder: pathlib.Path,
     name: str,
-    golden: dict[str, np.ndarray],
+    golden: Arrays,
     inputs: str,
 ) -> dict[str, Any]:
     """Write a model in another format, and compare its outputs in its own runtime.

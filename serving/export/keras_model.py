@@ -8,10 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import keras_vit
+from keras_vit._version import __version__
 from keras_vit.analysis.inspection import preprocessing_of
+from keras_vit.base import ImageModel
 from keras_vit.common.command_line import CommandError
 from keras_vit.decoding import decode_and_resize
+from keras_vit.typing import Array, Arrays
 
 from ..rollout import manifest
 from .options import ExportOptions
@@ -22,14 +24,12 @@ BATCH = 8  # images per call
 # By precision: above it a probability depends on the batch by more than rounding.
 NOISE_LIMIT = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
 
-Arrays = dict[str, np.ndarray]
 
-
-def describe(model: Any) -> manifest.Manifest:
+def describe(model: ImageModel) -> manifest.Manifest:
     """Describe a model for the manifest."""
     return {
         "packages": {
-            "keras_vit": keras_vit.__version__,
+            "keras_vit": __version__,
             "keras": keras.__version__,
             "tensorflow": tf.__version__,
         },
@@ -59,7 +59,7 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def golden_answers(
-    model: Any, options: ExportOptions, check_images: Sequence[pathlib.Path]
+    model: ImageModel, options: ExportOptions, check_images: Sequence[pathlib.Path]
 ) -> Arrays:
     """Compute the Keras model's outputs, which every export must reproduce.
 
@@ -93,7 +93,7 @@ def golden_answers(
     return arrays | _answers(model, arrays)
 
 
-def _answers(model: Any, arrays: Arrays) -> Arrays:
+def _answers(model: ImageModel, arrays: Arrays) -> Arrays:
     head = model.get_layer("head")
     inside = keras.Model(model.input, [head.input, model.output])
     inputs = arrays["images" if model.reads_raw_pixels else "pixels"]
@@ -140,26 +140,28 @@ def _with_noise(answers: Arrays, alone: Arrays, limit: float) -> Arrays:
     return answers | noise
 
 
-def _on_cpu(model: Any, batch: np.ndarray) -> list[np.ndarray]:
+def _on_cpu(model: keras.Model, batch: Array) -> list[Array]:
     with tf.device("/CPU:0"):
         outputs = model(batch, training=False)
         return [tf.cast(output, tf.float32).numpy() for output in outputs]
 
 
-def read_images(model: Any, flag: str, paths: Sequence[pathlib.Path]) -> np.ndarray:
+def read_images(model: ImageModel, flag: str, paths: Sequence[pathlib.Path]) -> Array:
     """Read image files as uint8 [n, H, W, C] in the model's size."""
     return np.stack([_decode(model, _read(flag, path), flag, path) for path in paths])
 
 
-def model_inputs(model: Any, images: np.ndarray) -> np.ndarray:
+def model_inputs(model: ImageModel, images: Array) -> Array:
     """uint8 images [n, H, W, C] as float32, in the range that the model reads."""
     if model.reads_raw_pixels:
         return images.astype("float32")
     return _normalized(model, images)
 
 
-def _normalized(model: Any, images: np.ndarray) -> np.ndarray:
-    return keras.ops.convert_to_numpy(preprocessing_of(model)(images, fitted=True))
+def _normalized(model: ImageModel, images: Array) -> Array:
+    pixels = preprocessing_of(model)(images, fitted=True)
+    normalized: Array = keras.ops.convert_to_numpy(pixels)
+    return normalized
 
 
 def _read(flag: str, path: pathlib.Path) -> bytes:
@@ -172,17 +174,18 @@ def _read(flag: str, path: pathlib.Path) -> bytes:
 
 
 def _decode(
-    model: Any, data: bytes, flag: str, path: pathlib.Path | None
-) -> np.ndarray:
+    model: ImageModel, data: bytes, flag: str, path: pathlib.Path | None
+) -> Array:
     contents = tf.constant(data)
     try:
         image = decode_and_resize(contents, preprocessing_of(model), model.channels)
+        pixels: Array = image.numpy()
     except tf.errors.InvalidArgumentError:
         raise CommandError(f"--{flag} {path}: not a readable image") from None
-    return image.numpy()
+    return pixels
 
 
-def generated_images(model: Any, options: ExportOptions) -> Iterator[bytes]:
+def generated_images(model: ImageModel, options: ExportOptions) -> Iterator[bytes]:
     """Generate smooth patterns of several sizes, alternately as PNG and JPEG."""
     random = np.random.default_rng(0)
     for index in range(GENERATED):

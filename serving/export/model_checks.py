@@ -11,16 +11,19 @@ import importlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.common.command_line import CommandError, UsageError
 
 from . import formats, onnx_file
 from .options import ExportOptions
 
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+
 
 def check_model(
-    model: Any,
+    model: "ImageModel",
     options: ExportOptions,
     export_format: str = formats.SAVED_MODEL,
     int8: bool = False,
@@ -88,7 +91,7 @@ def _of_options(options: ExportOptions, name: str, int8: bool) -> Iterator[str]:
 
 
 def _of_model(
-    model: Any, options: ExportOptions, name: str, has_images: bool
+    model: "ImageModel", options: ExportOptions, name: str, has_images: bool
 ) -> Iterator[str]:
     from keras_vit.decoding import CHANNELS
 

@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-Arrays = dict[str, np.ndarray]
+from keras_vit.typing import Array, Arrays
 
 # Factor of the tolerance for unbounded values such as logits, which is also relative to
 # the largest of them: they accumulate more rounding errors than probabilities.
@@ -62,12 +62,12 @@ def allowed(name: str, golden: Arrays, tolerance: float) -> float:
     return max(tolerance, NOISE_FACTOR * float(golden[f"{name}_noise"]))
 
 
-def scale_of(values: np.ndarray) -> float:
+def scale_of(values: Array) -> float:
     """What tolerances of unbounded values are relative to: the largest, at least 1."""
     return max(1.0, _distance(values, 0))
 
 
-def _distance(values: np.ndarray, others: np.ndarray | float) -> float:
+def _distance(values: Array, others: Array | float) -> float:
     return float(np.max(np.abs(values - others)))
 
 
@@ -82,31 +82,31 @@ def _score_distance(answers: Arrays, golden: Arrays) -> float:
     return max(_distance(scores, best), _distance(named, 0))
 
 
-def _names(golden: Arrays) -> np.ndarray:
+def _names(golden: Arrays) -> Array:
     return np.array([name.encode() for name in golden["names"].tolist()], object)
 
 
-def _right_classes(classes: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+def _right_classes(classes: Array, answers: Arrays, golden: Arrays) -> bool:
     """Names match their indices; `classify` has none, but its scores are compared."""
     if "class_ids" not in answers:
         return True
     return bool((_names(golden)[answers["class_ids"]] == classes).all())
 
 
-def _right_class_ids(class_ids: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+def _right_class_ids(class_ids: Array, answers: Arrays, golden: Arrays) -> bool:
     """Valid class indices without duplicates."""
     ordered = np.sort(class_ids, axis=1)
     in_range = (ordered >= 0).all() and (ordered < len(golden["names"])).all()
     return bool(in_range and (np.diff(ordered, axis=1) > 0).all())
 
 
-def _right_rollout(rollout: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+def _right_rollout(rollout: Array, answers: Arrays, golden: Arrays) -> bool:
     """Shares that sum to 1; the attention weights themselves are not exported."""
     sums = rollout.sum(axis=(1, 2), dtype="float64")
     return bool((rollout >= 0).all() and np.allclose(sums, 1, rtol=0, atol=1e-4))
 
 
-def _right_seen(files: np.ndarray, answers: Arrays, golden: Arrays) -> bool:
+def _right_seen(files: Array, answers: Arrays, golden: Arrays) -> bool:
     """PNG files of exactly the model's input pixels."""
     images = golden["images"]
     decoded = [np.asarray(Image.open(io.BytesIO(data))) for data in files]

@@ -2,14 +2,19 @@
 
 import json
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from keras_vit.typing import Array
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
 
 LARGEST = 2**31 - 1  # bytes of a protobuf message, which an ONNX file is
 
 
-def write(model: Any, path: pathlib.Path, inputs: str) -> None:
+def write(model: "ImageModel", path: pathlib.Path, inputs: str) -> None:
     """Write a model as an ONNX file, its weights as initializers.
 
     tf2onnx copies what it converts many times over. So it gets a function of images and
@@ -31,10 +36,12 @@ def write(model: Any, path: pathlib.Path, inputs: str) -> None:
     scores = "logits" if model.classifier_activation is None else "probabilities"
     trainable, others = model.trainable_variables, model.non_trainable_variables
 
-    def call(images, *weights):
+    def call(images: tf.Tensor, *weights: tf.Tensor) -> dict[str, tf.Tensor]:
         split = len(trainable)
-        weights = weights[:split], weights[split:]
-        return {scores: model.stateless_call(*weights, images, training=False)[0]}
+        outputs, _ = model.stateless_call(
+            weights[:split], weights[split:], images, training=False
+        )
+        return {scores: outputs}
 
     shape = (None, *model.input_shape[1:])
     signature = [tf.TensorSpec(shape, "float32", name="images")]
@@ -74,7 +81,7 @@ def _keep_padding(graph: Any) -> None:
             node.input.append(value.name)
 
 
-def _describe(written: Any, model: Any, text: str) -> None:
+def _describe(written: Any, model: "ImageModel", text: str) -> None:
     """Name the batch dimension, and state the range of the pixels."""
     import onnx
 
@@ -94,7 +101,7 @@ class Erfc:
     """TensorFlow's Erfc, which is in its exact GELU and which tf2onnx does not know."""
 
     @classmethod
-    def version_9(cls, ctx, node, **_):
+    def version_9(cls, ctx: Any, node: Any, **_: Any) -> None:
         """Convert to 1 + erf(x / sqrt(2)), from which onnxruntime makes a Gelu again.
 
         TensorFlow's graph has erfc(-x * sqrt(1 / 2)).
@@ -116,8 +123,9 @@ class Erfc:
         ctx.make_node("Add", terms, outputs=[result], shapes=[shape], dtypes=[dtype])
 
 
-def _constant(ctx, value: Any) -> str:
+def _constant(ctx: Any, value: float | Array) -> str:
     from tf2onnx.utils import make_name
 
     name = make_name("erfc")
-    return ctx.make_const(name, np.array(value, "float32")).output[0]
+    [output] = ctx.make_const(name, np.array(value, "float32")).output
+    return str(output)

@@ -53,7 +53,7 @@ class ExportOptions:
     target: str = "any"
     warmup: str = "largest"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             if field.type is int:
                 _check_number(field.name, getattr(self, field.name))

@@ -6,9 +6,10 @@ import datetime
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from keras_vit.common.command_line import CommandError
+from keras_vit.typing import Arrays
 
 from ..rollout import manifest
 from ..rollout.versions import check_base_path, staged_version, version_folders
@@ -18,6 +19,9 @@ from .numeric_agreement import allowed
 from .options import ExportOptions
 from .verification_inputs import SIGNATURE_INPUTS
 from .verify import verified
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
 
 # Tolerance of a probability, by the precision of the computation.
 TOLERANCE = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 5e-3}
@@ -32,7 +36,7 @@ class Published(NamedTuple):
 
 
 def publish(
-    model: Any,
+    model: "ImageModel",
     base_path: pathlib.Path,
     options: ExportOptions | None = None,
     *,
@@ -41,7 +45,7 @@ def publish(
     pixels: str | None = None,
     check_images: Sequence[pathlib.Path] = (),
     export_format: str = formats.SAVED_MODEL,
-    int8_images: Callable[[Any], quantization.Images] | None = None,
+    int8_images: Callable[["ImageModel"], quantization.Images] | None = None,
     require_speedup: bool = False,
     source: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda step: None,
@@ -116,7 +120,7 @@ def publish(
 
 
 def _write_saved_model(
-    model: Any, folder: pathlib.Path, options: ExportOptions, golden: Any
+    model: "ImageModel", folder: pathlib.Path, options: ExportOptions, golden: Arrays
 ) -> manifest.Manifest:
     """Write and verify a SavedModel; returns its entries of the manifest."""
     from . import signatures
@@ -145,7 +149,7 @@ def _write_saved_model(
     }
 
 
-def tolerance_of(model: Any, options: ExportOptions) -> float:
+def tolerance_of(model: "ImageModel", options: ExportOptions) -> float:
     """The allowed difference of a probability, whatever the model's noise is."""
     return max(TOLERANCE[options.precision], TOLERANCE[model.compute_dtype])
 

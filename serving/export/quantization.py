@@ -14,13 +14,17 @@ import tempfile
 import timeit
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from keras_vit.common.command_line import CommandError
+from keras_vit.typing import Array, Arrays
 
 from . import formats
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
 
 INT8 = "int8"
 SCHEMES = {
@@ -48,12 +52,12 @@ class Images(NamedTuple):
         origin: Where those of `validation` come from, for the report.
     """
 
-    calibration: np.ndarray
-    validation: np.ndarray
+    calibration: Array
+    validation: Array
     origin: str
 
 
-def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
+def images_of_run(model_file: pathlib.Path) -> Arrays:
     """Read images of the run that a model file is in.
 
     Returns:
@@ -84,7 +88,7 @@ def images_of_run(model_file: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def quantize(
-    model: Any,
+    model: "ImageModel",
     path: pathlib.Path,
     export_format: str,
     images: Images,
@@ -137,7 +141,7 @@ def speedup_text(speedup: dict[str, float]) -> str:
 
 
 def _compare(
-    model: Any, float32: formats.Run, int8: formats.Run, images: np.ndarray
+    model: "ImageModel", float32: formats.Run, int8: formats.Run, images: Array
 ) -> dict[str, Any]:
     pairs = [(float32(batch), int8(batch)) for batch in _batches(model, images)]
     expected, answers = (
@@ -154,7 +158,7 @@ def _compare(
     return {"images": len(images), "max_difference": largest, "top1": top1}
 
 
-def faster(float32: formats.Run, int8: formats.Run, batch: np.ndarray) -> float:
+def faster(float32: formats.Run, int8: formats.Run, batch: Array) -> float:
     """How many times as fast int8 is: in turns, the best of `ROUNDS` of each."""
     timers = [timeit.Timer(lambda: float32(batch)), timeit.Timer(lambda: int8(batch))]
     timers[1].timeit(1)  # the first call is slow
@@ -164,7 +168,7 @@ def faster(float32: formats.Run, int8: formats.Run, batch: np.ndarray) -> float:
     return float(best[0] / best[1])
 
 
-def _batches(model: Any, images: np.ndarray) -> Iterator[np.ndarray]:
+def _batches(model: "ImageModel", images: Array) -> Iterator[Array]:
     """Float32 batches of at most `BATCH` images, as the model reads them."""
     from .keras_model import model_inputs
 
@@ -173,14 +177,14 @@ def _batches(model: Any, images: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _speedup(
-    model: Any, float32: formats.Run, int8: formats.Run, images: np.ndarray
+    model: "ImageModel", float32: formats.Run, int8: formats.Run, images: Array
 ) -> dict[str, float]:
     batch = next(_batches(model, np.resize(images, (BATCH, *images.shape[1:]))))
     return {str(size): faster(float32, int8, batch[:size]) for size in TIMED_BATCHES}
 
 
 def quantize_onnx(
-    source: pathlib.Path, target: pathlib.Path, batches: Iterable[np.ndarray]
+    source: pathlib.Path, target: pathlib.Path, batches: Iterable[Array]
 ) -> None:
     """Quantize an ONNX file to int8, statically.
 
@@ -217,7 +221,7 @@ def quantize_onnx(
         )
 
 
-def _write_litert(model: Any, target: pathlib.Path) -> None:
+def _write_litert(model: "ImageModel", target: pathlib.Path) -> None:
     import tensorflow as tf
 
     optimizations = [tf.lite.Optimize.DEFAULT]

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.analysis.inspection import preprocessing_of
+from keras_vit.base import ImageModel
 from keras_vit.decoding import decode_and_resize
 
 from .backbone import make_backbone
@@ -32,7 +33,7 @@ TOO_LARGE = (
 )
 
 
-def save(model: Any, folder: pathlib.Path, options: ExportOptions) -> None:
+def save(model: ImageModel, folder: pathlib.Path, options: ExportOptions) -> None:
     """Write a model as a SavedModel for TensorFlow Serving."""
     graph = ServingGraph(model, options)
     tf.saved_model.save(graph.backbone, str(folder), signatures=graph.signatures())
@@ -40,30 +41,30 @@ def save(model: Any, folder: pathlib.Path, options: ExportOptions) -> None:
         write_parameters(folder, options)
 
 
-def signature_names(model: Any) -> list[str]:
+def signature_names(model: ImageModel) -> list[str]:
     """List the signatures that `save` writes for a model."""
     names = ["serving_default", "serve_images", "serve_pixels", "embed", "classify"]
     return [*names, "attention"] if has_attention(model) else names
 
 
-def has_attention(model: Any) -> bool:
+def has_attention(model: ImageModel) -> bool:
     """Whether a model has the attention weights that a rollout needs."""
     return getattr(model, "attention", None) == "full"
 
 
-def class_labels(model: Any) -> list[str]:
+def class_labels(model: ImageModel) -> list[str]:
     """The model's class names, ImageNet's for 1,000 classes, or the class indices."""
     if model.class_names is not None:
         return list(model.class_names)
     if model.classes == 1000:
         return [name for _, name in keras_vit.imagenet_labels()]
-    return [str(index) for index in range(model.classes)]
+    return [str(index) for index in range(model.output_shape[-1])]
 
 
 class ServingGraph:
     """A model with decoding, checks and batching, shared by all signatures."""
 
-    def __init__(self, model: Any, options: ExportOptions):
+    def __init__(self, model: ImageModel, options: ExportOptions):
         self.model = model
         self.options = options
         self.image_shape = [*model.image_size, model.channels]
@@ -159,7 +160,7 @@ class ServingGraph:
         files = checked_batch(files, name, [], options.max_images)
         files = checked_sizes(files, name, options.max_image_bytes)
 
-        def image(row):
+        def image(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             data, index = row
             data = checked_pixels(data, index, name, options.max_image_pixels)
             return decode_and_resize(
@@ -193,7 +194,7 @@ class ServingGraph:
     @on_host
     def best_of(self, logits: tf.Tensor) -> Tensors:
         """The K best classes of logits [B, classes]."""
-        count = min(self.options.top_k, self.model.classes)
+        count = min(self.options.top_k, self.model.output_shape[-1])
         probabilities = self.scores(logits, NOT_FINITE)["probabilities"]
         scores, class_ids = tf.math.top_k(probabilities, count)
         classes = tf.gather(self.labels, class_ids)

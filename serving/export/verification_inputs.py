@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from keras_vit.typing import Array, Arrays
+
 # The input of each signature, and the golden array that is fed to it.
 SIGNATURE_INPUTS = {
     "serving_default": ("image_bytes", "files"),
@@ -16,8 +18,6 @@ SIGNATURE_INPUTS = {
 # Bytes or pixels above which an invalid input is not worth creating.
 LARGE = 2**28
 
-Arrays = dict[str, np.ndarray]
-
 
 def example(data: bytes) -> bytes:
     """Serialize an image file as a tf.Example, for Classify."""
@@ -25,12 +25,13 @@ def example(data: bytes) -> bytes:
 
     file = tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
     features = tf.train.Features(feature={"image/encoded": file})
-    return tf.train.Example(features=features).SerializeToString()
+    serialized: bytes = tf.train.Example(features=features).SerializeToString()
+    return serialized
 
 
 def invalid_inputs(
     golden: Arrays, limits: dict[str, int]
-) -> Iterator[tuple[str, str, np.ndarray]]:
+) -> Iterator[tuple[str, str, Array]]:
     """Generate inputs that an exported model must refuse.
 
     Args:
@@ -71,5 +72,5 @@ def _bad_files(png: bytes, limits: dict[str, int]) -> Iterator[tuple[str, bytes]
         yield "more than `max_image_pixels`", tf.io.encode_png(image).numpy()
 
 
-def _batch(value: bytes) -> np.ndarray:
+def _batch(value: bytes) -> Array:
     return np.array([value], object)

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit.common.command_line import CommandError
+from keras_vit.typing import Arrays
 
 from ..usage import without_keras
 from . import warmup_records
 from .numeric_agreement import Disagreement, difference
-from .verification_inputs import SIGNATURE_INPUTS, Arrays, example, invalid_inputs
+from .verification_inputs import SIGNATURE_INPUTS, example, invalid_inputs
 
 SECONDS = 1800
 BATCH = 8
@@ -67,7 +68,8 @@ def verified(
             f"the written model must agree with the Keras model: {reason}; "
             "nothing was published"
         )
-    return json.loads(result.stdout.splitlines()[-1])
+    agreement: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return agreement
 
 
 def main(argv: list[str]) -> int:
@@ -114,7 +116,8 @@ class _Served:
         signature = self.signatures[name]
         outputs = {alias: info.name for alias, info in signature.outputs.items()}
         feeds = {signature.inputs[alias].name: inputs[alias] for alias in inputs}
-        return self.session.run(outputs, feeds)
+        answers: Arrays = self.session.run(outputs, feeds)
+        return answers
 
 
 def _run_warmup(served: _Served) -> None:

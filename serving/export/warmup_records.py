@@ -90,4 +90,5 @@ def _png() -> bytes:
     """A small valid image: 8x8 black pixels."""
     import tensorflow as tf
 
-    return tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()
+    png: bytes = tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()
+    return png

@@ -75,6 +75,7 @@ def check_inputs(queue: Queue, arrays: Iterable[np.ndarray]) -> int:
         raise InvalidArgument(
             "Batching Run() input tensors must have equal 0th-dimension size"
         )
+    count: int
     (count,) = rows
     if count > queue.max_batch_size:
         raise InvalidArgument(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis import (
     classification_pb2,
     inference_pb2,
@@ -12,15 +13,15 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef, shape_text
+from .session import DEFAULT_SIGNATURE, LoadedModel, shape_text
 from .status_errors import InvalidArgument, Unimplemented
-from .tensor_proto import ANNOUNCED_LIMIT, type_of
+from .tensor_proto import ANNOUNCED_LIMIT, Arrays, type_of
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
 
 # The outputs to fetch, and what turns them and the number of examples into a result.
-_Checked = tuple[list[str], Callable[[dict[str, np.ndarray], int], Any]]
+_Checked = tuple[list[str], Callable[[Arrays, int], Any]]
 
 
 def infer(
@@ -144,7 +145,7 @@ def _check(signature: SignatureDef, method: str) -> _Checked:
     return wanted, _classification
 
 
-def _classification(outputs: dict[str, np.ndarray], count: int) -> Any:
+def _classification(outputs: Arrays, count: int) -> Any:
     for name, array in outputs.items():
         if array.ndim != 2:
             raise InvalidArgument(
@@ -178,7 +179,7 @@ def _text(label: bytes) -> str:
         raise InvalidArgument(f"class label is not UTF-8: {label!r}") from error
 
 
-def _regression(outputs: dict[str, np.ndarray], count: int) -> Any:
+def _regression(outputs: Arrays, count: int) -> Any:
     array = outputs["outputs"]
     if not (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         raise InvalidArgument(

@@ -7,8 +7,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
 from . import config as configuration
-from .config import ModelServerConfig
 from .flags import ServerOptions
 from .server import Addresses, Stop, serve
 

@@ -151,7 +151,7 @@ def parse_flags(arguments: Sequence[str]) -> ServerOptions:
         command_line.UsageError: an unknown flag (the one meant is named), an invalid
             value, or a flag that the local server does not honor.
     """
-    values = vars(_parser().parse_args(list(arguments)))
+    values: dict[str, Any] = vars(_parser().parse_args(list(arguments)))
     for name in NOT_HONORED.keys() & values.keys():
         _accept(name, values.pop(name))
     values["allowed_host"] = tuple(values.get("allowed_host", ()))

@@ -27,7 +27,7 @@ from .predict_request import check_inputs, predict
 from .server_core import ServedModels
 from .session import DEFAULT_SIGNATURE, LoadedModel, session_config
 from .status_errors import InvalidArgument, StatusError
-from .tensor_proto import array_to_proto, arrays_from_protos
+from .tensor_proto import Arrays, array_to_proto, arrays_from_protos
 from .warmup import run_request, warm_up
 
 
@@ -115,7 +115,7 @@ class InferenceService:
         read: Callable[[LoadedModel], Mapping[str, np.ndarray]],
         timeout: float,
         output_filter: Sequence[str] = (),
-    ) -> tuple[int, dict[str, np.ndarray]]:
+    ) -> tuple[int, Arrays]:
         """Predict on arrays; returns the version number and the outputs by alias.
 
         Args:

@@ -100,4 +100,5 @@ def result_to_json(result: Any) -> dict[str, Any]:
 
 
 def _printed(values: Iterable[float]) -> list[float]:
-    return printed_floats(np.fromiter(values, np.float32)).tolist()
+    printed: list[float] = printed_floats(np.fromiter(values, np.float32)).tolist()
+    return printed

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 from .json_document import format_error, printed_floats, quote, type_name
 from .session import data_type_name
 from .status_errors import InvalidArgument, StatusError, Unimplemented
-from .tensor_proto import numpy_type, parsing_error, type_of
+from .tensor_proto import Arrays, numpy_type, parsing_error, type_of
 
 TensorInfos = Mapping[str, TensorInfo]
 
@@ -24,7 +24,7 @@ _WHITESPACE = dict.fromkeys(map(ord, " \t\n\v\f\r"))
 
 def inputs_from_json(
     document: Mapping[str, Any], signature_name: str, infos: TensorInfos
-) -> tuple[bool, dict[str, np.ndarray]]:
+) -> tuple[bool, Arrays]:
     """Read the inputs of a predict request.
 
     Returns:
@@ -56,7 +56,7 @@ def inputs_from_json(
     raise InvalidArgument("Missing 'inputs' or 'instances' key")
 
 
-def _from_columns(value: Any, infos: TensorInfos) -> dict[str, np.ndarray]:
+def _from_columns(value: Any, infos: TensorInfos) -> Arrays:
     if not _is_named(value):
         if len(infos) > 1:
             raise InvalidArgument(
@@ -70,7 +70,7 @@ def _from_columns(value: Any, infos: TensorInfos) -> dict[str, np.ndarray]:
     return {alias: _tensor(alias, value[alias], infos) for alias in infos}
 
 
-def _from_rows(instances: list[Any], infos: TensorInfos) -> dict[str, np.ndarray]:
+def _from_rows(instances: list[Any], infos: TensorInfos) -> Arrays:
     named = _is_named(instances[0])
     if not named and len(infos) > 1:
         raise InvalidArgument(

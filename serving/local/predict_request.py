@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
-from .session import DEFAULT_SIGNATURE, LoadedModel, SignatureDef
+from .session import DEFAULT_SIGNATURE, LoadedModel
 from .status_errors import FailedPrecondition, InvalidArgument
-from .tensor_proto import array_from_proto
+from .tensor_proto import Arrays, array_from_proto
 
 
 def predict(
@@ -15,7 +16,7 @@ def predict(
     inputs: Mapping[str, np.ndarray],
     timeout: float,
     output_filter: Sequence[str] = (),
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """Run a signature; returns the outputs by alias.
 
     Args:
@@ -56,9 +57,7 @@ def check_inputs(
     return signature
 
 
-def _feeds(
-    signature: SignatureDef, inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _feeds(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> Arrays:
     feeds = {}
     for alias in sorted(signature.inputs):
         if alias in inputs:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
-import numpy as np
 from google.protobuf import json_format
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,16 +19,18 @@ from tensorflow_serving.apis import (
     get_model_status_pb2,
     regression_pb2,
 )
+from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from ..http_limits import Bodies
 from ..page import MODELS_PATH, html_response, models_document
-from .inference_service import InferenceService, ModelSpec
+from .inference_service import InferenceService
 from .json_document import TOO_DEEP, dump, format_error, parse
 from .json_examples import examples_from_json, result_to_json
 from .json_tensors import inputs_from_json, outputs_to_json
 from .rest_routes import Route, VersionOverflow, route
 from .session import DEFAULT_SIGNATURE, LoadedModel
 from .status_errors import InvalidArgument, StatusError
+from .tensor_proto import Arrays
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ class RestApp:
         spec.signature_name = signature_name or DEFAULT_SIGNATURE
         row = False
 
-        def read(model: LoadedModel) -> dict[str, np.ndarray]:
+        def read(model: LoadedModel) -> Arrays:
             nonlocal row
             if spec.signature_name not in model.signatures:
                 raise InvalidArgument(
@@ -232,7 +233,11 @@ class RestApp:
         return self._infer(request, self._service.regress, *rest)
 
     def _infer(
-        self, request: Any, operation: Any, body: bytearray, end_turn: Callable
+        self,
+        request: Any,
+        operation: Any,
+        body: bytearray,
+        end_turn: Callable[[], None],
     ) -> Any:
         document = parse(body)
         request.model_spec.signature_name = _signature_name(document)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 from tensorflow_serving.apis.model_pb2 import ModelSpec
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig
 
 from . import config as configuration
-from .config import ModelConfig
 from .session import LoadedModel
 from .status_errors import FailedPrecondition, InvalidArgument, NotFound, StatusError
 from .version_lifecycle import State, Version
@@ -63,7 +63,7 @@ class ServedModel:
             InvalidArgument: the label is unknown.
         """
         if spec.WhichOneof("version_choice") == "version":
-            return spec.version.value
+            return int(spec.version.value)
         number = self.labels.get(spec.version_label)
         if number is None:
             raise InvalidArgument(

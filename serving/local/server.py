@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from ..http_limits import OwnSite
 from . import config as configuration
-from .config import ModelServerConfig
 from .flags import ServerOptions
 from .status_errors import StartError, StatusError
 

@@ -13,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 from tensorflow_serving.apis.model_pb2 import ModelSpec
+from tensorflow_serving.config.model_server_config_pb2 import (
+    ModelConfig,
+    ModelServerConfig,
+)
 
 from . import config as configuration
-from .config import ModelConfig, ModelServerConfig
 from .flags import ServerOptions
 from .servable import Failure, Loader, ServedModel, log_failures
 from .session import LoadedModel

@@ -33,14 +33,15 @@ from .status_errors import (
     InvalidArgument,
     StatusError,
 )
-from .tensor_proto import type_of
+from .tensor_proto import Arrays, type_of
 
 DEFAULT_SIGNATURE = "serving_default"
 
 
 def data_type_name(data_type: int) -> str:
     """The name of a DataType in error messages: `float` for DT_FLOAT."""
-    return types_pb2.DataType.Name(data_type).removeprefix("DT_").lower()
+    name: str = types_pb2.DataType.Name(data_type)
+    return name.removeprefix("DT_").lower()
 
 
 def from_tensorflow(error: tf.errors.OpError) -> StatusError:
@@ -141,7 +142,7 @@ class LoadedModel:
         feeds: Mapping[str, np.ndarray],
         fetches: Sequence[str],
         timeout: float,
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """Run a signature.
 
         Args:
@@ -178,7 +179,7 @@ class LoadedModel:
         options = config_pb2.RunOptions(timeout_in_ms=max(1, int(timeout * 1000)))
         begin = time.perf_counter_ns()
         try:
-            return self._session.run(wanted, fed, options)
+            values: list[Any] = self._session.run(wanted, fed, options)
         # CancelledError, RuntimeError: the session is closed, now or already.
         except (tf.errors.CancelledError, RuntimeError) as error:
             raise StatusError("the version is unloaded", "UNAVAILABLE") from error
@@ -188,6 +189,7 @@ class LoadedModel:
             raise InvalidArgument(str(error)) from error
         finally:
             self._on_run((time.perf_counter_ns() - begin) // 1000)
+        return values
 
     def _tensor(self, name: str) -> tf.Tensor:
         """The tensor of a SignatureDef's input or output."""

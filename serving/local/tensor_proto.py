@@ -2,7 +2,8 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +11,8 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from .status_errors import InvalidArgument
+
+Arrays: TypeAlias = dict[str, np.ndarray]  # by the alias of an input or output
 
 # The field of a TensorProto that holds a type's values.
 _FIELDS = {
@@ -54,13 +57,14 @@ def type_of(array: np.ndarray) -> int:
 
 @functools.cache
 def _type_of(numpy_type: np.dtype) -> int:
-    return tf.as_dtype(numpy_type).as_datatype_enum
+    return int(tf.as_dtype(numpy_type).as_datatype_enum)
 
 
 @functools.cache
 def numpy_type(data_type: int) -> np.dtype:
     """The NumPy type of a DataType."""
-    return np.dtype(tf.as_dtype(data_type).as_numpy_dtype)
+    known: np.dtype = np.dtype(tf.as_dtype(data_type).as_numpy_dtype)
+    return known
 
 
 def parsing_error(alias: str) -> InvalidArgument:
@@ -68,7 +72,7 @@ def parsing_error(alias: str) -> InvalidArgument:
     return InvalidArgument(f"tensor parsing error: {alias}")
 
 
-def arrays_from_protos(inputs: Mapping[str, TensorProto]) -> dict[str, np.ndarray]:
+def arrays_from_protos(inputs: Mapping[str, TensorProto]) -> Arrays:
     """The inputs of a PredictRequest by alias."""
     if len(inputs) > 1:
         announced = 0
@@ -108,8 +112,8 @@ def _announced_bytes(alias: str, proto: TensorProto) -> int:
     # Thousands of sizes take minutes to multiply.
     if proto.dtype not in _FIELDS or len(proto.tensor_shape.dim) > _MOST_DIMENSIONS:
         raise parsing_error(alias)
-    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
-    sent = getattr(proto, _FIELDS[proto.dtype])
+    size: int = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    sent: Sequence[Any] = getattr(proto, _FIELDS[proto.dtype])
     missing = max(0, size - len(sent))
     if proto.dtype == types_pb2.DT_STRING:
         last = len(sent[-1]) if sent else 0

@@ -27,6 +27,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig
+
 from keras_vit.common.command_line import CommandError, UsageError
 
 from . import model_config
@@ -205,7 +207,7 @@ def _undone_on_failure(target: ServedModel) -> Iterator[None]:
 
 
 @contextmanager
-def _entry(target: ServedModel) -> Iterator[model_config.ModelConfig]:
+def _entry(target: ServedModel) -> Iterator[ModelConfig]:
     with model_config.changing(target.config) as config:
         model = model_config.entry(config, target.name)
         if model is None:
@@ -216,6 +218,6 @@ def _entry(target: ServedModel) -> Iterator[model_config.ModelConfig]:
         yield model
 
 
-def _set_labels(model: model_config.ModelConfig, labels: dict[str, int]) -> None:
+def _set_labels(model: ModelConfig, labels: dict[str, int]) -> None:
     model.version_labels.clear()
     model.version_labels.update(labels)
