@@ -16,7 +16,7 @@ LIBRARIES = ("keras-vit", "timm")
 SIZES = (224, 384, 512, 768, 1024)
 
 
-def contests(quick: bool):
+def contests(quick: bool) -> list[tuple[Case, tuple[str, ...]]]:
     """What is measured, and by whom."""
     return [
         (Case(training, variant, size, batch, dtype, threads=1), LIBRARIES)

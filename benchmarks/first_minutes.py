@@ -90,6 +90,7 @@ class Backend(NamedTuple):
 
 
 Backends = dict[str, Backend]
+Rows = Iterator[tuple[str, dict[str, Any]]]  # what was measured, and its figures
 
 
 class Failed(Exception):
@@ -145,13 +146,13 @@ def checked(backends: Backends, tiny: bool) -> list[str]:
     return [name for name in backends if backends[name].platform in platforms]
 
 
-def devices_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+def devices_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Rows:
     """Each backend's version, and the devices that it sees."""
     for name, backend in backends.items():
         yield name, backend.figures
 
 
-def training_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+def training_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Rows:
     """Runs of `fit` on the digits."""
     for backend in checked(backends, tiny):
         first = None
@@ -225,7 +226,7 @@ print(json.dumps([best, device_name()]))
 """
 
 
-def export_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+def export_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Rows:
     """Exports for each target, on the CPU and on the GPU."""
     if "tensorflow" not in checked(backends, tiny):
         return
@@ -253,7 +254,7 @@ for number, contents in enumerate(jpegs().numpy()):
 """
 
 
-def jpeg_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+def jpeg_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Rows:
     """Images/s of the input pipeline, of all cores."""
     if "tensorflow" not in backends:
         return
@@ -268,7 +269,7 @@ def jpeg_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator
     yield f"JPEGs on {cores} cores", {"device": "CPU", **figures}
 
 
-def gpu_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Iterator:
+def gpu_check(backends: Backends, folder: pathlib.Path, tiny: bool) -> Rows:
     """`benchmarks.gpu`: forward pass and training step beside other libraries."""
     jax = "jax" in checked(backends, tiny) and backends["jax"].platform != "tpu"
     if not jax or importlib.util.find_spec("timm") is None:
@@ -296,10 +297,11 @@ def cores_needed(rows: list[dict[str, Any]]) -> float | None:
     per_core = [row[JPEGS] for row in rows if JPEGS in row]
     if not trained or not per_core or "images_per_second" not in trained[0]:
         return None
-    return round(trained[0]["images_per_second"] / per_core[0], 1)
+    cores: float = trained[0]["images_per_second"] / per_core[0]
+    return round(cores, 1)
 
 
-CHECKS: dict[str, Callable[[Backends, pathlib.Path, bool], Iterator]] = {
+CHECKS: dict[str, Callable[[Backends, pathlib.Path, bool], Rows]] = {
     "devices": devices_check,
     "training": training_check,
     "export": export_check,
@@ -343,9 +345,7 @@ def main() -> None:
         print(f"cores whose JPEGs keep it busy: {record['cores_for_b16']}")
 
 
-def measured(
-    check: str, backends: Backends, folder: pathlib.Path, tiny: bool
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def measured(check: str, backends: Backends, folder: pathlib.Path, tiny: bool) -> Rows:
     """The rows of a check; a failure is its last one."""
     try:
         yield from CHECKS[check](backends, folder, tiny)

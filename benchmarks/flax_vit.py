@@ -16,6 +16,8 @@ import optax
 
 from keras_vit.specs import ViTSpec
 
+State = tuple[Any, Any]  # weights, and the optimizer's slots
+
 
 def attention_of(implementation: Any, pad: bool) -> Callable[..., Any]:
     """Flax's `attention_fn`, computed by `jax.nn.dot_product_attention`.
@@ -26,7 +28,9 @@ def attention_of(implementation: Any, pad: bool) -> Callable[..., Any]:
             gradient for those.
     """
 
-    def attend(query, key, value, **options: Any):
+    def attend(
+        query: jax.Array, key: jax.Array, value: jax.Array, **options: Any
+    ) -> jax.Array:
         batch, tokens = query.shape[:2]
         lengths: dict[str, Any] = {}
         if pad and tokens % 2:
@@ -34,7 +38,7 @@ def attention_of(implementation: Any, pad: bool) -> Callable[..., Any]:
             query, key, value = (jnp.pad(x, sides) for x in (query, key, value))
             full = jnp.full(batch, tokens, "int32")
             lengths = {"query_seq_lengths": full, "key_value_seq_lengths": full}
-        outputs = jax.nn.dot_product_attention(
+        outputs: jax.Array = jax.nn.dot_product_attention(
             query, key, value, implementation=implementation, **lengths
         )
         return outputs[:, :tokens]
@@ -50,7 +54,7 @@ class Block(nn.Module):
     attention: Callable[..., Any]
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
         dense = functools.partial(
             nn.Dense,
@@ -80,7 +84,7 @@ class VisionTransformer(nn.Module):
     attention: Callable[..., Any]
 
     @nn.compact
-    def __call__(self, images):
+    def __call__(self, images: jax.Array) -> jax.Array:
         """Logits of images."""
         width, patch = self.spec.width, (self.patch_size, self.patch_size)
         x = nn.Conv(width, patch, patch, padding="VALID", dtype=self.dtype)(images)
@@ -103,12 +107,14 @@ def training_step(
     """A compiled function of (weights, slots), images and labels: the new state."""
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(state, images, labels):
+    def step(state: State, images: jax.Array, labels: jax.Array) -> State:
         weights, slots = state
 
-        def objective(weights):
+        def objective(weights: Any) -> jax.Array:
             logits: Any = model.apply(weights, images)
-            loss = optax.softmax_cross_entropy(logits.astype("float32"), labels)
+            loss: jax.Array = optax.softmax_cross_entropy(
+                logits.astype("float32"), labels
+            )
             return loss.mean()
 
         updates, slots = optimizer.update(jax.grad(objective)(weights), slots, weights)
@@ -120,7 +126,7 @@ def training_step(
 def adamw(learning_rate: float, weight_decay: float) -> optax.GradientTransformation:
     """AdamW on gradients that are clipped to a global norm of 1; kernels decay."""
 
-    def kernels(weights):
+    def kernels(weights: Any) -> Any:
         return jax.tree.map_with_path(
             lambda path, _: path[-1] == jax.tree_util.DictKey("kernel"), weights
         )

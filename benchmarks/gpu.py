@@ -37,6 +37,8 @@ MODELS = {
     "B/16@384": ("B/16", 384, 16),
 }
 TINY = ("Ti/16", 32, 2)
+# By library what its process says: its device, then each batch that fits.
+Answers = dict[str, list[dict[str, Any]]]
 # Everything, and on a machine without a GPU.
 FULL, SMALL = Extent(4096, 5, 0.5, 8192), Extent(2, 1, 0.0, 256)
 
@@ -73,9 +75,7 @@ def libraries_of(case: Case, tiny: bool) -> list[str]:
     return [n for n in names if case.training or not LIBRARIES[n].training_only]
 
 
-def rows_of(
-    case: Case, answers: dict[str, list[dict[str, Any]]], matmul_flops: float
-) -> list[dict[str, Any]]:
+def rows_of(case: Case, answers: Answers, matmul_flops: float) -> list[dict[str, Any]]:
     """A row for each library, keras-vit first.
 
     Args:
@@ -110,7 +110,7 @@ def rows_of(
     return rows
 
 
-def record_of(answers: dict[Case, dict[str, list]]) -> dict[str, Any]:
+def record_of(answers: dict[Case, Answers]) -> dict[str, Any]:
     """What the JSON file has: device, rate of the product of matrices, rows."""
     firsts = [first for each in answers.values() for first, *_ in each.values()]
     matmul_flops = max(first["matmul_flops"] for first in firsts)
@@ -139,7 +139,7 @@ def main() -> None:
         for variant, pixels, batch in models
         for training in (False, True)
     ]
-    answers: dict[Case, dict[str, list]] = {}
+    answers: dict[Case, Answers] = {}
     for case in cases:
         names = libraries_of(case, arguments.tiny)
         answers[case] = {name: measure(name, case, extent) for name in names}

@@ -16,7 +16,7 @@ import sys
 import time
 import unittest.mock
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks import peer_models
 from benchmarks.peer_models import (
@@ -29,6 +29,11 @@ from benchmarks.peer_models import (
     our_trainer,
 )
 from benchmarks.processes import answer
+
+if TYPE_CHECKING:
+    import jax
+
+    from training.engine.jax_trainer import JaxTrainer
 
 
 class Extent(NamedTuple):
@@ -43,7 +48,7 @@ class Extent(NamedTuple):
 class Jax:
     """JAX's first device."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         import jax
 
         self.device = jax.devices()[0]
@@ -52,8 +57,8 @@ class Jax:
 
     def peak_bytes(self) -> int | None:
         """The most memory that was in use so far; None where it is not counted."""
-        statistics = self.device.memory_stats()
-        return statistics and statistics["peak_bytes_in_use"]
+        statistics: dict[str, int] | None = self.device.memory_stats()
+        return statistics["peak_bytes_in_use"] if statistics else None
 
     def product(self, size: int) -> Step:
         """A product of two bfloat16 matrices [size, size]."""
@@ -67,7 +72,7 @@ class Jax:
 class TensorFlow:
     """TensorFlow's first GPU, or its CPU."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         import tensorflow as tf
 
         self.tf = tf
@@ -84,19 +89,20 @@ class TensorFlow:
         """The most memory that was in use so far; None where it is not counted."""
         if not self.on_gpu:
             return None
-        return self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        return int(self.tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def product(self, size: int) -> Step:
         """A product of two bfloat16 matrices [size, size]."""
         shape, dtype = (2, size, size), self.tf.bfloat16
         first, second = self.tf.random.stateless_normal(shape, (0, 1), dtype=dtype)
-        return self.tf.function(lambda: first @ second, jit_compile=self.on_gpu)
+        step: Step = self.tf.function(lambda: first @ second, jit_compile=self.on_gpu)
+        return step
 
 
 class Torch:
     """PyTorch's first GPU, or its CPU."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from benchmarks import torch_libraries  # noqa: F401  isort: skip
         import torch
 
@@ -122,7 +128,7 @@ class Torch:
         return lambda: first @ second
 
 
-def _jax_inputs(case: Case):
+def _jax_inputs(case: Case) -> tuple["jax.Array", "jax.Array"]:
     """Images [B, H, W, 3], in training float32, and labels [B, classes]."""
     import jax
 
@@ -132,7 +138,7 @@ def _jax_inputs(case: Case):
     return images, jax.nn.one_hot(jax.numpy.arange(case.batch) % CLASSES, CLASSES)
 
 
-def _values(*groups) -> tuple[list, ...]:
+def _values(*groups: Any) -> tuple[list[Any], ...]:
     return tuple([variable.value for variable in group] for group in groups)
 
 
@@ -161,7 +167,7 @@ def keras_vit_on_jax(device: Jax, case: Case) -> Step:
     )
     batches = itertools.repeat((images, labels))
 
-    def step():
+    def step() -> object:
         nonlocal state
         logs, state = trainer.train_function(state, batches)
         return logs, state
@@ -169,7 +175,7 @@ def keras_vit_on_jax(device: Jax, case: Case) -> Step:
     return step
 
 
-def _jax_trainer_class():
+def _jax_trainer_class() -> type["JaxTrainer"]:
     """`JaxTrainer`, also where TensorFlow is not installed.
 
     TensorFlow feeds images, which are on the device already: something takes its name
@@ -196,10 +202,10 @@ def keras_vit_on_tensorflow(device: TensorFlow, case: Case) -> Step:
     images = tf.random.stateless_normal((case.batch, size, size, 3), (1, 2))
     labels = tf.one_hot(tf.range(case.batch) % CLASSES, CLASSES)
 
-    @tf.function(autograph=False)
-    def step():
-        return trainer.train_replica((images, labels), tf.constant(0.0))
-
+    step: Step = tf.function(
+        lambda: trainer.train_replica((images, labels), tf.constant(0.0)),
+        autograph=False,
+    )
     return step
 
 
@@ -226,7 +232,7 @@ def flax(device: Jax, case: Case, attention: str = "xla") -> Step:
     compiled = flax_vit.training_step(model, optimizer)
     state = weights, optimizer.init(weights)
 
-    def step():
+    def step() -> object:
         nonlocal state
         state = compiled(state, images, labels)
         return state

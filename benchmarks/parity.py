@@ -21,12 +21,14 @@ import numpy as np
 
 from benchmarks import published_arrays
 from benchmarks.report import make_parser, show, write
+from keras_vit.typing import Array
 
 TOLERANCE = 1e-4
 
 
-# (H, W) of the published size and of its small copy.
-Sizes = tuple[tuple[int, int], tuple[int, int]]
+Arguments = dict[str, Any]  # of another library's model
+ImageSize = tuple[int, int]  # (H, W)
+Sizes = tuple[ImageSize, ImageSize]  # of the published model and of its small copy
 AT_224: Sizes = ((224, 224), (64, 64))
 AT_384: Sizes = ((384, 384), (96, 96))
 G14_AT_224: Sizes = ((224, 224), (70, 70))
@@ -39,17 +41,24 @@ class Case:
 
     title: str  # what it is, in our grammar
     library: str  # key of `LIBRARIES`
-    model: dict[str, Any]  # the library's arguments for the published size
+    model: Arguments  # the library's arguments for the published size
     sizes: Sizes = AT_224
     back: bool = True  # whether what we write is read too, if the library can
 
 
-def _timm(title, architecture, sizes=AT_224, library="timm", back=True, **options):
+def _timm(
+    title: str,
+    architecture: str,
+    sizes: Sizes = AT_224,
+    library: str = "timm",
+    back: bool = True,
+    **options: Any,
+) -> Case:
     model = {"architecture": architecture, **options}
     return Case(title, library, model, sizes, back)
 
 
-def _keras_hub(width, depth, heads, mlp_dim):
+def _keras_hub(width: int, depth: int, heads: int, mlp_dim: int) -> dict[str, int]:
     return {
         "hidden_dim": width,
         "num_layers": depth,
@@ -59,9 +68,9 @@ def _keras_hub(width, depth, heads, mlp_dim):
 
 
 B16, R50B16, R50X1 = "vit_base_patch16_224", "vit_base_r50_s16_224", "resnetv2_50x1_bit"
-TANH: dict[str, Any] = {"act_layer": "gelu_tanh"}
-MEAN = {"global_pool": "avg", "class_token": False}
-MAP: dict[str, Any] = {"global_pool": "map", "class_token": False}
+TANH: Arguments = {"act_layer": "gelu_tanh"}
+MEAN: Arguments = {"global_pool": "avg", "class_token": False}
+MAP: Arguments = {"global_pool": "map", "class_token": False}
 DINOV2_S = {"patch_size": 14, "hidden_size": 384, "num_attention_heads": 6}
 DINOV2_G = {
     **{"patch_size": 14, "hidden_size": 1536, "num_hidden_layers": 40},
@@ -117,14 +126,14 @@ class Library:
     # Arguments, (H, W) and classes to a model with random weights; its logits of pixels
     # [B, H, W, 3]; what `from_preset` reads, if not the folder; the model in a folder.
     package: str  # which must be installed
-    small: dict[str, Any]  # what replaces a model's arguments in its small copy
-    build: Callable[[dict[str, Any], tuple[int, int], int], Any]
-    run: Callable[[Any, np.ndarray], np.ndarray]
+    small: Arguments  # what replaces a model's arguments in its small copy
+    build: Callable[[Arguments, ImageSize, int], Any]
+    run: Callable[[Any, Array], Array]
     write: Callable[[Any, pathlib.Path], pathlib.Path | None]
     read: Callable[[pathlib.Path], Any] | None = None
 
 
-def _noise(shape, random) -> np.ndarray:
+def _noise(shape: tuple[int, ...], random: np.random.Generator) -> Array:
     """Random numbers that keep a signal's size through a layer of this shape.
 
     Outputs come first in `shape`. Vectors and tokens, of which all axes but one or two
@@ -136,10 +145,10 @@ def _noise(shape, random) -> np.ndarray:
         scale = np.sqrt(shape[0] / np.prod(shape))
     else:
         scale = 0.2
-    return (scale * random.normal(size=shape)).astype("float32")
+    return np.asarray(scale * random.normal(size=shape), "float32")
 
 
-def _disturb(model):
+def _disturb(model: Any) -> Any:
     """Random numbers in every parameter, also where a library begins with 0 or 1."""
     import torch
 
@@ -151,17 +160,17 @@ def _disturb(model):
     return model.eval()
 
 
-def _run_torch(model, pixels):
+def _run_torch(model: Any, pixels: Array) -> Array:
     import torch
 
     with torch.no_grad():
-        outputs = model(torch.tensor(pixels.transpose(0, 3, 1, 2)))
+        outputs: Any = model(torch.tensor(pixels.transpose(0, 3, 1, 2)))
     for name in ("logits", "pooler_output"):
         outputs = getattr(outputs, name, outputs)
-    return outputs.numpy()
+    return np.asarray(outputs)
 
 
-def _build_timm(arguments, image_size, classes):
+def _build_timm(arguments: Arguments, image_size: ImageSize, classes: int) -> Any:
     import timm
 
     arguments = dict(arguments)
@@ -172,7 +181,7 @@ def _build_timm(arguments, image_size, classes):
     return _disturb(model)
 
 
-def _write_timm(model, folder):
+def _write_timm(model: Any, folder: pathlib.Path) -> None:
     import timm.models
 
     config = None
@@ -185,24 +194,26 @@ def _write_timm(model, folder):
             "act_layer": names[type(block.mlp.act).__name__],
         }
         config = {"model_args": arguments}
-    timm.models.save_for_hf(model, folder, model_config=config, safe_serialization=True)
+    timm.models.save_for_hf(
+        model, str(folder), model_config=config, safe_serialization=True
+    )
 
 
-def _write_npz(model, folder):
+def _write_npz(model: Any, folder: pathlib.Path) -> pathlib.Path:
     """An .npz of random numbers, read by timm's own loader."""
     folder.mkdir()
     path = folder / "model.npz"
     random = np.random.default_rng(5)
-    arrays = {
+    arrays: dict[str, Any] = {
         name: _noise(shape[::-1], random).transpose()
         for name, shape in _npz_shapes(model).items()
     }
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
     model.load_pretrained(str(path))
     return path
 
 
-def _npz_shapes(model):
+def _npz_shapes(model: Any) -> published_arrays.Shapes:
     classes = model.num_classes
     if hasattr(model, "stages"):
         return published_arrays.bit(published_arrays.UNITS["R50"], 1, classes)
@@ -217,7 +228,7 @@ def _npz_shapes(model):
     return published_arrays.google(size, *sides, classes, units=units)
 
 
-def _read_timm(folder):
+def _read_timm(folder: pathlib.Path) -> Any:
     import timm
 
     return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -229,7 +240,7 @@ def _hugging_face(name: str) -> Library:
     if "Dinov2" not in name:
         small["intermediate_size"] = 52
 
-    def build(arguments, image_size, classes):
+    def build(arguments: Arguments, image_size: ImageSize, classes: int) -> Any:
         import transformers
 
         kind = name.removesuffix("Model").removesuffix("ForImageClassification")
@@ -239,10 +250,10 @@ def _hugging_face(name: str) -> Library:
         config = config(**arguments, image_size=size, num_labels=classes)
         return _disturb(getattr(transformers, name)(config))
 
-    def write(model, folder):
+    def write(model: Any, folder: pathlib.Path) -> None:
         model.save_pretrained(folder)
 
-    def read(folder):
+    def read(folder: pathlib.Path) -> Any:
         import transformers
 
         return getattr(transformers, name).from_pretrained(folder).eval()
@@ -251,7 +262,7 @@ def _hugging_face(name: str) -> Library:
     return Library("transformers", small, build, _run_torch, write, back)
 
 
-def _build_keras_hub(arguments, image_size, classes):
+def _build_keras_hub(arguments: Arguments, image_size: ImageSize, classes: int) -> Any:
     import keras_hub
 
     backbone = keras_hub.models.ViTBackbone(

@@ -15,9 +15,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from benchmarks.processes import answer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_vit import VisionTransformer
 
 # Each function imports its own libraries: the process holds nothing else.
 TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
@@ -146,7 +151,7 @@ def onnxruntime(case: Case, int8: bool = False) -> Step:
     _random_weights(model)
     images = torch.randn(case.batch, 3, case.image_size, case.image_size)
 
-    def write(path):
+    def write(path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(model, (images,), path, dynamo=False)
@@ -163,15 +168,18 @@ def keras_vit_onnx(case: Case, int8: bool = False) -> Step:
     model = our_model(case)
     random = np.random.default_rng(0)
     _fill(model, random)
-    images = random.normal(size=(case.batch, *model.input_shape[1:]))
+    size = (case.batch, case.image_size, case.image_size, 3)
+    images = random.normal(size=size)
 
-    def write(path):
+    def write(path: Path) -> None:
         onnx_file.write(model, path, "pixels in [-1, 1]")
 
     return _onnx_session(write, images.astype("float32"), case, int8)
 
 
-def _onnx_session(write: Callable[[Path], None], images, case: Case, int8: bool):
+def _onnx_session(
+    write: Callable[[Path], None], images: "np.ndarray", case: Case, int8: bool
+) -> Step:
     """Runs a file; in int8 it is quantized as by `keras-vit export --quantize int8`."""
     import onnxruntime
 
@@ -195,7 +203,7 @@ def _policy(case: Case) -> str:
     return half if case.dtype == "bfloat16" else "float32"
 
 
-def _keras_forward(model, case: Case) -> Step:
+def _keras_forward(model: Any, case: Case) -> Step:
     import numpy as np
     import tensorflow as tf
 
@@ -205,13 +213,13 @@ def _keras_forward(model, case: Case) -> Step:
     return lambda: call(images)
 
 
-def _fill(model, random) -> None:
+def _fill(model: Any, random: "np.random.Generator") -> None:
     """Random weights: zero biases would let TensorFlow remove the additions."""
     for weight in model.weights:
         weight.assign(random.normal(scale=0.02, size=weight.shape))
 
 
-def our_model(case: Case):
+def our_model(case: Case) -> "VisionTransformer":
     """keras-vit's model of a case."""
     import keras_vit
 
@@ -221,13 +229,13 @@ def our_model(case: Case):
 
 
 def our_trainer(
-    model,
-    trainer_class=None,
-    accumulation=1,
-    jit_compile=False,
-    lora_rank=None,
-    **options,
-):
+    model: Any,
+    trainer_class: Any = None,
+    accumulation: int = 1,
+    jit_compile: bool = False,
+    lora_rank: int | None = None,
+    **options: Any,
+) -> Any:
     """The trainer of `keras-vit fit`, by default TensorFlow's, with these options."""
     from training.engine.lora import enable_lora
     from training.engine.optimizer import make_optimizer
@@ -249,7 +257,7 @@ def our_trainer(
     return trainer
 
 
-def _compiled(model):
+def _compiled(model: Any) -> Any:
     """Keras's own `compile`, with the same update."""
     import keras
 
@@ -262,7 +270,9 @@ def _compiled(model):
     return model
 
 
-def _keras_fit(trainer, case: Case, shape: Any = None, steps: int = 1) -> Step:
+def _keras_fit(
+    trainer: Any, case: Case, shape: tuple[int, ...] | None = None, steps: int = 1
+) -> Step:
     import numpy as np
     import tensorflow as tf
 
@@ -274,7 +284,7 @@ def _keras_fit(trainer, case: Case, shape: Any = None, steps: int = 1) -> Step:
     return lambda: trainer.fit(data, steps_per_epoch=steps, epochs=1, verbose=0)
 
 
-def _random_weights(model) -> None:
+def _random_weights(model: Any) -> None:
     import torch
 
     with torch.no_grad():
@@ -282,7 +292,9 @@ def _random_weights(model) -> None:
             parameter.normal_(0, 0.02)
 
 
-def _torch_step(model, case: Case, compiled=False, device: str = "cpu") -> Step:
+def _torch_step(
+    model: Any, case: Case, compiled: bool = False, device: str = "cpu"
+) -> Step:
     """A forward pass or training step in PyTorch, on a device."""
     import torch
 
@@ -299,7 +311,7 @@ def _torch_step(model, case: Case, compiled=False, device: str = "cpu") -> Step:
             model, images = model.bfloat16(), images.bfloat16()
         call = torch.compile(model, dynamic=False) if compiled else model
 
-        def forward():
+        def forward() -> object:
             with torch.inference_mode():
                 return call(images)
 
@@ -311,12 +323,12 @@ def _torch_step(model, case: Case, compiled=False, device: str = "cpu") -> Step:
     labels = torch.arange(case.batch, device=device) % CLASSES
     call = torch.compile(model, dynamic=False) if compiled else model
 
-    def step():
+    def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=half):
             outputs: Any = call(images)
             logits = getattr(outputs, "logits", outputs)
             loss = torch.nn.functional.cross_entropy(logits, labels)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -46,7 +46,8 @@ class Process:
         return found
 
     def _line(self) -> str:
-        if not (line := self._process.stdout.readline()):
+        line: str = self._process.stdout.readline()
+        if not line:
             raise RuntimeError(f"{self.name} ended with status {self._process.wait()}")
         return line
 

@@ -5,7 +5,10 @@ google-research/vision_transformer (README.md, models_resnet.py, and models.py b
 Linen), google-research/big_vision (models/vit.py) and google-research/big_transfer.
 """
 
+from collections.abc import Sequence
+
 Shapes = dict[str, tuple[int, ...]]
+Size = tuple[int, int, int, int]  # a value of `SIZES`
 
 # Width, depth, width of the MLP, heads.
 SIZES = {
@@ -54,7 +57,7 @@ def _mlp(name: str, width: int, mlp_dim: int) -> Shapes:
     }
 
 
-def _encoder(size, numbers) -> Shapes:
+def _encoder(size: Size, numbers: tuple[int, int, int]) -> Shapes:
     width, depth, mlp_dim, heads = size
     attention, norm, mlp = numbers
     shapes = _norm("Transformer/encoder_norm", width)
@@ -68,7 +71,7 @@ def _encoder(size, numbers) -> Shapes:
     return shapes
 
 
-def stem(units) -> Shapes:
+def stem(units: Sequence[int]) -> Shapes:
     """A hybrid's ResNet: GroupNorm's arrays have an image's axes."""
     shapes: Shapes = {"conv_root/kernel": (7, 7, 3, 64)}
     norms = {"gn_root": 64}
@@ -92,7 +95,13 @@ def stem(units) -> Shapes:
 
 
 def google(
-    size, patch, grid, classes, pre_logits=False, units=None, class_token=True
+    size: Size,
+    patch: int,
+    grid: int,
+    classes: int,
+    pre_logits: bool = False,
+    units: Sequence[int] | None = None,
+    class_token: bool = True,
 ) -> Shapes:
     """A ViT of the paper, of AugReg or of SAM; a hybrid where there are `units`.
 
@@ -124,7 +133,9 @@ def google(
     return shapes | _dense("head", width, classes)
 
 
-def big_vision(size, patch, grid, classes=None, pooling="gap") -> Shapes:
+def big_vision(
+    size: Size, patch: int, grid: int, classes: int | None = None, pooling: str = "gap"
+) -> Shapes:
     """A ViT of big_vision: no position for the class token, a classifier if asked.
 
     Args:
@@ -148,7 +159,7 @@ def big_vision(size, patch, grid, classes=None, pooling="gap") -> Shapes:
     return shapes if classes is None else shapes | _dense("head", width, classes)
 
 
-def bit(units, factor, classes) -> Shapes:
+def bit(units: Sequence[int], factor: int, classes: int) -> Shapes:
     """A BiT ResNet: `factor` widens it, the classifier is a convolution."""
     channels = 64 * factor
     convolution = "standardized_conv2d/kernel"

@@ -30,7 +30,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -42,7 +42,10 @@ from rich.progress import track
 from benchmarks.processes import Process, answer
 from benchmarks.report import make_parser, show, write
 from serving.client import AsyncGrpcClient, AsyncRestClient, RestClient, ServingError
-from serving.load import Load, Result, generate
+from serving.load_generator import Load, Result, generate
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 IMAGES = 6
 # A contestant runs a round with a number of clients, for a number of seconds.
@@ -99,7 +102,10 @@ def over_rest(url: str, bodies: Sequence[bytes]) -> Contestant:
 
 
 def over_client(
-    kind: type[AsyncGrpcClient | AsyncRestClient], address: str, model: str, inputs
+    kind: type[AsyncGrpcClient | AsyncRestClient],
+    address: str,
+    model: str,
+    inputs: Sequence[Any],
 ) -> Contestant:
     """A server under one of our asyncio clients."""
     connect = partial(kind, address, model, timeout=120)
@@ -212,7 +218,7 @@ def half_plus_two(folder: Path) -> None:
     module.two = tf.Variable(2.0)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
-    def serve(x):
+    def serve(x: "tf.Tensor") -> "dict[str, tf.Tensor]":
         return {"y": module.half * x + module.two}
 
     tf.saved_model.save(module, str(folder / "1"), signatures=serve)

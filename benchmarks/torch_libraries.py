@@ -16,6 +16,8 @@ declarations are enough.
 import contextlib
 import importlib.util
 import sys
+import types
+from typing import Any
 
 FIRST = ("torch", "triton")
 
@@ -35,7 +37,7 @@ def _check_order() -> None:
         )
 
 
-def _import_torchvision(torch):
+def _import_torchvision(torch: types.ModuleType) -> Any:
     try:
         import torchvision
     except RuntimeError:

@@ -15,7 +15,8 @@ import sys
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.report import machine, make_parser, show, write
-from training.recipe import DataConfig, ModelConfig, OptimizerConfig, Recipe
+from training.model_config import ModelConfig
+from training.recipe import DataConfig, OptimizerConfig, Recipe
 from training.tpu.tpu_check import Target, make_trainer
 from training.tpu.tpu_program import compile_train_step, lower_train_step, teraflop
 

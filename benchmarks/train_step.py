@@ -31,9 +31,9 @@ FINE_TUNING = (
 )
 
 
-def contests(quick: bool):
+def contests(quick: bool) -> list[tuple[Case, tuple[str, ...]]]:
     """What is measured, and by whom."""
-    found = [
+    found: list[tuple[Case, tuple[str, ...]]] = [
         (Case(True, "S/16", 224, 16, "float32", 1), LIBRARIES + OPTIONS),
         (Case(True, "S/16", 224, 16, "bfloat16", 1), LIBRARIES),
         (Case(True, "B/16", 224, 8, "float32", 1), LIBRARIES),
