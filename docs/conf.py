@@ -28,6 +28,7 @@ import keras_vit  # noqa: E402
 GENERATED = {
     "benchmarks.md": benchmark_tables.page,
     "options.md": option_tables.page,
+    "packages.md": package_drawing.page,
     "packages.svg": package_drawing.drawing,
     "recipes.md": recipe_tables.page,
     "reference_analysis.md": reference_pages.analysis,
