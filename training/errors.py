@@ -9,8 +9,6 @@ TrainingError       exit status 1
 `-- WorkerLost      exit status 77: another worker ended; restart all with --resume
 """
 
-from typing import Any
-
 from keras_vit.common.command_line import CommandError
 from keras_vit.option_rows import Check, rows
 
@@ -54,13 +52,13 @@ class Diverged(TrainingError):
     exit_status = 76
 
 
-def require(ok: bool, argument: str, wanted: str, received: Any) -> None:
+def require(ok: bool, argument: str, wanted: str, received: object) -> None:
     """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
     if not ok:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
 
 
-def require_each(section: str, config: Any, check: Check, *names: str) -> None:
+def require_each(section: str, config: object, check: Check, *names: str) -> None:
     """Raise RecipeError for a value, other than null, that a check refuses."""
     for name in names:
         value = getattr(config, name)
@@ -68,7 +66,7 @@ def require_each(section: str, config: Any, check: Check, *names: str) -> None:
         require(ok, f"{section}{name}", check.wanted, value)
 
 
-def require_rows(section: str, config: Any) -> None:
+def require_rows(section: str, config: object) -> None:
     """Raise RecipeError for a value of a section that is not as its row says."""
     for name, row in rows(type(config)).items():
         value = getattr(config, name)

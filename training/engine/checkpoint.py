@@ -25,9 +25,12 @@ import ml_dtypes  # noqa: F401  registers the name bfloat16 with NumPy
 import numpy as np
 from etils import epath
 
+from keras_vit.typing import Array, Arrays
+
 from .. import storage
 from ..errors import RunError
 from ..recipe import Recipe, changed_values, parse_recipe
+from .progress import Logs
 
 META = "__meta__"  # entry of the .npz that holds the metadata, as JSON
 MARKER = ".json"  # the suffix of a commit marker
@@ -62,13 +65,13 @@ class Checkpoint:
     """The state of a run after a step."""
 
     step: int  # steps of the whole run that are done
-    arrays: dict[str, np.ndarray]  # all that the next step depends on, by name
+    arrays: Arrays  # all that the next step depends on, by name
     owner: Owner
     # One row for each finished epoch.
-    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    history: list[Logs] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # so far, of the unfinished epoch
     # The training figures of an epoch that is not evaluated yet.
-    logs: dict[str, float] = dataclasses.field(default_factory=dict)
+    logs: Logs = dataclasses.field(default_factory=dict)
 
 
 class IncompleteError(Exception):
@@ -123,7 +126,7 @@ def latest(folder: epath.PathLike) -> Checkpoint | None:
 
 
 def restore(
-    folder: epath.PathLike, owner: Owner, state: Mapping[str, np.ndarray]
+    folder: epath.PathLike, owner: Owner, state: Mapping[str, Array]
 ) -> Checkpoint | None:
     """Read the newest complete checkpoint, and check that it fits this run.
 
@@ -163,12 +166,13 @@ def stored_workers(folder: epath.PathLike) -> int | None:
         return None
     try:
         with storage.local_copy(newest) as local, np.load(local) as stored:
-            return json.loads(str(stored[META]))["owner"]["workers"]
+            workers: int = json.loads(str(stored[META]))["owner"]["workers"]
+            return workers
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
 
 
-def is_finite(array: np.ndarray) -> bool:
+def is_finite(array: Array) -> bool:
     """Whether an array has no infinite value and no NaN."""
     # V is NumPy's kind of bfloat16.
     return array.dtype.kind not in "fV" or bool(np.isfinite(array).all())
@@ -279,8 +283,11 @@ def _read_marker(folder: epath.Path, step: int) -> dict[str, Any]:
         raise IncompleteError("it has no marker, so writing was interrupted") from None
     except ValueError:
         raise IncompleteError("its marker is damaged") from None
-    well_formed = isinstance(marker, dict) and {"bytes", "sha256"} <= marker.keys()
-    if not well_formed or marker.get("step") != step:
+    if (
+        not isinstance(marker, dict)
+        or not {"bytes", "sha256"} <= marker.keys()
+        or marker.get("step") != step
+    ):
         raise IncompleteError("its marker is damaged")
     return marker
 
@@ -290,7 +297,8 @@ def _is_written(folder: epath.Path, checkpoint: Checkpoint) -> bool:
     try:
         with _verified_file(folder, checkpoint.step):
             marker = _read_marker(folder, checkpoint.step)
-            return marker.get("evaluated", True) == (not checkpoint.logs)
+            evaluated: bool = marker.get("evaluated", True)
+            return evaluated == (not checkpoint.logs)
     except IncompleteError:
         return False
 
@@ -369,7 +377,7 @@ def _topology(owner: Owner) -> str:
 
 
 def _check_arrays(
-    path: epath.Path, stored: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]
+    path: epath.Path, stored: Mapping[str, Array], state: Mapping[str, Array]
 ) -> None:
     """Raise RunError with the first differences unless names, types, shapes agree."""
     names = [*state, *(name for name in stored if name not in state)]
@@ -385,5 +393,5 @@ def _check_arrays(
         )
 
 
-def _type(array: np.ndarray | None) -> str:
+def _type(array: Array | None) -> str:
     return "absent" if array is None else f"{array.dtype.name} {array.shape}"

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +13,7 @@ from ..data.read_errors import read_errors
 from ..data.splits import Splits
 
 
-def weights_fingerprint(model: Any) -> str:
+def weights_fingerprint(model: keras.Model) -> str:
     """A hash of all weights but the classifier's: 16 characters."""
     digest = hashlib.sha256()
     head = {id(w) for w in model.get_layer("head").weights} if model.classes else set()

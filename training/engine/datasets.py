@@ -17,6 +17,8 @@ from ..data.pipeline import (
 )
 from ..recipe import Recipe
 from .forward_pass import BATCH_SIZE
+from .jax_strategy import AnyStrategy
+from .rebatch import Batches
 from .trainer import Trainer
 
 BATCHES = 2  # on a GPU ahead of the step
@@ -24,7 +26,7 @@ BATCHES = 2  # on a GPU ahead of the step
 
 def training_data(
     trainer: Trainer, recipe: Recipe, split: Split, first_step: int, total_steps: int
-):
+) -> Batches:
     """The distributed training batches from `first_step` on, for `model.fit`."""
     preprocessing = trainer.model.preprocessing
     images = resized_once(split, recipe, preprocessing)
@@ -58,14 +60,17 @@ def validation_arguments(
     }
 
 
-def _distributed(strategy: tf.distribute.Strategy, batches: Callable[[Shard], Any]):
+def _distributed(
+    strategy: AnyStrategy,
+    batches: Callable[[Shard], tf.data.Dataset],
+) -> Batches:
     """Each worker's own pipeline, repeated without end.
 
     With a dataset that ends, several workers would have to agree at each step whether
     there is another batch, and the batch size would not be static.
     """
 
-    def pipeline(context: tf.distribute.InputContext):
+    def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         pipelines = context.num_input_pipelines
         replicas = context.num_replicas_in_sync // pipelines
         return batches(Shard(context.input_pipeline_id, pipelines, replicas)).repeat()

@@ -10,12 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keras_vit.common.file_names import BEST_MODEL, MODEL_SUFFIXES, model_file
+from keras_vit.common.file_names import (
+    BEST_MODEL,
+    MODEL_SUFFIXES,
+    RECIPE,
+    REPORT,
+    model_file,
+)
 
 from .. import storage
 from ..data.class_folders import open_class_folders
-from ..errors import RecipeError, RunError
-from ..recipe import DataConfig, Recipe, load_recipe, require
+from ..errors import RecipeError, RunError, require
+from ..recipe import DataConfig, Recipe, load_recipe
 from . import run_folder
 from .job import this_job
 
@@ -66,7 +72,7 @@ def check_model(name: str) -> None:
     if _is_missing(name):
         raise RunError(f"{name}: there is no such file or folder")
     best = Path(name, BEST_MODEL)
-    if Path(name, run_folder.RECIPE).is_file() and not best.is_file():
+    if Path(name, RECIPE).is_file() and not best.is_file():
         raise RunError(f"{best}: there is no such file")
     if Path(name).is_file() and Path(name).suffix not in MODEL_SUFFIXES:
         raise RunError(f"{name}: must be a .keras file, a checkpoint or a run's folder")
@@ -105,18 +111,18 @@ def data_of_run(model: str, changes: dict[str, Any], flag: str) -> DataConfig:
     given = {name: value for name, value in changes.items() if value is not None}
     if "source" in given:
         return DataConfig(**given)
-    recipe = model_file(Path(model)).with_name(run_folder.RECIPE)
+    recipe = model_file(Path(model)).with_name(RECIPE)
     if not recipe.is_file():
         raise RecipeError(
-            f"{model}: there is no {run_folder.RECIPE} beside it, so {flag} is needed"
+            f"{model}: there is no {RECIPE} beside it, so {flag} is needed"
         )
     return replace(load_recipe(recipe).data, **given)
 
 
 def check_finished_run(run: Path) -> None:
     """Raise RunError where a folder is not that of a finished run."""
-    if not all((run / n).is_file() for n in (run_folder.REPORT, run_folder.RECIPE)):
+    if not all((run / n).is_file() for n in (REPORT, RECIPE)):
         raise RunError(
             f"{run}: is not the folder of a finished run, which has "
-            f"{run_folder.REPORT} and {run_folder.RECIPE}"
+            f"{REPORT} and {RECIPE}"
         )

@@ -11,7 +11,7 @@ from etils import epath
 
 from ..errors import Diverged
 from .checkpoint import newest_committed
-from .progress import Progress
+from .progress import Logs, Progress
 
 
 class StopOnDivergence(keras.callbacks.Callback):
@@ -30,15 +30,15 @@ class StopOnDivergence(keras.callbacks.Callback):
         self.checkpoints = checkpoints
         self.progress = progress
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Check the training loss."""
         self._check("loss", logs)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Check the validation loss, which is computed after the last update."""
         self._check("val_loss", logs)
 
-    def _check(self, name: str, logs) -> None:
+    def _check(self, name: str, logs: Logs) -> None:
         loss = float(logs.get(name, 0.0))
         if math.isfinite(loss):
             return

@@ -2,17 +2,22 @@
 
 import collections
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import ImagePreprocessing
+from keras_vit.base import ImageModel
+from keras_vit.typing import Array, Inputs, Tensor
+
 from ..data.labeled_images import Split
 from ..data.pipeline import Shard, evaluation_batches
 from ..data.read_errors import read_errors
-from .jax_strategy import JaxStrategy
+from ..errors import RunError
+from .jax_strategy import AnyStrategy, JaxStrategy
 from .strategy import worker_count
 from .traced_once import TracedOnce
 
@@ -39,19 +44,20 @@ class ForwardPass:
     def __init__(
         self,
         network: keras.Model,
-        strategy: Any = None,
+        strategy: AnyStrategy | None = None,
         batch_size: int = BATCH_SIZE,
     ):
         self.network = network
-        self.strategy: Any = strategy or strategy_of(network)
-        if isinstance(self.strategy, JaxStrategy):
-            self.strategy = self.strategy.on_this_host()
+        strategy = strategy or strategy_of(network)
+        if isinstance(strategy, JaxStrategy):
+            strategy = strategy.on_this_host()
+        self.strategy: Any = strategy  # of the backend in use
         self.workers = worker_count(self.strategy)
         self.devices = self.strategy.num_replicas_in_sync // self.workers
         self.batch_size = self.devices * math.ceil(batch_size / self.devices)
         self._step = self._jax_step() if _on_jax() else self._tensorflow_step()
 
-    def __call__(self, inputs: Any) -> np.ndarray[Any, Any]:
+    def __call__(self, inputs: Inputs) -> Array:
         """The outputs for an array [n, ...], or for a dictionary of them: float32."""
         count = len(keras.tree.flatten(inputs)[0])
         return np.concatenate(
@@ -59,8 +65,8 @@ class ForwardPass:
         )
 
     def of_split(
-        self, split: Split, preprocessing: Any
-    ) -> Iterator[np.ndarray[Any, Any]]:
+        self, split: Split, preprocessing: ImagePreprocessing
+    ) -> Iterator[Array]:
         """Yield the outputs for one batch of a split after the other: float32 [b, ...].
 
         Raises:
@@ -74,7 +80,7 @@ class ForwardPass:
                 len(split),
             )
 
-    def _array_data(self, inputs: Any, shard: Shard) -> tf.data.Dataset:
+    def _array_data(self, inputs: Inputs, shard: Shard) -> tf.data.Dataset:
         """A shard's batches of arrays, as `evaluation_batches` has those of images."""
         count = len(keras.tree.flatten(inputs)[0])
         rows = np.arange(self.batch_size * math.ceil(count / self.batch_size))
@@ -90,7 +96,7 @@ class ForwardPass:
 
     def _outputs(
         self, data: Callable[[Shard], tf.data.Dataset], count: int
-    ) -> Iterator[np.ndarray[Any, Any]]:
+    ) -> Iterator[Array]:
         """The first `count` outputs, batch by batch."""
         computed = self._jax_outputs if _on_jax() else self._tensorflow_outputs
         steps = math.ceil(count / self.batch_size)
@@ -101,7 +107,7 @@ class ForwardPass:
 
     def _tensorflow_outputs(
         self, data: Callable[[Shard], tf.data.Dataset], steps: int
-    ) -> Iterator[Any]:
+    ) -> Iterator[Sequence[Tensor]]:
         """Each step's outputs, one tensor for each replica of this process."""
 
         def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -115,25 +121,25 @@ class ForwardPass:
         for _ in range(steps):
             yield self.strategy.experimental_local_results(self._step(iterator))
 
-    def _tensorflow_step(self) -> Callable[..., Any]:
+    def _tensorflow_step(self) -> Callable[..., Tensor]:
         # Where XLA helps training (see `training.architectures.compiling.compiles`).
         compiled = bool(tf.config.list_physical_devices("GPU"))
 
         forward = TracedOnce(stateless_forward(self.network), compiled)
 
-        def on_replica(inputs):
+        def on_replica(inputs: Inputs) -> tf.Tensor:
             return forward(*weights_of(self.network), inputs)
 
-        @tf.function(autograph=False)
-        def step(iterator):
+        def step(iterator: Iterator[tuple[Any, ...]]) -> Tensor:
             inputs, *_ = next(iterator)
             return self.strategy.run(on_replica, args=(inputs,))
 
-        return step
+        traced: Callable[..., Tensor] = tf.function(step, autograph=False)
+        return traced
 
     def _jax_outputs(
         self, data: Callable[[Shard], tf.data.Dataset], steps: int
-    ) -> Iterator[Any]:
+    ) -> Iterator[Sequence[Tensor]]:
         """Each step's outputs, in a list of one array."""
         weights = weights_of(self.network)
         for inputs, *_ in data(Shard()).take(steps).as_numpy_iterator():
@@ -142,7 +148,7 @@ class ForwardPass:
                 outputs = self._step(*weights, inputs)
             yield [outputs]
 
-    def _placed(self, array: np.ndarray[Any, Any]) -> Any:
+    def _placed(self, array: Array) -> Tensor:
         """An array on the devices that share it."""
         import jax
 
@@ -153,13 +159,13 @@ class ForwardPass:
             array, distribution.get_data_layout(array.shape).backend_layout
         )
 
-    def _jax_step(self) -> Callable[..., Any]:
+    def _jax_step(self) -> Callable[..., Tensor]:
         import jax
 
         return jax.jit(stateless_forward(self.network))
 
 
-def stateless_forward(network: keras.Model) -> Callable[..., Any]:
+def stateless_forward(network: keras.Model) -> Callable[..., Tensor]:
     """The forward pass of evaluation as a function of weights and inputs.
 
     Returns:
@@ -167,7 +173,9 @@ def stateless_forward(network: keras.Model) -> Callable[..., Any]:
         the network's output in float32.
     """
 
-    def forward(trainable, non_trainable, inputs):
+    def forward(
+        trainable: list[Tensor], non_trainable: list[Tensor], inputs: Inputs
+    ) -> Tensor:
         outputs, _ = network.stateless_call(
             trainable, non_trainable, inputs, training=False
         )
@@ -176,10 +184,24 @@ def stateless_forward(network: keras.Model) -> Callable[..., Any]:
     return forward
 
 
-def weights_of(network: keras.Model) -> list[list[Any]]:
+def weights_of(network: keras.Model) -> list[list[Tensor]]:
     """The values of the trainable variables, and those of all others."""
     both = network.trainable_variables, network.non_trainable_variables
     return [[variable.value for variable in variables] for variables in both]
+
+
+def preprocessing_of(model: ImageModel) -> ImagePreprocessing:
+    """The layer by which a model reads pixels from 0 to 255.
+
+    Raises:
+        RunError: It has none.
+    """
+    if model.preprocessing is None:
+        raise RunError(
+            "the model must read pixels from 0 to 255, by a layer of its own. "
+            f"Received: {model.name} with include_preprocessing=False"
+        )
+    return model.preprocessing
 
 
 def even_batches(count: int, most: int = BATCH_SIZE) -> int:
@@ -187,7 +209,7 @@ def even_batches(count: int, most: int = BATCH_SIZE) -> int:
     return math.ceil(count / math.ceil(count / most))
 
 
-def strategy_of(model: Any) -> Any:
+def strategy_of(model: keras.Model) -> AnyStrategy:
     """The strategy that a model knows; on JAX that of the current distribution."""
     if _on_jax():
         return JaxStrategy(keras.distribution.distribution())
@@ -195,12 +217,12 @@ def strategy_of(model: Any) -> Any:
 
 
 def _on_jax() -> bool:
-    return keras.backend.backend() == "jax"
+    return bool(keras.backend.backend() == "jax")
 
 
-def _delayed(outputs: Iterator[Any]) -> Iterator[Any]:
+def _delayed(outputs: Iterator[Sequence[Tensor]]) -> Iterator[Sequence[Tensor]]:
     """The same elements, each after `IN_FLIGHT` further ones have been begun."""
-    begun: collections.deque[Any] = collections.deque()
+    begun: collections.deque[Sequence[Tensor]] = collections.deque()
     for element in outputs:
         begun.append(element)
         if len(begun) > IN_FLIGHT:

@@ -42,7 +42,7 @@ class FullySharded(keras.distribution.ModelParallel):
             layout_map=layouts, batch_dim_name=DEVICES, auto_shard_dataset=False
         )
 
-    def get_variable_layout(self, variable) -> TensorLayout:
+    def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
         """The layout of a weight or of one of its slots.
 
         Raises:

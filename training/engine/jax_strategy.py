@@ -6,11 +6,13 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_vit.typing import Array
 
 from ..errors import RecipeError, WorkerLost
 from ..recipe import Recipe
@@ -18,6 +20,9 @@ from .cluster import parse_cluster, print_waiting
 from .fully_sharded import FullySharded
 from .gpus import VISIBLE
 from .job import Job, this_job
+
+if TYPE_CHECKING:
+    import jax
 
 # Seconds after which a worker that no longer answers is lost. JAX's own 100 and 300
 # would keep the others, and `launch --restarts`, waiting.
@@ -66,13 +71,16 @@ class JaxStrategy:
         """The strategy of what this process computes without the others."""
         return self if self.workers == 1 else _data_parallel(_local_devices())
 
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
+    def scope(self) -> contextlib.AbstractContextManager[None]:
         """Context in which variables and batches are placed on all devices."""
         if self.distribution is None:
             return contextlib.nullcontext()
-        return self.distribution.scope()
+        scope: contextlib.AbstractContextManager[None] = self.distribution.scope()
+        return scope
 
-    def distribute_datasets_from_function(self, pipeline: Callable[..., Any]):
+    def distribute_datasets_from_function(
+        self, pipeline: Callable[[tf.distribute.InputContext], tf.data.Dataset]
+    ) -> tf.data.Dataset:
         """The dataset of this process's parts of the global batches."""
         return pipeline(
             tf.distribute.InputContext(self.workers, self.worker, self.workers)
@@ -84,9 +92,12 @@ class JaxStrategy:
 
         halves = np.array([number], np.int64).view(np.uint32)  # JAX has no int64
         gathered = np.asarray(multihost_utils.process_allgather(halves))
-        return gathered.reshape(self.workers, 2).view(np.int64)[:, 0].tolist()
+        numbers: list[int] = (
+            gathered.reshape(self.workers, 2).view(np.int64)[:, 0].tolist()
+        )
+        return numbers
 
-    def any_worker(self, stop: bool) -> Any:
+    def any_worker(self, stop: bool) -> "bool | jax.Array":
         """Whether any process is asked to stop, true or an array; this waits for none.
 
         A single process is not asked: see `Progress.alone`.
@@ -97,8 +108,14 @@ class JaxStrategy:
         return add(flags)
 
 
+# The strategies of both backends, which have the methods of a `JaxStrategy`.
+AnyStrategy: TypeAlias = tf.distribute.Strategy | JaxStrategy
+
+
 @functools.cache
-def _sum_over_devices(stop: bool) -> tuple[Any, Callable[[Any], Any]]:
+def _sum_over_devices(
+    stop: bool,
+) -> "tuple[jax.Array, Callable[[jax.Array], jax.Array]]":
     """A number for each device of this process, and how to add up those of all."""
     import jax
 
@@ -110,7 +127,7 @@ def _sum_over_devices(stop: bool) -> tuple[Any, Callable[[Any], Any]]:
     return flags, jax.jit(jax.numpy.sum, out_shardings=everywhere)
 
 
-def whole_array(value: Any) -> np.ndarray[Any, Any]:
+def whole_array(value: "jax.Array") -> Array:
     """A copy of an array that is divided among the devices of all processes.
 
     All processes must call it.

@@ -7,16 +7,26 @@ norm are those of the global batch.
 import contextlib
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import keras
-import numpy as np
 from keras import ops
 
+from keras_vit.typing import Arrays, Inputs, Logits, Tensor
+
 from .jax_strategy import JaxStrategy, whole_array
+from .late_figures import Figures
+from .losses import Labels
 from .strategy import gather
 from .trainer import Trainer, clipping_factor
+
+Values: TypeAlias = list[jax.Array]  # of variables, in Keras's order
+# Of a step: trainable and other variables, those of the optimizer and of the metrics;
+# an evaluation's is without the optimizer's.
+State: TypeAlias = tuple[Values, Values, Values, Values]
+TestState: TypeAlias = tuple[Values, Values, Values]
+Batch: TypeAlias = tuple[Inputs, Labels, jax.Array]  # the last are the weights
 
 
 class JaxTrainer(Trainer):
@@ -29,7 +39,7 @@ class JaxTrainer(Trainer):
         ValueError: The model computes in float16, which needs loss scaling.
     """
 
-    def __init__(self, model: keras.Model, *args, **kwargs):
+    def __init__(self, model: keras.Model, *args: Any, **kwargs: Any):
         if model.dtype_policy.compute_dtype == "float16":
             raise ValueError(
                 "`model` must compute in float32 or bfloat16, as float16 needs loss "
@@ -38,28 +48,30 @@ class JaxTrainer(Trainer):
         super().__init__(model, *args, **kwargs)
         self.distribute_strategy = JaxStrategy(keras.distribution.distribution())
 
-    def compile(self, *args, **kwargs):
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         """See `Trainer.compile`."""
         super().compile(*args, **{**kwargs, "jit_compile": True})
 
-    def fit(self, *args, **kwargs):
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """See `Trainer.fit`."""
         with self.distribute_strategy.scope():
             return super().fit(*args, **kwargs)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """See `Trainer.evaluate`."""
         with self.distribute_strategy.scope():
             return super().evaluate(*args, **kwargs)
 
-    def predict(self, *args, **kwargs):
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
         """See `keras.Model.predict`; batches must be multiples of the devices."""
         with self.distribute_strategy.scope():
             return super().predict(*args, **kwargs)
 
     # One step: state and batch -> logs and state.
 
-    def train_step(self, state, data):
+    def train_step(
+        self, state: State, data: tuple[Any, ...]
+    ) -> tuple[dict[str, Tensor], State]:
         """Update the weights once; see `keras.Model.train_step` on JAX."""
         trainable, non_trainable, slots, metrics = state
         parts = keras.tree.map_structure(self._divide, _unpack(data))
@@ -77,7 +89,9 @@ class JaxTrainer(Trainer):
         state = (trainable, non_trainable, slots, metrics)
         return {**logs, "gradient_norm": norm}, state
 
-    def test_step(self, state, data):
+    def test_step(
+        self, state: TestState, data: tuple[Any, ...]
+    ) -> tuple[dict[str, Tensor], TestState]:
         """Evaluate one batch; see `train_step`."""
         trainable, non_trainable, metrics = state
         images, labels, weights = _unpack(data)
@@ -90,7 +104,9 @@ class JaxTrainer(Trainer):
         )
         return logs, (trainable, non_trainable, metrics)
 
-    def _sum_gradients(self, trainable, non_trainable, parts):
+    def _sum_gradients(
+        self, trainable: Values, non_trainable: Values, parts: Batch
+    ) -> tuple[Values, Values, Tensor, Logits]:
         """Sum the gradients over the micro-batches, one after the other.
 
         Returns:
@@ -99,7 +115,9 @@ class JaxTrainer(Trainer):
         """
         total_weight = ops.sum(parts[2])
 
-        def add(carry, part):
+        def add(
+            carry: tuple[Values, Values], part: Batch
+        ) -> tuple[tuple[Values, Values], list[jax.Array]]:
             gradients, non_trainable = carry
             new, (non_trainable, *outputs) = jax.grad(self._objective, has_aux=True)(
                 trainable, non_trainable, part, total_weight
@@ -112,7 +130,13 @@ class JaxTrainer(Trainer):
         )
         return gradients, non_trainable, *(_join(output) for output in outputs)
 
-    def _objective(self, trainable, non_trainable, part, total_weight):
+    def _objective(
+        self,
+        trainable: Values,
+        non_trainable: Values,
+        part: Batch,
+        total_weight: jax.Array,
+    ) -> tuple[Tensor, tuple[Values, Tensor, Logits]]:
         """A micro-batch's part of the batch's loss, divided by the batch's weight."""
         images, labels, weights = part
         logits, non_trainable, penalties = self.stateless_call(
@@ -122,7 +146,7 @@ class JaxTrainer(Trainer):
         total = ops.sum(losses * weights) + sum(penalties) * ops.sum(weights)
         return ops.divide_no_nan(total, total_weight), (non_trainable, losses, logits)
 
-    def _divide(self, tensor):
+    def _divide(self, tensor: jax.Array) -> Tensor:
         """[B, ...] -> [accumulation, B / accumulation, ...].
 
         Each micro-batch takes examples of every device.
@@ -130,27 +154,36 @@ class JaxTrainer(Trainer):
         shape = (tensor.shape[0] // self.accumulation, self.accumulation)
         return ops.swapaxes(ops.reshape(tensor, (*shape, *tensor.shape[1:])), 0, 1)
 
-    def _update_metric_state(self, metrics, labels, logits, losses, weights):
+    def _update_metric_state(
+        self,
+        metrics: Values,
+        labels: Labels,
+        logits: Logits,
+        losses: Tensor,
+        weights: Tensor,
+    ) -> tuple[dict[str, Tensor], Values]:
         """Update the metrics: their results and their variables."""
         with self._metric_scope(metrics) as scope:
             self._update_metrics(labels, ops.cast(logits, "float32"), losses, weights)
             logs = self.get_metrics_result()
         return logs, [scope.get_current_value(v) for v in self.metrics_variables]
 
-    def _metric_scope(self, metrics):
+    def _metric_scope(self, metrics: Values) -> keras.StatelessScope:
         mapping = list(zip(self.metrics_variables, metrics, strict=True))
         return keras.StatelessScope(state_mapping=mapping)
 
     # Steps.
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> None:
         """Create the function that `fit` calls for `steps_per_execution` steps."""
         if self.train_function is not None and not force:
             return
         keras.Model.make_train_function(self, force)
         execute: Any = self.train_function
 
-        def train_function(state, iterator):
+        def train_function(
+            state: State, iterator: Iterator[Any]
+        ) -> tuple[dict[str, Any], State]:
             steps = self.progress.advance(self.steps_per_execution)
             if self.progress.skipping:
                 with self._metric_scope(state[3]):
@@ -158,7 +191,7 @@ class JaxTrainer(Trainer):
             logs, state = execute(state, itertools.islice(iterator, steps))
             stop = self.distribute_strategy.any_worker(self.progress.stop_requested)
 
-            def read():
+            def read() -> Figures:
                 figures = {n: ops.convert_to_numpy(v) for n, v in logs.items()}
                 return figures, bool(stop)
 
@@ -166,7 +199,7 @@ class JaxTrainer(Trainer):
 
         self.train_function = train_function
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> None:
         """Create the function that `evaluate` calls for several batches."""
         if self.test_function is not None and not force:
             return
@@ -178,7 +211,7 @@ class JaxTrainer(Trainer):
 
     # State.
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def state_arrays(self) -> Arrays:
         """See `Trainer.state_arrays`; also in the middle of an epoch."""
         self.jax_state_sync()
         return {
@@ -228,13 +261,13 @@ def _move(variable: Any, value: jax.Array, layout: Any = None) -> None:
     variable._value, variable._layout = value, layout
 
 
-def _unpack(data):
+def _unpack(data: tuple[Any, ...]) -> Batch:
     images, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None:
         weights = ops.ones(labels.shape[:1])
     return images, labels, ops.cast(weights, "float32")
 
 
-def _join(parts):
+def _join(parts: Tensor) -> Tensor:
     """[parts, b, ...] -> [parts * b, ...], the inverse of `_divide`."""
     return ops.reshape(ops.swapaxes(parts, 0, 1), (-1, *parts.shape[2:]))

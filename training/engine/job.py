@@ -118,6 +118,7 @@ def _metadata(name: str) -> str:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=SECONDS) as answer:
-            return answer.read().decode()
+            content: bytes = answer.read()
+            return content.decode()
     except OSError:
         return ""

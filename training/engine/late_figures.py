@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TypeAlias
+
+from keras_vit.typing import Arrays
 
 from .progress import Progress
 
 # A call's figures by name, and whether a worker asked all of them to stop.
-Read = Callable[[], tuple[dict[str, Any], bool]]
+Figures: TypeAlias = tuple[Arrays, bool]
+Read: TypeAlias = Callable[[], Figures]
 
 
 class LateFigures:
@@ -24,13 +27,13 @@ class LateFigures:
 
     def __init__(self, progress: Progress):
         self.progress = progress
-        self.newest: Future[tuple[dict[str, Any], bool]] | None = None
+        self.newest: Future[Figures] | None = None
 
     def forget(self) -> None:
         """Begin an epoch, in which the figures of the last one are out of place."""
         self.newest = None
 
-    def after(self, steps: int, read: Read) -> dict[str, Any]:
+    def after(self, steps: int, read: Read) -> Arrays:
         """Start to read the figures of a call, and return those of the call before."""
         progress = self.progress
         before, self.newest = self.newest, _start(read)
@@ -47,7 +50,7 @@ class LateFigures:
         return figures
 
 
-def _start(read: Read) -> Future[tuple[dict[str, Any], bool]]:
+def _start(read: Read) -> Future[Figures]:
     """Call `read` in a thread.
 
     TensorFlow's copy from a GPU waits for all that was started before it: begun after
@@ -57,9 +60,9 @@ def _start(read: Read) -> Future[tuple[dict[str, Any], bool]]:
     an executor's threads are awaited before the interpreter ends. A new one for each
     call, 0.08 ms, needs no end of its own.
     """
-    future: Future[tuple[dict[str, Any], bool]] = Future()
+    future: Future[Figures] = Future()
 
-    def run():
+    def run() -> None:
         try:
             future.set_result(read())
         except BaseException as error:  # raised by `result`

@@ -12,9 +12,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
 
 from ..errors import Preempted, RecipeError, WorkerLost
 from .gpus import divided_gpus
+
+Process: TypeAlias = subprocess.Popen[bytes]
 
 PACKAGE = __name__.removesuffix(".engine.launch")
 MODULE = PACKAGE if PACKAGE == "training" else "keras_vit"
@@ -104,7 +108,7 @@ def _log(folder: Path, worker: int) -> Path:
 
 def _run(arguments: Sequence[str], workers: int, logs: Path) -> tuple[int, bool]:
     """Run all workers once: the exit status, and whether this process got a signal."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Process] = []
     with _forwarded_signals(processes) as received:
         try:
             for worker, variables in enumerate(environments(workers)):
@@ -162,7 +166,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _start(arguments, variables, log: Path | None) -> subprocess.Popen[bytes]:
+def _start(
+    arguments: Sequence[str], variables: dict[str, str], log: Path | None
+) -> Process:
     """Start a worker in its own session: Ctrl-C reaches it through this process."""
     with contextlib.ExitStack() as stack:
         output = stack.enter_context(log.open("ab")) if log else None
@@ -177,11 +183,11 @@ def _start(arguments, variables, log: Path | None) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def _forwarded_signals(processes) -> Iterator[list[int]]:
+def _forwarded_signals(processes: list[Process]) -> Iterator[list[int]]:
     """Forward signals to the processes; yield the list of those received."""
     received: list[int] = []
 
-    def forward(number, frame):
+    def forward(number: int, frame: FrameType | None) -> None:
         received.append(number)
         for process in processes:
             process.send_signal(number)  # does nothing where it has ended
@@ -198,32 +204,32 @@ def _forwarded_signals(processes) -> Iterator[list[int]]:
             signal.signal(name, handler)
 
 
-def _running(processes) -> bool:
+def _running(processes: Sequence[Process]) -> bool:
     return any(process.poll() is None for process in processes)
 
 
-def _failed(processes) -> list[int]:
+def _failed(processes: Sequence[Process]) -> list[int]:
     """Numbers of the workers that failed; last those that only lost another worker."""
     failed = [worker for worker, process in enumerate(processes) if process.poll()]
     lost = WorkerLost.exit_status
     return sorted(failed, key=lambda worker: processes[worker].poll() == lost)
 
 
-def _report(processes, worker: int) -> int:
+def _report(processes: Sequence[Process], worker: int) -> int:
     """Print and return the exit status of a worker that has ended."""
-    code = processes[worker].poll()
+    code = processes[worker].wait()
     status = code if code >= 0 else 128 - code
     print(f"worker {worker} ended with exit status {status}", file=sys.stderr)
     return status
 
 
-def _wait(processes, seconds: float) -> None:
+def _wait(processes: Sequence[Process], seconds: float) -> None:
     end = time.monotonic() + seconds
     while _running(processes) and time.monotonic() < end:
         time.sleep(0.1)
 
 
-def _stop(processes) -> None:
+def _stop(processes: Sequence[Process]) -> None:
     """Terminate all processes, and kill those that do not end."""
     for process in processes:
         process.terminate()

@@ -14,17 +14,17 @@ class LossScaler:
     `LOSS_SCALE_GROWTH` steps without one.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.variables = [
             keras.Variable(value, trainable=False) for value in (FIRST_LOSS_SCALE, 0.0)
         ]
 
     @property
-    def scale(self):
+    def scale(self) -> tf.Tensor:
         """The factor of the loss, a float32 scalar."""
         return self.variables[0].value
 
-    def update(self, finite):
+    def update(self, finite: tf.Tensor) -> None:
         """Adapt the scale after a step; call it in cross-replica context."""
         scale, good_steps = self.variables
         good = tf.where(finite, good_steps.value + 1, 0.0)

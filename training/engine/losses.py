@@ -1,15 +1,20 @@
 """Losses: softmax and sigmoid cross-entropy of logits, with label smoothing."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import keras
 from keras import ops
 
+from keras_vit.typing import Array, Logits, Tensor
+
+Labels: TypeAlias = Tensor  # integers [B], or [B, classes]
+Loss: TypeAlias = Callable[[Labels, Logits], Tensor]  # of each example, float32 [B]
+
 
 def make_loss(
-    name: str, label_smoothing: float = 0.0, adjustment: Any = 0.0
-) -> Callable[[Any, Any], Any]:
+    name: str, label_smoothing: float = 0.0, adjustment: float | Array = 0.0
+) -> Loss:
     """Make the loss function of single examples, without averaging.
 
     Args:
@@ -26,7 +31,7 @@ def make_loss(
         [B, K], giving float32 [B].
     """
 
-    def loss(labels, logits):
+    def loss(labels: Labels, logits: Logits) -> Tensor:
         logits = ops.cast(logits, "float32") + adjustment
         classes = logits.shape[-1]
         targets = ops.cast(dense_labels(labels, classes), "float32")
@@ -41,7 +46,7 @@ def make_loss(
     return loss
 
 
-def dense_labels(labels, classes: int):
+def dense_labels(labels: Labels, classes: int) -> Tensor:
     """Labels as [B, classes]; integer labels are one-hot encoded."""
     labels = ops.convert_to_tensor(labels)
     return labels if len(labels.shape) == 2 else ops.one_hot(labels, classes)

@@ -1,14 +1,18 @@
 """Gradients of a replica's images on TensorFlow, accumulated over micro-batches."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
 from .forward_pass import weights_of
 from .loss_scaling import LossScaler
+from .losses import Loss
+from .rebatch import Batch
 from .traced_once import TracedOnce
+
+# Gradients, sum of weights, losses [b] and logits [b, classes]; see `__call__`.
+Sums: TypeAlias = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class MicroBatchGradients:
@@ -20,7 +24,7 @@ class MicroBatchGradients:
     def __init__(
         self,
         model: keras.Model,
-        loss_of: Callable[..., Any],
+        loss_of: Loss,
         scaler: LossScaler | None,
         accumulation: int,
         jit_compile: bool,
@@ -33,7 +37,9 @@ class MicroBatchGradients:
         # Positions of the non-trainable variables that a forward pass changes.
         self.changing: list[int] = []
 
-    def __call__(self, images, labels, weights):
+    def __call__(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> Sums:
         """Sum over the replica's images.
 
         Returns:
@@ -44,14 +50,23 @@ class MicroBatchGradients:
             return self.forward_backward(images, labels, weights)
         parts = tf.nest.map_structure(self._divide, (images, labels, weights))
 
-        def part_at(index):
-            return tf.nest.map_structure(lambda part: part[index], parts)
+        def part_at(index: int | tf.Tensor) -> Batch:
+            part: Batch = tf.nest.map_structure(lambda part: part[index], parts)
+            return part
 
         gradients, count, losses, logits = self.forward_backward(*part_at(0))
         all_losses = tf.TensorArray(tf.float32, self.accumulation).write(0, losses)
         all_logits = tf.TensorArray(tf.float32, self.accumulation).write(0, logits)
 
-        def add(index, gradients, count, all_losses, all_logits):
+        def add(
+            index: tf.Tensor,
+            gradients: list[tf.Tensor],
+            count: tf.Tensor,
+            all_losses: tf.TensorArray,
+            all_logits: tf.TensorArray,
+        ) -> tuple[
+            tf.Tensor, list[tf.Tensor], tf.Tensor, tf.TensorArray, tf.TensorArray
+        ]:
             part = self.forward_backward(*part_at(index))
             gradients = [a + b for a, b in zip(gradients, part[0], strict=True)]
             all_losses = all_losses.write(index, part[2])
@@ -66,24 +81,32 @@ class MicroBatchGradients:
         )
         return gradients, count, all_losses.concat(), all_logits.concat()
 
-    def _divide(self, tensor):
+    def _divide(self, tensor: tf.Tensor) -> tf.Tensor:
         """[b, ...] -> [accumulation, b / accumulation, ...]."""
         size = tensor.shape[0] // self.accumulation
         return tf.reshape(tensor, [self.accumulation, size, *tensor.shape[1:]])
 
-    def forward_backward(self, images, labels, weights):
+    def forward_backward(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> Sums:
         """`__call__` for a single micro-batch."""
         variables = self.model.non_trainable_variables
-        *results, changed = self.function(
+        gradients, count, losses, logits, changed = self.function(
             *weights_of(self.model),
             [] if self.scaler is None else [self.scaler.scale],
             (images, labels, weights),
         )
         for position, value in zip(self.changing, changed, strict=True):
             variables[position].assign(value)
-        return results
+        return gradients, count, losses, logits
 
-    def _forward_backward(self, trainable, others, scale, batch):
+    def _forward_backward(
+        self,
+        trainable: list[tf.Tensor],
+        others: list[tf.Tensor],
+        scale: list[tf.Tensor],
+        batch: Batch,
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """`forward_backward`, and the new values of the variables that it changes."""
         images, labels, weights = batch
         with tf.GradientTape() as tape:
@@ -111,6 +134,6 @@ class MicroBatchGradients:
         return gradients, _mean_weight(weights), losses, logits, changed
 
 
-def _mean_weight(weights):
+def _mean_weight(weights: tf.Tensor) -> tf.Tensor:
     # The mean, so that half precision can represent sums of gradients.
     return tf.reduce_sum(weights) / weights.shape[0]

@@ -9,9 +9,11 @@ import keras
 from keras import ops
 
 from keras_vit.nested_layers import all_layers
+from keras_vit.typing import Tensor
 
 from ..errors import RecipeError
 from ..recipe import OptimizerConfig
+from .schedule import Schedule
 
 
 class _WeightRules(keras.optimizers.Optimizer):
@@ -26,12 +28,12 @@ class _WeightRules(keras.optimizers.Optimizer):
 
     def __init__(
         self,
-        *args,
+        *args: Any,
         factors: Sequence[float],
         decays: Sequence[float],
         ema: float | None,
         waits: Sequence[int],
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.factors = list(factors)
@@ -40,7 +42,7 @@ class _WeightRules(keras.optimizers.Optimizer):
         self.ema = ema
         self.averages: list[keras.Variable] = []
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         """Create the slots; the averages start as the weights."""
         if self.built:
             return
@@ -50,7 +52,9 @@ class _WeightRules(keras.optimizers.Optimizer):
             for average, variable in zip(self.averages, variables, strict=True):
                 average.assign(ops.copy(variable))  # JAX would share the memory
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         """Decay, update and average one weight."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self.factors[index]
@@ -72,7 +76,9 @@ class _PublishedAdam(keras.optimizers.Adam):
     time of separate operations.
     """
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         """Update one weight."""
         index = self._get_variable_index(variable)
         mean, square = self._momentums[index], self._velocities[index]
@@ -102,7 +108,7 @@ class _PublishedAdam(keras.optimizers.Adam):
         )
 
 
-def _bias_correction(beta: float, step):
+def _bias_correction(beta: float, step: Tensor) -> Tensor:
     """1 - beta^step, without float32's loss of four digits at beta 0.999."""
     return -ops.expm1(step * (math.log(beta) if beta else -math.inf))
 
@@ -116,7 +122,10 @@ class RuledSGD(_WeightRules, keras.optimizers.SGD):
 
 
 def make_optimizer(
-    config: OptimizerConfig, learning_rate, model: keras.Model, total_steps: int = 0
+    config: OptimizerConfig,
+    learning_rate: float | Schedule,
+    model: keras.Model,
+    total_steps: int = 0,
 ) -> keras.optimizers.Optimizer:
     """Make the optimizer of a recipe, built for the model's trainable weights.
 

@@ -1,6 +1,9 @@
 """The progress of a run: its step, where it resumed, and whether it must stop."""
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Logs: TypeAlias = dict[str, float]  # figures by name, as Keras gives them to callbacks
 
 
 class EvaluationStopped(Exception):
@@ -40,7 +43,7 @@ class Progress:
     unsaved: bool = True
     stopping: bool = False
     lag: int = 0
-    logs: dict[str, float] = field(default_factory=dict)
+    logs: Logs = field(default_factory=dict)
 
     @property
     def step(self) -> int:

@@ -1,10 +1,16 @@
 """Batches of one static size for the trainer, from a user's dataset or arrays."""
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import tensorflow as tf
 
+Batch: TypeAlias = tuple[tf.Tensor, ...]  # images, labels and, if given, weights
+Batches: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
+Data: TypeAlias = tuple[Any, ...]  # batches alone, or the arrays of a `Batch`
 
-def unpack(batch):
+
+def unpack(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """A batch's images, labels and weights float32 [b]; weights are 1 if absent."""
     images, labels, *rest = batch
     weights = tf.cast(rest[0], tf.float32) if rest else tf.ones(tf.shape(labels)[:1])
@@ -12,7 +18,9 @@ def unpack(batch):
     return images, labels, weights
 
 
-def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool):
+def batch_dataset(
+    data: Data, batch_size: int | None, parts: int, shuffle: bool
+) -> Batches:
     """A dataset of batches of one static size.
 
     Args:
@@ -46,7 +54,7 @@ def batch_dataset(data: tuple, batch_size: int | None, parts: int, shuffle: bool
     return x.map(padded, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def pad(batch, size: int):
+def pad(batch: Batch, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Pad a batch to a size with copies of its own images that have weight 0.
 
     Copies and not zeros, which would distort the statistics of batch normalization. A

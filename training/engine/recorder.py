@@ -24,7 +24,7 @@ from .data_fingerprint import (
 )
 from .early_termination import divergence
 from .lora import merged
-from .progress import EvaluationStopped
+from .progress import EvaluationStopped, Logs
 from .schedule import learning_rate
 from .strategy import gather, is_chief, worker_count
 from .trainer import Trainer
@@ -57,7 +57,7 @@ class Recorder(keras.callbacks.Callback):
         self.every = every
         self.owner = _owner(trainer, model, recipe, data)
         self.chief = is_chief(trainer.distribute_strategy)
-        self.history: list[dict[str, float]] = []
+        self.history: list[Logs] = []
         self.saved_step: int | None = None  # of the newest checkpoint
         self.epoch_began = 0.0
         self.seconds_before = 0.0  # of this epoch, before the run was stopped
@@ -87,11 +87,11 @@ class Recorder(keras.callbacks.Callback):
         self.seconds_before = stored.seconds
         self.progress.logs = stored.logs
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Start the clock."""
         self.epoch_began = time.perf_counter()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Save a checkpoint where one is due, or where the run must stop."""
         progress = self.progress
         if progress.skipping:
@@ -151,7 +151,7 @@ class Recorder(keras.callbacks.Callback):
         """Duration of the current epoch so far."""
         return self.seconds_before + time.perf_counter() - self.epoch_began
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the best model, the history and, last, a checkpoint."""
         seconds, self.seconds_before = self._seconds(), 0.0
         self.progress.logs = {}
@@ -189,7 +189,7 @@ class Recorder(keras.callbacks.Callback):
                 run_folder.save_model(model, self.folder / name)
 
 
-def best_epoch(history: list[dict[str, float]]) -> dict[str, float]:
+def best_epoch(history: list[Logs]) -> Logs:
     """The row of the history with the best validation accuracy; the last without any.
 
     Ties, and runs without labels, go to the row with the lowest validation loss, then

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_vit.typing import Tensor, Tokens
+
 
 def rematerialize_blocks(model: keras.Model) -> None:
     """Make a Vision Transformer recompute each encoder block in the backward pass.
@@ -20,7 +22,11 @@ def rematerialize_blocks(model: keras.Model) -> None:
 def _rematerialize(block: keras.layers.Layer) -> None:
     once = block.call
 
-    def call(tokens, context=None, training=False):
+    def call(
+        tokens: Tokens,
+        context: dict[str, Tensor] | None = None,
+        training: bool = False,
+    ) -> Tokens:
         if not training:
             return once(tokens, context, training=False)
         variables = block.variables  # weights, and the states of the seed generators
@@ -28,7 +34,7 @@ def _rematerialize(block: keras.layers.Layer) -> None:
         seeds = [v for v in variables if id(v) not in weights]
         names = sorted(context or {})
 
-        def compute(tokens, *values):
+        def compute(tokens: Tokens, *values: Tensor) -> tuple[Tensor, ...]:
             """The block as a pure function of its tensors and all its variables."""
             given = dict(zip(names, values, strict=False))
             states = zip(variables, values[len(names) :], strict=True)

@@ -30,7 +30,7 @@ import tempfile
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from etils import epath
 
@@ -39,11 +39,16 @@ from keras_vit.common.file_names import CHECKPOINTS, HISTORY, LOCK, RECIPE, REPO
 from keras_vit.common.similar_names import did_you_mean
 
 from .. import storage
-from ..errors import RunError
-from ..recipe import Recipe, changed_values, load_recipe, require
+from ..errors import RunError, require
+from ..recipe import Recipe, changed_values, load_recipe
+
+# The contents of report.json, or of another JSON file about a run.
+Report: TypeAlias = dict[str, Any]
 
 if TYPE_CHECKING:
     import keras
+
+    from .progress import Logs
 
 
 def check_folder(
@@ -267,7 +272,7 @@ def _no_run(folder: epath.Path) -> NoReturn:
 
 def is_finished(folder: epath.PathLike) -> bool:
     """Whether the run in a folder has its report."""
-    return (epath.Path(folder) / REPORT).exists()
+    return bool((epath.Path(folder) / REPORT).exists())
 
 
 def _delete_run(folder: epath.Path) -> None:
@@ -323,7 +328,7 @@ def _check_old_run(
     return old
 
 
-def write_history(path: epath.PathLike, history: list[dict[str, float]]) -> None:
+def write_history(path: epath.PathLike, history: list[Logs]) -> None:
     """Write the history as CSV, one row for each epoch.
 
     A figure that some epochs lack is empty there.
@@ -344,6 +349,6 @@ def save_model(model: keras.Model, path: epath.PathLike) -> None:
         model.save(local)
 
 
-def write_report(path: epath.PathLike, report: dict[str, Any]) -> None:
+def write_report(path: epath.PathLike, report: Report) -> None:
     """Write a report as indented JSON."""
     storage.write_text(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..recipe import Recipe, require
+from ..errors import require
+from ..recipe import Recipe
 
 EVALUATIONS = 20  # of a run whose length is not a number of passes, about
 

@@ -1,15 +1,20 @@
 """Learning-rate schedules: warm-up, then cosine, linear, rsqrt or a staircase."""
 
 import dataclasses
+from typing import TypeAlias
 
 import keras
 from keras import ops
 
-from ..recipe import Recipe
+from keras_vit.typing import Config, Tensor, TensorLike
+
+from ..recipe import Recipe, ScheduleConfig
+
+Schedule: TypeAlias = keras.optimizers.schedules.LearningRateSchedule
 
 
 @dataclasses.dataclass(eq=False)
-class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+class Warmup(Schedule):
     """Linear warm-up, followed by another schedule.
 
     Args:
@@ -23,22 +28,22 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     start: float
     peak: float
     steps: int
-    then: keras.optimizers.schedules.LearningRateSchedule
+    then: Schedule
 
-    def __call__(self, step):
+    def __call__(self, step: TensorLike) -> Tensor:
         """The learning rate of a step, counted from 0."""
         step = ops.cast(step, "float32")
         rising = self.start + (self.peak - self.start) * (step + 1) / self.steps
         after = self.then(ops.maximum(step - self.steps, 0))
         return ops.where(step < self.steps, rising, after)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return dict(vars(self))
 
 
 @dataclasses.dataclass(eq=False)
-class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+class ReciprocalSquareRoot(Schedule):
     """Reciprocal square root, with a linear cool-down to 0.
 
     peak * sqrt(timescale / (step + timescale)), the schedule of "Scaling Vision
@@ -58,7 +63,7 @@ class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     timescale: int
     cooldown: int
 
-    def __call__(self, step):
+    def __call__(self, step: TensorLike) -> Tensor:
         """The learning rate of a step, counted from 0."""
         step = ops.cast(step, "float32")
         rate = self.peak * ops.sqrt(self.timescale / (step + self.timescale))
@@ -66,7 +71,7 @@ class ReciprocalSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             rate *= ops.clip((self.steps - step) / self.cooldown, 0, 1)
         return rate
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return dict(vars(self))
 
@@ -84,7 +89,7 @@ def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
 
 def make_schedule(
     recipe: Recipe, total_steps: int, steps_per_epoch: float
-) -> float | keras.optimizers.schedules.LearningRateSchedule:
+) -> float | Schedule:
     """Make the learning-rate schedule of a recipe.
 
     Returns:
@@ -113,7 +118,9 @@ def warmup_steps(recipe: Recipe, total_steps: int, steps_per_epoch: float) -> in
     return requested if requested < total_steps else total_steps // 10
 
 
-def _after_warmup(config, peak, total_steps, warmup):
+def _after_warmup(
+    config: ScheduleConfig, peak: float, total_steps: int, warmup: int
+) -> Schedule:
     schedules = keras.optimizers.schedules
     steps, end = total_steps - warmup, config.end_learning_rate
     match config.name:

@@ -8,11 +8,12 @@ import keras
 import tensorflow as tf
 
 from ..data.mixup import check_pairs
-from ..errors import RecipeError, RunError, WorkerLost
-from ..recipe import DataConfig, Recipe, Strategy, require
+from ..errors import RecipeError, RunError, WorkerLost, require
+from ..recipe import DataConfig, Recipe, Strategy
 from .cluster import parse_cluster, print_waiting
 from .determinism import ask_for_determinism
 from .jax_strategy import (
+    AnyStrategy,
     JaxStrategy,
     end_without_others,
     is_lost_jax_worker,
@@ -31,7 +32,7 @@ LOST_WORKER_ERRORS = (
 )
 
 
-def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
+def make_strategy(recipe: Recipe) -> AnyStrategy:
     """Make the `tf.distribute` strategy of a recipe, before anything is computed.
 
     Args:
@@ -54,9 +55,7 @@ def make_strategy(recipe: Recipe) -> tf.distribute.Strategy | JaxStrategy:
     return strategy
 
 
-def open_strategy(
-    recipe: Recipe, alone: bool = False
-) -> tf.distribute.Strategy | JaxStrategy:
+def open_strategy(recipe: Recipe, alone: bool = False) -> AnyStrategy:
     """`make_strategy`, whatever `batch_size` is.
 
     Args:
@@ -73,7 +72,7 @@ def open_strategy(
 
 def evaluation_strategy(
     name: Strategy = "auto", tpu: str | None = None, deterministic: bool = False
-) -> tf.distribute.Strategy | JaxStrategy:
+) -> AnyStrategy:
     """The devices of a command that does not train; it waits for no other worker.
 
     Args:
@@ -194,14 +193,15 @@ def _tpu_strategy(name: str | None) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def gather(strategy: tf.distribute.Strategy | JaxStrategy, number: int) -> list[int]:
+def gather(strategy: AnyStrategy, number: int) -> list[int]:
     """Collect one number from each worker; this waits for all of them."""
     if worker_count(strategy) == 1:
         return [number]
     if isinstance(strategy, JaxStrategy):
         return strategy.gather(number)
 
-    def own():  # by the same means in all, whatever their recipes' `communication`
+    # By the same means in all, whatever their recipes' `communication`.
+    def own() -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
         value = tf.constant([number], tf.int64)
         return replica.all_gather(value, 0, _communication_by("ring"))
@@ -210,9 +210,7 @@ def gather(strategy: tf.distribute.Strategy | JaxStrategy, number: int) -> list[
     return [int(value) for value in strategy.experimental_local_results(gathered)[0]]
 
 
-def check_workers(
-    strategy: tf.distribute.Strategy | JaxStrategy, fingerprint: str
-) -> None:
+def check_workers(strategy: AnyStrategy, fingerprint: str) -> None:
     """Raise RecipeError unless all workers have the same recipe and `TF_CONFIG`.
 
     Args:
@@ -235,7 +233,7 @@ def check_workers(
         )
 
 
-def check_same_step(strategy: tf.distribute.Strategy | JaxStrategy, step: int) -> None:
+def check_same_step(strategy: AnyStrategy, step: int) -> None:
     """Raise RunError unless all workers resume from the same step."""
     steps = gather(strategy, step)
     if len(set(steps)) > 1:
@@ -271,7 +269,7 @@ def _worker_lost(reason: str) -> WorkerLost:
     )
 
 
-def is_chief(strategy: tf.distribute.Strategy | JaxStrategy) -> bool:
+def is_chief(strategy: AnyStrategy) -> bool:
     """Whether this process is worker 0, which writes the files."""
     if isinstance(strategy, JaxStrategy):
         return strategy.worker == 0
@@ -279,7 +277,7 @@ def is_chief(strategy: tf.distribute.Strategy | JaxStrategy) -> bool:
     return resolver is None or not resolver.task_type or resolver.task_id == 0
 
 
-def worker_count(strategy: tf.distribute.Strategy | JaxStrategy) -> int:
+def worker_count(strategy: AnyStrategy) -> int:
     """Number of processes that train together; TensorFlow has one for all of a TPU."""
     if isinstance(strategy, JaxStrategy):
         return strategy.workers
@@ -290,7 +288,7 @@ def worker_count(strategy: tf.distribute.Strategy | JaxStrategy) -> int:
     return len(resolver.cluster_spec().as_dict()["worker"])
 
 
-def check_batch_size(strategy: tf.distribute.Strategy, recipe: Recipe) -> None:
+def check_batch_size(strategy: AnyStrategy, recipe: Recipe) -> None:
     """Raise RecipeError unless replicas and micro-batches divide the batch evenly."""
     replicas = strategy.num_replicas_in_sync
     if recipe.batch_size % (replicas * recipe.accumulation):

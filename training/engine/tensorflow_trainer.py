@@ -10,19 +10,21 @@ accumulation, `steps_per_execution` and MultiWorkerMirroredStrategy. Here a step
     all replicas    the optimizer's update of each copy of the weights
 """
 
-import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.nested_layers import all_layers
+from keras_vit.typing import Arrays
 
+from .figure_vector import FigureVector
 from .forward_pass import stateless_forward, weights_of
+from .late_figures import Figures
 from .loss_scaling import LossScaler
 from .micro_batches import MicroBatchGradients
-from .rebatch import batch_dataset, unpack
+from .rebatch import Batch, Batches, Data, batch_dataset, unpack
 from .traced_once import TracedOnce
 from .trainer import Trainer, clipping_factor
 
@@ -37,7 +39,7 @@ PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=50 * 2**2
 class TensorFlowTrainer(Trainer):
     """A `Trainer` for KERAS_BACKEND=tensorflow and any `tf.distribute` strategy."""
 
-    def __init__(self, model: keras.Model, *args, **kwargs):
+    def __init__(self, model: keras.Model, *args: Any, **kwargs: Any):
         super().__init__(model, *args, **kwargs)
         self.scaler: LossScaler | None = None
         if model.dtype_policy.compute_dtype == "float16":
@@ -53,11 +55,11 @@ class TensorFlowTrainer(Trainer):
 
     def compile(
         self,
-        optimizer,
-        metrics=("accuracy",),
+        optimizer: keras.optimizers.Optimizer,
+        metrics: Sequence[str | keras.metrics.Metric] = ("accuracy",),
         steps_per_execution: int = 1,
         jit_compile: bool = False,
-    ):
+    ) -> None:
         """See `Trainer.compile`."""
         super().compile(optimizer, metrics, steps_per_execution)
         self.gradients = MicroBatchGradients(
@@ -70,7 +72,9 @@ class TensorFlowTrainer(Trainer):
             autograph=False,
         )
 
-    def _training_batches(self, data, batch_size, shuffle: bool):
+    def _training_batches(
+        self, data: Data, batch_size: int | None, shuffle: bool
+    ) -> Batches:
         dataset = super()._training_batches(data, batch_size, shuffle)
         # TensorFlow forgets the size of a replica's batch where there are several
         # workers.
@@ -85,7 +89,7 @@ class TensorFlowTrainer(Trainer):
 
     # One step, on one replica.
 
-    def train_replica(self, batch, stop):
+    def train_replica(self, batch: Batch, stop: tf.Tensor) -> dict[str, tf.Tensor]:
         """One training step on one replica.
 
         Args:
@@ -118,7 +122,7 @@ class TensorFlowTrainer(Trainer):
         replica.merge_call(self._apply, args=(gradients, tf.math.is_finite(norm)))
         return {**self._results_of(totals), "gradient_norm": norm, STOP: stop}
 
-    def _own_totals(self, replica):
+    def _own_totals(self, replica: tf.distribute.ReplicaContext) -> list[tf.Tensor]:
         """What this replica adds to the sums that are the metrics' variables.
 
         Read outside of a replica, each would be an all-reduce of its own.
@@ -134,13 +138,14 @@ class TensorFlowTrainer(Trainer):
             for v in self.metrics_variables
         ]
 
-    def _results_of(self, totals):
+    def _results_of(self, totals: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
         """The metrics' results, given the sums of their variables."""
         mapping = list(zip(self.metrics_variables, totals, strict=True))
         with keras.StatelessScope(state_mapping=mapping):
-            return self.get_metrics_result()
+            results: dict[str, tf.Tensor] = self.get_metrics_result()
+        return results
 
-    def _average_statistics(self, replica):
+    def _average_statistics(self, replica: tf.distribute.ReplicaContext) -> None:
         """Average the moving statistics of batch normalization over the replicas.
 
         Each replica normalizes by its own images, as in stock Keras and in PyTorch.
@@ -153,14 +158,19 @@ class TensorFlowTrainer(Trainer):
         ):
             variable.assign(mean)
 
-    def _apply(self, strategy, gradients, finite):
+    def _apply(
+        self,
+        strategy: tf.distribute.Strategy,
+        gradients: Sequence[tf.Tensor],
+        finite: tf.Tensor,
+    ) -> None:
         """Update the weights, in cross-replica context."""
 
-        def update():
+        def update() -> None:
             # Not `optimizer.apply`, which would sum over the replicas once more.
             rate = self.optimizer.learning_rate
 
-            def update_one(variable, gradient):
+            def update_one(variable: tf.Variable, gradient: tf.Tensor) -> None:
                 # Else the decay of all weights is computed before the first gradient.
                 with tf.control_dependencies([gradient]):
                     self.optimizer.update_step(gradient, variable, rate)
@@ -183,7 +193,7 @@ class TensorFlowTrainer(Trainer):
             tf.cond(finite, update, lambda: None)
             self.scaler.update(finite)
 
-    def test_replica(self, batch):
+    def test_replica(self, batch: Batch) -> None:
         """Add one batch of an evaluation to the metrics, on one replica."""
         images, labels, weights = unpack(batch)
         logits = self.forward(*weights_of(self.model), images)
@@ -192,50 +202,31 @@ class TensorFlowTrainer(Trainer):
 
     # Steps, on all replicas.
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> None:
         """Create the function that `fit` calls for `steps_per_execution` steps."""
         if self.train_function is not None and not force:
             return
         strategy = self.distribute_strategy
-        several = self.steps_per_execution > 1
-        shapes: dict[str, Any] = {}  # of the figures
+        vector = FigureVector()
 
         @tf.autograph.experimental.do_not_convert
-        def step(batch, stop):
-            """All figures as one vector, for one copy from the device."""
+        def step(batch: Batch, stop: tf.Tensor) -> tf.Tensor:
             results = strategy.run(self.train_replica, args=(batch, stop))
-            results = {
-                name: strategy.experimental_local_results(value)[0]
-                for name, value in results.items()
-            }
-            shapes.update({name: tuple(v.shape) for name, v in results.items()})
-            values = [tf.cast(value, tf.float32) for value in results.values()]
-            return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+            return vector.pack(
+                {
+                    name: strategy.experimental_local_results(value)[0]
+                    for name, value in results.items()
+                }
+            )
 
-        def unpacked(vector):
-            ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
-            parts = np.split(vector.numpy(), ends[:-1])
-            figures = {
-                name: part.reshape(shape)
-                for (name, shape), part in zip(shapes.items(), parts, strict=True)
-            }
+        def read(packed: tf.Tensor) -> Figures:
+            figures = vector.unpack(packed)
             return figures, bool(figures.pop(STOP) > 0)
 
-        @tf.function(reduce_retracing=True)
-        def execute(iterator, steps, stop):
-            if not several:
-                return step(next(iterator), stop)
-            figures = tf.zeros([0])
-            for _ in tf.range(steps):
-                tf.autograph.experimental.set_loop_options(
-                    shape_invariants=[(figures, tf.TensorShape([None]))]
-                )
-                figures = step(next(iterator), stop)
-            return figures
-
+        execute = _over_iterator(step, self.steps_per_execution > 1)
         execute_on = tf.function(step, reduce_retracing=True, autograph=False)
 
-        def train_function(iterator):
+        def train_function(iterator: Iterator[Batch]) -> dict[str, Any]:
             steps = self.progress.advance(self.steps_per_execution)
             if self.progress.skipping:
                 return self.progress.logs or self.get_metrics_result()
@@ -243,24 +234,24 @@ class TensorFlowTrainer(Trainer):
             asking = self.progress.stop_requested and not self.progress.alone
             stop = tf.constant(float(asking))
             if isinstance(iterator, ITERATORS):
-                vector = execute(iterator, tf.constant(steps), stop)
+                packed = execute(iterator, tf.constant(steps), stop)
             else:
-                vector = execute_on(self._next_batch(iterator), stop)
-            return self.figures.after(steps, lambda: unpacked(vector))
+                packed = execute_on(self._next_batch(iterator), stop)
+            return self.figures.after(steps, lambda: read(packed))
 
         self.train_function = train_function
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> None:
         """Create the function that `evaluate` calls for several batches."""
         if self.test_function is not None and not force:
             return
         strategy = self.distribute_strategy
 
         @tf.function(reduce_retracing=True, autograph=False)
-        def execute(batch):
+        def execute(batch: Batch) -> None:
             strategy.run(self.test_replica, args=(batch,))
 
-        def test_function(iterator):
+        def test_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
             for step in range(self._next_test_steps()):
                 try:
                     batch = self._next_batch(iterator)
@@ -269,11 +260,12 @@ class TensorFlowTrainer(Trainer):
                         raise
                     break
                 execute(batch)
-            return self.get_metrics_result()
+            results: dict[str, tf.Tensor] = self.get_metrics_result()
+            return results
 
         self.test_function = test_function
 
-    def _next_batch(self, iterator):
+    def _next_batch(self, iterator: Iterator[Batch]) -> Batch:
         """A batch for `strategy.run`, also where Keras iterates over arrays."""
         batch = next(iterator)
         if isinstance(iterator, ITERATORS):
@@ -285,7 +277,9 @@ class TensorFlowTrainer(Trainer):
             iter(self.distribute_strategy.experimental_distribute_dataset(batch))
         )
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
         """Do nothing: all is built, and Keras fails on a PerReplica (keras#20585)."""
 
     # State.
@@ -293,7 +287,7 @@ class TensorFlowTrainer(Trainer):
     def _extra_state(self) -> dict[str, list[keras.Variable]]:
         return {"scaler": [] if self.scaler is None else self.scaler.variables}
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def state_arrays(self) -> Arrays:
         """See `Trainer.state_arrays`."""
         state = self.state()
         totals = iter(self._metric_totals())
@@ -304,19 +298,19 @@ class TensorFlowTrainer(Trainer):
             for name, v in state.items()
         }
 
-    def set_state(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def set_state(self, arrays: Arrays) -> None:
         """See `Trainer.set_state`."""
         super().set_state(arrays)
         self._separate_dropout_masks()
 
-    def _separate_dropout_masks(self):
+    def _separate_dropout_masks(self) -> None:
         """Give each replica its own seeds, as offsets from the first replica's."""
         weights = {id(weight) for weight in self.model.weights}
         seeds = [v.value for v in self.model.variables if id(v) not in weights]
         if not seeds:
             return
 
-        def separate(first):
+        def separate(first: list[tf.Tensor]) -> None:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             for seed, value in zip(seeds, first, strict=True):
                 offset = tf.cast(replica * MASK_OFFSET, value.dtype)
@@ -326,3 +320,31 @@ class TensorFlowTrainer(Trainer):
         self.distribute_strategy.run(
             tf.function(separate, autograph=False), args=(first,)
         )
+
+
+def _over_iterator(
+    step: Callable[[Batch, tf.Tensor], tf.Tensor], several: bool
+) -> Callable[[Iterator[Batch], tf.Tensor, tf.Tensor], tf.Tensor]:
+    """A graph of one step, or of as many as asked for, that returns the last's figures.
+
+    Args:
+        step: From a batch and whether to stop to the figures, a vector.
+        several: Whether there may be more than one step.
+    """
+
+    @tf.function(reduce_retracing=True)
+    def execute(
+        iterator: Iterator[Batch], steps: tf.Tensor, stop: tf.Tensor
+    ) -> tf.Tensor:
+        if not several:
+            return step(next(iterator), stop)
+        figures = tf.zeros([0])
+        for _ in tf.range(steps):
+            tf.autograph.experimental.set_loop_options(
+                shape_invariants=[(figures, tf.TensorShape([None]))]
+            )
+            figures = step(next(iterator), stop)
+        return figures
+
+    traced: Callable[..., tf.Tensor] = execute
+    return traced

@@ -6,20 +6,21 @@ and is the one that gets saved. How a training step is computed is in
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_vit.typing import Array, Arrays, Inputs, Logits, Tensor
+
 from ..activity import activity
 from .late_figures import LateFigures
-from .losses import dense_labels, make_loss
+from .losses import Labels, Loss, dense_labels, make_loss
 from .optimizer import check_optimizer
-from .progress import EvaluationStopped, Progress
-from .rebatch import batch_dataset
+from .progress import EvaluationStopped, Logs, Progress
+from .rebatch import Batches, Data, batch_dataset
 from .strategy import gather, worker_count
 
 
@@ -55,11 +56,11 @@ class Trainer(keras.Model):
     def __init__(
         self,
         model: keras.Model,
-        loss: str | Callable[[Any, Any], Any] = "softmax",
+        loss: str | Loss = "softmax",
         label_smoothing: float = 0.0,
         accumulation: int = 1,
         clip_norm: float | None = None,
-        adjustment: Any = 0.0,
+        adjustment: float | Array = 0.0,
     ):
         super().__init__()
         self.model = model
@@ -74,21 +75,21 @@ class Trainer(keras.Model):
         self.progress = Progress()
         self.figures = LateFigures(self.progress)
         self._test_steps_left: int | None = None
-        self._metric_arrays: list[np.ndarray[Any, Any]] = []
+        self._metric_arrays: list[Array] = []
         self._averages_swapped = False
         self.built = True
 
-    def call(self, images, training=None):
+    def call(self, images: Inputs, training: bool | None = None) -> Logits:
         """The plain model's logits [B, classes]."""
         return self.model(images, training=training)
 
     def compile(
         self,
-        optimizer,
-        metrics=("accuracy",),
+        optimizer: keras.optimizers.Optimizer,
+        metrics: Sequence[str | keras.metrics.Metric] = ("accuracy",),
         steps_per_execution: int = 1,
         jit_compile: bool = False,
-    ):
+    ) -> None:
         """Configure the training.
 
         Args:
@@ -103,7 +104,7 @@ class Trainer(keras.Model):
             ValueError: The optimizer clips, averages or accumulates by itself.
         """
         check_optimizer(optimizer)
-        self.step_metrics = [
+        self.step_metrics: list[keras.metrics.Metric] = [
             keras.metrics.CategoricalAccuracy("accuracy") if m == "accuracy" else m
             for m in metrics
         ]
@@ -116,11 +117,19 @@ class Trainer(keras.Model):
         optimizer.build(self.model.trainable_variables)
 
     @property
-    def metrics(self):
+    def metrics(self) -> list[keras.metrics.Metric]:
         """The loss, then those of `compile`."""
         return [self.loss_metric, *getattr(self, "step_metrics", [])]
 
-    def fit(self, x=None, y=None, *, batch_size=None, validation_data=None, **kwargs):
+    def fit(
+        self,
+        x: Batches | Array | None = None,
+        y: Labels | None = None,
+        *,
+        batch_size: int | None = None,
+        validation_data: Any = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Keras's `fit`; incomplete batches are padded with copies of weight 0.
 
         Inside an epoch `on_train_batch_end` gets the figures of the call before; see
@@ -139,7 +148,14 @@ class Trainer(keras.Model):
         kwargs["callbacks"] = [counter, *kwargs.get("callbacks", ())]
         return super().fit(x, validation_data=validation_data, shuffle=False, **kwargs)
 
-    def evaluate(self, x=None, y=None, *, batch_size=None, **kwargs):
+    def evaluate(
+        self,
+        x: Batches | Array | None = None,
+        y: Labels | None = None,
+        *,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Keras's `evaluate` of the averaged weights; each image counts once.
 
         Raises:
@@ -156,20 +172,23 @@ class Trainer(keras.Model):
             raise EvaluationStopped
         return results
 
-    def _training_batches(self, data, batch_size, shuffle: bool):
+    def _training_batches(
+        self, data: Data, batch_size: int | None, shuffle: bool
+    ) -> Batches:
         return batch_dataset(data, batch_size, self._parts, shuffle)
 
     @property
     def _parts(self) -> int:
         """Number of equal parts into which a training batch is divided."""
-        return self.distribute_strategy.num_replicas_in_sync * self.accumulation
+        replicas: int = self.distribute_strategy.num_replicas_in_sync
+        return replicas * self.accumulation
 
-    def _test_batches(self, data, batch_size):
+    def _test_batches(self, data: Any, batch_size: int | None) -> Batches:
         data = data if isinstance(data, tuple) else (data,)
         replicas = self.distribute_strategy.num_replicas_in_sync
         return batch_dataset(data, batch_size, replicas, shuffle=False)
 
-    def _count_steps(self, x, steps: int | None) -> int | None:
+    def _count_steps(self, x: Batches, steps: int | None) -> int | None:
         """Steps of an epoch; None where they are unknown and need not be known."""
         if steps is None and isinstance(x, tf.data.Dataset):
             count = int(x.cardinality())
@@ -182,7 +201,7 @@ class Trainer(keras.Model):
             )
         return steps
 
-    def _begin_epoch(self, epoch, logs=None):
+    def _begin_epoch(self, epoch: int, logs: Logs | None = None) -> None:
         self.progress.begin_epoch(epoch)
         self.figures.forget()
         if self.progress.step < self.progress.first_step:
@@ -195,13 +214,15 @@ class Trainer(keras.Model):
     def _next_test_steps(self) -> int:
         """Number of batches to evaluate next; the dataset may repeat without end."""
         self.stop_evaluating = self.progress.skips_evaluation
-        steps = self.steps_per_execution
+        steps: int = self.steps_per_execution
         if self._test_steps_left is not None:
             steps = min(steps, self._test_steps_left)
             self._test_steps_left -= steps
         return steps
 
-    def _update_metrics(self, labels, logits, losses, weights):
+    def _update_metrics(
+        self, labels: Labels, logits: Logits, losses: Tensor, weights: Tensor
+    ) -> None:
         self.loss_metric.update_state(losses, weights)
         labels = dense_labels(labels, logits.shape[-1])
         for metric in self.step_metrics:
@@ -227,11 +248,11 @@ class Trainer(keras.Model):
         """Groups of variables that only this kind of trainer has."""
         return {}
 
-    def state_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def state_arrays(self) -> Arrays:
         """Copies of the state. With several workers all of them must call it."""
         raise NotImplementedError
 
-    def set_state(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    def set_state(self, arrays: Arrays) -> None:
         """Restore what `state_arrays` returned, on every replica."""
         for name, variable in self.state().items():
             variable.assign(arrays[name])
@@ -276,7 +297,7 @@ class Trainer(keras.Model):
         with activity("waiting for worker 0"):
             gather(self.distribute_strategy, 0)
 
-    def _swap_averages(self):
+    def _swap_averages(self) -> None:
         averages = getattr(self.optimizer, "averages", None)
         weights = self.model.trainable_variables if averages else ()
         for weight, average in zip(weights, averages or (), strict=True):
@@ -285,6 +306,6 @@ class Trainer(keras.Model):
             average.assign(value)
 
 
-def clipping_factor(norm, limit: float | None):
+def clipping_factor(norm: Tensor, limit: float | None) -> Tensor:
     """The factor of all gradients that makes their global norm at most `limit`."""
     return 1.0 if limit is None else limit / ops.maximum(norm, limit)
