@@ -3,14 +3,16 @@
 The constructors that `application` makes take what those of `keras.applications` take.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from keras_vit.base import ImageModel
 from keras_vit.checks import check_choice
 from keras_vit.specs import image_size_pair
+from keras_vit.typing import Config, StrPath
 from keras_vit.weights.building import build_preset
+
+Published = TypeVar("Published", bound="PublishedModel")
 
 
 class PublishedModel(ImageModel):
@@ -20,12 +22,12 @@ class PublishedModel(ImageModel):
     architecture: str
 
     @classmethod
-    def variant_arguments(cls, variant: str) -> dict[str, Any]:
+    def variant_arguments(cls, variant: str) -> Config:
         """Arguments that make a published size; ValueError for an unknown one."""
         raise NotImplementedError
 
     @classmethod
-    def from_variant(cls, variant: str, **arguments):
+    def from_variant(cls, variant: str, **arguments: Any) -> Self:
         """Build a published size with random weights.
 
         Args:
@@ -40,12 +42,12 @@ class PublishedModel(ImageModel):
     @classmethod
     def from_preset(
         cls,
-        preset: str | os.PathLike[str],
+        preset: StrPath,
         *,
         resample: str = "google",
         grid: tuple[int, int] | None = None,
-        **overrides,
-    ):
+        **overrides: Any,
+    ) -> Self:
         """Build a model with weights, some of its arguments replaced.
 
         The classifier is the file's unless `classes` or `pooling` ask for another one;
@@ -78,8 +80,11 @@ class PublishedModel(ImageModel):
 
 
 def application(
-    model_class: Any, variant: str, name: str, poolings: tuple[str | None, ...]
-) -> Callable[..., Any]:
+    model_class: type[Published],
+    variant: str,
+    name: str,
+    poolings: tuple[str | None, ...],
+) -> Callable[..., Published]:
     """Make a constructor for one size, with the signature of `keras.applications`.
 
     Args:
@@ -88,14 +93,14 @@ def application(
 
     def build(
         include_top: bool = True,
-        weights: str | os.PathLike[str] | None = None,
+        weights: StrPath | None = None,
         input_shape: tuple[int, int, int] | None = None,
         pooling: str | None = None,
         classes: int | None = None,
         classifier_activation: str | None = "softmax",
         name: str | None = None,
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> Published:
         check_choice("pooling", pooling, poolings)
         arguments = {"name": name, **kwargs}
         if input_shape is not None:

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import keras
 
@@ -13,12 +13,19 @@ from keras_vit.checks import (
     check_image_shape,
     check_model_file,
 )
+from keras_vit.keras_classes import Model
 from keras_vit.nested_layers import all_layers, direct_sublayers
 from keras_vit.option_rows import rows
 from keras_vit.options import ClassifierOptions
+from keras_vit.typing import Array, Config, Images, StrPath, Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import ImagePreprocessing
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
+def _with_image_checks(method: Method, always: bool) -> Method:
     """Wrap a method of `keras.Model` so that it checks its images.
 
     Args:
@@ -26,8 +33,8 @@ def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
             batch, as the values would have to leave the device.
     """
 
-    @functools.wraps(getattr(keras.Model, name))
-    def method(self, x=None, *args, **kwargs):
+    @functools.wraps(method)
+    def checked(self: "ImageModel", x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if "_use_cached_eval_dataset" not in kwargs:  # `fit` has checked these
             x = self._checked(x, always)
         validation = kwargs.get("validation_data")
@@ -36,14 +43,15 @@ def _with_image_checks(name: str, always: bool) -> Callable[..., Any]:
             images = self._checked(images, always, "validation images")
             kwargs["validation_data"] = (images, *labels)
         elif validation is not None:
-            checked = self._checked(validation, always, "validation images")
-            kwargs["validation_data"] = checked
-        return getattr(super(ImageModel, self), name)(x, *args, **kwargs)
+            kwargs["validation_data"] = self._checked(
+                validation, always, "validation images"
+            )
+        return getattr(super(ImageModel, self), method.__name__)(x, *args, **kwargs)
 
-    return method
+    return cast(Method, checked)
 
 
-class ImageModel(keras.Model):
+class ImageModel(Model):
     """A functional model that its constructor's arguments describe completely.
 
     A subclass's constructor passes its options to `keep_options`, builds the graph from
@@ -55,8 +63,11 @@ class ImageModel(keras.Model):
     graph is the same with and without.
     """
 
-    options_class: ClassVar[Any]
-    preprocessing: Any
+    options_class: ClassVar[type]
+    image_size: tuple[int, int]
+    channels: int
+    classes: int | None
+    class_names: list[str] | None
     classifier_activation: str | None
     include_preprocessing = True
     # Whether images must be normalized where there is no `preprocessing`.
@@ -64,12 +75,21 @@ class ImageModel(keras.Model):
     _range_fits = False  # of images that were checked
     _range_warnings: tuple[str, ...] = ()  # what they were about
 
-    def __new__(cls, *args, **kwargs):
+    if TYPE_CHECKING:
+        # An option as the others, but pyright takes an attribute that is an object of
+        # Keras for unknown: it looks for `__get__` in Keras's untyped base classes.
+        @property
+        def preprocessing(self) -> "ImagePreprocessing | None":
+            """The layer that normalizes pixels."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse unknown arguments with what was probably meant."""
         check_argument_names(cls, kwargs)
         return super().__new__(cls, *args, **kwargs)
 
-    def __init__(self, inputs, outputs, name: str | None = None):
+    def __init__(
+        self, inputs: Images, outputs: Tensor, name: str | None = None
+    ) -> None:
         super().__init__(inputs, outputs, name=name)
         self.dtype_policy = self._policy
 
@@ -80,7 +100,7 @@ class ImageModel(keras.Model):
         dtype = made.dtype or keras.config.dtype_policy()
         self._policy = keras.dtype_policies.get(dtype)
 
-    def images_input(self):
+    def images_input(self) -> keras.KerasTensor:
         """Input [B, H, W, C] of the graph: float32, or float64 if the policy is.
 
         Keras casts images to it, and its default is the global `floatx`.
@@ -89,19 +109,19 @@ class ImageModel(keras.Model):
         shape = (*self.image_size, self.channels)
         return keras.Input(shape, dtype=dtype, name="images")
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Call the model on images; see `call`."""
         self._checked(args[0] if args else kwargs.get("inputs"), always=False)
         return super().__call__(*args, **kwargs)
 
-    fit = _with_image_checks("fit", always=True)
-    evaluate = _with_image_checks("evaluate", always=True)
-    predict = _with_image_checks("predict", always=True)
-    train_on_batch = _with_image_checks("train_on_batch", always=False)
-    test_on_batch = _with_image_checks("test_on_batch", always=False)
-    predict_on_batch = _with_image_checks("predict_on_batch", always=False)
+    fit = _with_image_checks(Model.fit, always=True)
+    evaluate = _with_image_checks(Model.evaluate, always=True)
+    predict = _with_image_checks(Model.predict, always=True)
+    train_on_batch = _with_image_checks(Model.train_on_batch, always=False)
+    test_on_batch = _with_image_checks(Model.test_on_batch, always=False)
+    predict_on_batch = _with_image_checks(Model.predict_on_batch, always=False)
 
-    def _checked(self, x, always: bool, name: str = "images"):
+    def _checked(self, x: Any, always: bool, name: str = "images") -> Any:
         """The same images or batches; checked now, or as the first batch is read."""
         check_image_shape(x, self.input_shape)
         if name in self._range_warnings or (self._range_fits and not always):
@@ -111,7 +131,7 @@ class ImageModel(keras.Model):
         check = functools.partial(self._check_range, name=name)
         return pixel_range.at_first_batch(x, check)
 
-    def _check_range(self, images, name: str) -> None:
+    def _check_range(self, images: Images, name: str) -> None:
         problem = pixel_range.problem(images, self.reads_raw_pixels, name)
         if problem == "":
             self._range_fits = True
@@ -121,7 +141,7 @@ class ImageModel(keras.Model):
             warnings.warn(f"{self.name}: {problem}", stacklevel=5)
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Config:
         """The constructor's arguments, but dtype and name."""
         return {name: getattr(self, name) for name in self._option_names()}
 
@@ -154,19 +174,31 @@ class ImageModel(keras.Model):
             return "pixels in [-1, 1]"
         return f"pixels normalized by mean={policy.mean}, std={policy.std}"
 
-    def probabilities(self, outputs):
+    def _prepared(self, images: Images) -> Images:
+        """The inputs of the graph, as its other layers read them."""
+        if self.preprocessing is None or not self.include_preprocessing:
+            return images
+        return self.preprocessing(images, fitted=True)
+
+    def probabilities(self, outputs: Tensor) -> Array:
         """Probabilities [B, classes] from the model's outputs: softmax of logits."""
         if self.classifier_activation is None:
             outputs = keras.ops.softmax(outputs)
-        return keras.ops.convert_to_numpy(outputs)
+        probabilities: Array = keras.ops.convert_to_numpy(outputs)
+        return probabilities
 
-    def summary(self, *args, print_fn=None, **kwargs):
+    def summary(
+        self,
+        *args: Any,
+        print_fn: Callable[..., None] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Print the layers, as `keras.Model` does, and what the model reads."""
         super().summary(*args, print_fn=print_fn, **kwargs)
         shape = ", ".join(map(str, self.input_shape[1:]))
         (print_fn or print)(f" Input: images [B, {shape}], {self.input_pixels}")
 
-    def save(self, filepath, *args, **kwargs):
+    def save(self, filepath: StrPath, *args: Any, **kwargs: Any) -> None:
         """Save the model as a `.keras` file, as `keras.Model` does.
 
         Raises:
@@ -176,7 +208,7 @@ class ImageModel(keras.Model):
         _check_not_quantized(self)  # before Keras opens the file
         super().save(filepath, *args, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the constructor's arguments and what is trainable, serialized.
 
         Raises:
@@ -205,7 +237,9 @@ class ImageModel(keras.Model):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: Config, custom_objects: dict[str, object] | None = None
+    ) -> Self:
         """Rebuild the model from `get_config()`."""
         config = dict(config)
         for key in ("preprocessing", "dtype"):
@@ -226,7 +260,7 @@ class ImageModel(keras.Model):
 
 
 def _layers(
-    parent: Any, path: str = ""
+    parent: keras.layers.Layer, path: str = ""
 ) -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
     """Yield path, layer and parent of each layer with weights, parents first."""
     for child in direct_sublayers(parent):
@@ -246,7 +280,7 @@ def _check_not_quantized(model: keras.Model) -> None:
         )
 
 
-def check_is_ours(model: Any) -> None:
+def check_is_ours(model: object) -> None:
     """Raise ValueError for another model of Keras, which is told what to do."""
     if not isinstance(model, ImageModel):
         raise ValueError(
@@ -257,7 +291,7 @@ def check_is_ours(model: Any) -> None:
         )
 
 
-def check_model(model: Any) -> None:
+def check_model(model: object) -> None:
     """Raise TypeError unless the model is a VisionTransformer or a ResNet."""
     if not isinstance(model, ImageModel) or hasattr(model, "backbone"):
         raise TypeError(
@@ -266,7 +300,7 @@ def check_model(model: Any) -> None:
         )
 
 
-def classifier(x, model: ImageModel):
+def classifier(x: Tensor, model: ImageModel) -> Tensor:
     """Linear classifier on features [B, D], in float32; `x` for a model without."""
     if model.classes is None:
         return x

@@ -3,12 +3,12 @@
 import inspect
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from keras_vit.common.similar_names import did_you_mean
+from keras_vit.typing import Shape, StrPath
 
 
-def check_count(name: str, value: Any) -> None:
+def check_count(name: str, value: object) -> None:
     """Raise ValueError unless the value is an integer of at least 1."""
     if not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(
@@ -22,7 +22,7 @@ def check_rate(name: str, value: float) -> None:
         raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={value}")
 
 
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise ValueError for an unknown value."""
     if value not in choices:
         raise ValueError(
@@ -31,7 +31,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
         )
 
 
-def check_argument_names(cls: type, arguments: Mapping[str, Any]) -> None:
+def check_argument_names(cls: type, arguments: Mapping[str, object]) -> None:
     """Raise TypeError for an argument that a class's constructor does not have."""
     parameters = inspect.signature(cls).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
@@ -45,7 +45,7 @@ def check_argument_names(cls: type, arguments: Mapping[str, Any]) -> None:
             )
 
 
-def check_model_file(path: Any) -> None:
+def check_model_file(path: StrPath) -> None:
     """Raise ValueError for a name of Keras's old format, which cannot be opened."""
     if str(path).endswith((".h5", ".hdf5")):
         raise ValueError(
@@ -54,7 +54,7 @@ def check_model_file(path: Any) -> None:
         )
 
 
-def check_image_shape(images: Any, wanted: tuple[int | None, ...]) -> None:
+def check_image_shape(images: object, wanted: Shape) -> None:
     """Raise ValueError unless images have the shape that a model reads.
 
     Args:

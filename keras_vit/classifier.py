@@ -1,7 +1,7 @@
 """Image classifier around any Keras backbone."""
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import keras
 
@@ -9,6 +9,7 @@ from keras_vit import option_rows, options
 from keras_vit.base import ImageModel, classifier
 from keras_vit.nested_layers import all_layers
 from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.typing import Config
 
 
 @option_rows.options
@@ -60,30 +61,19 @@ class ImageClassifier(ImageModel):
     options_class = ImageClassifierOptions
 
     @option_rows.built_from(ImageClassifierOptions)
-    def __init__(self, made: ImageClassifierOptions):
+    def __init__(self, made: ImageClassifierOptions) -> None:
         _check_backbone(made.backbone)
         self.keep_options(made)
+        _, height, width, self.channels = made.backbone.input_shape
+        self.image_size = height, width
         made.check_preprocessing(self.image_size, self.channels)
         images = self.images_input()
-        x = images
-        if self.preprocessing is not None:
-            x = self.preprocessing(images, fitted=True)
-        features = self.backbone(x)
+        features = self.backbone(self._prepared(images))
         if len(features.shape) == 4:
             features = keras.layers.GlobalAveragePooling2D(
                 data_format="channels_last", dtype="float32", name="pooling"
             )(features)
         super().__init__(images, classifier(features, self), name=made.name)
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """(H, W) in pixels."""
-        return tuple(self.backbone.input_shape[1:3])
-
-    @property
-    def channels(self) -> int:
-        """Channels C of the images."""
-        return self.backbone.input_shape[-1]
 
     @property
     def pixels(self) -> str | None:
@@ -96,13 +86,15 @@ class ImageClassifier(ImageModel):
         layers = all_layers(self.backbone)
         return "raw" if any(isinstance(layer, own) for layer in layers) else None
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments, serialized."""
         backbone = keras.saving.serialize_keras_object(self.backbone)
         return {**super().get_config(), "backbone": backbone}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: Config, custom_objects: dict[str, object] | None = None
+    ) -> Self:
         """Rebuilds the model from `get_config()`."""
         backbone = keras.saving.deserialize_keras_object(
             config["backbone"], custom_objects=custom_objects
@@ -110,7 +102,7 @@ class ImageClassifier(ImageModel):
         return super().from_config({**config, "backbone": backbone}, custom_objects)
 
 
-def _check_backbone(backbone) -> None:
+def _check_backbone(backbone: object) -> None:
     """Raise ValueError unless it maps images of one size to vectors or maps."""
     inputs = [x.shape for x in getattr(backbone, "inputs", None) or ()]
     outputs = [x.shape for x in getattr(backbone, "outputs", None) or ()]

@@ -2,11 +2,10 @@
 
 import os
 import pathlib
-from typing import Any
 
 import keras
 
-from keras_vit.base import check_is_ours
+from keras_vit.base import ImageModel, check_is_ours
 from keras_vit.checks import check_choice
 from keras_vit.preprocessing import ImagePreprocessing, imagenet_labels
 
@@ -39,14 +38,14 @@ def read_class_names(text: str) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def check_classifier(model: Any) -> None:
+def check_classifier(model: keras.Model) -> None:
     """Raise ValueError unless it is a model of keras_vit with classes."""
     check_is_ours(model)
     if not model.classes:
         raise ValueError("the model must have a classifier. Received: classes=None")
 
 
-def name_classes(model: Any, class_names: str | None) -> None:
+def name_classes(model: ImageModel, class_names: str | None) -> None:
     """Set a classifier's class names; `None` keeps those of the model.
 
     Raises:
@@ -56,7 +55,7 @@ def name_classes(model: Any, class_names: str | None) -> None:
         model.class_names = read_names(model, class_names)
 
 
-def read_names(model: Any, class_names: str) -> list[str]:
+def read_names(model: ImageModel, class_names: str) -> list[str]:
     """Read a name for each class of a classifier.
 
     Args:
@@ -75,7 +74,7 @@ def read_names(model: Any, class_names: str) -> list[str]:
     return names
 
 
-def check_pixels(model: Any, pixels: str | None = None) -> None:
+def check_pixels(model: ImageModel, pixels: str | None = None) -> None:
     """Check that it is known what a model reads; see `reading_raw_pixels`.
 
     Raises:
@@ -98,7 +97,7 @@ def check_pixels(model: Any, pixels: str | None = None) -> None:
         )
 
 
-def reading_raw_pixels(model: Any, pixels: str | None = None) -> Any:
+def reading_raw_pixels(model: ImageModel, pixels: str | None = None) -> ImageModel:
     """The same classifier for pixels from 0 to 255, with preprocessing of its own.
 
     Args:
@@ -124,7 +123,7 @@ def reading_raw_pixels(model: Any, pixels: str | None = None) -> Any:
     return twin
 
 
-def _policy(model: Any, pixels: str) -> ImagePreprocessing:
+def _policy(model: ImageModel, pixels: str | None) -> ImagePreprocessing:
     """The preprocessing from pixels from 0 to 255 to those that the model reads."""
     if pixels == "raw":
         return ImagePreprocessing(model.image_size, mean=0.0, std=1.0)
@@ -134,8 +133,8 @@ def _policy(model: Any, pixels: str) -> ImagePreprocessing:
 
 
 def complete_classifier(
-    model: Any, class_names: str | None = None, pixels: str | None = None
-) -> Any:
+    model: ImageModel, class_names: str | None = None, pixels: str | None = None
+) -> ImageModel:
     """A classifier with preprocessing and class names, whatever it was saved with.
 
     Args:

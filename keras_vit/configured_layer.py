@@ -2,13 +2,14 @@
 
 import inspect
 
-import keras
+from keras_vit.keras_classes import Layer
+from keras_vit.typing import Config, Shape
 
 
-class ConfiguredLayer(keras.layers.Layer):
+class ConfiguredLayer(Layer):
     """A layer whose config is its constructor's arguments, kept as attributes."""
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The arguments of every layer, and the class's own."""
         parameters = inspect.signature(type(self).__init__).parameters.values()
         named = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -19,6 +20,6 @@ class ConfiguredLayer(keras.layers.Layer):
 class SameShapeLayer(ConfiguredLayer):
     """A layer whose output has the shape of its input."""
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """The shape itself."""
         return input_shape

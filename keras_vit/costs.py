@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from keras_vit.options import ViTOptions
 from keras_vit.specs import (
@@ -12,6 +12,9 @@ from keras_vit.specs import (
     parse_variant,
     patch_side,
 )
+
+if TYPE_CHECKING:
+    from keras_vit.vit import VisionTransformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +112,15 @@ def model_costs(
     return vit_costs(options, bytes_per_value)
 
 
-def vit_costs(options: Any, bytes_per_value: int = 4) -> Costs:
+def vit_costs(
+    options: "ViTOptions | VisionTransformer", bytes_per_value: int = 4
+) -> Costs:
     """Compute the cost of a `VisionTransformer`, without attention pooling's layers.
 
     Args:
         options: The model, or its `ViTOptions`.
     """
-    height, width = options.image_size
+    height, width = image_size_pair(options.image_size)
     image = x = _Map(height, width, options.channels)
     sums, width = _Sums(), options.width
     if options.resnet_blocks is not None:
@@ -165,7 +170,7 @@ def least_parameters(arguments: Mapping[str, Any]) -> int:
     """
     if "backbone" in arguments:  # which is looked at on its own
         width = arguments["backbone"]["config"].get("width", 1)
-        return width * arguments["classes"]
+        return int(width * arguments["classes"])
     blocks, channels = arguments.get("blocks"), arguments["channels"]
     if blocks is not None:
         factor, classes = arguments["width_factor"], arguments["classes"]
@@ -183,7 +188,7 @@ def least_parameters(arguments: Mapping[str, Any]) -> int:
         side = patch_side(patch_size, stem)
         height, columns = image_size_pair(arguments["image_size"])
         rows += (height // side) * (columns // side)
-    return parameters + width * rows
+    return int(parameters + width * rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +240,9 @@ class _Sums:
             self.parameters += (width + 1) * classes
             self.macs += width * classes
 
-    def add_encoder(self, spec: Any, n: int, attended: int) -> None:
+    def add_encoder(
+        self, spec: "ViTOptions | VisionTransformer", n: int, attended: int
+    ) -> None:
         """The blocks on N tokens, each of which attends to `attended` tokens."""
         d, m = spec.width, spec.mlp_dim
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer

@@ -5,6 +5,7 @@ graph, so the model's layers, weights and names stay as they are.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import keras
 import numpy as np
@@ -12,12 +13,19 @@ from keras import ops
 
 from keras_vit.checks import check_choice
 from keras_vit.configured_layer import ConfiguredLayer
+from keras_vit.keras_classes import Layer, Model
+from keras_vit.typing import Config, Shape, Tensor, Tokens, Weights
+
+if TYPE_CHECKING:
+    from keras_vit.layers import AttentionPooling, EncoderBlock
+    from keras_vit.layers.encoder_blocks import BlockContext
+    from keras_vit.vit import VisionTransformer
 
 LAYOUTS = ("tokens", "map")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionWeights(keras.layers.Layer):
+class AttentionWeights(Layer):
     """Output the attention weights of an existing encoder block or attention pooling.
 
     Args:
@@ -31,19 +39,19 @@ class AttentionWeights(keras.layers.Layer):
         Tensor [B, A, N, N], of the pooling [B, A, 1, N], in float32.
     """
 
-    def __init__(self, block, **kwargs):
+    def __init__(self, block: "EncoderBlock | AttentionPooling", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.block = block
 
-    def call(self, tokens, context=None):
+    def call(self, tokens: Tokens, context: "BlockContext | None" = None) -> Weights:
         return self.block.attention_weights(tokens, context)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         block = keras.saving.serialize_keras_object(self.block)
         return {**super().get_config(), "block": block}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         block = keras.saving.deserialize_keras_object(config["block"])
         return cls(**{**config, "block": block})
 
@@ -71,15 +79,25 @@ class AttentionRollout(ConfiguredLayer):
         float32 tensor [B, h, w]; the sum of each map is 1.
     """
 
-    def __init__(self, grid, prefix_tokens, pooling, class_token, **kwargs):
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        prefix_tokens: int,
+        pooling: str,
+        class_token: bool,
+        **kwargs: Any,
+    ) -> None:
         kwargs.pop("dtype", None)
         super().__init__(dtype="float32", **kwargs)
-        self.grid = tuple(grid)
+        rows, columns = grid
+        self.grid = rows, columns
         self.prefix_tokens = prefix_tokens
         self.pooling = pooling
         self.class_token = class_token
 
-    def call(self, blocks, pooling_weights=None):
+    def call(
+        self, blocks: list[Weights], pooling_weights: Weights | None = None
+    ) -> Tensor:
         row = self._output_row(pooling_weights)
         for weights in reversed(blocks):
             row = 0.5 * (row + ops.matmul(row, ops.mean(weights, axis=1)))
@@ -87,7 +105,7 @@ class AttentionRollout(ConfiguredLayer):
         patches = patches / ops.sum(patches, axis=-1, keepdims=True)
         return ops.reshape(patches, (-1, *self.grid))
 
-    def _output_row(self, pooling_weights):
+    def _output_row(self, pooling_weights: Weights | None) -> Tensor:
         """Shares of the last block's tokens in the output: [1 or B, 1, N]."""
         height, width = self.grid
         tokens = np.eye(self.prefix_tokens + height * width, dtype="float32")
@@ -99,11 +117,15 @@ class AttentionRollout(ConfiguredLayer):
         read = np.concatenate([tokens[: int(self.class_token)], patches])
         return ops.matmul(ops.mean(pooling_weights, axis=1), read)
 
-    def compute_output_shape(self, blocks_shape, pooling_weights_shape=None):
+    def compute_output_shape(
+        self, blocks_shape: list[Shape], pooling_weights_shape: Shape | None = None
+    ) -> Shape:
         return (blocks_shape[0][0], *self.grid)
 
 
-def _block_layers(model, blocks: int | Iterable[int]) -> list[keras.layers.Layer]:
+def _block_layers(
+    model: "VisionTransformer", blocks: int | Iterable[int]
+) -> list[keras.layers.Layer]:
     indices = list(blocks) if isinstance(blocks, Iterable) else [blocks]
     for index in indices:
         if not -model.depth <= index < model.depth:
@@ -116,11 +138,11 @@ def _block_layers(model, blocks: int | Iterable[int]) -> list[keras.layers.Layer
 
 
 def features_model(
-    model,
+    model: "VisionTransformer",
     blocks: int | Iterable[int] = -1,
     prefix_tokens: bool = False,
-    layout: str = "tokens",
-) -> keras.Model:
+    layout: Literal["tokens", "map"] = "tokens",
+) -> Model:
     """Model of the outputs of encoder blocks, before the final LayerNorm.
 
     Args:
@@ -145,7 +167,7 @@ def features_model(
             "Received: prefix_tokens=True, layout='map'"
         )
 
-    def output(block):
+    def output(block: keras.layers.Layer) -> Tensor:
         x = block.output
         if not prefix_tokens and model.prefix_tokens:
             x = x[:, model.prefix_tokens :]
@@ -161,8 +183,8 @@ def features_model(
 
 
 def attention_weights_model(
-    model, blocks: int | Iterable[int] | None = None
-) -> keras.Model:
+    model: "VisionTransformer", blocks: int | Iterable[int] | None = None
+) -> Model:
     """Model of the attention weights of encoder blocks (appendix A, equation 6).
 
     Args:
@@ -183,7 +205,7 @@ def attention_weights_model(
     return _model(model, outputs, "attention_weights")
 
 
-def attention_rollout_model(model) -> keras.Model:
+def attention_rollout_model(model: "VisionTransformer") -> Model:
     """Model of each patch's share in the output (Abnar and Zuidema, 2020).
 
     It starts at the class token with `pooling="token"`, at the mean of the patches with
@@ -218,7 +240,9 @@ def attention_rollout_model(model) -> keras.Model:
     return _model(model, [rollout], "attention_rollout")
 
 
-def block_attention_weights(model, blocks: int | Iterable[int]) -> list:
+def block_attention_weights(
+    model: "VisionTransformer", blocks: int | Iterable[int]
+) -> list[Weights]:
     """The tensors [B, A, N, N] that `attention_weights` makes a model of."""
     if model.attention != "full":
         raise ValueError(
@@ -233,7 +257,7 @@ def block_attention_weights(model, blocks: int | Iterable[int]) -> list:
     ]
 
 
-def pooling_attention_weights(model):
+def pooling_attention_weights(model: "VisionTransformer") -> Weights:
     """Tensor [B, A, 1, n] of the attention pooling's weights (`pooling="map"`)."""
     layer = model.get_layer("attention_pooling")
     return AttentionWeights(
@@ -241,6 +265,6 @@ def pooling_attention_weights(model):
     )(layer.input)
 
 
-def _model(model, outputs, name) -> keras.Model:
-    outputs = outputs[0] if len(outputs) == 1 else outputs
-    return keras.Model(model.input, outputs, name=f"{model.name}_{name}")
+def _model(model: "VisionTransformer", outputs: list[Tensor], name: str) -> Model:
+    output = outputs[0] if len(outputs) == 1 else outputs
+    return Model(model.input, output, name=f"{model.name}_{name}")

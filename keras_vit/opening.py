@@ -4,12 +4,14 @@ import os
 import pathlib
 from typing import Any
 
+from keras_vit.applications import PublishedModel
 from keras_vit.base import ImageModel, check_is_ours
 from keras_vit.classifier import ImageClassifier  # noqa: F401  registered with Keras
 from keras_vit.common.file_names import model_file
 from keras_vit.errors import WeightsFileError
 from keras_vit.resnet import ResNet
 from keras_vit.served_versions import is_version, open_version
+from keras_vit.typing import StrPath
 from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint, rebuild
 from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
@@ -17,15 +19,15 @@ from keras_vit.weights.keras_files import is_keras_file, load_keras_file
 from keras_vit.weights.presets import check_exists, fetch, find_preset
 from keras_vit.weights.reading import refusing
 
-MODELS: dict[str, Any] = {"vit": VisionTransformer, "resnet": ResNet}
+MODELS: dict[str, type[PublishedModel]] = {"vit": VisionTransformer, "resnet": ResNet}
 
 
 def open_model(
-    source: str | os.PathLike[str],
+    source: StrPath,
     resample: str = "google",
     grid: tuple[int, int] | None = None,
     **arguments: Any,
-) -> Any:
+) -> ImageModel:
     """Open a model with its weights.
 
     Args:
@@ -68,7 +70,7 @@ def open_model(
         return build_open_checkpoint(model_class, checkpoint, arguments, resample, grid)
 
 
-def holds_own_model(source: str | os.PathLike[str]) -> bool:
+def holds_own_model(source: StrPath) -> bool:
     """Whether it is a run, a `.keras` file or a served version, not a checkpoint.
 
     What lies elsewhere is downloaded: a run that was pushed to the Hub is one, too.
@@ -84,7 +86,7 @@ def _open_ours(path: pathlib.Path) -> ImageModel:
     if path.is_dir():
         return open_version(path, {cls.__name__: cls for cls in MODELS.values()})
     with refusing(path):
-        model = load_keras_file(path)
+        model: ImageModel = load_keras_file(path)  # as is checked now
     try:
         check_is_ours(model)
     except ValueError as error:

@@ -13,10 +13,12 @@ from numbers import Integral
 from types import NoneType, UnionType
 from typing import (
     Any,
+    ClassVar,
     Concatenate,
     Literal,
     NamedTuple,
     ParamSpec,
+    Protocol,
     TypeVar,
     Union,
     dataclass_transform,
@@ -25,12 +27,14 @@ from typing import (
     get_type_hints,
 )
 
+from keras_vit.typing import Config
+
 
 class Check(NamedTuple):
     """What a value must be beside its type."""
 
     wanted: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[object], bool]
 
 
 class ShownBy(NamedTuple):
@@ -89,7 +93,7 @@ class OptionRow(NamedTuple):
         values = [v for k in kinds if get_origin(k) is Literal for v in get_args(k)]
         return (*values, None) if values and NoneType in kinds else tuple(values)
 
-    def problem(self, value: Any) -> str | None:
+    def problem(self, value: object) -> str | None:
         """What the value must be, if it is not."""
         if self.choices and value not in self.choices:
             return f"one of {', '.join(map(repr, self.choices))}"
@@ -169,12 +173,12 @@ def _lines(cls: type) -> str:
     )
 
 
-def part_of(cls: type, source: Any) -> dict[str, Any]:
+def part_of(cls: type, source: object) -> Config:
     """The options of a class, as the attributes of an object have them."""
     return {name: getattr(source, name) for name in rows(cls)}
 
 
-def taken(cls: type[Options], arguments: dict[str, Any]) -> Options:
+def taken(cls: type[Options], arguments: Config) -> Options:
     """Take a class's options out of keyword arguments, and check them."""
     given = [name for name in arguments if name in rows(cls)]
     made = cls(**{name: arguments.pop(name) for name in given})
@@ -182,7 +186,7 @@ def taken(cls: type[Options], arguments: dict[str, Any]) -> Options:
     return made
 
 
-def check(made: Any) -> None:
+def check(made: object) -> None:
     """Raise ValueError for an option that is not what its row says."""
     for name, row in rows(type(made)).items():
         value = getattr(made, name)
@@ -205,7 +209,7 @@ def built_from(
         construct: Callable[[Made, Options], None],
     ) -> Callable[Concatenate[Made, Parameters], None]:
         def __init__(
-            self: Made, *args: Parameters.args, **kwargs: Parameters.kwargs
+            self: Made, /, *args: Parameters.args, **kwargs: Parameters.kwargs
         ) -> None:
             construct(self, cls(*args, **kwargs))
 
@@ -219,9 +223,16 @@ def built_from(
     return decorate
 
 
-def documented(cls: type[Made]) -> type[Made]:
+class _HasOptions(Protocol):
+    options_class: ClassVar[type]
+
+
+Documented = TypeVar("Documented", bound=_HasOptions)
+
+
+def documented(cls: type[Documented]) -> type[Documented]:
     """Put the lines of `options_class` into a docstring, where it says {options}."""
-    lines = _lines(cls.options_class)  # type: ignore[attr-defined]
+    lines = _lines(cls.options_class)
     cls.__doc__ = (cls.__doc__ or "").replace(
         "    {options}", textwrap.indent(lines, "    ")
     )

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from keras_vit.option_rows import (
     ADAPTABLE,
@@ -34,7 +34,7 @@ else:
 LAYER_NORM_EPSILON = 1e-6
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a finite number."""
     return isinstance(value, Real) and math.isfinite(value)
 
@@ -245,7 +245,7 @@ class ClassifierOptions:
     ] = None
     name: Annotated[str | None, ADAPTABLE, "Name of the model."] = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Bring the values into one form, and check them.
 
         Raises:
@@ -267,7 +267,7 @@ class ClassifierOptions:
                 f"Received: {len(names)} names, classes={self.classes}"
             )
 
-    def _set(self, **values: Any) -> None:
+    def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -304,7 +304,7 @@ class ModelOptions(ClassifierOptions):
     ] = True
     pooling: Annotated[str | None, ADAPTABLE, "How features become one vector."]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         image_size = image_size_pair(self.image_size)
         self._set(image_size=image_size)
         if self.pooling is None:
@@ -332,7 +332,7 @@ class ResNetOptions(ModelOptions):
         "ignored).",
     ] = "avg"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._set(blocks=resnet_blocks_tuple("blocks", self.blocks))
         super().__post_init__()
 
@@ -360,7 +360,7 @@ class ViTOptions(EncoderOptions, ModelOptions):
         "the stride of its stem.",
     ] = 224
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.position_placement is None:
             relative = self.position_embedding == "relative"
             self._set(position_placement="every_layer" if relative else "stem")

@@ -9,8 +9,8 @@ arXiv:1903.10520) and groups of channels (arXiv:1803.08494), by two conventions:
             before each convolution; google-research/big_transfer
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import keras
 from keras import ops
@@ -22,14 +22,21 @@ from keras_vit.configured_layer import ConfiguredLayer
 from keras_vit.option_rows import built_from, documented, rows
 from keras_vit.options import ResNetOptions
 from keras_vit.specs import parse_resnet
+from keras_vit.typing import Config, FeatureMap, Images, InputShape, Shape, Tensor
 
 POOLINGS = rows(ResNetOptions)["pooling"].choices
-CONVENTIONS = ("vit", "bit")
+Convention: TypeAlias = Literal["vit", "bit"]
+CONVENTIONS: tuple[Convention, ...] = ("vit", "bit")
 GROUPS = 32
 GROUP_NORM_EPSILON = {"vit": 1e-6, "bit": 1e-5}
 
 
-def group_norm(name, convention, dtype=None, gamma="ones"):
+def group_norm(
+    name: str,
+    convention: Convention,
+    dtype: keras.DTypePolicy | None = None,
+    gamma: str = "ones",
+) -> keras.layers.GroupNormalization:
     """GroupNormalization of 32 groups with the convention's epsilon."""
     return keras.layers.GroupNormalization(
         GROUPS,
@@ -62,7 +69,14 @@ class StdConv2D(ConfiguredLayer):
         Tensor [B, ceil(H / strides), ceil(W / strides), F].
     """
 
-    def __init__(self, filters, kernel_size, strides=1, convention="vit", **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int,
+        strides: int = 1,
+        convention: Convention = "vit",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_choice("convention", convention, CONVENTIONS)
         self.filters = filters
@@ -70,7 +84,7 @@ class StdConv2D(ConfiguredLayer):
         self.strides = strides
         self.convention = convention
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
@@ -78,7 +92,7 @@ class StdConv2D(ConfiguredLayer):
             autocast=False,
         )
 
-    def standardized_kernel(self):
+    def standardized_kernel(self) -> Tensor:
         """The kernel with mean 0 and variance 1 in each output channel, in float32."""
         kernel = ops.cast(self.kernel, "float32")
         mean, variance = ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
@@ -88,7 +102,7 @@ class StdConv2D(ConfiguredLayer):
         deviation = ops.sqrt(ops.maximum(variance, 1e-30))
         return (kernel - mean) / (deviation + 1e-5)
 
-    def call(self, images):
+    def call(self, images: FeatureMap) -> FeatureMap:
         padding = "same"
         # With a stride of 1 the two ways to pad are the same.
         if self.convention == "bit" and self.strides > 1:
@@ -105,11 +119,11 @@ class StdConv2D(ConfiguredLayer):
             data_format="channels_last",
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return _strided(input_shape, self.strides, self.filters)
 
 
-def _strided(shape, strides, channels):
+def _strided(shape: Shape, strides: int, channels: int) -> Shape:
     """Shape [B, H, W, C] after a padded, strided convolution."""
     sides = [None if side is None else -(-side // strides) for side in shape[1:3]]
     return (shape[0], *sides, channels)
@@ -122,15 +136,15 @@ class _Bottleneck(ConfiguredLayer):
     not that of the output.
     """
 
-    convention: str
+    convention: Convention
 
-    def __init__(self, filters, strides=1, **kwargs):
+    def __init__(self, filters: int, strides: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.filters = filters
         self.strides = strides
         self.conv_proj = None
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         channels, filters = input_shape[-1], self.filters
         self._add_conv("conv1", channels, filters)
         self._add_conv("conv2", filters, filters, 3, self.strides)
@@ -138,7 +152,14 @@ class _Bottleneck(ConfiguredLayer):
         if channels != 4 * filters or self.strides != 1:
             self._add_conv("conv_proj", channels, 4 * filters, 1, self.strides)
 
-    def _add_conv(self, name, channels, filters, kernel_size=1, strides=1):
+    def _add_conv(
+        self,
+        name: str,
+        channels: int,
+        filters: int,
+        kernel_size: int = 1,
+        strides: int = 1,
+    ) -> None:
         layer = StdConv2D(
             filters,
             kernel_size,
@@ -150,12 +171,12 @@ class _Bottleneck(ConfiguredLayer):
         layer.build((None, None, None, channels))
         setattr(self, name, layer)
 
-    def _add_norm(self, name, channels, gamma="ones"):
+    def _add_norm(self, name: str, channels: int, gamma: str = "ones") -> None:
         layer = group_norm(name, self.convention, self.dtype_policy, gamma)
         layer.build((None, None, None, channels))
         setattr(self, name, layer)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return _strided(input_shape, self.strides, 4 * self.filters)
 
 
@@ -178,7 +199,7 @@ class ResidualUnit(_Bottleneck):
 
     convention = "vit"
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         super().build(input_shape)
         self._add_norm("norm1", self.filters)
         self._add_norm("norm2", self.filters)
@@ -186,7 +207,7 @@ class ResidualUnit(_Bottleneck):
         if self.conv_proj is not None:
             self._add_norm("norm_proj", 4 * self.filters)
 
-    def call(self, images):
+    def call(self, images: FeatureMap) -> FeatureMap:
         shortcut = images
         if self.conv_proj is not None:
             shortcut = self.norm_proj(self.conv_proj(images))
@@ -212,13 +233,13 @@ class PreActivationUnit(_Bottleneck):
 
     convention = "bit"
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         super().build(input_shape)
         self._add_norm("norm1", input_shape[-1])
         self._add_norm("norm2", self.filters)
         self._add_norm("norm3", self.filters)
 
-    def call(self, images):
+    def call(self, images: FeatureMap) -> FeatureMap:
         x = ops.relu(self.norm1(images))
         shortcut = images if self.conv_proj is None else self.conv_proj(x)
         x = ops.relu(self.norm2(self.conv1(x)))
@@ -226,17 +247,23 @@ class PreActivationUnit(_Bottleneck):
         return shortcut + self.conv3(x)
 
 
-def _max_pool(padding, policy):
+def _max_pool(padding: str, policy: keras.DTypePolicy) -> keras.layers.MaxPooling2D:
     return keras.layers.MaxPooling2D(
         3, 2, padding, data_format="channels_last", dtype=policy, name="stem_pool"
     )
 
 
-def _relu(name, policy):
+def _relu(name: str, policy: keras.DTypePolicy) -> keras.layers.ReLU:
     return keras.layers.ReLU(dtype=policy, name=name)
 
 
-def _connect_units(x, unit_class, blocks, width_factor, policy):
+def _connect_units(
+    x: FeatureMap,
+    unit_class: type[_Bottleneck],
+    blocks: Sequence[int],
+    width_factor: int,
+    policy: keras.DTypePolicy,
+) -> FeatureMap:
     """Stage s has 256 * width_factor * 2^(s-1) channels; all but one halve the map."""
     for stage, units in enumerate(blocks, 1):
         for unit in range(1, units + 1):
@@ -249,7 +276,9 @@ def _connect_units(x, unit_class, blocks, width_factor, policy):
     return x
 
 
-def connect_stem(x, blocks: Sequence[int], width_factor: int, policy):
+def connect_stem(
+    x: Images, blocks: Sequence[int], width_factor: int, policy: keras.DTypePolicy
+) -> FeatureMap:
     """Connect the hybrids' stem, a ResNet V1 without classifier (section 3.1).
 
     Args:
@@ -295,15 +324,15 @@ class ResNet(PublishedModel):
     options_class = ResNetOptions
 
     @built_from(ResNetOptions)
-    def __init__(self, options: ResNetOptions):
+    def __init__(self, options: ResNetOptions) -> None:
         self.keep_options(options)
         images = self.images_input()
         super().__init__(images, self._connect(images), name=options.name)
 
-    def _connect(self, images):
+    def _connect(self, images: Images) -> Tensor:
         """Images [B, H, W, C] -> the model's output."""
         policy, width_factor = self._policy, self.width_factor
-        x = self.preprocessing(images, fitted=True) if self.reads_raw_pixels else images
+        x = self._prepared(images)
         x = StdConv2D(64 * width_factor, 7, 2, "bit", dtype=policy, name="stem_conv")(x)
         # Zeros, which in a map without ReLU may be the largest: the pool's own padding
         # is never the largest, and the published weights were trained with this one.
@@ -321,13 +350,13 @@ class ResNet(PublishedModel):
         return classifier(x, self)
 
     @classmethod
-    def variant_arguments(cls, variant: str) -> dict[str, Any]:
+    def variant_arguments(cls, variant: str) -> Config:
         """Arguments of a size such as `"R50x1"`: units per stage and width factor."""
         blocks, width_factor = parse_resnet(variant)
         return {"blocks": blocks, "width_factor": width_factor}
 
 
-def _application(variant: str):
+def _application(variant: str) -> Callable[..., ResNet]:
     return application(ResNet, variant, name="BiT" + variant, poolings=POOLINGS)
 
 

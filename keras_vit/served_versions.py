@@ -3,7 +3,8 @@
 import hashlib
 import json
 import pathlib
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -12,7 +13,10 @@ from keras_vit.base import ImageModel
 from keras_vit.common.file_names import MANIFEST, SAVED_MODEL, VARIABLES
 from keras_vit.errors import WeightsFileError
 from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.typing import Config
 from keras_vit.weights.loading import assign, fresh_copy
+
+Models: TypeAlias = Mapping[str, Callable[..., ImageModel]]  # by their names
 
 
 def is_version(path: pathlib.Path) -> bool:
@@ -20,7 +24,7 @@ def is_version(path: pathlib.Path) -> bool:
     return (path / SAVED_MODEL).is_file() and (path / MANIFEST).is_file()
 
 
-def open_version(folder: pathlib.Path, classes: dict[str, Any]) -> ImageModel:
+def open_version(folder: pathlib.Path, classes: Models) -> ImageModel:
     """Build the model that a version was exported from, with the version's weights.
 
     They are those of the SavedModel: rounded where it was exported in bfloat16, and
@@ -48,7 +52,7 @@ def open_version(folder: pathlib.Path, classes: dict[str, Any]) -> ImageModel:
     return model
 
 
-def _build(manifest: dict[str, Any], classes: dict[str, Any]) -> Any:
+def _build(manifest: Config, classes: Models) -> ImageModel:
     described = manifest["model"]
     if described["class"] not in classes:
         raise WeightsFileError(
@@ -63,7 +67,7 @@ def _build(manifest: dict[str, Any], classes: dict[str, Any]) -> Any:
     return classes[described["class"]](**config, dtype=described["dtype_policy"])
 
 
-def _check_bytes(folder: pathlib.Path, files: dict[str, Any]) -> None:
+def _check_bytes(folder: pathlib.Path, files: Config) -> None:
     """Compare the files of the weights with the manifest's checksums."""
     names = [name for name in files if name.startswith(VARIABLES.parts[0])]
     for name in names:

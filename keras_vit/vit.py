@@ -6,7 +6,8 @@ The letters in comments are those of `keras_vit.layers`.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import keras
 from keras import ops
@@ -19,6 +20,9 @@ from keras_vit.option_rows import built_from, documented, part_of
 from keras_vit.options import BlockOptions, ViTOptions
 from keras_vit.resnet import connect_stem
 from keras_vit.specs import parse_variant, patch_side
+from keras_vit.typing import Config, Images, Tensor, Tokens
+
+TokensLayer: TypeAlias = Callable[[Tokens], Tokens]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -47,9 +51,14 @@ class VisionTransformer(PublishedModel):
 
     architecture = "vit"
     options_class = ViTOptions
+    patch_size: int
+    width: int
+    depth: int
+    mlp_dim: int
+    heads: int
 
     @built_from(ViTOptions)
-    def __init__(self, options: ViTOptions):
+    def __init__(self, options: ViTOptions) -> None:
         self.keep_options(options)
         images = self.images_input()
         super().__init__(images, self._connect(images), name=options.name)
@@ -64,16 +73,16 @@ class VisionTransformer(PublishedModel):
     @property
     def prefix_tokens(self) -> int:
         """Number of tokens before the patches: class token and registers."""
-        return int(self.class_token) + self.register_tokens
+        return int(self.class_token + self.register_tokens)
 
     @property
     def block_context(self) -> BlockContext:
         """What all blocks are given beside the tokens, in the model's own graph."""
         return {**self._block_context}  # Keras wraps what is an attribute
 
-    def _connect(self, images):
+    def _connect(self, images: Images) -> Tensor:
         """Images [B, H, W, C] -> the model's output."""
-        x = self.preprocessing(images, fitted=True) if self.reads_raw_pixels else images
+        x = self._prepared(images)
         x = self._embed(x)
         x = self._encode(x)
         x = self._pool(x)
@@ -89,7 +98,7 @@ class VisionTransformer(PublishedModel):
             )(x)
         return classifier(x, self)
 
-    def _embed(self, x):
+    def _embed(self, x: Images) -> Tokens:
         """Images -> tokens [B, N, D]: class token, registers, patches (equation 1)."""
         if self.resnet_blocks is not None:
             blocks, width_factor = self.resnet_blocks, self.resnet_width_factor
@@ -114,7 +123,7 @@ class VisionTransformer(PublishedModel):
             x = layers.ClassToken(dtype=self._policy, name="class_token")(x)
         return x
 
-    def _encode(self, x):
+    def _encode(self, x: Tokens) -> Tokens:
         """Tokens -> tokens: positions, blocks, final LayerNorm (equations 1 to 4)."""
         at_stem, before_block = self._position_layers()
         x = at_stem(x)
@@ -141,7 +150,7 @@ class VisionTransformer(PublishedModel):
             inputs = before_block[index](x)
             block = self._block(index)
             x = block(inputs, context)
-        norm = _identity
+        norm: TokensLayer = _identity
         if not self.fc_norm:
             norm = layers.LayerNorm(
                 self.norm_epsilon, name="encoder_norm", dtype=self._policy
@@ -152,12 +161,12 @@ class VisionTransformer(PublishedModel):
         return x
 
     @property
-    def _asks_for_class_token_alone(self):
+    def _asks_for_class_token_alone(self) -> bool:
         """Whether the last block has no other token to compute (7 % of B/16)."""
         full = self.attention == "full" and self.position_embedding != "relative"
-        return self.pooling == "token" and full
+        return bool(self.pooling == "token" and full)
 
-    def _position_layers(self):
+    def _position_layers(self) -> tuple[TokensLayer, list[TokensLayer]]:
         """The position layer of the stem, and one for each block (appendix D.4)."""
         name, none = "position_embedding", _identity
         if self.position_placement == "stem":
@@ -166,7 +175,7 @@ class VisionTransformer(PublishedModel):
             return none, [self._position_layer(name)] * self.depth
         return none, [self._position_layer(f"{name}_{i}") for i in range(self.depth)]
 
-    def _position_layer(self, name):
+    def _position_layer(self, name: str) -> TokensLayer:
         skip_tokens = 0 if self.prefix_positions else self.prefix_tokens
         common = {"dtype": self._policy, "name": name}
         match self.position_embedding:
@@ -186,7 +195,7 @@ class VisionTransformer(PublishedModel):
                 return _identity
         raise NotImplementedError(self.position_embedding)
 
-    def _block(self, index):
+    def _block(self, index: int) -> layers.EncoderBlock | layers.AxialEncoderBlock:
         relative = self.position_embedding == "relative"
         own_relative = relative and self.position_placement != "shared"
         arguments = {
@@ -201,7 +210,7 @@ class VisionTransformer(PublishedModel):
             return layers.AxialEncoderBlock(self.grid, arguments, **common)
         return layers.EncoderBlock(**arguments, **common)
 
-    def _pool(self, x):
+    def _pool(self, x: Tokens) -> Tensor:
         """Tokens [B, N, D] -> features [B, D]; registers take no part."""
         if self.pooling == "token":
             return x[:, 0]
@@ -226,17 +235,17 @@ class VisionTransformer(PublishedModel):
     attention_rollout_model = features.attention_rollout_model
 
     @classmethod
-    def variant_arguments(cls, variant: str) -> dict[str, Any]:
+    def variant_arguments(cls, variant: str) -> Config:
         """Arguments of a size such as `"B/16"`; see `keras_vit.SPECS`."""
         spec, patch_size = parse_variant(variant)
         return {**dataclasses.asdict(spec), "patch_size": patch_size}
 
 
-def _identity(x):
+def _identity(x: Tokens) -> Tokens:
     return x
 
 
-def _application(variant: str):
+def _application(variant: str) -> Callable[..., VisionTransformer]:
     return application(
         VisionTransformer,
         variant,

@@ -13,8 +13,8 @@ with a `NotApplicableError`.
 from keras_vit.analysis.distance import attention_distance
 from keras_vit.analysis.filters import embedding_filters
 from keras_vit.analysis.maps import attention_rollout, class_attention
-from keras_vit.analysis.models import NotApplicableError
 from keras_vit.analysis.similarity import position_similarity
+from keras_vit.errors import NotApplicableError
 
 __all__ = [
     "NotApplicableError",

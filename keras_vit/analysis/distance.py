@@ -2,15 +2,17 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.analysis.models import BATCH_SIZE, check_full_attention, outputs_of
 from keras_vit.features import block_attention_weights
+from keras_vit.keras_classes import Layer, Model
+from keras_vit.typing import Array, Images, Shape, Tensor, Weights
+from keras_vit.vit import VisionTransformer
 
 
-class MeanDistance(keras.layers.Layer):
+class MeanDistance(Layer):
     """Reduce the attention weights of a block to each head's mean distance.
 
     It is in the graph, so that [B, A] leaves it instead of [B, A, N, N].
@@ -25,7 +27,7 @@ class MeanDistance(keras.layers.Layer):
         float32 tensor [B, A], in the unit of the distances.
     """
 
-    def __init__(self, distances, **kwargs):
+    def __init__(self, distances: Array, **kwargs: Any) -> None:
         super().__init__(dtype="float32", **kwargs)
         self.distances = self.add_weight(
             name="distances",
@@ -35,19 +37,17 @@ class MeanDistance(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, weights):
+    def call(self, weights: Weights) -> Tensor:
         patches = self.distances.shape[0]
         weights = weights[:, :, -patches:, -patches:]
         spanned = ops.sum(weights * self.distances, axis=-1)  # [B, A, h * w]
         return ops.mean(ops.divide_no_nan(spanned, ops.sum(weights, axis=-1)), axis=-1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape[:2]
 
 
-def patch_distances(
-    grid: tuple[int, int], image_size: tuple[int, int]
-) -> np.ndarray[Any, Any]:
+def patch_distances(grid: tuple[int, int], image_size: tuple[int, int]) -> Array:
     """Distances between the centers of all patches.
 
     Args:
@@ -59,10 +59,11 @@ def patch_distances(
     """
     indices = np.indices(grid).reshape(2, -1)  # [2, h * w]
     steps = np.divide(image_size, grid)[:, None, None]
-    return np.hypot(*(steps * (indices[:, :, None] - indices[:, None, :])))
+    distances: Array = np.hypot(*(steps * (indices[:, :, None] - indices[:, None, :])))
+    return distances
 
 
-def attention_distance_model(model) -> keras.Model:
+def attention_distance_model(model: VisionTransformer) -> Model:
     """Model of the mean attention distance of every block, for single images.
 
     Args:
@@ -76,12 +77,12 @@ def attention_distance_model(model) -> keras.Model:
     mean_distance = MeanDistance(patch_distances(model.grid, model.image_size))
     weights = block_attention_weights(model, range(model.depth))
     outputs = [mean_distance(each) for each in weights]
-    return keras.Model(model.input, outputs, name=f"{model.name}_attention_distance")
+    return Model(model.input, outputs, name=f"{model.name}_attention_distance")
 
 
 def attention_distance(
-    model, images: np.ndarray[Any, Any], batch_size: int = BATCH_SIZE
-) -> np.ndarray[Any, Any]:
+    model: VisionTransformer, images: Images, batch_size: int = BATCH_SIZE
+) -> Array:
     """Mean attention distance of each head (Figures 7 right and 11, appendix D.7).
 
     The distance between a query patch and all patches, center to center, is averaged

@@ -5,11 +5,18 @@ choice of a backend stay as they are.
 """
 
 import pathlib
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.errors import NotApplicableError
+from keras_vit.typing import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 DPI = 120
 COLUMNS = 7  # of filters, as in the paper
@@ -23,7 +30,7 @@ MOST_TICKS = 16
 MOST_HEADS = 16  # in a legend
 
 
-def figure(width: float, height: float) -> Any:
+def figure(width: float, height: float) -> "Figure":
     """An empty matplotlib figure; width and height in inches.
 
     Raises:
@@ -38,21 +45,21 @@ def figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(drawn: Any, path: pathlib.Path) -> None:
+def save(drawn: "Figure", path: pathlib.Path) -> None:
     """Write a figure as PNG."""
     drawn.savefig(path, dpi=DPI, format="png")
 
 
-def pixels(drawn: Any) -> np.ndarray[Any, Any]:
+def pixels(drawn: "Figure") -> Array:
     """A figure as an image, uint8 [H, W, 3]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    canvas = FigureCanvasAgg(drawn)
+    canvas: Any = FigureCanvasAgg(drawn)  # matplotlib's backends have no types
     canvas.draw()
     return np.array(canvas.buffer_rgba())[..., :3]
 
 
-def draw_filters(filters: np.ndarray[Any, Any]):
+def draw_filters(filters: Array) -> "Figure":
     """Draw principal components as RGB pictures (Figure 7 left).
 
     Args:
@@ -85,7 +92,7 @@ def draw_filters(filters: np.ndarray[Any, Any]):
     return drawn
 
 
-def draw_positions(similarity: np.ndarray[Any, Any]):
+def draw_positions(similarity: Array) -> "Figure":
     """Draw the similarity of each position with all others (Figures 7 center, 10).
 
     Args:
@@ -112,7 +119,7 @@ def draw_positions(similarity: np.ndarray[Any, Any]):
 _POSITIONS = "Position embedding similarity"
 
 
-def _draw_mosaic(axis, maps: np.ndarray[Any, Any], most: int):
+def _draw_mosaic(axis: "Axes", maps: Array, most: int) -> "AxesImage":
     """Draw [h, w, h, w] as h x w maps, each at its patch's place; `most`: ticks."""
     rows, columns = maps.shape[:2]
     padded = np.pad(maps, ((0, 0), (0, 0), (0, GAP), (0, GAP)), constant_values=np.nan)
@@ -126,13 +133,13 @@ def _draw_mosaic(axis, maps: np.ndarray[Any, Any], most: int):
     return image
 
 
-def _number(set_ticks, count: int, most: int) -> None:
+def _number(set_ticks: Callable[[Array, Array], object], count: int, most: int) -> None:
     """Number the rows or columns of a mosaic from 1, in the middle of each."""
     shown = np.arange(0, count, -(-count // most))
     set_ticks(shown * (count + GAP) + (count - 1) / 2, shown + 1)
 
 
-def draw_distances(distances: np.ndarray[Any, Any], uniform: float | None = None):
+def draw_distances(distances: Array, uniform: float | None = None) -> "Figure":
     """Draw mean attention distance over depth, a point for each head (Figure 11).
 
     Args:
@@ -143,6 +150,7 @@ def draw_distances(distances: np.ndarray[Any, Any], uniform: float | None = None
     blocks = np.arange(1, depth + 1)
     drawn = figure(6.5, 4.5)
     from matplotlib import colormaps
+    from matplotlib.ticker import AutoLocator
 
     axis = drawn.add_subplot()
     colors = colormaps["viridis"](np.linspace(0, 0.95, heads))
@@ -156,13 +164,15 @@ def draw_distances(distances: np.ndarray[Any, Any], uniform: float | None = None
     axis.set(xlabel="network depth (block)", ylabel="mean attention distance (pixels)")
     top = max(distances.max(), uniform or 0)
     axis.set(xlim=(0.5, depth + 0.5), ylim=(0, 1.05 * top or 1))
-    axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    locator = AutoLocator()
+    locator.set_params(integer=True, min_n_ticks=1)
+    axis.xaxis.set_major_locator(locator)
     axis.grid(alpha=0.3)
     axis.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
     return drawn
 
 
-def draw_class_attention(images: np.ndarray[Any, Any], attention: np.ndarray[Any, Any]):
+def draw_class_attention(images: Array, attention: Array) -> "Figure":
     """Draw each image, and beside it the attention of the output by head.
 
     Each map is drawn from its smallest value (dark) to its largest (bright).
@@ -190,7 +200,7 @@ def draw_class_attention(images: np.ndarray[Any, Any], attention: np.ndarray[Any
     return drawn
 
 
-def draw_rollout(images: np.ndarray[Any, Any], rollout: np.ndarray[Any, Any]):
+def draw_rollout(images: Array, rollout: Array) -> "Figure":
     """Draw each image beside itself times its attention (Figures 6 and 14).
 
     Args:
@@ -218,7 +228,7 @@ def draw_rollout(images: np.ndarray[Any, Any], rollout: np.ndarray[Any, Any]):
     return drawn
 
 
-def _mask(weights: np.ndarray[Any, Any], size: tuple[int, int]):
+def _mask(weights: Array, size: tuple[int, int]) -> Array:
     """A map resized to (H, W) and divided by its largest value: [H, W, 1]."""
     from PIL import Image
 
@@ -228,18 +238,25 @@ def _mask(weights: np.ndarray[Any, Any], size: tuple[int, int]):
     return np.asarray(smooth)[..., None]
 
 
-def _rgb(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _rgb(image: Array) -> Array:
     """uint8 [H, W, 1 or 3] as float [H, W, 3] in [0, 1]."""
     return np.broadcast_to(image / 255, (*image.shape[:2], 3))
 
 
-def _enlarged(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _enlarged(image: Array) -> Array:
     """A small image by a whole factor: the pixels that the model got stay visible."""
     factor = max(1, SIDE // max(image.shape[:2]))
     return image.repeat(factor, 0).repeat(factor, 1)
 
 
-def _show(axis, image, left: float, top: float, side: float = 1.0, **kwargs) -> None:
+def _show(
+    axis: "Axes",
+    image: Array,
+    left: float,
+    top: float,
+    side: float = 1.0,
+    **kwargs: Any,
+) -> None:
     """Draw a framed image of width 1. One axes for all takes a tenth of the time."""
     from matplotlib.patches import Rectangle
 

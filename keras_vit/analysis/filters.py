@@ -1,7 +1,6 @@
 """Principal components of a model's first filters (section 4.5, Figure 7 left)."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,11 +11,12 @@ from keras_vit.base import ImageModel
 from keras_vit.checks import check_count
 from keras_vit.errors import NotApplicableError
 from keras_vit.resnet import StdConv2D
+from keras_vit.typing import Array
 
 COMPONENTS = 28  # in the paper's figure
 
 
-def embedding_filters(model, components: int = COMPONENTS) -> np.ndarray[Any, Any]:
+def embedding_filters(model: ImageModel, components: int = COMPONENTS) -> Array:
     """Principal components of the filters that are applied to the pixels.
 
     The D filters of a Vision Transformer's patch embedding are points in a space of
@@ -41,14 +41,15 @@ def embedding_filters(model, components: int = COMPONENTS) -> np.ndarray[Any, An
     kernel = first_kernel(model)
     filters = kernel.reshape(-1, kernel.shape[-1]).T  # [D, P * P * C]
     centered = filters - filters.mean(axis=0)
-    directions = np.linalg.svd(centered, full_matrices=False)[2]
+    directions: Array = np.linalg.svd(centered, full_matrices=False)[2]
     directions = directions[: min(components, len(filters) - 1)]
     largest = np.abs(directions).argmax(axis=1, keepdims=True)
-    directions = directions * np.sign(np.take_along_axis(directions, largest, axis=1))
-    return directions.reshape(-1, *kernel.shape[:-1])
+    signs = np.sign(np.take_along_axis(directions, largest, axis=1))
+    pictures: Array = (directions * signs).reshape(-1, *kernel.shape[:-1])
+    return pictures
 
 
-def first_kernel(model) -> np.ndarray[Any, Any]:
+def first_kernel(model: ImageModel) -> Array:
     """The kernel that is applied to the pixels, float64 [P, P, C, D]."""
     convolutions = (StdConv2D, keras.layers.Conv2D)
     layers = _in_order(model) if isinstance(model, ImageModel) else ()
@@ -60,7 +61,7 @@ def first_kernel(model) -> np.ndarray[Any, Any]:
         )
     standardized = isinstance(first, StdConv2D)
     kernel = first.standardized_kernel() if standardized else first.kernel
-    return ops.convert_to_numpy(kernel).astype("float64")
+    return np.asarray(ops.convert_to_numpy(kernel), "float64")
 
 
 def _in_order(model: keras.Model) -> Iterator[keras.layers.Layer]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from keras import ops
@@ -15,8 +15,16 @@ from keras_vit.analysis.filters import embedding_filters
 from keras_vit.analysis.maps import attention_rollout, class_attention
 from keras_vit.analysis.models import check_full_attention
 from keras_vit.analysis.similarity import position_similarity
+from keras_vit.base import ImageModel
 from keras_vit.errors import NotApplicableError
 from keras_vit.preprocessing import ImagePreprocessing
+from keras_vit.typing import Array, Arrays, Images
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_Compute: TypeAlias = Callable[[], Array]
+_Draw: TypeAlias = Callable[[Array], "Figure"]
 
 
 class Inspection(NamedTuple):
@@ -29,13 +37,13 @@ class Inspection(NamedTuple):
         missing: By property why it is not among them.
     """
 
-    arrays: dict[str, Any]
-    figures: dict[str, Any]
+    arrays: Arrays
+    figures: "dict[str, Figure]"
     missing: dict[str, str]
 
 
 def inspect_model(
-    model, images: np.ndarray[Any, Any] | None = None, progress: bool = False
+    model: ImageModel, images: Array | None = None, progress: bool = False
 ) -> Inspection:
     """Compute and draw all that applies to a model.
 
@@ -62,17 +70,25 @@ def inspect_model(
     return found
 
 
-def _properties(model, images) -> dict[str, tuple[Callable, Callable]]:
+def _properties(
+    model: ImageModel, images: Array | None
+) -> dict[str, tuple[_Compute, _Draw]]:
     """By name: the computation, and the drawing of its array."""
-    inputs = None if images is None else model_inputs(model, images)
 
-    def of_images(analysis):
-        check_full_attention(model)
-        if inputs is None:
+    def given() -> Array:
+        if images is None:
             raise NotApplicableError("it is seen on images, and none are given")
-        return analysis(model, inputs)
+        return images
 
-    def draw_distances(distances):
+    @functools.cache
+    def inputs() -> Images:
+        return model_inputs(model, given())
+
+    def of_images(analysis: Callable[[ImageModel, Images], Array]) -> Array:
+        check_full_attention(model)
+        return analysis(model, inputs())
+
+    def draw_distances(distances: Array) -> "Figure":
         uniform = patch_distances(model.grid, model.image_size).mean()
         return figures.draw_distances(distances, uniform)
 
@@ -82,23 +98,23 @@ def _properties(model, images) -> dict[str, tuple[Callable, Callable]]:
         "distance": (lambda: of_images(attention_distance), draw_distances),
         "class_attention": (
             lambda: of_images(class_attention),
-            functools.partial(figures.draw_class_attention, images),
+            lambda array: figures.draw_class_attention(given(), array),
         ),
         "rollout": (
             lambda: of_images(attention_rollout),
-            functools.partial(figures.draw_rollout, images),
+            lambda array: figures.draw_rollout(given(), array),
         ),
     }
 
 
-def _similarities(model) -> np.ndarray[Any, Any]:
+def _similarities(model: ImageModel) -> Array:
     """[h, w, h, w], or [depth, h, w, h, w] where each block has its own positions."""
     if getattr(model, "position_placement", None) != "every_layer":
         return position_similarity(model)
     return np.stack([position_similarity(model, i) for i in range(model.depth)])
 
 
-def model_inputs(model, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def model_inputs(model: ImageModel, images: Array) -> Array:
     """Images uint8 [n, H, W, C] of the model's size, as the model reads them.
 
     Returns:
@@ -107,9 +123,11 @@ def model_inputs(model, images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     if model.pixels == "raw":
         return images
-    return ops.convert_to_numpy(preprocessing_of(model)(images, fitted=True))
+    return np.asarray(
+        ops.convert_to_numpy(preprocessing_of(model)(images, fitted=True))
+    )
 
 
-def preprocessing_of(model) -> ImagePreprocessing:
+def preprocessing_of(model: ImageModel) -> ImagePreprocessing:
     """The model's own preprocessing, or that of Google's models."""
     return model.preprocessing or ImagePreprocessing(model.image_size)

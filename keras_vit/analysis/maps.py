@@ -1,22 +1,22 @@
 """Attention from the output to the patches, by head and by rollout (Figures 6, 14)."""
 
-from typing import Any
-
-import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.analysis.models import BATCH_SIZE, check_full_attention, outputs_of
 from keras_vit.errors import NotApplicableError
 from keras_vit.features import attention_rollout_model, pooling_attention_weights
+from keras_vit.keras_classes import Model
+from keras_vit.typing import Array, Images
+from keras_vit.vit import VisionTransformer
 
 
 def class_attention(
-    model,
-    images: np.ndarray[Any, Any],
+    model: VisionTransformer,
+    images: Images,
     block: int = -1,
     batch_size: int = BATCH_SIZE,
-) -> np.ndarray[Any, Any]:
+) -> Array:
     """Attention weights from the output to the patches, of each head.
 
     What the output is made of decides whose weights these are, as in rollout: the
@@ -55,7 +55,7 @@ def class_attention(
     return weights.reshape(*weights.shape[:2], *model.grid)
 
 
-def _class_attention_model(model, block: int) -> keras.Model:
+def _class_attention_model(model: VisionTransformer, block: int) -> Model:
     """Model from images to [B, A, h * w]."""
     if model.pooling == "map":
         weights = pooling_attention_weights(model)[:, :, 0]
@@ -66,12 +66,12 @@ def _class_attention_model(model, block: int) -> keras.Model:
         else:
             weights = weights[:, :, 0]
     patches = weights[:, :, -int(np.prod(model.grid)) :]
-    return keras.Model(model.input, patches, name=f"{model.name}_class_attention")
+    return Model(model.input, patches, name=f"{model.name}_class_attention")
 
 
 def attention_rollout(
-    model, images: np.ndarray[Any, Any], batch_size: int = BATCH_SIZE
-) -> np.ndarray[Any, Any]:
+    model: VisionTransformer, images: Images, batch_size: int = BATCH_SIZE
+) -> Array:
     """Each patch's share in the output, by attention rollout (appendix D.8).
 
     See `VisionTransformer.attention_rollout_model`.

@@ -3,24 +3,26 @@
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
 
 from keras_vit.errors import NotApplicableError
+from keras_vit.keras_classes import Model
+from keras_vit.typing import Array, Images
 from keras_vit.vit import VisionTransformer
 
 # Images in a batch: attention needs memory that grows with the square of the tokens.
 BATCH_SIZE = 8
 
 
-def describe(model: Any) -> str:
+def describe(model: object) -> str:
     """A model as error messages name it."""
     return f"{type(model).__name__} {getattr(model, 'name', '')!r}"
 
 
-def check_vision_transformer(model: Any) -> None:
+def check_vision_transformer(model: object) -> None:
     """Raise NotApplicableError for another model than a VisionTransformer."""
     if not isinstance(model, VisionTransformer):
         raise NotApplicableError(
@@ -28,7 +30,7 @@ def check_vision_transformer(model: Any) -> None:
         )
 
 
-def check_full_attention(model: Any) -> None:
+def check_full_attention(model: keras.Model) -> None:
     """Raise NotApplicableError unless all tokens attend to each other."""
     check_vision_transformer(model)
     if model.attention != "full":
@@ -38,18 +40,19 @@ def check_full_attention(model: Any) -> None:
         )
 
 
-_PARTS: weakref.WeakKeyDictionary[keras.Model, dict[Any, keras.Model]] = (
+_Key: TypeAlias = tuple[Callable[..., Model], tuple[int, ...]]
+_PARTS: weakref.WeakKeyDictionary[keras.Model, dict[_Key, Model]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def outputs_of(
-    model: Any,
-    make_part: Callable[..., keras.Model],
-    arguments: tuple[Any, ...],
-    images: np.ndarray[Any, Any],
+    model: VisionTransformer,
+    make_part: Callable[..., Model],
+    arguments: tuple[int, ...],
+    images: Images,
     batch_size: int,
-) -> list[np.ndarray[Any, Any]]:
+) -> list[Array]:
     """Outputs of a part of a model for many images, computed batch by batch.
 
     The part is kept as long as the model: Keras never removes the branch that a part
@@ -86,7 +89,7 @@ def outputs_of(
     return [output[: len(images)] for output in outputs]
 
 
-def _divisible(batch_size: int, part: Any) -> int:
+def _divisible(batch_size: int, part: Model) -> int:
     """A batch size, rounded up to a multiple of the devices that share a batch."""
     distribution = keras.distribution.distribution()
     devices = 1 if distribution is None else distribution.num_model_replicas

@@ -1,15 +1,15 @@
 """Similarity of position embeddings (section 4.5, appendix D.4)."""
 
-from typing import Any
-
 import numpy as np
 from keras import ops
 
 from keras_vit.analysis.models import check_vision_transformer
 from keras_vit.errors import NotApplicableError
+from keras_vit.typing import Array
+from keras_vit.vit import VisionTransformer
 
 
-def position_similarity(model, block: int = 0) -> np.ndarray[Any, Any]:
+def position_similarity(model: VisionTransformer, block: int = 0) -> Array:
     """Cosine similarity of each patch's position with all others (Figures 7 and 10).
 
     Learned 1-D and 2-D positions and sines and cosines are compared as they are added
@@ -50,7 +50,7 @@ def position_similarity(model, block: int = 0) -> np.ndarray[Any, Any]:
     return similarity.reshape(*model.grid, *model.grid)
 
 
-def _positions(model, block: int) -> np.ndarray[Any, Any]:
+def _positions(model: VisionTransformer, block: int) -> Array:
     """What is added to the patches: float64 [h * w, D]."""
     own = model.position_placement == "every_layer"
     layer = model.get_layer(f"position_embedding_{block}" if own else _NAME)
@@ -59,26 +59,28 @@ def _positions(model, block: int) -> np.ndarray[Any, Any]:
     # `call` alone leaves the weights in float32; a call would round them to the dtype
     # that the model computes in.
     embedding = ops.convert_to_numpy(layer.call(ops.convert_to_tensor(tokens)))
-    return embedding[0, model.prefix_tokens :].astype("float64")
+    return np.asarray(embedding[0, model.prefix_tokens :], "float64")
 
 
 _NAME = "position_embedding"
 
 
-def _relative_similarity(model, block: int) -> np.ndarray[Any, Any]:
+def _relative_similarity(model: VisionTransformer, block: int) -> Array:
     """Cosines of the embeddings of all offsets with that of none: [h * w, h * w]."""
     if model.position_placement == "shared":
         table = model.get_layer("relative_position").embedding
     else:
         table = model.get_layer(f"encoder_block_{block}").attention.relative_embedding
-    vectors = _normalized(ops.convert_to_numpy(table).astype("float64"))
+    vectors = _normalized(np.asarray(ops.convert_to_numpy(table), "float64"))
     center = len(vectors) // 2  # the row of the offset 0, of 2 N - 1
     patches = np.arange(np.prod(model.grid))
     cosines = vectors @ vectors[center]
-    return cosines[center + patches[None, :] - patches[:, None]]
+    by_pair: Array = cosines[center + patches[None, :] - patches[:, None]]
+    return by_pair
 
 
-def _normalized(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _normalized(vectors: Array) -> Array:
     """Rows of length 1; zeros stay zeros."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, np.finfo("float64").tiny)
+    normalized: Array = vectors / np.maximum(lengths, np.finfo("float64").tiny)
+    return normalized

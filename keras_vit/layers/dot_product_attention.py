@@ -20,13 +20,18 @@ relative positions and pictures of attention need the weights themselves,
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias, TypeVar
 
 import keras
 from keras import ops
 
 from keras_vit import devices
+from keras_vit.typing import Heads, Tensor, Weights
+
+Attention: TypeAlias = Callable[[Heads, Heads, Heads], Heads]  # query, key, value
+Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]  # of query, key and value
+Outputs = TypeVar("Outputs")
 
 # Scores Q * N of a head above which they are never held all at once.
 BLOCKS_ABOVE = {"cpu": 256 * 256, "gpu": 2048 * 2048, "tpu": 2048 * 2048}
@@ -41,8 +46,8 @@ SPLASH_BLOCKS = (512, 384, 256, 128)
 
 
 def dot_product_attention(
-    query: Any, key: Any, value: Any, training: bool = False
-) -> Any:
+    query: Heads, key: Heads, value: Heads, training: bool = False
+) -> Heads:
     """softmax(query key^T / sqrt(K)) value for each head (equations 6 and 7).
 
     Args:
@@ -64,7 +69,7 @@ def dot_product_attention(
 
 def implementation(
     queries: int | None, keys: int | None, training: bool = False
-) -> Callable:
+) -> Attention:
     """The implementation for so many queries and keys, by the table above."""
     backend, platform = keras.backend.backend(), devices.platform()
     enabled = keras.config.is_flash_attention_enabled()
@@ -85,7 +90,9 @@ def implementation(
     return whole
 
 
-def attention_weights(query: Any, key: Any, bias: Any = None) -> Any:
+def attention_weights(
+    query: Heads, key: Heads, bias: Callable[[Tensor], Weights] | None = None
+) -> Weights:
     """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
 
     Args:
@@ -101,24 +108,24 @@ def attention_weights(query: Any, key: Any, bias: Any = None) -> Any:
     return ops.softmax(ops.cast(scores, "float32"), axis=-1)
 
 
-def apply_weights(weights: Any, value: Any) -> Any:
+def apply_weights(weights: Weights, value: Heads) -> Heads:
     """Weights [B, A, Q, N] and values [B, N, A, K] -> [B, Q, A, K]."""
     return _heads_first(ops.matmul(weights, _heads_first(value)))
 
 
-def whole(query: Any, key: Any, value: Any) -> Any:
+def whole(query: Heads, key: Heads, value: Heads) -> Heads:
     """Attention with all weights [B, A, Q, N] in memory at once."""
     heads = _attend(*map(_heads_first, (_scaled(query), key, value)))
     return _heads_first(heads)
 
 
-def _attend(query, key, value):
+def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attend with scaled queries [..., Q, K] to keys and values [..., N, K]."""
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     return ops.matmul(_softmax(scores), value)
 
 
-def _softmax(scores):
+def _softmax(scores: Weights) -> Weights:
     dtype = keras.backend.standardize_dtype(scores.dtype)
     if dtype == "bfloat16" and devices.on_tensorflow_cpu():
         # Its kernel computes in float32 and rounds once: the same numbers, without two
@@ -127,17 +134,17 @@ def _softmax(scores):
     return ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), dtype)
 
 
-def _scaled(query):
+def _scaled(query: Heads) -> Heads:
     # Before the product with the keys: in half precision that could overflow.
     return query * (query.shape[-1] ** -0.5)
 
 
-def _heads_first(x):
+def _heads_first(x: Tensor) -> Tensor:
     """[B, N, A, K] <-> [B, A, N, K]."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def in_blocks(query: Any, key: Any, value: Any) -> Any:
+def in_blocks(query: Heads, key: Heads, value: Heads) -> Heads:
     """Attention, and its gradient, one block of queries after the other (TensorFlow).
 
     A block is as many heads as fit, or a part of the queries of one head. The gradient
@@ -156,20 +163,20 @@ def in_blocks(query: Any, key: Any, value: Any) -> Any:
     rows = math.ceil(queries / math.ceil(group * queries * keys / limit))
     blocks = [slice(start, start + rows) for start in range(0, queries, rows)]
 
-    def grouped(x):  # [B, N, A, K] -> [B * A / group, group, N, K]
+    def grouped(x: Heads) -> Tensor:  # [B, N, A, K] -> [B * A / group, group, N, K]
         return tf.reshape(_heads_first(x), (-1, group, x.shape[1], head_width))
 
-    def attend(inputs):
+    def attend(inputs: Sequence[Tensor]) -> Tensor:
         query, key, value = inputs
-        outputs: list = []
+        outputs: list[Tensor] = []
         for block in blocks:
             with tf.control_dependencies(outputs[-1:]):  # one after the other
                 outputs.append(_attend(query[:, block], key, value))
         return tf.concat(outputs, axis=1)
 
-    def differentiate(inputs):
+    def differentiate(inputs: Sequence[Tensor]) -> Gradients:
         query, key, value, upstream = inputs
-        of_queries: list = []
+        of_queries: list[Tensor] = []
         of_keys, of_values = tf.zeros_like(key), tf.zeros_like(value)
         for block in blocks:
             with (
@@ -184,17 +191,22 @@ def in_blocks(query: Any, key: Any, value: Any) -> Any:
             of_keys, of_values = of_keys + gradients[1], of_values + gradients[2]
         return tf.concat(of_queries, axis=1), of_keys, of_values
 
-    def each_group(function, inputs, outputs):
-        return tf.map_fn(
+    def each_group(
+        function: Callable[[Sequence[Tensor]], Outputs],
+        inputs: Sequence[Tensor],
+        dtypes: tf.DType | tuple[tf.DType, ...],
+    ) -> Outputs:
+        outputs: Outputs = tf.map_fn(
             function,
             inputs,
-            fn_output_signature=outputs,
+            fn_output_signature=dtypes,
             parallel_iterations=PARALLEL_BLOCKS,
         )
+        return outputs
 
     @tf.custom_gradient
-    def attention(*inputs):
-        def gradient(upstream):
+    def attention(*inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Gradients]]:
+        def gradient(upstream: Tensor) -> Gradients:
             return each_group(differentiate, (*inputs, upstream), (upstream.dtype,) * 3)
 
         return each_group(attend, inputs, inputs[0].dtype), gradient
@@ -204,12 +216,12 @@ def in_blocks(query: Any, key: Any, value: Any) -> Any:
 
 
 def cudnn(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Heads,
+    key: Heads,
+    value: Heads,
     training: bool = False,
     implementation: Literal["cudnn", "xla"] = "cudnn",
-) -> Any:
+) -> Heads:
     """Attention by cuDNN's flash attention, where this GPU has it (JAX).
 
     JAX 0.10 takes the absent bias for one, with which cuDNN has no gradient for odd
@@ -238,7 +250,7 @@ def cudnn(
             query, key, value, implementation=implementation
         )
 
-    def even(x):
+    def even(x: Heads) -> Heads:
         return ops.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
 
     outputs = jax.nn.dot_product_attention(
@@ -252,7 +264,7 @@ def cudnn(
     return outputs[:, :queries]
 
 
-def _takes_cudnn(query):
+def _takes_cudnn(query: Heads) -> bool:
     """Whether cuDNN has flash attention for such queries on the GPU.
 
     A GPU that is not attached is assumed to be of the newest generations.
@@ -268,7 +280,7 @@ def _takes_cudnn(query):
     return "NVIDIA" in device.device_kind and float(device.compute_capability) >= 8.0
 
 
-def splash(query: Any, key: Any, value: Any, interpret: bool = False) -> Any:
+def splash(query: Heads, key: Heads, value: Heads, interpret: bool = False) -> Heads:
     """Attention by JAX's flash attention for TPUs, on each device its own images.
 
     Keras's own call of it is causal where no mask is given (Keras 3.15).
@@ -280,7 +292,7 @@ def splash(query: Any, key: Any, value: Any, interpret: bool = False) -> Any:
     return _on_each_device(attend, query)(query, key, value)
 
 
-def _on_each_device(attend, query):
+def _on_each_device(attend: Attention, query: Heads) -> Attention:
     """`attend` for tensors that the current distribution divides like the queries.
 
     XLA cannot divide a Pallas kernel by itself. The images are divided along the
@@ -297,25 +309,30 @@ def _on_each_device(attend, query):
         return attend
     if heads and query.shape[2] % mesh.shape[heads[0]]:
         heads = []
-    parts = jax.sharding.PartitionSpec(images, None, *heads[:1])
+    parts = jax.sharding.PartitionSpec(  # type: ignore[no-untyped-call]  # JAX's
+        images, None, *heads[:1]
+    )
     return jax.shard_map(
         attend, mesh=mesh, in_specs=(parts,) * 3, out_specs=parts, check_vma=False
     )
 
 
-def _splash_on_one_device(query, key, value, interpret):
+def _splash_on_one_device(
+    query: Heads, key: Heads, value: Heads, interpret: bool
+) -> Heads:
     import jax
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     queries, keys = query.shape[1], key.shape[1]
     q_block, kv_block = _splash_block(queries), _splash_block(keys)
 
-    def padded(x, block):
+    def padded(x: Heads, block: int) -> Tensor:
         return ops.pad(
             _heads_first(x), ((0, 0), (0, 0), (0, -x.shape[1] % block), (0, 0))
         )
 
-    def segments(length, block):  # what is padded attends to itself alone
+    def segments(length: int, block: int) -> Tensor:
+        # What is padded attends to itself alone.
         return (ops.arange(length + -length % block) >= length).astype("int32")
 
     mask = splash_attention.FullMask(
@@ -350,7 +367,7 @@ def _splash_on_one_device(query, key, value, interpret):
     return _heads_first(ops.cast(outputs, query.dtype))
 
 
-def _splash_block(length):
+def _splash_block(length: int) -> int:
     """The largest block for which at most an eighth is padded, else the smallest."""
     for block in SPLASH_BLOCKS:
         if 8 * (-length % block) <= length:

@@ -13,6 +13,16 @@ from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.option_rows import part_of
+from keras_vit.typing import (
+    Config,
+    InputShape,
+    SequenceShape,
+    Shape,
+    Tensor,
+    Tokens,
+    TokensShape,
+    Weights,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -32,7 +42,12 @@ class StochasticDepth(SameShapeLayer):
         Tensor of the same shape.
     """
 
-    def __init__(self, rate, seed=None, **kwargs):
+    def __init__(
+        self,
+        rate: float,
+        seed: int | keras.random.SeedGenerator | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_rate("rate", rate)
         self.rate = rate
@@ -41,7 +56,7 @@ class StochasticDepth(SameShapeLayer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True
 
-    def call(self, branch, training=False):
+    def call(self, branch: Tensor, training: bool = False) -> Tensor:
         if not training or self.rate == 0.0:
             return branch
         shape = (ops.shape(branch)[0],) + (1,) * (len(branch.shape) - 1)
@@ -66,18 +81,18 @@ class LayerScale(SameShapeLayer):
         Tensor of the same shape.
     """
 
-    def __init__(self, initial_value, **kwargs):
+    def __init__(self, initial_value: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.initial_value = initial_value
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         self.gamma = self.add_weight(
             name="gamma",
             shape=(input_shape[-1],),
             initializer=keras.initializers.Constant(self.initial_value),
         )
 
-    def call(self, branch):
+    def call(self, branch: Tensor) -> Tensor:
         return branch * ops.cast(self.gamma, branch.dtype)
 
 
@@ -90,17 +105,22 @@ class BlockContext(TypedDict, total=False):
             after the block.
     """
 
-    relative_embedding: Any
-    asked_for: Any
+    relative_embedding: Tensor
+    asked_for: Tokens
 
 
 class _AnyBlock(ConfiguredLayer):
     """Base of the encoder blocks, which are called alike."""
 
-    def compute_output_shape(self, tokens_shape):
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
 
-    def compute_output_spec(self, tokens, context=None, training=False):
+    def compute_output_spec(
+        self,
+        tokens: Tokens,
+        context: BlockContext | None = None,
+        training: bool = False,
+    ) -> keras.KerasTensor:
         asked_for = (context or {}).get("asked_for", tokens)
         return keras.KerasTensor(asked_for.shape, self.compute_dtype)
 
@@ -128,7 +148,13 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
 
     options_class = options.BlockOptions
 
-    def __init__(self, mlp_dim, heads, relative_stddev=None, **kwargs):
+    def __init__(
+        self,
+        mlp_dim: int,
+        heads: int,
+        relative_stddev: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.heads = heads
@@ -156,18 +182,23 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         self.layer_scale1 = self._layer_scale("layer_scale1")
         self.layer_scale2 = self._layer_scale("layer_scale2")
 
-    def _layer_scale(self, name):
+    def _layer_scale(self, name: str) -> LayerScale | None:
         if self.layer_scale is None:
             return None
         return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: SequenceShape) -> None:
         scales = (self.layer_scale1, self.layer_scale2)
         for layer in (self.norm1, self.attention, self.norm2, self.mlp, *scales):
             if layer is not None:
                 layer.build(tokens_shape)
 
-    def call(self, tokens, context=None, training=False):
+    def call(
+        self,
+        tokens: Tokens,
+        context: BlockContext | None = None,
+        training: bool = False,
+    ) -> Tokens:
         context = context or {}
         relative = context.get("relative_embedding")
         asked_for = context.get("asked_for")
@@ -178,7 +209,13 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         branch = self.mlp(tokens, project=self.norm2.dense, training=training)
         return self._add(tokens, branch, self.layer_scale2, training)
 
-    def _attend(self, tokens, relative, asked_for, training):
+    def _attend(
+        self,
+        tokens: Tokens,
+        relative: Tensor | None,
+        asked_for: Tokens | None,
+        training: bool,
+    ) -> Tokens:
         """The attention's output for the tokens that are asked for, or all."""
         if asked_for is None:
             return self.attention(
@@ -195,13 +232,21 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         # Relative scores are computed of all tokens with all.
         return self._attend(tokens, relative, None, training)[:, :count]
 
-    def attention_weights(self, tokens, context=None):
+    def attention_weights(
+        self, tokens: Tokens, context: BlockContext | None = None
+    ) -> Weights:
         """Attention weights [B, A, N, N] in float32, a softmax over the last axis."""
         relative = (context or {}).get("relative_embedding")
         normalized = self.norm1(tokens)
         return self.attention.attention_weights(normalized, relative_embedding=relative)
 
-    def _add(self, tokens, branch, layer_scale, training):
+    def _add(
+        self,
+        tokens: Tokens,
+        branch: Tokens,
+        layer_scale: LayerScale | None,
+        training: bool,
+    ) -> Tokens:
         if layer_scale is not None:
             branch = layer_scale(branch)
         return tokens + self.stochastic_depth_layer(branch, training=training)
@@ -227,14 +272,15 @@ class AxialEncoderBlock(_AnyBlock):
         Tensor [B, h * w, D], or of the tokens that are asked for.
     """
 
-    def __init__(self, grid, block, **kwargs):
+    def __init__(self, grid: tuple[int, int], block: Config, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.grid = tuple(grid)
+        rows, columns = grid
+        self.grid = rows, columns
         self.block = block
         self.rows = EncoderBlock(**block, dtype=self.dtype_policy, name="rows")
         self.columns = EncoderBlock(**block, dtype=self.dtype_policy, name="columns")
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: TokensShape) -> None:
         (rows, columns), (_, tokens, width) = self.grid, tokens_shape
         if tokens != rows * columns:
             raise ValueError(
@@ -244,7 +290,12 @@ class AxialEncoderBlock(_AnyBlock):
         self.rows.build((None, rows, columns, width))
         self.columns.build((None, columns, rows, width))
 
-    def call(self, tokens, context=None, training=False):
+    def call(
+        self,
+        tokens: Tokens,
+        context: BlockContext | None = None,
+        training: bool = False,
+    ) -> Tokens:
         context = context or {}
         if "relative_embedding" in context:
             raise ValueError(

@@ -1,11 +1,21 @@
 """Layer normalization, and the dense layers that read normalized tokens."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
 import keras
 from keras import ops
 
 from keras_vit.configured_layer import SameShapeLayer
 from keras_vit.fusion import fused, fused_dense
 from keras_vit.options import LAYER_NORM_EPSILON
+from keras_vit.typing import InputShape, Tensor, Tokens
+
+# Computes dense layers of tokens [..., D]: a list of [-1, M]; the last argument is
+# `training`.
+DenseLayers: TypeAlias = Callable[
+    [Sequence[keras.layers.Dense], Tokens, bool], list[Tensor]
+]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -27,12 +37,12 @@ class LayerNorm(SameShapeLayer):
         Tensor of the same shape, computed in float32 at least.
     """
 
-    def __init__(self, epsilon=LAYER_NORM_EPSILON, **kwargs):
+    def __init__(self, epsilon: float = LAYER_NORM_EPSILON, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon = epsilon
         self.autocast = False  # as Keras's: float32 tokens and weights are not rounded
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         width = (input_shape[-1],)
         self.gamma = self.add_weight(
             name="gamma", shape=width, initializer="ones", autocast=False
@@ -41,7 +51,7 @@ class LayerNorm(SameShapeLayer):
             name="beta", shape=width, initializer="zeros", autocast=False
         )
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         return fused(
             layer_norm,
             inputs,
@@ -52,7 +62,12 @@ class LayerNorm(SameShapeLayer):
             epsilon=self.epsilon,
         )
 
-    def dense(self, layers, tokens, training=False):
+    def dense(
+        self,
+        layers: Sequence[keras.layers.Dense],
+        tokens: Tokens,
+        training: bool = False,
+    ) -> list[Tensor]:
         """Dense layers of the normalized tokens [..., D]: a list of [-1, M].
 
         Training does not keep the normalized tokens.
@@ -69,7 +84,9 @@ class LayerNorm(SameShapeLayer):
         )
 
 
-def layer_norm(inputs, gamma, beta, *, epsilon):
+def layer_norm(
+    inputs: Tensor, gamma: Tensor, beta: Tensor, *, epsilon: float
+) -> Tensor:
     """`LayerNorm` of [..., D] with its weights [D], in float32 at least."""
     internal = keras.backend.result_type(inputs.dtype, "float32")
     inputs = ops.cast(inputs, internal)
@@ -81,12 +98,14 @@ def layer_norm(inputs, gamma, beta, *, epsilon):
     return normalized * ops.cast(gamma, internal) + ops.cast(beta, internal)
 
 
-def dense(layers, tokens, training=False):
+def dense(
+    layers: Sequence[keras.layers.Dense], tokens: Tokens, training: bool = False
+) -> list[Tensor]:
     """Dense layers of the tokens [..., D]: a list of [-1, M]."""
     return [layer(rank_2(tokens)) for layer in layers]
 
 
-def rank_2(tokens):
+def rank_2(tokens: Tokens) -> Tensor:
     """[..., D] -> [-1, D].
 
     On CPU only a rank-2 MatMul next to its BiasAdd (and GELU) is fused into one

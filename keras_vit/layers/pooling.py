@@ -1,13 +1,17 @@
 """Attention pooling."""
 
+from typing import Any, Literal
+
 import keras
 from keras import ops
 
 from keras_vit.configured_layer import ConfiguredLayer
+from keras_vit.layers.encoder_blocks import BlockContext
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.options import LAYER_NORM_EPSILON
+from keras_vit.typing import Shape, Tokens, TokensShape, Vectors, Weights
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -28,8 +32,13 @@ class AttentionPooling(ConfiguredLayer):
     """
 
     def __init__(
-        self, mlp_dim, heads, gelu="tanh", norm_epsilon=LAYER_NORM_EPSILON, **kwargs
-    ):
+        self,
+        mlp_dim: int,
+        heads: int,
+        gelu: Literal["tanh", "exact"] = "tanh",
+        norm_epsilon: float = LAYER_NORM_EPSILON,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.heads = heads
@@ -40,7 +49,7 @@ class AttentionPooling(ConfiguredLayer):
         self.norm = LayerNorm(norm_epsilon, name="norm", dtype=dtype)
         self.mlp = MLP(mlp_dim, gelu=gelu, name="mlp", dtype=dtype)
 
-    def build(self, input_shape):
+    def build(self, input_shape: TokensShape) -> None:
         width = input_shape[-1]
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, width), initializer="glorot_uniform"
@@ -49,18 +58,20 @@ class AttentionPooling(ConfiguredLayer):
         for layer in (self.norm, self.mlp):
             layer.build((None, 1, width))
 
-    def call(self, tokens):
+    def call(self, tokens: Tokens) -> Vectors:
         pooled = self.attention(tokens, queries=self._probes(tokens))  # [B, 1, D]
         pooled = pooled + self.mlp(pooled, project=self.norm.dense)
         return pooled[:, 0]
 
-    def attention_weights(self, tokens, context=None):
+    def attention_weights(
+        self, tokens: Tokens, context: BlockContext | None = None
+    ) -> Weights:
         """Attention weights [B, A, 1, N] in float32, a softmax over the last axis."""
         return self.attention.attention_weights(tokens, queries=self._probes(tokens))
 
-    def _probes(self, tokens):
+    def _probes(self, tokens: Tokens) -> Tokens:
         shape = (ops.shape(tokens)[0], 1, tokens.shape[-1])
         return ops.broadcast_to(ops.cast(self.probe, tokens.dtype), shape)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])

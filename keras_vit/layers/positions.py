@@ -4,21 +4,33 @@ The kinds are those of the paper's Table 8 (appendix D.4), and the fixed sines a
 cosines of big_vision and MAE.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.configured_layer import ConfiguredLayer, SameShapeLayer
+from keras_vit.typing import (
+    Array,
+    Heads,
+    InputShape,
+    Shape,
+    Tensor,
+    Tokens,
+    TokensShape,
+    Weights,
+)
 
 TEMPERATURE = 10_000.0
 
 
-def normal(stddev):
+def normal(stddev: float) -> keras.initializers.Initializer:
     """Initializer of all learned positions."""
     return keras.initializers.RandomNormal(stddev=stddev)
 
 
-def _add_to_last(tokens, embedding):
+def _add_to_last(tokens: Tokens, embedding: Tensor) -> Tokens:
     """Add [1, n, D] to the last n of the tokens."""
     embedding = ops.cast(embedding, tokens.dtype)
     skipped = tokens.shape[1] - embedding.shape[1]
@@ -47,12 +59,14 @@ class PositionEmbedding(SameShapeLayer):
         Tensor [B, N, D].
     """
 
-    def __init__(self, stddev=0.02, skip_tokens=0, **kwargs):
+    def __init__(
+        self, stddev: float = 0.02, skip_tokens: int = 0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.stddev = stddev
         self.skip_tokens = skip_tokens
 
-    def build(self, input_shape):
+    def build(self, input_shape: TokensShape) -> None:
         _, tokens, width = input_shape
         self.embedding = self.add_weight(
             name="embedding",
@@ -60,7 +74,7 @@ class PositionEmbedding(SameShapeLayer):
             initializer=normal(self.stddev),
         )
 
-    def call(self, tokens):
+    def call(self, tokens: Tokens) -> Tokens:
         return _add_to_last(tokens, self.embedding)
 
 
@@ -83,13 +97,20 @@ class PositionEmbedding2D(SameShapeLayer):
         Tensor [B, N, D].
     """
 
-    def __init__(self, grid, stddev=0.02, skip_tokens=0, **kwargs):
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        stddev: float = 0.02,
+        skip_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.grid = tuple(grid)
+        rows, columns = grid
+        self.grid = rows, columns
         self.stddev = stddev
         self.skip_tokens = skip_tokens
 
-    def build(self, input_shape):
+    def build(self, input_shape: TokensShape) -> None:
         _, tokens, width = input_shape
         if width % 2:
             raise ValueError(
@@ -102,10 +123,10 @@ class PositionEmbedding2D(SameShapeLayer):
         self.columns = self._add("columns", (1, 1, columns, width // 2))
         self.prefix = self._add("prefix", (1, prefix, width)) if prefix else None
 
-    def _add(self, name, shape):
+    def _add(self, name: str, shape: Shape) -> Tensor:
         return self.add_weight(name=name, shape=shape, initializer=normal(self.stddev))
 
-    def call(self, tokens):
+    def call(self, tokens: Tokens) -> Tokens:
         shape = (1, *self.grid, self.rows.shape[-1])
         halves = [ops.broadcast_to(half, shape) for half in (self.columns, self.rows)]
         embedding = ops.concatenate(halves, axis=-1)
@@ -115,7 +136,7 @@ class PositionEmbedding2D(SameShapeLayer):
         return _add_to_last(tokens, embedding)
 
 
-def sincos_2d(grid, width: int, last_frequency: bool = True) -> np.ndarray:
+def sincos_2d(grid: tuple[int, int], width: int, last_frequency: bool = True) -> Array:
     """Fixed positions [h * w, D]: sin x, cos x, sin y, cos y, D / 4 frequencies each.
 
     Args:
@@ -151,12 +172,15 @@ class SinCosPositionEmbedding(SameShapeLayer):
         Tensor [B, N, D].
     """
 
-    def __init__(self, grid, last_frequency=True, **kwargs):
+    def __init__(
+        self, grid: tuple[int, int], last_frequency: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.grid = tuple(grid)
+        rows, columns = grid
+        self.grid = rows, columns
         self.last_frequency = last_frequency
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         width = input_shape[-1]
         if width % 4:
             raise ValueError(
@@ -165,7 +189,7 @@ class SinCosPositionEmbedding(SameShapeLayer):
             )
         self.embedding = sincos_2d(self.grid, width, self.last_frequency)[None]
 
-    def call(self, tokens):
+    def call(self, tokens: Tokens) -> Tokens:
         return _add_to_last(tokens, self.embedding)
 
 
@@ -184,27 +208,27 @@ class RelativePosition(ConfiguredLayer):
         Tensor [2 N - 1, K], for `relative_scores`.
     """
 
-    def __init__(self, heads, stddev=0.02, **kwargs):
+    def __init__(self, heads: int, stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.heads = heads
         self.stddev = stddev
 
-    def build(self, input_shape):
+    def build(self, input_shape: TokensShape) -> None:
         self.embedding = self.add_weight(
             name="embedding",
             shape=self.compute_output_shape(input_shape),
             initializer=normal(self.stddev),
         )
 
-    def call(self, tokens):
+    def call(self, tokens: Tokens) -> Tensor:
         return ops.cast(self.embedding, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: TokensShape) -> Shape:
         _, tokens, width = input_shape
         return (2 * tokens - 1, width // self.heads)
 
 
-def relative_scores(query, embedding):
+def relative_scores(query: Heads, embedding: Tensor) -> Weights:
     """Relative attention scores ("Rel." in Table 8, appendix D.4).
 
     Args:

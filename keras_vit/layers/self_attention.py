@@ -1,6 +1,7 @@
 """Multi-head self-attention."""
 
 import functools
+from typing import Any
 
 import keras
 from keras import ops
@@ -11,9 +12,10 @@ from keras_vit.layers.dot_product_attention import (
     attention_weights,
     dot_product_attention,
 )
-from keras_vit.layers.normalization import LayerNorm, dense
+from keras_vit.layers.normalization import DenseLayers, LayerNorm, dense
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.positions import normal, relative_scores
+from keras_vit.typing import Heads, SequenceShape, Shape, Tensor, Tokens, Weights
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -44,7 +46,9 @@ class MultiHeadSelfAttention(OptionsLayer):
 
     options_class = options.AttentionOptions
 
-    def __init__(self, heads, relative_stddev=None, **kwargs):
+    def __init__(
+        self, heads: int, relative_stddev: float | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.heads = heads
         self.relative_stddev = relative_stddev
@@ -52,7 +56,11 @@ class MultiHeadSelfAttention(OptionsLayer):
             self.attention_dropout, dtype=self.dtype_policy
         )
 
-    def build(self, tokens_shape, queries_shape=None):
+    def build(
+        self,
+        tokens_shape: SequenceShape,
+        queries_shape: Shape | None = None,
+    ) -> None:
         length, width = tokens_shape[-2:]
         if width % self.heads:
             raise ValueError(
@@ -81,7 +89,13 @@ class MultiHeadSelfAttention(OptionsLayer):
                 initializer=normal(self.relative_stddev),
             )
 
-    def _projections(self, tokens, queries, project=dense, training=False):
+    def _projections(
+        self,
+        tokens: Tokens,
+        queries: Tokens | None,
+        project: DenseLayers = dense,
+        training: bool = False,
+    ) -> tuple[Heads, Heads, Heads]:
         """Queries [B, Q, A, K], keys and values [B, N, A, K]."""
         if queries is None:
             layers = [self.query, self.key, self.value]
@@ -97,12 +111,17 @@ class MultiHeadSelfAttention(OptionsLayer):
             key = self.key_norm(key, training=training)
         return query, key, value
 
-    def _split_heads(self, x, tokens):
+    def _split_heads(self, x: Tensor, tokens: Tokens) -> Heads:
         """[B * N, D] -> [B, N, A, K]."""
         length, width = ops.shape(tokens)[-2], tokens.shape[-1]
         return ops.reshape(x, (-1, length, self.heads, width // self.heads))
 
-    def attention_weights(self, tokens, queries=None, relative_embedding=None):
+    def attention_weights(
+        self,
+        tokens: Tokens,
+        queries: Tokens | None = None,
+        relative_embedding: Tensor | None = None,
+    ) -> Weights:
         """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
 
         For the arguments see the class. There is no dropout.
@@ -110,7 +129,9 @@ class MultiHeadSelfAttention(OptionsLayer):
         query, key, _ = self._projections(tokens, queries)
         return self._attention_weights(query, key, relative_embedding)
 
-    def _attention_weights(self, query, key, relative_embedding):
+    def _attention_weights(
+        self, query: Heads, key: Heads, relative_embedding: Tensor | None
+    ) -> Weights:
         if self.relative_stddev is not None:
             relative_embedding = ops.cast(self.relative_embedding, query.dtype)
         bias = None
@@ -120,12 +141,12 @@ class MultiHeadSelfAttention(OptionsLayer):
 
     def call(
         self,
-        tokens,
-        queries=None,
-        relative_embedding=None,
-        project=dense,
-        training=False,
-    ):
+        tokens: Tokens,
+        queries: Tokens | None = None,
+        relative_embedding: Tensor | None = None,
+        project: DenseLayers = dense,
+        training: bool = False,
+    ) -> Tokens:
         query, key, value = self._projections(tokens, queries, project, training)
         queries = tokens if queries is None else queries
         relative = not (self.relative_stddev is None and relative_embedding is None)
@@ -139,5 +160,7 @@ class MultiHeadSelfAttention(OptionsLayer):
         merged = ops.reshape(heads, (-1, queries.shape[-1]))
         return ops.reshape(self.out(merged), ops.shape(queries))
 
-    def compute_output_shape(self, tokens_shape, queries_shape=None):
+    def compute_output_shape(
+        self, tokens_shape: Shape, queries_shape: Shape | None = None
+    ) -> Shape:
         return queries_shape or tokens_shape

@@ -1,13 +1,16 @@
 """Tokens beside the patches, and patches left out in training."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.checks import check_rate
 from keras_vit.configured_layer import ConfiguredLayer
+from keras_vit.typing import InputShape, Shape, Tokens
 
 
-def _prepend(tokens, patches):
+def _prepend(tokens: Tokens, patches: Tokens) -> Tokens:
     """Concatenate [1, R, D] and every image's [B, N, D]."""
     shape = (ops.shape(patches)[0], *tokens.shape[1:])
     tokens = ops.broadcast_to(ops.cast(tokens, patches.dtype), shape)
@@ -25,15 +28,15 @@ class ClassToken(ConfiguredLayer):
         Tensor [B, N + 1, D], the class token first.
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         self.token = self.add_weight(
             name="token", shape=(1, 1, input_shape[-1]), initializer="zeros"
         )
 
-    def call(self, patches):
+    def call(self, patches: Tokens) -> Tokens:
         return _prepend(self.token, patches)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else tokens + 1, width)
 
@@ -52,21 +55,21 @@ class RegisterTokens(ConfiguredLayer):
         Tensor [B, R + N, D], the registers first.
     """
 
-    def __init__(self, count, **kwargs):
+    def __init__(self, count: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.count = count
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         self.tokens = self.add_weight(
             name="tokens",
             shape=(1, self.count, input_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=1e-6),
         )
 
-    def call(self, patches):
+    def call(self, patches: Tokens) -> Tokens:
         return _prepend(self.tokens, patches)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else self.count + tokens, width)
 
@@ -91,7 +94,13 @@ class PatchDropout(ConfiguredLayer):
         tokens themselves otherwise.
     """
 
-    def __init__(self, rate, prefix_tokens=0, seed=None, **kwargs):
+    def __init__(
+        self,
+        rate: float,
+        prefix_tokens: int = 0,
+        seed: int | keras.random.SeedGenerator | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_rate("rate", rate)
         self.rate = rate
@@ -100,7 +109,7 @@ class PatchDropout(ConfiguredLayer):
         self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True
 
-    def call(self, tokens, training=False):
+    def call(self, tokens: Tokens, training: bool = False) -> Tokens:
         patches = tokens.shape[1] - self.prefix_tokens
         kept = max(1, int(patches * (1.0 - self.rate)))
         if not training or kept == patches:
@@ -117,5 +126,5 @@ class PatchDropout(ConfiguredLayer):
             axis=1,
         )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape  # at inference
