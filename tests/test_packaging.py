@@ -158,6 +158,18 @@ def test_the_library_works_outside_the_checkout(scripts, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_users_program_is_clean_in_strict_mode(scripts, tmp_path, checker):
+    """The wheel's `py.typed` says that its annotations can be relied on."""
+    shutil.copy(ROOT / "tests" / "support" / "users_program.py", tmp_path)
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n")
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    flags = {"mypy": "--python-executable", "pyright": "--pythonpath"}
+    asked = [sys.executable, "-m", checker, flags[checker], scripts / "python"]
+    run(tmp_path, *asked, "users_program.py")
+
+
+@pytest.mark.slow
 def test_the_whole_road_works_outside_the_checkout(scripts, tmp_path):
     command = scripts / "keras-vit"
     assert "digits" in run(tmp_path, command, "recipes")
