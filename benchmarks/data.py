@@ -13,7 +13,8 @@ has no inception crop and gets ours. Needs tf-models-official:
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -23,11 +24,12 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from benchmarks.report import make_parser, show, write
+from benchmarks.report import machine, make_parser, show, spread, write
 from keras_vit import ImagePreprocessing
+from training.augmentation_config import AugmentationConfig
 from training.data.labeled_images import Split, encoded_split
 from training.data.pipeline import training_batches
-from training.recipe import AugmentationConfig, DataConfig, Recipe
+from training.recipe import DataConfig, Recipe
 
 SIZE, BATCH, CLASSES, FILES, IMAGES = 224, 64, 10, 64, 6400
 MAGNITUDE = 15.0  # RandAugment(2, 15); Keras's factor is in [0, 1], for 0 to 10
@@ -57,7 +59,7 @@ def jpeg_split(files: tf.Tensor) -> Split:
     )
 
 
-def ours(split: Split, **changes) -> tf.data.Dataset:
+def ours(split: Split, **changes: Any) -> tf.data.Dataset:
     """This project's pipeline with inception crop, flip and other changes."""
     recipe = Recipe(
         data=DataConfig("digits"),
@@ -83,19 +85,19 @@ def decode_and_crop(contents: tf.Tensor) -> tf.Tensor:
 
 
 def of_keras(
-    files: tf.Tensor, changes: Sequence[Callable] = (), mixup: bool = False
+    files: tf.Tensor, changes: Sequence[keras.Layer] = (), mixup: bool = False
 ) -> tf.data.Dataset:
     """Decode, crop and resize; then changes by Keras's layers."""
     mix = keras.layers.MixUp(alpha=0.2)
 
-    def example(number):
+    def example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         index = number % IMAGES
         image = decode_and_crop(files[index % FILES])
         for layer in changes:
             image = layer(image, training=True)
         return tf.cast(image, tf.uint8), tf.one_hot(index % CLASSES, CLASSES)
 
-    def mixed(images, labels):
+    def mixed(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         both = {"images": tf.cast(images, tf.float32), "labels": labels}
         both = mix(both, training=True)
         return tf.cast(both["images"], tf.uint8), both["labels"]
@@ -146,10 +148,12 @@ RATIOS = {
 }
 
 
-def speeds(datasets: dict[str, tf.data.Dataset], seconds: float, rounds: int):
-    """Name to the most images in a second and in a CPU second."""
+def speeds(
+    datasets: dict[str, tf.data.Dataset], seconds: float, rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Name to the images in a second and in a CPU second of each round."""
     iterators = {name: iter(dataset) for name, dataset in datasets.items()}
-    best = {name: [0.0, 0.0] for name in datasets}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in datasets}
     for _ in range(rounds):
         for name, batches in iterators.items():
             for _ in range(4):  # what was prefetched while the others ran
@@ -158,8 +162,8 @@ def speeds(datasets: dict[str, tf.data.Dataset], seconds: float, rounds: int):
             while (passed := time.perf_counter() - wall) < seconds:
                 images += len(next(batches)[0])
             rates = images / passed, images / (time.process_time() - cpu)
-            best[name] = [max(pair) for pair in zip(best[name], rates, strict=True)]
-    return best
+            found[name].append(rates)
+    return found
 
 
 def main() -> None:
@@ -169,17 +173,25 @@ def main() -> None:
     options = parser.parse_args()
     keras.utils.set_random_seed(0)
     found = speeds(pipelines(), options.seconds, options.rounds)
-    ratios = {
-        question: [one / other for one, other in zip(found[a], found[b], strict=True)]
-        for question, (a, b) in RATIOS.items()
+    walls, cpus = (
+        {name: [rates[clock] for rates in rounds] for name, rounds in found.items()}
+        for clock in (0, 1)
+    )
+    images = {
+        name: {"by_time": max(walls[name]), "by_cpu_time": max(cpus[name])}
+        for name in found
     }
-    for title, figures in (("images", found), ("ratios", ratios)):
-        rows = [
-            {"case": name, "by_time": wall, "by_cpu_time": cpu}
-            for name, (wall, cpu) in figures.items()
-        ]
-        show(rows, title)
-    write({"images": found, "ratios": ratios}, options.output)
+    ratios: dict[str, dict[str, float | None]] = {
+        question: {
+            **{key: images[one][key] / images[other][key] for key in images[one]},
+            "spread": spread(cpus[one], cpus[other]),
+        }
+        for question, (one, other) in RATIOS.items()
+    }
+    for title, figures in (("images", images), ("ratios", ratios)):
+        show([{"case": name, **row} for name, row in figures.items()], title)
+    record = {"machine": machine(("tensorflow", "keras")), "images": images}
+    write({**record, "ratios": ratios}, options.output)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ PACKAGES = (
 )
 
 
-def make_parser(doc: str, name: str, rounds: int | None = None):
+def make_parser(
+    doc: str, name: str, rounds: int | None = None
+) -> argparse.ArgumentParser:
     """The parser of a benchmark's flags.
 
     Args:
@@ -56,6 +58,14 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return "" if value is None else str(value)
+
+
+def spread(ones: Sequence[float], others: Sequence[float]) -> float | None:
+    """How far the ratios of several rounds are apart, as a share of them."""
+    if len(ones) < 2:
+        return None
+    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+    return round((max(ratios) - min(ratios)) / min(ratios), 3)
 
 
 def machine(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.peer_models import Case
 from benchmarks.processes import Process
-from benchmarks.report import machine, make_parser, processor, show, write
+from benchmarks.report import machine, make_parser, processor, show, spread, write
 from keras_vit.costs import model_costs
 from keras_vit.specs import parse_variant
 
@@ -31,7 +31,7 @@ def compare(
 
     In the file each processor has figures of its own. What was measured before of other
     cases, with the same versions, stays. Each row has the ratio of a peer's time to
-    ours: above 1 keras-vit is faster.
+    ours, above 1 where keras-vit is faster, and its spread over the rounds.
 
     Args:
         doc: What the benchmark is.
@@ -56,7 +56,9 @@ def compare(
             continue
         # CPU time holds still on a shared machine, but not with several threads.
         clock = "cpu_seconds" if case.threads == 1 else "seconds"
-        figures = _measure(names, case, options.rounds)
+        answers = _measure(names, case, options.rounds)
+        seconds = {name: [each[clock] for each in answers[name]] for name in names}
+        ours = seconds[names[0]]
         rows = [
             {
                 "variant": case.variant,
@@ -65,12 +67,13 @@ def compare(
                 "dtype": case.dtype,
                 "threads": case.threads,
                 "library": name,
-                "gflop_per_second": round(flops_of(case) / found[clock] / 1e9, 1),
-                "time_to_ours": round(found[clock] / figures[names[0]][clock], 3),
-                "memory_mb": found["memory_mb"],
+                "gflop_per_second": round(flops_of(case) / min(taken) / 1e9, 1),
+                "time_to_ours": round(min(taken) / min(ours), 3),
+                "spread": spread(taken, ours),
+                "memory_mb": answers[name][-1]["memory_mb"],
             }
             | ({"training": case.training} if case.training else {})
-            for name, found in figures.items()
+            for name, taken in seconds.items()
         ]
         record(rows, pathlib.Path(options.output))
         shown += rows
@@ -88,7 +91,7 @@ def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
     write(records, str(file))
 
 
-def _case_of(row: dict[str, Any]) -> tuple:
+def _case_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return row.get("training", False), *(row[key] for key in CASE_KEYS)
 
 
@@ -99,8 +102,10 @@ def flops_of(case: Case) -> float:
     return costs.flops * case.batch * (3 if case.training else 1)
 
 
-def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
-    """`cpu_seconds` and `seconds` of the best round of each library; and `memory_mb`.
+def _measure(
+    names: Iterable[str], case: Case, rounds: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Each library's `cpu_seconds`, `seconds` and `memory_mb`, one row a round.
 
     The last is how far the process has grown at most since it imported its library.
     """
@@ -112,12 +117,8 @@ def _measure(names: Iterable[str], case: Case, rounds: int) -> dict[str, dict]:
             processes[name] = stack.enter_context(process)
         for process in processes.values():  # builds and compiles
             process.ask()
-        answers: dict[str, list] = {name: [] for name in processes}
+        answers: dict[str, list[dict[str, Any]]] = {name: [] for name in processes}
         for _ in range(rounds):
             for name, process in processes.items():
                 answers[name].append(process.ask())
-    return {
-        name: {key: min(row[key] for row in rows) for key in ("cpu_seconds", "seconds")}
-        | {"memory_mb": rows[-1]["memory_mb"]}
-        for name, rows in answers.items()
-    }
+    return answers

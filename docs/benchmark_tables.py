@@ -6,13 +6,12 @@ import pathlib
 import re
 from typing import Any
 
+from benchmark_pictures import BENCHMARKS, QUESTIONS
 from markdown_table import table
-
-BENCHMARKS = pathlib.Path(__file__).parent.parent / "benchmarks"
 
 
 def page() -> str:
-    """One section for each JSON file: the script's docstring and its figures."""
+    """One section for each JSON file: the script's docstring, picture and figures."""
     return "\n\n".join(map(_section, sorted(BENCHMARKS.glob("*.json")))) + "\n"
 
 
@@ -28,6 +27,8 @@ def _section(path: pathlib.Path) -> str:
         command = "\n".join(line[4:] for line in usage[0].splitlines())
         parts += [f"```text\n{command}\n```"]
     parts += [about.strip()]
+    if path.stem in QUESTIONS:
+        parts += [f"![{first}](generated/benchmark_{path.stem}.svg)"]
     return "\n\n".join([*parts, *_tables("", json.loads(path.read_text("utf-8")))])
 
 
@@ -42,15 +43,6 @@ def _tables(title: str, value: Any) -> list[str]:
     if inner and all(isinstance(each, dict) and _flat(each) for each in inner):
         records = [{"case": key, **row} for key, row in value.items()]
         return _tables(title, records)
-    if (
-        inner
-        and all(isinstance(each, list) for each in inner)
-        and not any(isinstance(row, dict) for each in inner for row in each)
-    ):
-        rows = [[key, *map(_figure, each)] for key, each in value.items()]
-        # benchmarks.data: wall time first, then CPU time.
-        header = ["case", "by wall time", "by CPU time"]
-        return [*caption, table(header[: len(rows[0])], rows)]
     single = {k: v for k, v in value.items() if not isinstance(v, dict | list)}
     parts = caption
     if single:

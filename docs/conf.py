@@ -5,6 +5,7 @@ benchmarks, the reference, the drawing of the packages) are written to
 `docs/generated/` before each build and are not committed.
 """
 
+import functools
 import os
 import pathlib
 import sys
@@ -15,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
+import benchmark_pictures  # noqa: E402
 import benchmark_tables  # noqa: E402
 import option_tables  # noqa: E402
 import package_drawing  # noqa: E402
@@ -37,6 +39,10 @@ GENERATED = {
     "reference_layers.md": reference_pages.layers,
     "reference_weights.md": reference_pages.weights,
     "weights.md": weight_tables.page,
+    **{
+        f"benchmark_{name}.svg": functools.partial(benchmark_pictures.picture, name)
+        for name in benchmark_pictures.QUESTIONS
+    },
 }
 
 project = "keras-vit"
