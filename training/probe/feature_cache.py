@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -21,12 +20,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 import keras_vit
+from keras_vit.base import ImageModel
 from keras_vit.common.atomic_files import UNFINISHED, rename
+from keras_vit.typing import Array
 
 from .. import storage
 from ..data.labeled_images import Split
 from ..data.pipeline import images_at
 from ..engine.data_fingerprint import weights_fingerprint
+from ..engine.forward_pass import preprocessing_of
 from ..errors import RunError
 from .features import FeatureExtractor
 
@@ -47,7 +49,7 @@ def default_folder() -> Path:
 
 def cached_features(
     extractor: FeatureExtractor, split: Split, folder: Path | None, title: str = ""
-) -> np.ndarray[Any, Any]:
+) -> Array:
     """The features of all images of a split, from the cache where they are there.
 
     Without a folder, which is on a disk, they are computed in memory.
@@ -75,10 +77,11 @@ def cached_features(
             "another folder, and so does --cache of `keras-vit probe`"
         ) from None
     shutil.rmtree(unfinished, ignore_errors=True)
-    return np.load(path, mmap_mode="r")
+    stored: Array = np.load(path, mmap_mode="r")
+    return stored
 
 
-def _open(path: Path, shape: tuple[int, int]) -> np.ndarray[Any, Any] | None:
+def _open(path: Path, shape: tuple[int, int]) -> Array | None:
     """The array of a file, memory-mapped; None where it is missing or damaged."""
     try:
         array = np.load(path, mmap_mode="r")
@@ -97,7 +100,7 @@ def _compute(
         is not None
     ):
         done += 1
-    buffer: list[np.ndarray[Any, Any]] = []
+    buffer: list[Array] = []
     for batch in _with_progress(extractor, split, done * CHUNK, title):
         buffer.append(batch)
         if sum(map(len, buffer)) >= CHUNK:
@@ -120,7 +123,7 @@ def _chunk_shape(
     return min(left, CHUNK), extractor.width
 
 
-def _write(path: Path, rows: np.ndarray[Any, Any]) -> None:
+def _write(path: Path, rows: Array) -> None:
     with storage.atomic_write(path) as local:
         np.save(local, rows)
 
@@ -137,7 +140,7 @@ def _join(folder: Path, path: Path, shape: tuple[int, int]) -> None:
 
 def _with_progress(
     extractor: FeatureExtractor, split: Split, first: int, title: str
-) -> Iterator[np.ndarray[Any, Any]]:
+) -> Iterator[Array]:
     """The batches of features from an image on; progress goes to standard error."""
     left = np.arange(first, len(split))
     if not len(left):
@@ -156,7 +159,7 @@ def _with_progress(
             yield batch
 
 
-def features_name(model: Any, split: Split) -> str:
+def features_name(model: ImageModel, split: Split) -> str:
     """A hash of a model's weights and configuration and of images: 32 characters.
 
     The images count by their names, labels, preprocessing, where they are files by
@@ -166,7 +169,8 @@ def features_name(model: Any, split: Split) -> str:
     config = model.get_config()
     kept = {key: config[key] for key in config if key not in OF_THE_CLASSIFIER}
     # Keras numbers the layers of a process.
-    kept["preprocessing"] = {**model.preprocessing.get_config(), "name": None}
+    preprocessing = preprocessing_of(model)
+    kept["preprocessing"] = {**preprocessing.get_config(), "name": None}
     versions = [keras_vit.__version__, keras.backend.backend()]
     digest.update(json.dumps([versions, kept], sort_keys=True, default=str).encode())
     digest.update(weights_fingerprint(model).encode())
@@ -174,7 +178,7 @@ def features_name(model: Any, split: Split) -> str:
     for name in split.names:
         digest.update(f"{name}\0{_file_state(name)}\0".encode())
     sampled = np.unique(np.linspace(0, len(split) - 1, SAMPLED).astype(int))
-    for image in images_at(split, sampled.tolist(), model.preprocessing):
+    for image in images_at(split, sampled.tolist(), preprocessing):
         digest.update(image.tobytes())
     return digest.hexdigest()[:32]
 

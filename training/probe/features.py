@@ -1,19 +1,25 @@
 """Frozen features: what a model's classifier reads, for all images of a split."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.base import ImageModel
+from keras_vit.typing import Array
 
 from ..data.labeled_images import Split
-from ..engine.forward_pass import BATCH_SIZE, ForwardPass, strategy_of
+from ..engine.forward_pass import (
+    BATCH_SIZE,
+    ForwardPass,
+    preprocessing_of,
+    strategy_of,
+)
+from ..engine.jax_strategy import AnyStrategy
 from ..errors import RunError
 
 
-def frozen_model(model: Any) -> keras.Model:
+def frozen_model(model: keras.Model) -> keras.Model:
     """The model without its classifier, with which it shares all weights.
 
     Args:
@@ -53,8 +59,8 @@ class FeatureExtractor:
 
     def __init__(
         self,
-        model: Any,
-        strategy: Any = None,
+        model: ImageModel,
+        strategy: AnyStrategy | None = None,
         batch_size: int = BATCH_SIZE,
     ):
         self.model = model
@@ -63,10 +69,14 @@ class FeatureExtractor:
         strategy = strategy or strategy_of(model)
         self._forward = ForwardPass(self.network, strategy, batch_size)
 
-    def __call__(self, split: Split) -> np.ndarray[Any, Any]:
+    def __call__(self, split: Split) -> Array:
         """The features of all images: float32 [n, D]."""
         return np.concatenate(list(self.batches(split)))
 
-    def batches(self, split: Split) -> Iterator[np.ndarray[Any, Any]]:
-        """Yield the features of one batch after the other: float32 [b, D]."""
-        return self._forward.of_split(split, self.model.preprocessing)
+    def batches(self, split: Split) -> Iterator[Array]:
+        """Yield the features of one batch after the other: float32 [b, D].
+
+        Raises:
+            RunError: The model has no preprocessing of its own.
+        """
+        return self._forward.of_split(split, preprocessing_of(self.model))

@@ -7,10 +7,11 @@ whitens the features and appends a constant one. All is computed in float64.
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import scipy.sparse
+
+from keras_vit.typing import Array
 
 from ..data.labeled_images import Split
 from ..data.splits import Splits, concatenate
@@ -41,8 +42,8 @@ class RidgeClassifier:
 
     def __init__(
         self,
-        features: np.ndarray[Any, Any],
-        labels: np.ndarray[Any, Any],
+        features: Array,
+        labels: Array,
         classes: int,
         whiten: bool = True,
         bias: float | None = BIAS,
@@ -65,20 +66,19 @@ class RidgeClassifier:
             self.left = x.T @ vectors
             self.right = vectors.T @ (2 * one_hot.T.toarray() - 1)
 
-    def _prepared(self, features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _prepared(self, features: Array) -> Array:
         """Whitened features with the constant one, float64."""
         x = (features - self.mean) / self.scale
         if self.bias is None:
             return x
         return np.pad(x, ((0, 0), (0, 1)), constant_values=self.bias)
 
-    def weights(self, l2: float) -> np.ndarray[Any, Any]:
+    def weights(self, l2: float) -> Array:
         """The solution for one l2 > 0: float64 [D, classes], the bias in the last."""
-        return (self.left / (self.eigenvalues + l2)) @ self.right
+        weights: Array = (self.left / (self.eigenvalues + l2)) @ self.right
+        return weights
 
-    def predict(
-        self, features: np.ndarray[Any, Any], l2: float
-    ) -> np.ndarray[Any, Any]:
+    def predict(self, features: Array, l2: float) -> Array:
         """The classes of the highest scores: int64 [n] of features [n, D]."""
         weights = self.weights(l2)
         predictions = [
@@ -131,8 +131,8 @@ class FewShotTask:
 
     def accuracies(
         self,
-        support: np.ndarray[Any, Any],
-        test: np.ndarray[Any, Any],
+        support: Array,
+        test: Array,
         l2: Sequence[float] = (L2,),
         whiten: bool = True,
         bias: float | None = BIAS,
@@ -166,7 +166,7 @@ class FewShotTask:
         return found
 
 
-def shuffled_classes(split: Split, seed: int) -> list[np.ndarray[Any, Any]]:
+def shuffled_classes(split: Split, seed: int) -> list[Array]:
     """Indices of each class's images, shuffled as big_vision does: int64 [n] each."""
     random = np.random.default_rng(seed)
     counts = np.bincount(split.labels, minlength=split.classes)

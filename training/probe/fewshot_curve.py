@@ -2,11 +2,14 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
+from keras_vit.base import ImageModel
+
 from ..data.splits import Splits
+from ..engine.jax_strategy import AnyStrategy
+from ..engine.progress import Logs
 from ..errors import RecipeError
 from .features import FeatureExtractor
 from .fewshot import FewShotTask, mean_and_deviation
@@ -38,11 +41,11 @@ class FewShotCurve(keras.callbacks.Callback):
 
     def __init__(
         self,
-        model: Any,
+        model: ImageModel,
         splits: Splits,
         every: int,
-        averaged_weights: Callable[[], contextlib.AbstractContextManager[Any]],
-        strategy: Any,
+        averaged_weights: Callable[[], contextlib.AbstractContextManager[None]],
+        strategy: AnyStrategy,
     ):
         super().__init__()
         if splits.validation is None:
@@ -55,7 +58,7 @@ class FewShotCurve(keras.callbacks.Callback):
         self.every = every
         self.averaged_weights = averaged_weights
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Add the accuracies to the logs."""
         last = epoch + 1 == self.params["epochs"]
         if (epoch + 1) % self.every and not last:

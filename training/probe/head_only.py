@@ -8,6 +8,7 @@ from keras_vit.base import ImageModel
 
 from ..data.labeled_images import Split
 from ..data.splits import Splits
+from ..engine.jax_strategy import AnyStrategy
 from .feature_cache import cached_features, default_folder
 from .features import FeatureExtractor
 
@@ -29,7 +30,11 @@ class HeadModel(keras.Model):
         self.probabilities = model.probabilities
 
 
-def with_features(splits: Splits, model: ImageModel, strategy) -> Splits:
+def with_features(
+    splits: Splits,
+    model: ImageModel,
+    strategy: AnyStrategy,
+) -> Splits:
     """The same examples with their features in place of the images.
 
     They are computed where they are not in the folder of `keras-vit probe` yet.

@@ -6,10 +6,11 @@ and [m, D] of test images, labels int64 [n].
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import normalize
+
+from keras_vit.typing import Array
 
 K = (10, 20, 100, 200)
 TEMPERATURE = 0.07
@@ -19,9 +20,7 @@ TRAINING_ROWS = 16_384
 TEST_ROWS = 1_024
 
 
-def nearest(
-    train: np.ndarray[Any, Any], test: np.ndarray[Any, Any], k: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def nearest(train: Array, test: Array, k: int) -> tuple[Array, Array]:
     """The training images of the highest cosine similarity to each test image.
 
     Both arrays are read in chunks, so that they can be memory-mapped; the training
@@ -52,9 +51,9 @@ def nearest(
 
 
 def _keep_best(
-    similarities: np.ndarray[Any, Any],
-    indices: np.ndarray[Any, Any],
-    found: np.ndarray[Any, Any],
+    similarities: Array,
+    indices: Array,
+    found: Array,
     first: int,
 ) -> None:
     """Replace the k best [m, k] by the best of these and of what was found [m, n].
@@ -74,13 +73,13 @@ def _keep_best(
 
 
 def knn_predictions(
-    train: np.ndarray[Any, Any],
-    labels: np.ndarray[Any, Any],
-    test: np.ndarray[Any, Any],
+    train: Array,
+    labels: Array,
+    test: Array,
     classes: int,
     k: Sequence[int] = K,
     temperature: float = TEMPERATURE,
-) -> dict[int, np.ndarray[Any, Any]]:
+) -> dict[int, Array]:
     """Classes by a weighted vote of the nearest neighbors, int64 [m], for each k."""
     similarities, indices = nearest(train, test, max(k))
     votes, voters = np.exp(similarities / temperature), labels[indices]

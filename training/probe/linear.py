@@ -9,10 +9,11 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
+
+from keras_vit.typing import Array
 
 # Of equally good candidates the first is chosen, so the strongest one comes first.
 L2 = (1e4, 1e3, 1e2, 1e1, 1.0, 1e-1, 1e-2)
@@ -21,7 +22,8 @@ ITERATIONS = 1000
 EPOCHS = 100
 BATCH_SIZE = 1024
 
-Predict = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+Predict = Callable[[Array], Array]
+Fit = Callable[[Array, Array, int, float], Predict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +32,14 @@ class LinearProbe:
 
     chosen: float  # the l2 or the learning rate of the best validation accuracy
     validation: dict[float, float]  # the accuracy of each candidate, 0 to 1
-    predictions: np.ndarray[Any, Any]  # int64 [m], classes of the test images
+    predictions: Array  # int64 [m], classes of the test images
 
 
 def linear_probe(
-    train: np.ndarray[Any, Any],
-    labels: np.ndarray[Any, Any],
-    validation: np.ndarray[Any, Any],
-    test: np.ndarray[Any, Any],
+    train: Array,
+    labels: Array,
+    validation: Array,
+    test: Array,
     classes: int,
     optimizer: str = "lbfgs",
     candidates: Sequence[float] | None = None,
@@ -64,7 +66,9 @@ def linear_probe(
     return LinearProbe(chosen, accuracies, predict(test))
 
 
-def _standardized(fit, train, labels, classes: int, value: float) -> Predict:
+def _standardized(
+    fit: Fit, train: Array, labels: Array, classes: int, value: float
+) -> Predict:
     """Fit on features of mean 0 and deviation 1.
 
     Returns:
@@ -76,7 +80,7 @@ def _standardized(fit, train, labels, classes: int, value: float) -> Predict:
     return lambda features: predict((features - mean) / scale)
 
 
-def _lbfgs(train, labels, classes: int, l2: float) -> Predict:
+def _lbfgs(train: Array, labels: Array, classes: int, l2: float) -> Predict:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -88,10 +92,11 @@ def _lbfgs(train, labels, classes: int, l2: float) -> Predict:
         print(
             f"l2 {l2:g}: not converged after {ITERATIONS} iterations", file=sys.stderr
         )
-    return classifier.predict
+    predict: Predict = classifier.predict
+    return predict
 
 
-def _adamw(train, labels, classes: int, learning_rate: float) -> Predict:
+def _adamw(train: Array, labels: Array, classes: int, learning_rate: float) -> Predict:
     batches = _ShuffledBatches(train, labels)
     schedule = keras.optimizers.schedules.CosineDecay(learning_rate, len(batches))
     layer = keras.layers.Dense(classes, kernel_initializer="zeros", dtype="float32")
@@ -111,16 +116,16 @@ class _ShuffledBatches(keras.utils.PyDataset):
     They are one epoch to Keras, whose own work for each would take most of the time.
     """
 
-    def __init__(self, features, labels):
+    def __init__(self, features: Array, labels: Array):
         super().__init__()
         self.features, self.labels = features, labels
         self.steps = -(-len(labels) // BATCH_SIZE)
         self.epoch, self.order = -1, np.empty(0, int)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return EPOCHS * self.steps
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Array, Array]:
         epoch, position = divmod(index, self.steps)
         if epoch != self.epoch:
             random = np.random.default_rng(epoch)

@@ -1,9 +1,13 @@
-"""A sentence where a run does not learn."""
+"""A warning where validation stays near chance: the run does not learn."""
 
 import math
 
 import keras
 import numpy as np
+
+from keras_vit.typing import Array
+
+from ..engine.progress import Logs
 
 ADVICE = (
     "Try published weights (--recipe finetune_folder), which need far fewer images; or "
@@ -20,12 +24,12 @@ class ChanceWarning(keras.callbacks.Callback):
     Chance is the share of the most frequent class among the labels, int64 [n].
     """
 
-    def __init__(self, labels: np.ndarray):
+    def __init__(self, labels: Array):
         super().__init__()
         self.chance = float(np.bincount(labels).max() / len(labels))
         self.images = len(labels)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Print the advice, once."""
         if epoch + 1 != math.ceil(self.params["epochs"] / 3):
             return

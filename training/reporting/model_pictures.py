@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +10,9 @@ from etils import epath
 
 from keras_vit.analysis import figures
 from keras_vit.analysis.inspection import inspect_model
+from keras_vit.typing import Array
 
+from ..engine.progress import Logs
 from ..engine.strategy import worker_count
 from ..engine.trainer import Trainer
 from .tensorboard import cut_events
@@ -40,7 +41,7 @@ class ModelPictures(keras.callbacks.Callback):
     def __init__(
         self,
         folder: epath.PathLike,
-        images: np.ndarray[Any, Any],
+        images: Array,
         every: int = 1,
         chief: bool = True,
     ):
@@ -50,16 +51,16 @@ class ModelPictures(keras.callbacks.Callback):
         self.images = images
         self.every = every
         self.chief = chief
-        self.writer: Any = None  # only the chief's
+        self.writer: tf.summary.SummaryWriter | None = None  # only the chief's
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Remove the pictures of later epochs, at the first one."""
         if self.chief and self.writer is None:
             if epoch:
                 cut_events(self.folder, epoch)
             self.writer = tf.summary.create_file_writer(os.fspath(self.folder))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Draw, in some epochs."""
         if (epoch + 1) % self.every and epoch + 1 < self.params["epochs"]:
             return
@@ -77,7 +78,9 @@ class ModelPictures(keras.callbacks.Callback):
                 model = getattr(model, "encoder", model)
                 self._write(self.writer, model, epoch + 1)
 
-    def _write(self, writer: Any, model: keras.Model, step: int) -> None:
+    def _write(
+        self, writer: tf.summary.SummaryWriter, model: keras.Model, step: int
+    ) -> None:
         found = inspect_model(model, self.images)
         with writer.as_default(step):
             for name, drawn in found.figures.items():
@@ -85,7 +88,7 @@ class ModelPictures(keras.callbacks.Callback):
                 tf.summary.image(name.replace("_", " "), picture)
         writer.flush()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs | None = None) -> None:
         """Close the file."""
         if self.writer is not None:
             self.writer.close()

@@ -2,16 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
 
 from keras_vit.analysis import figures
+from keras_vit.typing import Array
 
 from .. import storage
+from ..engine.progress import Logs
 from ..engine.recorder import best_epoch
 from ..evaluation.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_IMAGES = 24  # in misclassified.png and examples.png
 MOST_NUMBERS = 30  # classes up to which the confusion matrix has its numbers printed
@@ -28,7 +34,7 @@ PANELS = {
 }
 
 
-def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
+def draw_curves(history: list[Logs], path: epath.PathLike) -> None:
     """Draw loss, accuracy, learning rate, gradient norm and speed over the epochs.
 
     The training curves are means over an epoch's augmented images while the weights
@@ -62,7 +68,7 @@ def draw_curves(history: list[dict[str, float]], path: epath.PathLike) -> None:
     save(figure, path)
 
 
-def _draw_curve(axis, history, key, label):
+def _draw_curve(axis: "Axes", history: Sequence[Logs], key: str, label: str) -> None:
     # A single epoch, or one between two without a value, is a point and not a line.
     marker = "." if len(history) <= 50 else ""
     epochs = [row["epoch"] for row in history]
@@ -70,7 +76,7 @@ def _draw_curve(axis, history, key, label):
     axis.plot(epochs, values, marker=marker, label=label)
 
 
-def confusion_figure(evaluation: Evaluation):
+def confusion_figure(evaluation: Evaluation) -> "Figure":
     """A figure of the confusion matrix: counts by true (row) and predicted class."""
     counts = evaluation.confusion()
     title = f"Accuracy {evaluation.accuracy:.4f} on {len(evaluation.labels)} images"
@@ -102,7 +108,7 @@ def _most_confused(evaluation: Evaluation) -> list[int]:
     return sorted(found or range(MOST_CONFUSED))
 
 
-def _draw_matrix(axis, counts: np.ndarray[Any, Any], names: Sequence[str] = ()) -> None:
+def _draw_matrix(axis: "Axes", counts: Array, names: Sequence[str] = ()) -> None:
     from matplotlib.colors import PowerNorm
 
     # The diagonal would hide a single error: colors follow the square root.
@@ -116,21 +122,21 @@ def _draw_matrix(axis, counts: np.ndarray[Any, Any], names: Sequence[str] = ()) 
         _write_counts(axis, counts)
 
 
-def _write_names(axis, names: list[str]) -> None:
+def _write_names(axis: "Axes", names: list[str]) -> None:
     size = 10 if len(names) <= MOST_NUMBERS else 8
     turn = 90 if max(map(len, names)) > 4 or len(names) > 15 else 0
     axis.set_xticks(range(len(names)), names, rotation=turn, fontsize=size)
     axis.set_yticks(range(len(names)), names, fontsize=size)
 
 
-def _write_counts(axis, counts: np.ndarray[Any, Any]) -> None:
+def _write_counts(axis: "Axes", counts: Array) -> None:
     for (row, column), count in np.ndenumerate(counts):
         if count:
             color = "white" if count > counts.max() / 3 else "black"
             axis.text(column, row, count, ha="center", va="center", color=color)
 
 
-def example_figure(images: np.ndarray[Any, Any]):
+def example_figure(images: Array) -> "Figure":
     """A figure of augmented training images, uint8 [n, H, W, C]."""
     figure = _mosaic(list(images[:MOST_IMAGES]))
     figure.suptitle("Images as the model sees them in training")
@@ -138,7 +144,7 @@ def example_figure(images: np.ndarray[Any, Any]):
 
 
 def draw_reconstructions(
-    rows: Sequence[tuple[np.ndarray[Any, Any], ...]], path: epath.PathLike
+    rows: Sequence[tuple[Array, ...]], path: epath.PathLike
 ) -> None:
     """Draw what a model predicts of masked patches.
 
@@ -155,8 +161,8 @@ def draw_reconstructions(
 
 def draw_misclassified(
     evaluation: Evaluation,
-    shown: np.ndarray[Any, Any],
-    images: Sequence[np.ndarray[Any, Any]],
+    shown: Array,
+    images: Sequence[Array],
     path: epath.PathLike,
 ) -> None:
     """Draw the images, uint8 [H, W, C] each, that `Evaluation.mistakes` chose."""
@@ -184,11 +190,11 @@ def draw_reliability(evaluation: Evaluation, path: epath.PathLike) -> None:
 
 
 def _mosaic(
-    images: list[np.ndarray[Any, Any]],
+    images: list[Array],
     captions: Sequence[str] = (),
     columns: int = 6,
     headings: Sequence[str] = (),
-):
+) -> "Figure":
     """A figure of images [H, W, C] of one size, each below its caption if it has one.
 
     They share one axes, with the width of an image as the unit: an axes for each takes
@@ -229,7 +235,7 @@ def _shorten(name: str, most: int = 18) -> str:
     return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"
 
 
-def save(figure: Any, path: epath.PathLike) -> None:
+def save(figure: "Figure", path: epath.PathLike) -> None:
     """Write a figure as PNG, atomically."""
     with storage.atomic_write(path) as local:
         figures.save(figure, local)

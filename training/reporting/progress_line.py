@@ -9,6 +9,7 @@ from datetime import timedelta
 import keras
 
 from ..activity import activity, silence, spoken
+from ..engine.progress import Logs
 from ..engine.recorder import best_epoch
 
 # Names as in history.csv, headings, formats. A loss has at most 9 characters, as in
@@ -33,7 +34,7 @@ class Stages(keras.callbacks.Callback):
         current: What closes a report. A `with` of it ends one when training fails.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.current = contextlib.ExitStack()
         self.compiled = False
@@ -42,29 +43,29 @@ class Stages(keras.callbacks.Callback):
         self.current.close()
         self.current.enter_context(activity(text))
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Report the first step, which compiles."""
         self._begin("compiling the training step")
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Report a step; the first one is already."""
         if self.compiled:
             self._begin(f"step {batch + 1}/{self.params['steps']}")
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """End the report."""
         self.compiled = True
         self.current.close()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs | None = None) -> None:
         """Report the validation, which compiles the first time."""
         self._begin("validation")
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Report what the other callbacks do, until the next step."""
         self._begin("saving and logging")
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs | None = None) -> None:
         """The same of the end of the run."""
         self._begin("saving and logging")
 
@@ -78,7 +79,7 @@ class EpochLines(keras.callbacks.Callback):
     apart in the first ten minutes, and a minute apart later.
     """
 
-    def __init__(self, history: Sequence[dict[str, float]] = ()):
+    def __init__(self, history: Sequence[Logs] = ()):
         super().__init__()
         self.history = history
         self.headed = False
@@ -89,7 +90,7 @@ class EpochLines(keras.callbacks.Callback):
         self.first: tuple[int, float] | None = None
         self.steps_before = 0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Start the clock."""
         self.name = f"{epoch + 1}/{self.params['epochs']}".rjust(9)
         self.steps_before = epoch * self.params["steps"]
@@ -97,7 +98,7 @@ class EpochLines(keras.callbacks.Callback):
         if not sys.stdout.isatty():
             self.shown = self.shown or self.began
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Show the step, on a terminal at most once in a second."""
         terminal = sys.stdout.isatty()
         now = time.perf_counter()
@@ -121,7 +122,7 @@ class EpochLines(keras.callbacks.Callback):
         left = self.params["epochs"] * self.params["steps"] - done
         return f", ETA {timedelta(seconds=round(left * seconds / steps))}"
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Print the epoch's line."""
         seconds = time.perf_counter() - self.began
         start = "\r" if sys.stdout.isatty() else ""

@@ -16,8 +16,10 @@ from etils import epath
 from PIL import Image
 
 from keras_vit.common import file_names
+from keras_vit.typing import Array
 
 from .. import storage
+from ..engine.run_folder import Report
 from ..evaluation import attention_pictures as attention
 from ..evaluation.evaluate import Evaluation
 from ..recipe import Recipe
@@ -49,8 +51,8 @@ class Mistake(NamedTuple):
 def mistakes_of(
     model: keras.Model,
     evaluation: Evaluation,
-    shown: np.ndarray[Any, Any],
-    images: Sequence[np.ndarray[Any, Any]],
+    shown: Array,
+    images: Sequence[Array],
     names: Sequence[str],
 ) -> list[Mistake]:
     """Misclassified images, uint8 [H, W, C] each, with the model's attention.
@@ -80,7 +82,7 @@ def mistakes_of(
     return mistakes
 
 
-def _data_uri(image: np.ndarray[Any, Any]) -> str:
+def _data_uri(image: Array) -> str:
     """An image, uint8 [H, W, C], as a data URI."""
     kind = "png" if min(image.shape[:2]) < TINY else "jpeg"
     buffer = io.BytesIO()
@@ -95,7 +97,7 @@ def _as_uri(data: bytes, kind: str) -> str:
 
 def write_report(
     folder: epath.PathLike,
-    result: Mapping[str, Any],
+    result: Report,
     recipe: Recipe,
     history: Sequence[Mapping[str, float]],
     evaluation: Evaluation,
@@ -134,7 +136,7 @@ def write_report(
 
 def write_pretraining_report(
     folder: epath.PathLike,
-    result: Mapping[str, Any],
+    result: Report,
     recipe: Recipe,
     history: Sequence[Mapping[str, float]],
 ) -> None:
@@ -193,7 +195,7 @@ def _existing(folder: epath.Path) -> list[str]:
     return [name for name in PICTURES if (folder / name).exists()]
 
 
-def _tiles(result: Mapping[str, Any]) -> dict[str, str | None]:
+def _tiles(result: Report) -> dict[str, str | None]:
     """The figures at the top; None where one is unknown."""
     return {
         "test accuracy": _share(result["accuracy"]),
@@ -205,7 +207,9 @@ def _tiles(result: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
-def _figures(result, recipe: Recipe, history) -> dict[str, str | None]:
+def _figures(
+    result: Report, recipe: Recipe, history: Sequence[Mapping[str, float]]
+) -> dict[str, str | None]:
     best = result["best_epoch"]
     published = _share(recipe.published_accuracy)
     if recipe.reference and published is not None:
@@ -225,7 +229,7 @@ def _figures(result, recipe: Recipe, history) -> dict[str, str | None]:
     }
 
 
-def _devices(result: Mapping[str, Any]) -> dict[str, str]:
+def _devices(result: Report) -> dict[str, str]:
     hours = result.get("accelerator_hours")
     if "devices" not in result or hours is None or math.isnan(hours):
         return {}

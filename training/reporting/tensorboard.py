@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -20,13 +20,18 @@ from etils import epath
 
 from keras_vit.analysis import figures
 from keras_vit.common.file_names import TENSORBOARD
+from keras_vit.typing import Array
 
 from .. import storage
+from ..engine.progress import Logs
 from ..engine.schedule import learning_rate
 from ..evaluation.evaluate import Evaluation
 from ..recipe import Recipe
 from . import pictures
 from .throughput import Throughput, utilization_factor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Seconds between two writes of scalars, of which one takes about 2 ms, and the number
 # of writes from which on this interval grows with the run.
@@ -60,7 +65,7 @@ class RunBoard(keras.callbacks.Callback):
         plain_model: keras.Model,
         throughput: Throughput,
         *,
-        example_images: Callable[[], np.ndarray] | None = None,
+        example_images: Callable[[], Array] | None = None,
         validation: Callable[[], Evaluation] | None = None,
         profile: tuple[int, int] | None = None,
         devices: int,
@@ -83,7 +88,7 @@ class RunBoard(keras.callbacks.Callback):
         self.profiling = False
         self.began = self.next_write = 0.0
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         """Remove events after the step that the run resumes from."""
         self.began = time.perf_counter()
         if self.first_step:
@@ -95,13 +100,13 @@ class RunBoard(keras.callbacks.Callback):
             grid = pictures.example_figure(self.example_images())
             self._write_image("train", "augmented images", grid)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Start profiling before the first step to profile."""
         step = self.throughput.steps_before + batch + 1
         if self.profile and self.profile[0] <= step <= self.profile[1]:
             self._start_profile()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Write the logs, if the last write is long enough ago."""
         step = self.throughput.step
         if step == self.first_step:
@@ -116,7 +121,7 @@ class RunBoard(keras.callbacks.Callback):
             interval = max(WRITE_INTERVAL, (now - self.began) / MANY_WRITES)
             self.next_write = now + interval
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the epoch's logs and, in some epochs, the confusion matrix."""
         train = {k: v for k, v in logs.items() if not k.startswith("val_")}
         train = self._completed(train, self.throughput.step)
@@ -129,12 +134,12 @@ class RunBoard(keras.callbacks.Callback):
             matrix = pictures.confusion_figure(self.validation())
             self._write_image("validation", "confusion matrix", matrix, epoch + 1)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs | None = None) -> None:
         """Close the files."""
         self._stop_profile()
         _close(self.writers)
 
-    def _completed(self, logs: dict[str, float], step: int) -> dict[str, float]:
+    def _completed(self, logs: Logs, step: int) -> Logs:
         """A step's logs with learning rate and utilization."""
         rate = learning_rate(self.model.optimizer, step - 1)
         figures = {**logs, "learning_rate": rate}
@@ -148,23 +153,25 @@ class RunBoard(keras.callbacks.Callback):
             self.writers[run] = tf.summary.create_file_writer(path)
         return self.writers[run]
 
-    def _write_scalars(self, run, prefix, figures, step):
+    def _write_scalars(self, run: str, prefix: str, figures: Logs, step: int) -> None:
         if not figures:
             return
         with self._writer(run).as_default(step):
             for name, value in figures.items():
                 tf.summary.scalar(prefix + name, value)
 
-    def _write_image(self, run, name, figure, step=0):
+    def _write_image(
+        self, run: str, name: str, figure: "Figure", step: int = 0
+    ) -> None:
         with self._writer(run).as_default(step):
             tf.summary.image(name, figures.pixels(figure)[np.newaxis])
 
-    def _start_profile(self):
+    def _start_profile(self) -> None:
         if not self.profiling:
             _profiler()[0](os.fspath(self.folder / "steps"))
             self.profiling = True
 
-    def _stop_profile(self):
+    def _stop_profile(self) -> None:
         if self.profiling:
             _profiler()[1]()
             self.profiling = False

@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.costs import Costs, resnet_costs, vit_costs
 
 from ..engine.device_peaks import peak_flops
+from ..engine.progress import Logs
 
 WINDOW = 5.0  # seconds over which the current throughput is measured
 
@@ -45,13 +46,13 @@ class Throughput(keras.callbacks.Callback):
         self.steps_before = 0
         self.clock = 0.0
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Start the clock."""
         self.steps_before = epoch * self.params["steps"]
         self.epoch_began = self.total
         self.clock = time.perf_counter()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Count the steps of this call, of which `batch` is the last."""
         now, step = time.perf_counter(), self.steps_before + batch + 1
         seconds, images = now - self.clock, (step - self.step) * self.images_per_step
@@ -71,7 +72,7 @@ class Throughput(keras.callbacks.Callback):
         self.step = step
         logs["images_per_second"] = self.images_per_second
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Add the epoch's figure."""
         logs["images_per_second"] = self._speed(self.epoch_began)
 
@@ -124,5 +125,5 @@ def device_name() -> str:
         return f"TPU {os.environ.get('TPU_ACCELERATOR_TYPE', '')}".strip()
     if gpus := tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpus[0])
-        return details.get("device_name", "GPU")
+        return str(details.get("device_name", "GPU"))
     return "CPU"

@@ -7,6 +7,7 @@
 A pretext model shares the layers of its encoder, and outputs each patch's loss.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,10 +16,12 @@ from keras import ops
 import keras_vit
 from keras_vit import layers
 from keras_vit.specs import patch_side
+from keras_vit.typing import Array, Images, Tensor, Tokens
 
 from ..data.masking import masked_patches
-from ..engine.forward_pass import ForwardPass, strategy_of
-from ..recipe import SelfSupervisionConfig, require
+from ..engine.forward_pass import ForwardPass, preprocessing_of, strategy_of
+from ..errors import require
+from ..recipe import SelfSupervisionConfig
 from .pretext_layers import (
     LEVELS,
     ColorLosses,
@@ -66,7 +69,7 @@ class PretextModel(keras.Model):
         target = (
             images
             if config.predicts_colors
-            else encoder.preprocessing(images, fitted=True)
+            else preprocessing_of(encoder)(images, fitted=True)
         )
         losses = _losses_layer(encoder, config)(head(tokens), target)
         inputs = {"images": images, "patch_indices": indices}
@@ -75,17 +78,17 @@ class PretextModel(keras.Model):
         self.config = config
 
     @property
-    def preprocessing(self):
+    def preprocessing(self) -> keras_vit.ImagePreprocessing:
         """The encoder's layer from pixels to its first real one."""
-        return self.encoder.preprocessing
+        return preprocessing_of(self.encoder)
 
-    def predictions(self, images, patch_indices):
+    def predictions(self, images: Array, patch_indices: Array) -> Array:
         """What is predicted of each patch: NumPy array [B, N, outputs]."""
         network = keras.Model(self.input, self.get_layer("predictions").output)
         forward = ForwardPass(network, strategy_of(self), len(images))
         return forward({"images": images, "patch_indices": patch_indices})
 
-    def copy(self, weights) -> "PretextModel":
+    def copy(self, weights: Sequence[Array]) -> "PretextModel":
         """The same model with other weights, of the current strategy."""
         encoder = type(self.encoder).from_config(self.encoder.get_config())
         model = PretextModel(encoder, self.config)
@@ -93,7 +96,9 @@ class PretextModel(keras.Model):
         return model
 
 
-def _check_encoder(encoder, config: SelfSupervisionConfig) -> None:
+def _check_encoder(
+    encoder: keras_vit.VisionTransformer, config: SelfSupervisionConfig
+) -> None:
     wanted: dict[str, tuple[Any, ...]] = {
         "pooling": ("token", "avg"),
         "fc_norm": (False,),
@@ -117,12 +122,17 @@ def _check_encoder(encoder, config: SelfSupervisionConfig) -> None:
     )
 
 
-def _side(encoder) -> int:
+def _side(encoder: keras_vit.VisionTransformer) -> int:
     """Side of a patch in pixels of the image."""
     return patch_side(encoder.patch_size, encoder.resnet_blocks)
 
 
-def _predict_corrupted(encoder, config, images, indices):
+def _predict_corrupted(
+    encoder: keras_vit.VisionTransformer,
+    config: SelfSupervisionConfig,
+    images: Images,
+    indices: Tensor,
+) -> Tokens:
     """The encoder's output for corrupted patch embeddings: [B, N, D]."""
     patches = encoder.get_layer("patches").output
     embed = keras.Model(encoder.input, patches, name="patch_embedding")
@@ -134,7 +144,12 @@ def _predict_corrupted(encoder, config, images, indices):
     return encode(corrupted)[:, encoder.prefix_tokens :]
 
 
-def _autoencode(encoder, config, images, indices):
+def _autoencode(
+    encoder: keras_vit.VisionTransformer,
+    config: SelfSupervisionConfig,
+    images: Images,
+    indices: Tensor,
+) -> Tokens:
     """The decoder's output for the encoder's of the visible patches: [B, N, W]."""
     policy, prefix = encoder.dtype_policy, encoder.prefix_tokens
     with_positions = encoder.get_layer("embedding_dropout").output
@@ -167,14 +182,19 @@ def _autoencode(encoder, config, images, indices):
     return x[:, prefix:]
 
 
-def _outputs(encoder, config: SelfSupervisionConfig) -> int:
+def _outputs(
+    encoder: keras_vit.VisionTransformer, config: SelfSupervisionConfig
+) -> int:
     """Number of values that are predicted for a patch."""
+    channels: int = encoder.channels
     if config.predicts_colors:
-        return DIVISIONS[config.target] ** 2 * LEVELS**encoder.channels
-    return _side(encoder) ** 2 * encoder.channels
+        return DIVISIONS[config.target] ** 2 * int(LEVELS**channels)
+    return _side(encoder) ** 2 * channels
 
 
-def _losses_layer(encoder, config: SelfSupervisionConfig) -> keras.layers.Layer:
+def _losses_layer(
+    encoder: keras_vit.VisionTransformer, config: SelfSupervisionConfig
+) -> keras.layers.Layer:
     side = _side(encoder)
     if config.predicts_colors:
         divisions = DIVISIONS[config.target]
@@ -184,7 +204,7 @@ def _losses_layer(encoder, config: SelfSupervisionConfig) -> keras.layers.Layer:
     return PixelLosses(side, power, normalize, dtype="float32", name="losses")
 
 
-def masked_loss(masked, outputs):
+def masked_loss(masked: Tensor, outputs: Tensor) -> Tensor:
     """Mean loss of each example's masked patches, float32 [B].
 
     `masked` is the mask [B, N], 1 for masked patches; `outputs` are those of a
@@ -193,7 +213,7 @@ def masked_loss(masked, outputs):
     return _masked_mean(outputs[..., 0], masked)
 
 
-def _masked_mean(values, masked):
+def _masked_mean(values: Tensor, masked: Tensor) -> Tensor:
     # Copies that only fill a batch up have no masked patches, and the weight 0.
     return ops.divide_no_nan(ops.sum(values * masked, -1), ops.sum(masked, -1))
 
@@ -201,9 +221,11 @@ def _masked_mean(values, masked):
 class PatchAccuracy(keras.metrics.Mean):
     """Share of right predictions among the colors of masked patches."""
 
-    def __init__(self, name="patch_accuracy", **kwargs):
+    def __init__(self, name: str = "patch_accuracy", **kwargs: Any):
         super().__init__(name, **kwargs)
 
-    def update_state(self, masked, outputs, weights=None):
+    def update_state(
+        self, masked: Tensor, outputs: Tensor, weights: Tensor | None = None
+    ) -> None:
         """Add a batch: mask [B, N], outputs [B, N, 2], weights [B] of the examples."""
-        return super().update_state(_masked_mean(outputs[..., 1], masked), weights)
+        super().update_state(_masked_mean(outputs[..., 1], masked), weights)

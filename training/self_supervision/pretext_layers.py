@@ -1,7 +1,11 @@
 """Layers of the pretext models: corruption of patches, and each patch's loss."""
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_vit.typing import Images, Logits, Shape, Tensor, Tokens
 
 BITS = 3  # of a color in each channel
 LEVELS = 2**BITS
@@ -19,10 +23,10 @@ class CorruptPatches(keras.layers.Layer):
         Tensor [B, N, D].
     """
 
-    def build(self, patches_shape, indices_shape):
+    def build(self, patches_shape: Shape, indices_shape: Shape) -> None:
         self.token = _mask_token(self, patches_shape[-1])
 
-    def call(self, patches, indices):
+    def call(self, patches: Tokens, indices: Tensor) -> Tokens:
         token = _repeated(self.token, patches, 1)
         return _take(ops.concatenate([patches, token], axis=1), indices)
 
@@ -42,12 +46,12 @@ class KeepPatches(keras.layers.Layer):
         Tensor [B, prefix + n, D].
     """
 
-    def __init__(self, count, prefix_tokens, **kwargs):
+    def __init__(self, count: int, prefix_tokens: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.count = count
         self.prefix_tokens = prefix_tokens
 
-    def call(self, tokens, indices):
+    def call(self, tokens: Tokens, indices: Tensor) -> Tokens:
         prefix, patches = ops.split(tokens, [self.prefix_tokens], axis=1)
         kept = _take(patches, indices[:, : self.count])
         return ops.concatenate([prefix, kept], axis=1)
@@ -67,14 +71,14 @@ class RestorePatches(keras.layers.Layer):
         Tensor [B, prefix + N, D].
     """
 
-    def __init__(self, prefix_tokens, **kwargs):
+    def __init__(self, prefix_tokens: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.prefix_tokens = prefix_tokens
 
-    def build(self, tokens_shape, indices_shape):
+    def build(self, tokens_shape: Shape, indices_shape: Shape) -> None:
         self.token = _mask_token(self, tokens_shape[-1])
 
-    def call(self, tokens, indices):
+    def call(self, tokens: Tokens, indices: Tensor) -> Tokens:
         prefix, patches = ops.split(tokens, [self.prefix_tokens], axis=1)
         token = _repeated(self.token, patches, indices.shape[1] - patches.shape[1])
         patches = ops.concatenate([patches, token], axis=1)
@@ -85,20 +89,20 @@ class RestorePatches(keras.layers.Layer):
         return ops.concatenate([prefix, _take(patches, places)], axis=1)
 
 
-def _mask_token(layer, width: int):
+def _mask_token(layer: keras.layers.Layer, width: int | None) -> keras.Variable:
     initializer = keras.initializers.RandomNormal(stddev=0.02)
     return layer.add_weight(
         name="mask_token", shape=(1, 1, width), initializer=initializer
     )
 
 
-def _repeated(token, patches, count: int):
+def _repeated(token: keras.Variable, patches: Tokens, count: int) -> Tokens:
     """[1, 1, D] -> [B, count, D]."""
     shape = (ops.shape(patches)[0], count, patches.shape[-1])
     return ops.broadcast_to(ops.cast(token, patches.dtype), shape)
 
 
-def _take(tokens, indices):
+def _take(tokens: Tokens, indices: Tensor) -> Tokens:
     """Rows of [B, N, D] by int [B, n]: [B, n, D]."""
     return ops.take_along_axis(tokens, ops.expand_dims(indices, -1), axis=1)
 
@@ -118,12 +122,12 @@ class ColorLosses(keras.layers.Layer):
         float32 [B, N, 2]: mean loss of a patch's colors, share of right predictions.
     """
 
-    def __init__(self, side, divisions, **kwargs):
+    def __init__(self, side: int, divisions: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.side = side
         self.divisions = divisions
 
-    def call(self, predictions, images):
+    def call(self, predictions: Logits, images: Images) -> Tensor:
         codes = color_codes(images, self.side, self.divisions)  # [B, N, colors]
         classes = LEVELS ** images.shape[-1]
         logits = ops.reshape(predictions, (-1, *codes.shape[1:], classes))
@@ -134,7 +138,7 @@ class ColorLosses(keras.layers.Layer):
         return ops.stack([ops.mean(losses, axis=-1), ops.mean(right, axis=-1)], axis=-1)
 
 
-def color_codes(images, side: int, divisions: int):
+def color_codes(images: Images, side: int, divisions: int) -> Tensor:
     """Each patch's colors of 3 bits in each channel, the first one the highest.
 
     Args:
@@ -173,13 +177,13 @@ class PixelLosses(keras.layers.Layer):
         float32 [B, N, 1].
     """
 
-    def __init__(self, side, power, normalize, **kwargs):
+    def __init__(self, side: int, power: int, normalize: bool, **kwargs: Any):
         super().__init__(**kwargs)
         self.side = side
         self.power = power
         self.normalize = normalize
 
-    def call(self, predictions, images):
+    def call(self, predictions: Tokens, images: Images) -> Tensor:
         targets = split_patches(images, self.side)
         if self.normalize:
             mean, deviation = patch_statistics(targets)
@@ -188,7 +192,7 @@ class PixelLosses(keras.layers.Layer):
         return ops.mean(errors, axis=-1, keepdims=True)
 
 
-def patch_statistics(patches):
+def patch_statistics(patches: Tokens) -> tuple[Tensor, Tensor]:
     """Mean and deviation of each patch's pixels [B, N, 1], as MAE's code has them.
 
     The variance is the unbiased one, over pixels and channels together.
@@ -199,7 +203,7 @@ def patch_statistics(patches):
     return mean, ops.sqrt(variance + NORM_EPSILON)
 
 
-def split_patches(images, side: int):
+def split_patches(images: Images, side: int) -> Tokens:
     """[B, H, W, C] -> [B, N, side * side * C], row by row."""
     _, height, width, channels = images.shape
     rows, columns = height // side, width // side
@@ -208,7 +212,7 @@ def split_patches(images, side: int):
     return ops.reshape(x, (-1, rows * columns, side * side * channels))
 
 
-def join_patches(patches, grid: tuple[int, int], side: int):
+def join_patches(patches: Tokens, grid: tuple[int, int], side: int) -> Images:
     """[B, N, side * side * C] -> [B, H, W, C], the inverse of `split_patches`."""
     rows, columns = grid
     channels = patches.shape[-1] // side**2

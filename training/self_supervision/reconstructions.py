@@ -1,17 +1,17 @@
 """What a pretext model predicts of images' masked patches, as pictures."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from keras_vit.typing import Array
 
 from ..data.masking import Masking
 from .pretext import DIVISIONS, PretextModel
 from .pretext_layers import BITS, LEVELS, join_patches, patch_statistics, split_patches
 
 HIDDEN = 128  # the gray of masked patches
-Array = np.ndarray[Any, Any]
 
 
 def reconstructions(
@@ -41,8 +41,8 @@ def reconstructions(
         predicted = _pixels(model, predictions, pixels, side)
 
     def whole(parts: Array) -> Array:
-        joined = np.asarray(join_patches(parts.astype("float32"), grid, side))
-        return np.clip(joined.round(), 0, 255).astype("uint8")
+        joined: Array = np.asarray(join_patches(parts.astype("float32"), grid, side))
+        return joined.round().clip(0, 255).astype("uint8")
 
     visible = whole(np.where(masked, HIDDEN, patches))
     filled = whole(np.where(masked, predicted, patches))
@@ -58,7 +58,8 @@ def _colors(predictions: Array, side: int, divisions: int, channels: int) -> Arr
     colors = (levels + 0.5) * 2 ** (8 - BITS)
     colors = colors.reshape(*predictions.shape[:2], divisions, divisions, channels)
     part = side // divisions
-    return colors.repeat(part, 2).repeat(part, 3).reshape(*predictions.shape[:2], -1)
+    pixels: Array = colors.repeat(part, 2).repeat(part, 3)
+    return pixels.reshape(*predictions.shape[:2], -1)
 
 
 def _pixels(model: PretextModel, predictions: Array, images: Array, side: int) -> Array:
@@ -72,4 +73,5 @@ def _pixels(model: PretextModel, predictions: Array, images: Array, side: int) -
     channels = images.shape[-1]
     shape = (*predictions.shape[:2], side * side, channels)
     mean, std = (np.broadcast_to(v, channels) for v in (layer.mean, layer.std))
-    return (predictions.reshape(shape) * std + mean).reshape(predictions.shape)
+    pixels: Array = predictions.reshape(shape) * std + mean
+    return pixels.reshape(predictions.shape)

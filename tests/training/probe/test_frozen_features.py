@@ -112,6 +112,12 @@ def test_a_model_without_pooled_features_is_an_error():
         frozen_model(keras.Model(model := keras.Input((3,)), model))
 
 
+def test_a_model_without_preprocessing_is_refused():
+    extractor = FeatureExtractor(build_vit(include_preprocessing=False))
+    with pytest.raises(RunError, match="with include_preprocessing=False"):
+        extractor(SPLIT)
+
+
 def test_weights_are_read_at_each_call():
     model = raw_vit()
     extractor = FeatureExtractor(model)
