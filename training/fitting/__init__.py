@@ -1,1 +1,1 @@
-"""Runs from their start to the model that is shared."""
+"""Runs of a recipe: `fit`, `resume`, what they leave, and `push`."""

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keras
@@ -27,7 +27,7 @@ INSTRUCTIONS = {
 PLANNED = 0.5
 OUT_OF_MEMORY = re.compile(r"\bOOM\b|out of memory", re.IGNORECASE)
 # Flags that save memory, and the value of the recipe with which each is in use.
-SAVING = {
+SAVING: dict[str, Callable[[Recipe], bool]] = {
     "--model.rematerialize true": lambda recipe: recipe.model.rematerialize,
     "--precision mixed_bfloat16": lambda recipe: recipe.precision != "float32",
     "--model.lora_rank 8": lambda recipe: recipe.model.lora_rank is not None,
@@ -111,7 +111,8 @@ def _free_memory() -> int | None:
         import jax
 
         if stats := jax.local_devices()[0].memory_stats():
-            return stats["bytes_limit"] - stats["bytes_in_use"]
+            free: int = stats["bytes_limit"] - stats["bytes_in_use"]
+            return free
     elif tf.config.list_logical_devices("GPU"):
         # `tf.config` tells what is in use, but not the limit of the memory
         # (tensorflow/tensorflow#7537).
@@ -119,8 +120,8 @@ def _free_memory() -> int | None:
 
         devices = device_lib.list_local_devices()
         limits = [d.memory_limit for d in devices if d.device_type == "GPU"]
-        used = tf.config.experimental.get_memory_info("GPU:0")["current"]
-        return min(limits) - used
+        used: int = tf.config.experimental.get_memory_info("GPU:0")["current"]
+        return int(min(limits)) - used
     return _free_ram() if device_name() == "CPU" else None
 
 

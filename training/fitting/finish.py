@@ -3,13 +3,13 @@
 import os
 import platform
 from dataclasses import asdict
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 import keras_vit
 from keras_vit.common import file_names
+from keras_vit.typing import Array
 
 from ..activity import activity
 from ..architectures.model_reading import read_classifier
@@ -17,8 +17,9 @@ from ..data.masking import Masking
 from ..data.pipeline import example_images, images_at
 from ..data.splits import Splits
 from ..engine import run_folder
-from ..engine.jax_strategy import JaxStrategy
+from ..engine.jax_strategy import AnyStrategy, JaxStrategy
 from ..engine.recorder import Recorder, best_epoch
+from ..engine.run_folder import Report
 from ..engine.strategy import worker_count
 from ..evaluation.evaluate import Evaluation, evaluate, print_evaluation
 from ..recipe import Recipe
@@ -31,9 +32,7 @@ EXAMPLE_IMAGES = 24  # in the picture of augmented images
 RECONSTRUCTIONS = 12  # in the picture of what self-supervision predicts
 
 
-def finish(
-    recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
-) -> dict[str, Any]:
+def finish(recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool) -> Report:
     """Save the last model, evaluate the best one, and write pictures and reports."""
     folder = recorder.folder
     with activity("saving the model"):
@@ -58,7 +57,7 @@ def finish(
     return report
 
 
-def _devices(recorder: Recorder) -> Any:
+def _devices(recorder: Recorder) -> AnyStrategy:
     """Where the run trained; of several workers, the chief alone.
 
     It uses all its devices on JAX, and on TensorFlow the first one.
@@ -71,7 +70,7 @@ def _devices(recorder: Recorder) -> Any:
 
 def _finish_pretraining(
     recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool
-) -> dict[str, Any]:
+) -> Report:
     """Write what a run without labels has: its figures, and what it predicts."""
     folder = recorder.folder
     report = _run_figures(recipe, splits, recorder)
@@ -118,7 +117,7 @@ def _draw(
     recorder: Recorder,
     model: keras.Model,
     evaluation: Evaluation,
-    report: dict[str, Any],
+    report: Report,
 ) -> None:
     """Draw the pictures and write report.html."""
     folder = recorder.folder
@@ -135,7 +134,7 @@ def _draw(
     write_report(folder, report, recipe, recorder.history, evaluation, mistakes)
 
 
-def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> dict[str, Any]:
+def _run_figures(recipe: Recipe, splits: Splits, recorder: Recorder) -> Report:
     """What report.json says about the run beside the evaluation."""
     trainer = recorder.trainer
     seconds = sum(row["seconds"] for row in recorder.history)
@@ -167,7 +166,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def augmented_examples(recipe: Recipe, splits: Splits, recorder: Recorder):
+def augmented_examples(recipe: Recipe, splits: Splits, recorder: Recorder) -> Array:
     """Augmented training images, as `pipeline.example_images`."""
     preprocessing = recorder.trainer.model.preprocessing
     return example_images(splits.train, recipe, preprocessing, EXAMPLE_IMAGES)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +33,9 @@ from ..recipe import Recipe
 ENDLESS = 2**40  # steps
 TURNS = 3  # of each pipeline
 CHUNK = 64  # images that are counted at a time in the stages before the batches
+
+# From an image's index and seed.
+Read: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -76,26 +80,26 @@ def pipelines(
     """
     config = recipe.augmentation
 
-    def contents(index, seed):
-        return tf.strings.length(split.encoded(index))  # type: ignore[misc]
-
-    def read(index, seed):
+    def read(index: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return augment.read(split, index, seed, config)
 
-    def resized(index, seed):
+    def resized(index: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         image = read(index, seed)
         if split.fitted:
             return image
         return augment.resize(image, seed, config, preprocessing)
 
-    def changed(index, seed):
+    def changed(index: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return augment.change(resized(index, seed), seed, config)
 
-    def first_pixel(stage):
+    def first_pixel(stage: Read) -> Read:
         return lambda index, seed: tf.cast(stage(index, seed)[0, 0, 0], tf.int32)
 
-    stages: dict[str, Callable] = {} if split.encoded is None else {"read": contents}
-    first = "read and crop" if split.encoded is None else "decode and crop"
+    stages: dict[str, Read] = {}
+    first = "read and crop"
+    if (encoded := split.encoded) is not None:
+        stages["read"] = lambda index, seed: tf.strings.length(encoded(index))
+        first = "decode and crop"
     for name, stage in ((first, read), ("resize", resized), ("augment", changed)):
         stages[name] = first_pixel(stage)
     order = example_order(split, recipe, 0, ENDLESS, Shard())

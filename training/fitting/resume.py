@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from typing import Any
 
 import keras
 from etils import epath
@@ -10,6 +9,7 @@ from etils import epath
 from keras_vit.common.file_names import CHECKPOINTS
 
 from ..engine import checkpoint, run_folder
+from ..engine.run_folder import Report
 from ..errors import RunError
 from ..recipe import Recipe
 from .fit import fit
@@ -21,7 +21,7 @@ def resume(
     *,
     keep: int = 3,
     checkpoint_every: int | None = None,
-) -> dict[str, Any]:
+) -> Report:
     """Continue the run in a folder.
 
     Returns:

@@ -24,8 +24,8 @@ from training.engine.determinism import (
     deterministic_operations,
 )
 from training.errors import RecipeError
-from training.fitting.fit import _print_uncompiled as print_uncompiled
 from training.fitting.fit import fit
+from training.fitting.notices import _print_uncompiled as print_uncompiled
 
 CHOSEN = changed(TINY_RECIPE, deterministic=False)
 

@@ -18,7 +18,7 @@ from training.engine import sigterm
 from training.engine.progress import Progress
 from training.engine.sigterm import STOPPED, stopped_after_the_step
 
-BOARD = "training.fitting.fit._board"
+BOARD = "training.fitting.fit.tensorboard_callbacks"
 
 
 def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():

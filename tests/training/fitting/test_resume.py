@@ -36,7 +36,9 @@ def without_pictures():
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch.setattr)
         board = keras.callbacks.Callback
-        patch.setattr("training.fitting.fit._board", lambda *_: [board()])
+        patch.setattr(
+            "training.fitting.fit.tensorboard_callbacks", lambda *_: [board()]
+        )
         yield
 
 

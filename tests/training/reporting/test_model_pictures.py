@@ -16,7 +16,7 @@ from keras_vit import analysis
 from keras_vit.analysis import figures
 from training.architectures.compiling import trainer_class
 from training.engine.optimizer import make_optimizer
-from training.fitting import fit as fit_module
+from training.fitting import callbacks
 from training.fitting.fit import fit
 from training.recipe import OptimizerConfig
 from training.reporting import model_pictures
@@ -121,7 +121,7 @@ RECIPE = changed(
 def trained(tmp_path, monkeypatch):
     """A function that trains in a folder of this name."""
     leave_out_pictures(monkeypatch.setattr)
-    monkeypatch.setattr(fit_module, "PICTURED_IMAGES", 5)
+    monkeypatch.setattr(callbacks, "PICTURED_IMAGES", 5)
 
     def train(name, **changes):
         fit(changed(RECIPE, **changes), tmp_path / name, draw=False)
