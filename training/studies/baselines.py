@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -14,6 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
 from keras_vit.common.file_names import RECIPE, REPORT
+from keras_vit.typing import Array
 
 from ..architectures.recipe_model import make_preprocessing
 from ..data.labeled_images import Split
@@ -50,7 +50,7 @@ def baseline_scores(recipe: Recipe) -> Scores:
     return rows
 
 
-def _pixels(recipe: Recipe, split: Split) -> np.ndarray[Any, Any]:
+def _pixels(recipe: Recipe, split: Split) -> Array:
     """The images in the model's size as vectors [n, H * W * C] of 0 to 16."""
     preprocessing = make_preprocessing(recipe.model)
     images = evaluation_images(split, preprocessing)

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
 
 from ..engine import run_folder
+from ..engine.progress import Logs
+from ..engine.run_folder import Report
 from ..recipe import Recipe, load_recipe
 from .estimates import images_seen, model_config_costs
 from .study import Run, Study, check_name
@@ -28,9 +30,9 @@ class Result:
 
     run: Run
     recipe: Recipe  # that it was trained with
-    report: dict[str, Any]  # report.json
-    measured: dict[str, Any]  # measured.json
-    history: list[dict[str, float]]  # a row for each epoch; none without training
+    report: Report
+    measured: Report  # measured.json
+    history: list[Logs]  # a row for each epoch; none without training
     before: "Result | None"  # of the run whose model this one began with
 
     @property
@@ -86,7 +88,8 @@ def _core_hours(result: Result) -> float | None:
     if not speed or seen is None:
         return None
     on_cpu = result.report["device_name"] == "CPU"
-    return result.report["cores" if on_cpu else "devices"] * seen / speed / 3600
+    devices: int = result.report["cores" if on_cpu else "devices"]
+    return devices * seen / float(speed) / 3600
 
 
 COLUMNS = {
@@ -147,12 +150,15 @@ def read_result(run: Run, folder: Path) -> Result | None:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Report:
     """The contents of a JSON file; nothing where it is missing."""
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    contents: Report = {}
+    if path.exists():
+        contents = json.loads(path.read_text("utf-8"))
+    return contents
 
 
-def read_history(path: Path) -> list[dict[str, float]]:
+def read_history(path: Path) -> list[Logs]:
     """The rows of history.csv in a run's folder; none where nothing was trained."""
     file = path / HISTORY
     if not file.exists():

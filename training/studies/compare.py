@@ -5,7 +5,6 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -15,6 +14,8 @@ from keras_vit.analysis import figures
 from keras_vit.common.file_names import RECIPE, REPORT
 
 from ..engine import run_folder
+from ..engine.progress import Logs
+from ..engine.run_folder import Report
 from ..errors import RecipeError, RunError
 from ..fitting.finish import versions
 from ..fitting.fit import fit
@@ -112,7 +113,7 @@ def _check_run(recipe: Recipe, run: Path) -> None:
         )
 
 
-def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
+def _before(recipe: Recipe, file: Path) -> Report:
     """Accuracy and F1 of the untrained model, cached in the file."""
     kept = read_json(file)
     if kept.get("recipe") != recipe.to_yaml():
@@ -122,7 +123,7 @@ def _before(recipe: Recipe, file: Path) -> dict[str, Any]:
     return {key: kept[key] for key in ("accuracy", "macro_f1")}
 
 
-def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Result:
+def _row(recipe: Recipe, before: Report, folder: Path) -> Result:
     run = folder / recipe.name
     if not run_folder.is_finished(run):
         fit(recipe, run, resume=True)
@@ -137,7 +138,7 @@ def _row(recipe: Recipe, before: dict[str, Any], folder: Path) -> Result:
     )
 
 
-def draw_curves(histories: dict[str, list[dict[str, float]]], path: Path) -> None:
+def draw_curves(histories: dict[str, list[Logs]], path: Path) -> None:
     """Draw loss and accuracy over the epochs, one line for each recipe.
 
     They are those of the validation images; where a recipe has none, dashed and those

@@ -9,12 +9,11 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from keras_vit.costs import Costs, model_costs, resnet_costs
@@ -198,7 +197,7 @@ def print_estimates(
         )
     table = Table(title=study.title, box=SIMPLE, padding=(0, 1))
     for title in ("run", "weights", "GFLOPs", "images", "exaFLOPs", "hours"):
-        side: Any = "left" if title == "run" else "right"
+        side: JustifyMethod = "left" if title == "run" else "right"
         table.add_column(title, justify=side, no_wrap=True)
     total, total_hours, unknown = 0.0, 0.0, 0
     for run in runs:

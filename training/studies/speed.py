@@ -3,16 +3,17 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.costs import Costs
+from keras_vit.typing import Array
 
 from ..architectures.compiling import compile_trainer
 from ..architectures.recipe_model import build_model
+from ..engine.run_folder import Report
 from ..recipe import Recipe
 from ..reporting.throughput import device_name
 from .estimates import CLASSES, model_config_costs
@@ -29,7 +30,7 @@ BYTES_OF_A_WEIGHT = 4 * 4
 Steps = Callable[[int, int], None]  # computes batches: images in each, number
 
 
-def measure(recipe: Recipe) -> dict[str, Any]:
+def measure(recipe: Recipe) -> Report:
     """Measure the forward pass and the training step, each at its best batch size.
 
     Returns:
@@ -136,7 +137,7 @@ def _training(model: keras.Model, recipe: Recipe) -> Steps:
     return steps
 
 
-def _pixels(model: keras.Model, batch: int) -> np.ndarray:
+def _pixels(model: keras.Model, batch: int) -> Array:
     """Random images, float32 [batch, H, W, C] of 0 to 255."""
     size = (*model.preprocessing.image_size, model.channels)
     random = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from keras_vit.common.file_names import BEST_MODEL
 from keras_vit.common.similar_names import did_you_mean
 
-from ..errors import RecipeError
-from ..recipe import DataConfig, Recipe, require
+from ..errors import RecipeError, require
+from ..recipe import DataConfig, Recipe
 
 STUDIES = Path("runs", "studies")
 JOINT = "|"  # between the groups of a row that is in several

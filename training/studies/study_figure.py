@@ -16,7 +16,7 @@ lines `log` (x) and `log_y`, are optional.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from ..reporting.pictures import save
 from .columns import COLUMNS, read_history
 from .study import JOINT, Study
 from .study_results import MEAN, NOT_RUN, Line, missing_runs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 PANEL = (5.6, 4.2)  # inches
 MOST_ACROSS = 2
@@ -39,7 +43,7 @@ KEYS = {
     "curves": set(),
 }
 COMMON = {"kind", "y", "title", "where"}
-Panel = dict[str, Any]
+Panel: TypeAlias = dict[str, Any]
 
 
 def check_figure(study: Study) -> None:
@@ -95,24 +99,30 @@ def _is_in(line: Line, where: Mapping[str, Any]) -> bool:
     return all(line.labels.get(axis) == str(value) for axis, value in where.items())
 
 
-def _lines(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
+def _lines(
+    axis: "Axes", study: Study, panel: Panel, lines: Sequence[Line], folder: Path
+) -> None:
     """A line for each group, over an axis's numbers or a column."""
     by, x, y = panel.get("by"), panel["x"], panel["y"]
     ours = [line for line in lines if line.labels]
     groups = dict.fromkeys(group for line in ours for group in _groups(line, by))
     for number, group in enumerate(groups):
         chosen = [line for line in ours if group in _groups(line, by)]
-        points = [(_place(line, x), line) for line in chosen]
-        drawn = [(place, li) for place, li in points if place and li.mean(y)]
-        drawn.sort(key=lambda pair: pair[0])
+        drawn = [
+            (place, mean, line)
+            for line in chosen
+            if (place := _place(line, x)) is not None
+            and (mean := line.mean(y)) is not None
+        ]
+        drawn.sort(key=lambda point: point[0])
         # A finished run may have no value, such as a ResNet no number of tokens.
         missing = sum(line.absence == NOT_RUN for line in chosen)
         if not drawn and not missing:
             continue
         axis.errorbar(
-            [place for place, _ in drawn],
-            [line.mean(y) for _, line in drawn],
-            yerr=_spreads([line for _, line in drawn], y),
+            [place for place, _, _ in drawn],
+            [mean for _, mean, _ in drawn],
+            yerr=_spreads([line for _, _, line in drawn], y),
             color=f"C{number % 10}",
             marker=MARKERS[number % len(MARKERS)],
             markersize=5,
@@ -135,7 +145,7 @@ def _lines(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
         axis.legend(fontsize=8)
 
 
-def _label_logarithmic(side) -> None:
+def _label_logarithmic(side: "Axis") -> None:
     """Label 1, 2 and 5 of each decade, of many decades only 1."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -169,7 +179,9 @@ def _place(line: Line, x: str) -> float | None:
         ) from None
 
 
-def _bars(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
+def _bars(
+    axis: "Axes", study: Study, panel: Panel, lines: Sequence[Line], folder: Path
+) -> None:
     """Bars of the rows, in groups of columns; published values as black marks."""
     columns = _columns(panel)
     names = [line.name for line in lines]
@@ -200,13 +212,14 @@ def _bars(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
     axis.set_ylim(*_limits(lines, columns))
     axis.grid(alpha=0.3, axis="y")
     if len(columns) > 1 or marked:  # above the bars, which can be anywhere below
-        above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-        axis.legend(fontsize=8, ncols=2, **above)
+        axis.legend(fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     if len(columns) == 1:
         axis.set_ylabel(_title(columns[0]))
 
 
-def _limits(lines, columns) -> tuple[float | None, float | None]:
+def _limits(
+    lines: Sequence[Line], columns: Sequence[str]
+) -> tuple[float | None, float | None]:
     """From zero, unless all values are close to the largest."""
     values = [v for li in lines for c in columns for v in li.values.get(c, ())]
     values += [li.published[c] for li in lines for c in columns if c in li.published]
@@ -217,7 +230,9 @@ def _limits(lines, columns) -> tuple[float | None, float | None]:
     return low - 2 * margin, high + margin
 
 
-def _heatmap(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
+def _heatmap(
+    axis: "Axes", study: Study, panel: Panel, lines: Sequence[Line], folder: Path
+) -> None:
     """Two axes against each other; what is not run is white, with a cross."""
     cells = {
         (li.labels[panel["y"]], li.labels[panel["x"]]): li for li in lines if li.labels
@@ -238,7 +253,9 @@ def _heatmap(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
     axis.figure.colorbar(image, ax=axis, label=_title(column))
 
 
-def _curves(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
+def _curves(
+    axis: "Axes", study: Study, panel: Panel, lines: Sequence[Line], folder: Path
+) -> None:
     """Validation loss or accuracy over the epochs, of the first seed of each row."""
     key = f"val_{panel['y']}"
     for number, line in enumerate(line for line in lines if line.labels):
@@ -251,7 +268,7 @@ def _curves(axis, study: Study, panel: Panel, lines, folder: Path) -> None:
             label=line.name + ("" if shown else f" ({NOT_RUN})"),
         )
     axis.set(xlabel="epoch", ylabel=f"validation {panel['y']}")
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
 

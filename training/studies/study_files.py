@@ -17,8 +17,8 @@ import yaml
 
 from keras_vit.common.file_names import BEST_MODEL
 
-from ..errors import RecipeError
-from ..recipe import DataConfig, Recipe, parse_recipe, read_recipe_text, require
+from ..errors import RecipeError, require
+from ..recipe import DataConfig, Recipe, parse_recipe, read_recipe_text
 from ..recipes import merged, recipe_yaml
 from .study import JOINT, Candidate, Study, StudyRow, check_name, selected
 
@@ -184,10 +184,11 @@ def _parse(tree: Tree, name: str, small: bool, flags: Mapping[str, str]) -> Stud
     )
 
 
-def _seed(value: Any, origin: str) -> int:
-    whole = str(value).isdigit() and int(value) < 2**31
+def _seed(value: object, origin: str) -> int:
+    text = str(value)
+    whole = text.isdigit() and int(text) < 2**31
     require(whole, "seed", f"a whole number in [0, 2**31) in {origin}", value)
-    return int(value)
+    return int(text)
 
 
 def _flat(values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
@@ -297,7 +298,9 @@ def _nested(flags: Mapping[str, str]) -> Tree:
 def _recipe_tree(name: str) -> Tree:
     """The values of a recipe, by its name or file."""
     own = name.endswith((".yaml", ".yml"))
-    return yaml.safe_load(read_recipe_text(Path(name)) if own else recipe_yaml(name))
+    text = read_recipe_text(Path(name)) if own else recipe_yaml(name)
+    tree: Tree = yaml.safe_load(text)
+    return tree
 
 
 def _recipe(tree: Tree, origin: str) -> Recipe:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from keras_vit.analysis import figures
-from keras_vit.common.file_names import BEST_MODEL
+from keras_vit.common.file_names import BEST_MODEL, RECIPE, REPORT
 
 from .. import storage
 from ..architectures.model_reading import read_model
@@ -120,7 +120,7 @@ def check_folder(study: Study, folder: Path) -> None:
 
 def _check_run(run: Run, folder: Path) -> None:
     """Raise RunError where the run's folder has a run of another recipe."""
-    file = folder / run.name / run_folder.RECIPE
+    file = folder / run.name / RECIPE
     if not file.exists():
         return
     found = run.prepared(load_recipe(file), folder)  # the folder may have been moved
@@ -181,8 +181,8 @@ def _measured_columns(study: Study) -> set[str]:
 def _measure_speed(recipe: Recipe, path: Path) -> None:
     report = speed.measure(recipe)
     path.mkdir(parents=True, exist_ok=True)
-    storage.write_text(path / run_folder.RECIPE, recipe.to_yaml())
-    run_folder.write_report(path / run_folder.REPORT, report)
+    storage.write_text(path / RECIPE, recipe.to_yaml())
+    run_folder.write_report(path / REPORT, report)
 
 
 def _train(study: Study, run: Run, folder: Path) -> None:

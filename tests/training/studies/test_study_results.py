@@ -174,6 +174,19 @@ def test_a_line_without_values_is_left_out_and_keeps_the_others_colors(drawn):
     assert [text.get_text() for text in second.get_xticklabels()] == ["64", "224"]
 
 
+def test_a_point_at_zero_is_drawn(drawn):
+    rows = tuple(
+        dataclasses.replace(row, labels=row.labels | {"dropout": dropout})
+        for row, dropout in zip(
+            make_study().rows, ("0", "0", "0.1", "0.1"), strict=True
+        )
+    )
+    panel = {"kind": "lines", "x": "dropout", "y": "accuracy", "by": "task"}
+    (axis,), _ = drawn(panel, rows=rows, axes=("model", "task", "dropout"))
+    points = {c.get_label(): c[0].get_xydata().tolist() for c in axis.containers}
+    np.testing.assert_allclose(points["cats"], [[0, 55], [0.1, 75]])
+
+
 def test_bars_stand_beside_published_marks_and_name_what_is_not_run(drawn):
     (axis,), _ = drawn({"kind": "bars", "y": "accuracy"}, seeds=(1,))
     heights = [patch.get_height() for patch in axis.patches]
