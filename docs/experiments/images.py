@@ -26,11 +26,10 @@ from pathlib import Path
 
 import matplotlib.cbook
 import numpy as np
+from keras_vit.training.data.splits import load_splits
+from keras_vit.training.recipe import DataConfig
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from sklearn.datasets import load_sample_image
-
-from training.data.splits import load_splits
-from training.recipe import DataConfig
 
 DRAWN = {"train": 30, "val": 10, "test": 20}  # of each letter
 SIDE = 64
