@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import keras_vit.api  # noqa: F401  the whole library, registered with Keras
+from keras_vit.base import ImageModel
 from keras_vit.classifier import ImageClassifier
 from keras_vit.common.atomic_files import replacing
 from keras_vit.common.file_names import model_file
@@ -85,7 +86,7 @@ def _print_facts(title: str, facts: dict[str, str]) -> None:
     Console().print(table)
 
 
-def model_facts(model: Any) -> dict[str, str]:
+def model_facts(model: ImageModel) -> dict[str, str]:
     """What a model is, in words, by title: architecture, size, pixels, classes."""
     height, width = model.image_size
     facts = {
@@ -103,19 +104,19 @@ def model_facts(model: Any) -> dict[str, str]:
     return {title: fact for title, fact in facts.items() if fact}
 
 
-def _model_name(model: Any) -> str:
+def _model_name(model: ImageModel) -> str:
     if isinstance(model, ImageClassifier):
         return f"ImageClassifier around {model.backbone.name}"
     return _variant(model.options)
 
 
-def _size(model: Any) -> str:
+def _size(model: ImageModel) -> str:
     sizes = ("width", "depth", "mlp_dim", "heads", "blocks", "width_factor")
     given = {name: getattr(model, name) for name in sizes if hasattr(model, name)}
     return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-def _gflops(model: Any) -> str:
+def _gflops(model: ImageModel) -> str:
     """GFLOPs for one image where the closed form holds, else ""."""
     size = (model.image_size, model.channels, model.classes)
     if isinstance(model, ResNet):
@@ -129,7 +130,7 @@ def _gflops(model: Any) -> str:
     return f"{costs.flops / 1e9:.3g} for one image" if known else ""
 
 
-def _output(model: Any) -> str:
+def _output(model: ImageModel) -> str:
     if not model.classes:
         return "features, no classifier"
     kind = model.classifier_activation or "logits"
