@@ -109,7 +109,7 @@ $(VENV)/.test: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 
 $(VENV)/.docs: $(VENV)/.python setup.cfg constraints.txt build-constraints.txt
 	@echo "Installing into $(VENV): about a minute, once."
-	$(INSTALL) -e ".[train,serve,docs]"
+	$(INSTALL) -e ".[train,serve,viz,docs]"
 	@touch $@
 
 # The clients' messages, compiled from serving/client/protos.
