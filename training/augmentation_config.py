@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from keras_vit.option_rows import Check, Mark, options, rows
 from keras_vit.options import Count, Rate
 
-from .errors import require, require_rows
+from .errors import number_check, require, require_rows
 
 STRENGTH = Mark(
     "changes no image by itself: how much of another augmentation, or how often"
@@ -21,10 +21,12 @@ CHANGES_LABELS = Mark("mixes images, and their labels with them")
 def within(least: float, most: float, above: bool = False) -> Check:
     """Check a number against both bounds, the first of which may be excluded."""
     wanted = f"in {'(' if above else '['}{least}, {most}]"
-    return Check(wanted, lambda v: least <= v <= most and (v > least or not above))
+    return number_check(
+        wanted, lambda v: least <= v <= most and (v > least or not above)
+    )
 
 
-AT_LEAST_0 = Check("at least 0", lambda value: value >= 0)
+AT_LEAST_0 = number_check("at least 0", lambda value: value >= 0)
 
 
 @options
@@ -133,7 +135,7 @@ class AugmentationConfig:
         "With both mixup and cutmix: the share of images with cutmix.",
     ] = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require_rows("augmentation", self)
         require(
             not self.simple_crop or self.crop_min_area == 1,

@@ -9,8 +9,11 @@ TrainingError       exit status 1
 `-- WorkerLost      exit status 77: another worker ended; restart all with --resume
 """
 
+from collections.abc import Callable
+
 from keras_vit.common.command_line import CommandError
 from keras_vit.option_rows import Check, rows
+from keras_vit.options import is_number
 
 # At the end of a message.
 CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
@@ -56,6 +59,11 @@ def require(ok: bool, argument: str, wanted: str, received: object) -> None:
     """Raise RecipeError unless `ok`: which argument, what was wanted, what came."""
     if not ok:
         raise RecipeError(f"`{argument}` must be {wanted}. Received: {received!r}")
+
+
+def number_check(wanted: str, holds: Callable[[float], bool]) -> Check:
+    """A check of a value that is a finite number."""
+    return Check(wanted, lambda value: is_number(value) and holds(value))
 
 
 def require_each(section: str, config: object, check: Check, *names: str) -> None:

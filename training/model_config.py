@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Literal, get_args
 
-from keras_vit.option_rows import Check, options
+from keras_vit.option_rows import options
 from keras_vit.options import (
     REQUIRED,
     Count,
@@ -16,14 +16,14 @@ from keras_vit.options import (
     Width,
 )
 
-from .errors import require, require_rows
+from .errors import number_check, require, require_rows
 from .typed_values import COMMON
 
 IMAGE_SIZE = 224
 LoraLayer = Literal["query", "key", "value", "out", "mlp"]
 
 
-Share = Annotated[float, Check("in (0, 1]", lambda value: 0 < value <= 1)]
+Share = Annotated[float, number_check("in (0, 1]", lambda value: 0 < value <= 1)]
 
 
 @options
@@ -75,7 +75,7 @@ class ModelConfig(EncoderOptions):
     head_bias_init: HeadBiasInit = 0.0
     head_stddev: Annotated[
         float,
-        Check("at least 0", lambda value: value >= 0),
+        number_check("at least 0", lambda value: value >= 0),
         "Standard deviation of a new classifier's initial kernel; the paper's is zero "
         "(section 3.2), Hugging Face's is drawn with 0.02.",
     ] = 0.0

@@ -16,7 +16,6 @@ from typing import Literal
 import yaml
 
 from keras_vit.common.similar_names import did_you_mean
-from keras_vit.option_rows import Check
 
 from .augmentation_config import (
     AT_LEAST_0,
@@ -26,16 +25,16 @@ from .augmentation_config import (
     marked,
     within,
 )
-from .errors import RecipeError, require, require_each
+from .errors import RecipeError, number_check, require, require_each
 from .model_config import ModelConfig
 from .typed_values import COMMON, build, place_of, read_file, typed_fields
 
 Strategy = Literal["auto", "one_device", "mirrored", "multi_worker", "fsdp", "tpu"]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
-AT_LEAST_1 = Check("at least 1", lambda value: value >= 1)
-POSITIVE = Check("positive", lambda value: value > 0)
-BELOW_1 = Check("in [0, 1)", lambda value: 0 <= value < 1)
-INSIDE = Check("in (0, 1)", lambda value: 0 < value < 1)
+AT_LEAST_1 = number_check("at least 1", lambda value: value >= 1)
+POSITIVE = number_check("positive", lambda value: value > 0)
+BELOW_1 = number_check("in [0, 1)", lambda value: 0 <= value < 1)
+INSIDE = number_check("in (0, 1)", lambda value: 0 < value < 1)
 
 
 @dataclass(frozen=True)

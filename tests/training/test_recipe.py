@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import pathlib
 import subprocess
 import sys
@@ -128,6 +129,7 @@ def test_flags_override_the_recipe(capsys):
             "augmentation.crop_from",
         ),
         (lambda: OptimizerConfig(beta_1=1.0), "optimizer.beta_1"),
+        (lambda: OptimizerConfig(learning_rate=math.inf), "learning_rate.*inf"),
         (lambda: OptimizerConfig("sgd", weight_decay=0.1), "weight_decay"),
         (lambda: ScheduleConfig(warmup_epochs=-1.0), "warmup_epochs"),
         (lambda: ScheduleConfig("staircase"), "given for staircase"),
