@@ -25,7 +25,7 @@ def find_function(name: str) -> Callable[..., Any]:
         sys.path.append(os.getcwd())
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        found: object = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, TypeError, SyntaxError) as error:
         raise ValueError(str(error)) from None
     if not callable(found):

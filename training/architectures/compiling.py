@@ -1,12 +1,13 @@
 """A recipe's model ready to be trained: its task, optimizer, loss and compilation."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.typing import Array
+
 from ..engine.determinism import has_max_pooling
+from ..engine.losses import Loss
 from ..engine.optimizer import make_optimizer
 from ..engine.schedule import make_schedule
 from ..engine.trainer import Trainer
@@ -29,14 +30,14 @@ def compile_trainer(
     recipe: Recipe,
     total_steps: int,
     steps_per_epoch: float,
-    labels: np.ndarray | None = None,
+    labels: Array | None = None,
 ) -> Trainer:
     """A trainer of `model_to_train`'s model; `logit_adjustment` needs the `labels`."""
-    adjustment: Any = 0.0
+    adjustment: float | Array = 0.0
     if recipe.logit_adjustment and labels is not None:
         adjustment = recipe.logit_adjustment * log_shares(labels, model.classes)
-    loss: Any = recipe.loss
-    metrics: tuple[Any, ...] = ("accuracy",)
+    loss: str | Loss = recipe.loss
+    metrics: tuple[str | keras.metrics.Metric, ...] = ("accuracy",)
     if not recipe.supervised:
         loss = masked_loss
         metrics = (PatchAccuracy(),) if recipe.self_supervision.predicts_colors else ()
@@ -58,13 +59,14 @@ def compile_trainer(
     return trainer
 
 
-def log_shares(labels: np.ndarray, classes: int) -> np.ndarray:
+def log_shares(labels: Array, classes: int) -> Array:
     """Logarithm of each class's share of the images, float32 [classes].
 
     A class without images counts as one with a single image.
     """
     counts = np.maximum(np.bincount(labels, minlength=classes), 1)
-    return np.log(counts / counts.sum()).astype("float32")
+    shares: Array = np.log(counts / counts.sum()).astype("float32")
+    return shares
 
 
 def trainer_class() -> type[Trainer]:

@@ -7,13 +7,13 @@ Transformer's file works with theirs. Big Transfer's ResNets are in `keras_vit`.
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 from keras import layers
 
 import keras_vit
 from keras_vit import ImageClassifier
+from keras_vit.typing import Config
 
 from ..errors import RecipeError, require
 from ..model_config import ModelConfig
@@ -27,9 +27,7 @@ RESNETS: dict[str, Callable[..., keras.Model]] = {
 CAFFE_MEAN = (123.68, 116.779, 103.939)
 
 
-def build_resnet(
-    config: ModelConfig, arguments: dict[str, Any], dtype: str
-) -> ImageClassifier:
+def build_resnet(config: ModelConfig, arguments: Config, dtype: str) -> ImageClassifier:
     """Build a ResNet of keras.applications (version 1, with BatchNormalization).
 
     Returns:
@@ -83,14 +81,17 @@ def _load_resnet(config: ModelConfig, size: tuple[int, int]) -> keras.Model:
     return backbone
 
 
-def _with_caffe_mean(layer: keras_vit.ImagePreprocessing):
+def _with_caffe_mean(
+    layer: keras_vit.ImagePreprocessing,
+) -> keras_vit.ImagePreprocessing:
     mean = {"mean": CAFFE_MEAN, "std": 1.0}
-    return type(layer).from_config({**layer.get_config(), **mean})
+    changed: keras_vit.ImagePreprocessing = type(layer).from_config(
+        {**layer.get_config(), **mean}
+    )
+    return changed
 
 
-def build_cnn(
-    config: ModelConfig, arguments: dict[str, Any], dtype: str
-) -> ImageClassifier:
+def build_cnn(config: ModelConfig, arguments: Config, dtype: str) -> ImageClassifier:
     """Build a small convolutional network, a baseline for small images.
 
     It has `depth` stages of a 3x3 convolution, GroupNormalization and ReLU. Each but
@@ -141,6 +142,6 @@ def layer_defaults(dtype: str) -> Iterator[None]:
         _set_defaults(before)
 
 
-def _set_defaults(values: dict[str, Any]) -> None:
+def _set_defaults(values: Config) -> None:
     for name, value in values.items():
         getattr(keras.config, f"set_{name}")(value)

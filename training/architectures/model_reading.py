@@ -1,11 +1,11 @@
 """Read a model from what a user has: a run, a `.keras` file, a checkpoint, a preset."""
 
 import os
-from typing import Any
 
 from etils import epath
 
 import keras_vit
+from keras_vit.base import ImageModel
 from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
 from keras_vit.weights.presets import SCHEMES
 
@@ -14,7 +14,7 @@ from ..activity import activity
 from ..errors import RunError
 
 
-def read_model(name: epath.PathLike) -> Any:
+def read_model(name: epath.PathLike) -> ImageModel:
     """Read a model of keras_vit, as it was saved.
 
     Args:
@@ -35,7 +35,7 @@ def read_model(name: epath.PathLike) -> Any:
         raise RunError(message if named else f"{name}: {message}") from None
 
 
-def read_any_model(name: epath.PathLike, pixels: str | None = None) -> Any:
+def read_any_model(name: epath.PathLike, pixels: str | None = None) -> ImageModel:
     """Read a model that reads pixels from 0 to 255, with or without a classifier.
 
     Args:
@@ -48,14 +48,15 @@ def read_any_model(name: epath.PathLike, pixels: str | None = None) -> Any:
     """
     model = read_model(name)
     try:
-        return reading_raw_pixels(model, pixels)
+        reading: ImageModel = reading_raw_pixels(model, pixels)
+        return reading
     except ValueError as error:
         raise RunError(f"{name}: {error}") from None
 
 
 def read_classifier(
     name: epath.PathLike, class_names: str | None = None, pixels: str | None = None
-) -> Any:
+) -> ImageModel:
     """Read a classifier with class names that reads pixels from 0 to 255.
 
     Args:
@@ -71,6 +72,7 @@ def read_classifier(
     """
     model = read_model(name)
     try:
-        return complete_classifier(model, class_names, pixels)
+        classifier: ImageModel = complete_classifier(model, class_names, pixels)
+        return classifier
     except ValueError as error:
         raise RunError(f"{name}: {error}") from None

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import keras
 
@@ -13,6 +13,7 @@ from keras_vit.base import ImageModel
 from keras_vit.opening import holds_own_model
 from keras_vit.option_rows import OF_THE_RUN, rows
 from keras_vit.options import REQUIRED, EncoderOptions, ViTOptions
+from keras_vit.typing import Config
 from keras_vit.weights.building import build_preset, copy_weights, rebuild
 
 from ..engine.lora import enable_lora
@@ -23,7 +24,7 @@ from .convnets import build_cnn, build_resnet
 from .model_reading import read_model
 
 # Builds a model from the recipe's `model`, the arguments of every model, and a dtype.
-Builder: TypeAlias = Callable[[ModelConfig, dict[str, Any], str], keras.Model]
+Builder: TypeAlias = Callable[[ModelConfig, Config, str], ImageModel]
 VIT_ROWS = {
     **rows(EncoderOptions),
     **{name: rows(ViTOptions)[name] for name in REQUIRED},
@@ -39,7 +40,7 @@ class Architecture(NamedTuple):
 
 def build_model(
     config: ModelConfig, class_names: tuple[str, ...] | None, dtype: str = "float32"
-) -> keras.Model:
+) -> ImageModel:
     """The recipe's model: raw pixels in, float32 logits out, the classes named.
 
     Args:
@@ -119,7 +120,7 @@ def _refuse_foreign_settings(config: ModelConfig, options: Collection[str]) -> N
 def _build_backbone(build: Builder) -> Builder:
     """`build`, or a model that begins with the weights of a run's `.keras` file."""
 
-    def build_or_copy(config: ModelConfig, common: dict[str, Any], dtype: str):
+    def build_or_copy(config: ModelConfig, common: Config, dtype: str) -> ImageModel:
         if not _is_own(config):
             return build(config, common, dtype)
         own = _own_model(config, keras_vit.ImageClassifier)
@@ -130,7 +131,7 @@ def _build_backbone(build: Builder) -> Builder:
     return build_or_copy
 
 
-def _images(config: ModelConfig, common: dict[str, Any], dtype: str) -> dict[str, Any]:
+def _images(config: ModelConfig, common: Config, dtype: str) -> Config:
     return common | {
         "image_size": common["preprocessing"].image_size,
         "channels": config.channels,
@@ -138,7 +139,7 @@ def _images(config: ModelConfig, common: dict[str, Any], dtype: str) -> dict[str
     }
 
 
-def _build_bit(config: ModelConfig, common: dict[str, Any], dtype: str):
+def _build_bit(config: ModelConfig, common: Config, dtype: str) -> ImageModel:
     arguments = _images(config, common, dtype) | {"pooling": "avg"}
     if config.resnet_blocks is not None:
         arguments |= {
@@ -148,7 +149,7 @@ def _build_bit(config: ModelConfig, common: dict[str, Any], dtype: str):
     return _build(keras_vit.ResNet, config, arguments)
 
 
-def _build_vit(config: ModelConfig, common: dict[str, Any], dtype: str):
+def _build_vit(config: ModelConfig, common: Config, dtype: str) -> ImageModel:
     """What the recipe leaves at its default is as variant and weights have it."""
     arguments = _images(config, common, dtype)
     arguments["pooling"] = config.pooling
@@ -172,7 +173,7 @@ def _build_vit(config: ModelConfig, common: dict[str, Any], dtype: str):
     return model
 
 
-def _check_structure(config: ModelConfig, model, structure: dict[str, Any]) -> None:
+def _check_structure(config: ModelConfig, model: ImageModel, structure: Config) -> None:
     """Raise RecipeError for another structure than that of the weights."""
     for name, value in structure.items():
         wanted = getattr(model, name)
@@ -185,7 +186,9 @@ def _check_structure(config: ModelConfig, model, structure: dict[str, Any]) -> N
             )
 
 
-def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
+def _build(
+    model_class: type[ImageModel], config: ModelConfig, arguments: Config
+) -> ImageModel:
     """A model of `keras_vit`, with the weights that the recipe names."""
     weights = config.weights
     if _is_own(config):
@@ -193,7 +196,8 @@ def _build(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
     if weights is not None:
         return build_preset(model_class, weights, arguments, variant=config.variant)
     if config.variant is not None:
-        return model_class.from_variant(config.variant, **arguments)
+        model: ImageModel = model_class.from_variant(config.variant, **arguments)
+        return model
     return model_class(**arguments)
 
 
@@ -202,14 +206,16 @@ def _is_own(config: ModelConfig) -> bool:
     return config.weights is not None and holds_own_model(config.weights)
 
 
-def _from_own_model(model_class: Any, config: ModelConfig, arguments: dict[str, Any]):
+def _from_own_model(
+    model_class: type[ImageModel], config: ModelConfig, arguments: Config
+) -> ImageModel:
     """A new model that begins with the weights of a run's `.keras` file.
 
     What the recipe leaves at its default is as the file has it.
     """
     own = _own_model(config, model_class)
     # The loss reads logits; the data are pixels from 0 to 255.
-    changes: dict[str, Any] = {
+    changes: Config = {
         "classifier_activation": None,
         "include_preprocessing": True,
     }
@@ -241,7 +247,7 @@ def _sides(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def _own_model(config: ModelConfig, model_class: Any) -> Any:
+def _own_model(config: ModelConfig, model_class: type[ImageModel]) -> ImageModel:
     """What the `.keras` file holds."""
     try:
         own = read_model(str(config.weights))

@@ -10,8 +10,9 @@ from keras_vit.common.command_line import Parser, positive_integer, positive_num
 
 from ..engine import early_checks
 from ..engine.tpu_runtime import set_variables
+from ..errors import require
 from ..flags import add_value
-from ..recipe import DataConfig, require
+from ..recipe import DataConfig
 from ..typed_values import read_flag, typed_fields
 from .command import Command, add_devices
 
@@ -37,6 +38,23 @@ def _add_probe(parser: Parser) -> None:
         default="fewshot",
         help="least squares on few images, a classifier on all, nearest neighbors",
     )
+    _add_fewshot(parser)
+    _add_other_methods(parser)
+    add_devices(parser)
+    parser.add_argument(
+        "--cache",
+        help="folder of the features (default: ~/.keras/keras_vit/features), or none",
+    )
+    parser.add_argument("--out", help="also write this JSON file")
+    parser.add_argument(
+        "--pixels",
+        choices=("raw", "normalized"),
+        help="what a model reads that does not state it: 0 to 255, or [-1, 1]",
+    )
+
+
+def _add_fewshot(parser: Parser) -> None:
+    """Add the flags of least squares on few images; linear has --l2 too."""
     parser.add_argument(
         "--shots",
         type=positive_integer,
@@ -67,6 +85,10 @@ def _add_probe(parser: Parser) -> None:
         default=100.0,
         help="fewshot: the constant feature, 0 for none",
     )
+
+
+def _add_other_methods(parser: Parser) -> None:
+    """Add the flags of nearest neighbors and of linear classifiers."""
     parser.add_argument(
         "--k",
         type=positive_integer,
@@ -84,17 +106,6 @@ def _add_probe(parser: Parser) -> None:
         type=positive_number,
         nargs="+",
         help="linear: candidates for adamw",
-    )
-    add_devices(parser)
-    parser.add_argument(
-        "--cache",
-        help="folder of the features (default: ~/.keras/keras_vit/features), or none",
-    )
-    parser.add_argument("--out", help="also write this JSON file")
-    parser.add_argument(
-        "--pixels",
-        choices=("raw", "normalized"),
-        help="what a model reads that does not state it: 0 to 255, or [-1, 1]",
     )
 
 

@@ -7,8 +7,9 @@ from keras_vit.common.command_line import Parser
 
 from ..engine import early_checks, run_folder
 from ..engine.tpu_runtime import set_variables
+from ..errors import require
 from ..flags import add_recipe, parse_flags, recipe_of, recipe_values
-from ..recipe import Recipe, require
+from ..recipe import Recipe
 from ..recipes import named_recipe
 from ..studies.study import part_of, study_folder
 from ..studies.study_files import list_studies, load_study

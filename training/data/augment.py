@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from keras_vit import ImagePreprocessing, decoding
 
-from ..recipe import AugmentationConfig, require
+from ..augmentation_config import AugmentationConfig
+from ..errors import require
 from .augmentation_policies import apply_policy, color_jitter
 from .image_operations import affine_warp, rectangle
 from .labeled_images import Split
@@ -226,7 +227,7 @@ def random_erase(
     seeds = tf.unstack(tf.random.split(seed, 3))
     numbers = tf.random.stateless_uniform([4, trials], seeds[0])
 
-    def erase():
+    def erase() -> tf.Tensor:
         begin, size = _first_that_fits(numbers, image.shape)
         noise = tf.random.stateless_uniform(
             image.shape, seeds[1], minval=0, maxval=256, dtype=tf.int32
@@ -238,7 +239,9 @@ def random_erase(
     return tf.ensure_shape(tf.cond(chosen, erase, lambda: image), image.shape)
 
 
-def _first_that_fits(numbers: tf.Tensor, shape) -> tuple[tf.Tensor, tf.Tensor]:
+def _first_that_fits(
+    numbers: tf.Tensor, shape: tf.TensorShape
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Begin and size, int32 [2] each, of a rectangle; its size is 0 if none fits.
 
     Args:

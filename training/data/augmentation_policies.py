@@ -6,9 +6,10 @@ integer [2]. Of several operations only the chosen one is computed.
 
 import tensorflow as tf
 
-from ..recipe import AugmentationConfig
+from ..augmentation_config import AugmentationConfig
 from .image_operations import (
     OPERATIONS,
+    Level,
     brightness,
     color,
     contrast,
@@ -69,7 +70,9 @@ def randaugment(
 
 
 @tf.function(autograph=False)
-def _operation(image: tf.Tensor, choice: tf.Tensor, level, numbers) -> tf.Tensor:
+def _operation(
+    image: tf.Tensor, choice: tf.Tensor, level: Level, numbers: tf.Tensor
+) -> tf.Tensor:
     """Apply one of `OPERATIONS`, or none if `choice` is their number.
 
     A graph of its own for each size of image: every operation takes a tenth of a second

@@ -6,33 +6,35 @@ are the test images. Every image belongs to the same part in all of them, so tha
 model that was trained on one task has not seen the test images of another.
 """
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
+
+from keras_vit.typing import Array
+
+from .python_source import Datasets
 
 TRAIN, VALIDATION = 800, 200
 
 
-def digit() -> dict[str, Any]:
+def digit() -> Datasets:
     """Which of the ten digits it is."""
     images, digits = _digits()
     return _task(images, digits, [str(number) for number in range(10)])
 
 
-def even_odd() -> dict[str, Any]:
+def even_odd() -> Datasets:
     """Whether the digit is even."""
     images, digits = _digits()
     return _task(images, digits % 2, ["even", "odd"])
 
 
-def low_high() -> dict[str, Any]:
+def low_high() -> Datasets:
     """Whether the digit is below 5."""
     images, digits = _digits()
     return _task(images, digits // 5, ["low", "high"])
 
 
-def quarter_turn() -> dict[str, Any]:
+def quarter_turn() -> Datasets:
     """By how many quarter turns the digit was turned (arXiv:1803.07728)."""
     images, _ = _digits()
     turns = np.random.default_rng(1).integers(0, 4, len(images))
@@ -40,7 +42,7 @@ def quarter_turn() -> dict[str, Any]:
     return _task(np.stack(turned), turns, ["0", "90", "180", "270"])
 
 
-def quadrant() -> dict[str, Any]:
+def quadrant() -> Datasets:
     """In which quarter of a picture of twice the side the digit is."""
     images, _ = _digits()
     places = np.random.default_rng(2).integers(0, 4, len(images))
@@ -58,12 +60,12 @@ TASKS = {
 }
 
 
-def read_task(name: str) -> dict[str, Any]:
+def read_task(name: str) -> Datasets:
     """Make one task: what `open_function` takes."""
     return TASKS[name]()
 
 
-def load_images() -> tuple[np.ndarray, np.ndarray]:
+def load_images() -> tuple[Array, Array]:
     """scikit-learn's 1,797 handwritten digits, 8x8 pixels (UCI, optdigits test set).
 
     Their values 0 to 16 become round(value * 255 / 16), of which
@@ -79,19 +81,22 @@ def load_images() -> tuple[np.ndarray, np.ndarray]:
     return images[..., np.newaxis], digits.target
 
 
-def _digits() -> tuple[np.ndarray, np.ndarray]:
+def _digits() -> tuple[Array, Array]:
     """The images and digits in a shuffled order."""
     images, digits = load_images()
     order = np.random.default_rng(0).permutation(len(images))
     return images[order], digits[order]
 
 
-def _task(images: np.ndarray, labels: np.ndarray, names: list[str]) -> dict[str, Any]:
-    ends = {"train": TRAIN, "validation": TRAIN + VALIDATION, "test": len(images)}
-    task: dict[str, Any] = {"class_names": names}
-    begin = 0
-    for part, end in ends.items():
+def _task(images: Array, labels: Array, names: list[str]) -> Datasets:
+    def part(begin: int, end: int) -> tf.data.Dataset:
         pair = images[begin:end], labels[begin:end].astype(np.int64)
-        task[part] = tf.data.Dataset.from_tensor_slices(pair)
-        begin = end
-    return task
+        return tf.data.Dataset.from_tensor_slices(pair)
+
+    chosen = TRAIN + VALIDATION
+    return {
+        "class_names": names,
+        "train": part(0, TRAIN),
+        "validation": part(TRAIN, chosen),
+        "test": part(chosen, len(images)),
+    }

@@ -10,7 +10,8 @@ level too, so that a magnitude of 15 rotates by 45 degrees.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -19,12 +20,11 @@ from ..errors import TrainingError
 GRAY = 128  # fills what has no source pixel
 CUTOUT, TRANSLATE = 40, 100  # pixels at level 10, of RandAugment in both codes
 
-# A level: a number or a float32 scalar.
-Level = Any
+Level: TypeAlias = float | tf.Tensor  # a float32 scalar
 
 
 @functools.cache
-def official():
+def official() -> ModuleType:
     """tf-models-official's module of image operations.
 
     Raises:
@@ -37,7 +37,8 @@ def official():
             "randaugment and autoaugment need the image operations of tf-models-"
             f'official: pip install -c constraints.txt -e ".[models]" ({error})'
         ) from None
-    return augment
+    module: ModuleType = augment
+    return module
 
 
 def blend(degenerate: tf.Tensor, image: tf.Tensor, factor: Level) -> tf.Tensor:
@@ -166,18 +167,24 @@ def _enhancing(operation: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     return lambda image, level, sign, center: operation(image, level * 0.18 + 0.1)
 
 
-def _posterize(image, level, sign, center):
+def _posterize(
+    image: tf.Tensor, level: Level, sign: tf.Tensor, center: tf.Tensor
+) -> tf.Tensor:
     # More bits are a weaker change: so it is in both codes, unlike in the paper.
     bits = tf.clip_by_value(_whole(level, 4), 1, 8)
     return official().posterize(image, tf.cast(bits, tf.uint8))
 
 
-def _solarize(image, level, sign, center):
+def _solarize(
+    image: tf.Tensor, level: Level, sign: tf.Tensor, center: tf.Tensor
+) -> tf.Tensor:
     # The reference's constant is a byte: 384, of magnitude 15, has always been 128.
     return solarize(image, _whole(level, 256) % 256)
 
 
-def _solarize_add(image, level, sign, center):
+def _solarize_add(
+    image: tf.Tensor, level: Level, sign: tf.Tensor, center: tf.Tensor
+) -> tf.Tensor:
     return solarize_add(image, tf.minimum(_whole(level, 110), 255))
 
 

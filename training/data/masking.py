@@ -1,8 +1,8 @@
 """The masks of self-supervised pre-training, as pure functions of an example's seed."""
 
-from typing import Any
-
 import tensorflow as tf
+
+from keras_vit import VisionTransformer
 
 from ..recipe import Recipe, SelfSupervisionConfig
 from .augment import example_seed, for_purpose
@@ -30,7 +30,7 @@ class Masking:
         self.seed = seed
 
     @classmethod
-    def of(cls, encoder: Any, recipe: Recipe) -> "Masking":
+    def of(cls, encoder: VisionTransformer, recipe: Recipe) -> "Masking":
         """The masking of a run with this encoder."""
         height, width = encoder.grid
         return cls(recipe.self_supervision, height * width, recipe.seed)

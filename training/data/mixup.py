@@ -5,9 +5,8 @@ Mixed images are rounded to bytes like all others, as the model normalizes them.
 
 import tensorflow as tf
 
-from ..augmentation_config import CHANGES_LABELS, marked
+from ..augmentation_config import CHANGES_LABELS, AugmentationConfig, marked
 from ..errors import RecipeError
-from ..recipe import AugmentationConfig
 from .augment import CUT, MIX, for_purpose
 from .image_operations import rectangle
 
@@ -52,10 +51,10 @@ def mix(
     """
     ratio, choice = for_purpose(seed, MIX), for_purpose(seed, CUT)
 
-    def with_mixup():
+    def with_mixup() -> tuple[tf.Tensor, tf.Tensor]:
         return mixup(image, other, ratio, config.mixup)
 
-    def with_cutmix():
+    def with_cutmix() -> tuple[tf.Tensor, tf.Tensor]:
         return cutmix(image, other, ratio, config.cutmix)
 
     if not config.cutmix:
@@ -63,7 +62,8 @@ def mix(
     if not config.mixup:
         return with_cutmix()
     cut = tf.random.stateless_uniform([], choice) < config.cutmix_share
-    return tf.cond(cut, with_cutmix, with_mixup)
+    mixed: tuple[tf.Tensor, tf.Tensor] = tf.cond(cut, with_cutmix, with_mixup)
+    return mixed
 
 
 def mixup(

@@ -3,8 +3,8 @@
 The tasks of `vtab` and `digit_tasks` are such functions too.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,19 @@ from .read_errors import read_errors
 from .tfds import MEMORY_LIMIT
 
 PARTS = ("train", "validation", "test")
+
+
+class Datasets(TypedDict):
+    """What a function returns: images by part, in the same order every time.
+
+    Each is a dataset of pairs of an image (uint8 [h, w, 1 or 3], or the contents of an
+    image file as a string) and an integer label.
+    """
+
+    class_names: Sequence[str]
+    train: tf.data.Dataset
+    validation: NotRequired[tf.data.Dataset]
+    test: NotRequired[tf.data.Dataset]
 
 
 def open_python(name: str, channels: int = 3) -> Source:
@@ -32,14 +45,14 @@ def open_python(name: str, channels: int = 3) -> Source:
 
 
 def open_function(
-    origin: str, function: Callable[[], Any], channels: int = 3
+    origin: str, function: Callable[[], object], channels: int = 3
 ) -> Source:
     """Read what a function returns into memory, as encoded images.
 
-    The function takes no arguments and returns a dictionary: `class_names`, a list of
-    strings, `train`, and optionally `validation` and `test`, each a `tf.data.Dataset`
-    of pairs of an image (uint8 [h, w, 1 or 3], or the contents of an image file as a
-    string) and an integer label, in the same order every time.
+    Args:
+        origin: Its name in messages.
+        function: Takes no arguments, and returns `Datasets`, as it ought to.
+        channels: 1 for gray images, 3 for RGB.
 
     Raises:
         DataError: It fails, or returns something else.
@@ -50,8 +63,11 @@ def open_function(
         raise
     except Exception as error:  # whatever a user's function may raise
         raise _failed(origin, error) from error
-    names = returned.get("class_names") if isinstance(returned, dict) else None
-    if not names or not isinstance(returned.get("train"), tf.data.Dataset):
+    if (
+        not isinstance(returned, dict)
+        or not (names := returned.get("class_names"))
+        or not isinstance(returned.get("train"), tf.data.Dataset)
+    ):
         raise DataError(
             f"{origin}: must return a dictionary with `class_names` and `train`, "
             f"a tf.data.Dataset. Received: {_described(returned)}"
@@ -75,13 +91,13 @@ def _failed(origin: str, error: Exception) -> DataError:
     return DataError(f"{origin}: {type(error).__name__}: {line}")
 
 
-def _described(returned) -> str:
+def _described(returned: object) -> str:
     if not isinstance(returned, dict):
         return type(returned).__name__
     return str({key: type(value).__name__ for key, value in returned.items()})
 
 
-def _read(origin: str, dataset, classes: int, channels: int) -> Split:
+def _read(origin: str, dataset: tf.data.Dataset, classes: int, channels: int) -> Split:
     """Read one dataset into memory as encoded images."""
     encode = _encoder(origin, dataset)
     pairs = dataset.map(
@@ -114,20 +130,23 @@ def _read(origin: str, dataset, classes: int, channels: int) -> Split:
     )
 
 
-def _encoder(origin: str, dataset) -> Callable[[tf.Tensor], tf.Tensor]:
+def _encoder(origin: str, dataset: tf.data.Dataset) -> Callable[[tf.Tensor], tf.Tensor]:
     """A function that encodes the dataset's images losslessly."""
+    encode: Callable[[tf.Tensor], tf.Tensor]
     spec = getattr(dataset, "element_spec", None)
     if isinstance(spec, tuple) and len(spec) == 2:
         image, label = spec
         if label.dtype.is_integer and label.shape.rank == 0:
             if image.dtype == tf.string and image.shape.rank == 0:
-                return tf.identity
+                encode = tf.identity
+                return encode
             if (
                 image.dtype == tf.uint8
                 and image.shape.rank == 3
                 and image.shape[-1] in (1, 3)
             ):
-                return tf.io.encode_png
+                encode = tf.io.encode_png
+                return encode
     raise DataError(
         f"{origin}: must be a tf.data.Dataset of pairs of an image (uint8 [h, w, 1 or "
         f"3], or a string) and an integer, unbatched. Received: {spec}"

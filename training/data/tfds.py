@@ -2,20 +2,27 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.common.similar_names import did_you_mean
+from keras_vit.typing import Array
 
 from ..errors import DataError
 from .labeled_images import Source, Split, encoded_split, python_bytes
 from .read_errors import read_errors
 
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
 # Bytes up to which the encoded images of a part are kept in memory; larger parts are
 # read from disk image by image.
 MEMORY_LIMIT = 16 * 2**30
+
+# Examples, dictionaries of arrays: an iterator, or a data source with random access.
+Records: TypeAlias = Any
 
 
 def open_tfds(
@@ -73,7 +80,7 @@ def _named(name: str, text: str, known: list[str]) -> list[str]:
     return named
 
 
-def _download(builder) -> None:
+def _download(builder: "tfds.core.DatasetBuilder") -> None:
     try:
         builder.download_and_prepare()
     except Exception as error:
@@ -83,7 +90,7 @@ def _download(builder) -> None:
         ) from error
 
 
-def _keys(builder) -> tuple[str, str]:
+def _keys(builder: "tfds.core.DatasetBuilder") -> tuple[str, str]:
     """The names of the image and of the class label."""
     import tensorflow_datasets as tfds
 
@@ -100,11 +107,19 @@ def _keys(builder) -> tuple[str, str]:
     )
 
 
-def _class_names(builder, label_key: str) -> tuple[str, ...]:
+def _class_names(
+    builder: "tfds.core.DatasetBuilder", label_key: str
+) -> tuple[str, ...]:
     return tuple(builder.info.features[label_key].names)
 
 
-def _open_part(builder, part: str, image_key: str, label_key: str, channels) -> Split:
+def _open_part(
+    builder: "tfds.core.DatasetBuilder",
+    part: str,
+    image_key: str,
+    label_key: str,
+    channels: int,
+) -> Split:
     """Open one part as encoded images with labels."""
     size = builder.info.splits[part].num_bytes if builder.info.splits else 0
     records = _records(builder, part, image_key, label_key)
@@ -121,7 +136,9 @@ def _open_part(builder, part: str, image_key: str, label_key: str, channels) -> 
     )
 
 
-def _records(builder, part: str, image_key: str, label_key: str):
+def _records(
+    builder: "tfds.core.DatasetBuilder", part: str, image_key: str, label_key: str
+) -> Records:
     """The examples in order, with encoded images."""
     import tensorflow_datasets as tfds
 
@@ -144,17 +161,17 @@ def _records(builder, part: str, image_key: str, label_key: str):
         ) from None
 
 
-Part = tuple[Callable[[tf.Tensor], tf.Tensor], np.ndarray[Any, Any]]
+Part: TypeAlias = tuple[Callable[[tf.Tensor], tf.Tensor], Array]
 
 
-def _in_memory(records, image_key: str, label_key: str, origin: str) -> Part:
+def _in_memory(records: Records, image_key: str, label_key: str, origin: str) -> Part:
     pairs = [(example[image_key], example[label_key]) for example in records]
     files = tf.constant([image for image, _ in pairs], tf.string)
     labels = np.array([label for _, label in pairs], np.int64)
     return lambda index: files[index], labels
 
 
-def _on_disk(records, image_key: str, label_key: str, origin: str) -> Part:
+def _on_disk(records: Records, image_key: str, label_key: str, origin: str) -> Part:
     """Random access to a part that is too large for memory."""
     if not hasattr(records, "__getitems__"):
         name, part = origin.split()
@@ -164,13 +181,13 @@ def _on_disk(records, image_key: str, label_key: str, origin: str) -> Part:
             f"tfds build {name} --file_format=array_record"
         )
 
-    def encoded(index):
+    def encoded(index: tf.Tensor) -> tf.Tensor:
         return python_bytes(lambda number: records[number][image_key], index)
 
     return encoded, _labels_on_disk(records, label_key)
 
 
-def _labels_on_disk(records, label_key: str, chunk: int = 8192) -> np.ndarray[Any, Any]:
+def _labels_on_disk(records: Records, label_key: str, chunk: int = 8192) -> Array:
     """Read every label, and print the progress, as a large set takes minutes."""
     count, labels = len(records), []
     for begin in range(0, count, chunk):

@@ -4,25 +4,31 @@ Every task has 800 training, 200 validation and the official test images. The da
 are those of TensorFlow Datasets, prepared beforehand: `tfds build NAME`.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from ..errors import DataError
+from .python_source import Datasets
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
+Objects: TypeAlias = dict[str, tf.Tensor]  # their features, each [objects, ...]
 
 
-def count_objects(objects):
+def count_objects(objects: Objects) -> tf.Tensor:
     """The number of objects, 3 to 10, minus 3."""
     return tf.shape(objects["size"])[0] - 3
 
 
-def nearest_object(objects):
+def nearest_object(objects: Objects) -> tf.Tensor:
     """The interval of the closest object's distance."""
     return _interval(tf.reduce_min(objects["pixel_coords"][:, 2]), CLEVR_DISTANCES)
 
 
-def nearest_vehicle(objects):
+def nearest_vehicle(objects: Objects) -> tf.Tensor:
     """The interval of the closest vehicle's distance, the last one if there is none.
 
     A vehicle is a car, a van or a truck.
@@ -33,12 +39,12 @@ def nearest_vehicle(objects):
     )
 
 
-def pair(position):
+def pair(position: tf.Tensor) -> tf.Tensor:
     """The position, 0 to 31, as one of 16 pairs."""
     return position // 2
 
 
-def sixteenth(orientation):
+def sixteenth(orientation: tf.Tensor) -> tf.Tensor:
     """The orientation, 0 to 39, as one of 16 groups."""
     return orientation * 2 // 5
 
@@ -47,7 +53,7 @@ CLEVR_DISTANCES = (8.0, 8.5, 9.0, 9.5, 10.0)
 KITTI_METRES = (8.0, 20.0, 999.0)
 
 
-def _interval(value, bounds):
+def _interval(value: tf.Tensor, bounds: Sequence[float]) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(value > tf.constant(bounds), tf.int64))
 
 
@@ -59,7 +65,7 @@ class Task(NamedTuple):
     validation: str  # slice of the 200 validation images
     test: str = "test"  # slice of the official test images
     feature: str = "label"  # which has the label
-    label: Callable[[Any], tf.Tensor] | None = None  # of the feature, if not the same
+    label: Callable[..., tf.Tensor] | None = None  # of the feature, if not the same
     classes: int = 0  # of `label`
 
 
@@ -96,7 +102,7 @@ TASKS = {
 }
 
 
-def read_task(name: str) -> dict[str, Any]:
+def read_task(name: str) -> Datasets:
     """Read one task: what `open_function` takes.
 
     Raises:
@@ -110,12 +116,17 @@ def read_task(name: str) -> dict[str, Any]:
         names = builder.info.features[task.feature].names
     else:
         names = [str(index) for index in range(task.classes)]
-    slices = {"train": task.train, "validation": task.validation, "test": task.test}
-    parts = {part: _open(builder, text, task) for part, text in slices.items()}
-    return {"class_names": names, **parts}
+    return {
+        "class_names": names,
+        "train": _open(builder, task.train, task),
+        "validation": _open(builder, task.validation, task),
+        "test": _open(builder, task.test, task),
+    }
 
 
-def _open(builder, text: str, task: Task) -> tf.data.Dataset:
+def _open(
+    builder: "tfds.core.DatasetBuilder", text: str, task: Task
+) -> tf.data.Dataset:
     import tensorflow_datasets as tfds
 
     decoders = tfds.decode.PartialDecoding(
@@ -135,13 +146,13 @@ def _open(builder, text: str, task: Task) -> tf.data.Dataset:
     return examples.map(lambda example: (_image(example, task), _label(example, task)))
 
 
-def _image(example, task: Task):
+def _image(example: dict[str, Any], task: Task) -> tf.Tensor:
     if task.dataset != "dsprites":
         return example["image"]
     pixels = tf.io.decode_png(example["image"], 1)  # 0 and 1
     return tf.io.encode_png(pixels * 255)
 
 
-def _label(example, task: Task):
+def _label(example: dict[str, Any], task: Task) -> tf.Tensor:
     feature = example[task.feature]
     return tf.cast(task.label(feature) if task.label else feature, tf.int64)

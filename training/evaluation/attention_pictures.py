@@ -1,10 +1,10 @@
 """Attention rollout of a model's images, as pictures."""
 
-from typing import Any
-
 import keras
 import numpy as np
 from PIL import Image
+
+from keras_vit.typing import Array
 
 from ..engine.forward_pass import ForwardPass, even_batches, strategy_of
 
@@ -20,9 +20,7 @@ def has_attention(model: keras.Model) -> bool:
     return getattr(model, "attention", None) == "full"
 
 
-def attention_maps(
-    model: keras.Model, images: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def attention_maps(model: keras.Model, images: Array) -> Array:
     """Each patch's share in the model's answer, by attention rollout.
 
     The images, at least one, are resized for the model: uint8 [n, H, W, C].
@@ -35,9 +33,7 @@ def attention_maps(
     return ForwardPass(rollout, strategy_of(model), size)(images)
 
 
-def heat_map(
-    attention: np.ndarray[Any, Any], size: tuple[int, int]
-) -> np.ndarray[Any, Any]:
+def heat_map(attention: Array, size: tuple[int, int]) -> Array:
     """A map [h, w] as colors from dark (its smallest value) to bright (its largest).
 
     Returns:
@@ -51,4 +47,5 @@ def heat_map(
     from matplotlib import colormaps
 
     colors = colormaps["inferno"](np.clip(np.asarray(large), 0, 1))
-    return (255 * colors[..., :3]).round().astype("uint8")
+    rgb: Array = (255 * colors[..., :3]).round().astype("uint8")
+    return rgb

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from keras_vit.typing import Array
 
 from ..activity import activity
 from ..architectures.model_reading import read_classifier
@@ -18,6 +19,7 @@ from ..data.sources import open_source
 from ..data.splits import load_splits
 from ..engine.early_checks import data_of_run
 from ..engine.forward_pass import ForwardPass, even_batches
+from ..engine.run_folder import Report
 from ..engine.strategy import evaluation_strategy
 from ..errors import RunError
 from ..recipe import DataConfig, Strategy
@@ -30,13 +32,14 @@ class Evaluation:
     """Scores of one model on labeled images."""
 
     class_names: tuple[str, ...]
-    labels: np.ndarray[Any, Any]  # int64 [n], the true classes
-    probabilities: np.ndarray[Any, Any]  # float32 [n, classes], the model's
+    labels: Array  # int64 [n], the true classes
+    probabilities: Array  # float32 [n, classes], the model's
 
     @property
-    def predictions(self) -> np.ndarray[Any, Any]:
+    def predictions(self) -> Array:
         """int64 [n], the most probable class."""
-        return self.probabilities.argmax(axis=1)
+        most_probable: Array = self.probabilities.argmax(axis=1)
+        return most_probable
 
     @property
     def accuracy(self) -> float:
@@ -48,13 +51,14 @@ class Evaluation:
         best = np.argsort(-self.probabilities, axis=1, kind="stable")[:, :k]
         return float((best == self.labels[:, np.newaxis]).any(axis=1).mean())
 
-    def confusion(self) -> np.ndarray[Any, Any]:
+    def confusion(self) -> Array:
         """int64 [classes, classes]: rows are the true classes."""
-        return confusion_matrix(
+        counts: Array = confusion_matrix(
             self.labels, self.predictions, labels=range(len(self.class_names))
         )
+        return counts
 
-    def mistakes(self, most: int) -> np.ndarray[Any, Any]:
+    def mistakes(self, most: int) -> Array:
         """Indices of misclassified images, those of the highest confidence first."""
         wrong = np.flatnonzero(self.predictions != self.labels)
         confidence = self.probabilities[wrong].max(axis=1)
@@ -72,7 +76,7 @@ class Evaluation:
             if counts[true, other]
         ]
 
-    def reliability(self) -> np.ndarray[Any, Any]:
+    def reliability(self) -> Array:
         """Confidence against accuracy (Guo et al., 2017, arXiv:1706.04599, Figure 1).
 
         Returns:
@@ -97,7 +101,7 @@ class Evaluation:
         confidence, accuracy, count = self.reliability().T
         return float(np.abs(confidence - accuracy) @ count / count.sum())
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Report:
         """All scores, for report.json."""
         columns = ("precision", "recall", "f1", "support")
         scores = precision_recall_fscore_support(
@@ -133,7 +137,7 @@ def evaluate(model: keras.Model, split: Split) -> Evaluation:
     return Evaluation(tuple(model.class_names), split.labels, probabilities)
 
 
-def print_evaluation(summary: dict[str, Any], title: str) -> None:
+def print_evaluation(summary: Report, title: str) -> None:
     """Print the table of classes, and the scores over all classes below it."""
     table = Table(title=title)
     table.add_column("class")
@@ -174,13 +178,11 @@ def evaluate_file(
         title, names, split = _run_images(str(model), part, loaded.channels)
     else:
         title, names, split = _source_images(source, loaded.channels)
-    if list(names) != loaded.class_names:
-        every = sorted({*names, *loaded.class_names})
+    own = list(loaded.class_names or ())
+    if list(names) != own:
+        every = sorted({*names, *own})
         text = dict(zip(every, distinct(every), strict=True))
-        ours, theirs = (
-            ", ".join(text[name] for name in each)
-            for each in (loaded.class_names, names)
-        )
+        ours, theirs = (", ".join(text[name] for name in each) for each in (own, names))
         raise RunError(
             f"{model}: its classes are not those of the {title}: {ours} and {theirs}"
         )
@@ -189,10 +191,10 @@ def evaluate_file(
     print_evaluation(evaluation.summary(), title)
 
 
-Images = tuple[str, tuple[str, ...], Split]  # title, class names, images
+NamedImages = tuple[str, tuple[str, ...], Split]  # title, class names, images
 
 
-def _run_images(model: str, part: str, channels: int) -> Images:
+def _run_images(model: str, part: str, channels: int) -> NamedImages:
     """A part of the data of the run that a model file is in."""
     config = data_of_run(model, {}, "--source")
     splits = load_splits(config, channels)
@@ -202,7 +204,7 @@ def _run_images(model: str, part: str, channels: int) -> Images:
     return f"{part} images of {config.source}", splits.class_names, split
 
 
-def _source_images(name: str, channels: int) -> Images:
+def _source_images(name: str, channels: int) -> NamedImages:
     """The test images of a source; of a folder without test/, all images."""
     config = DataConfig(name)
     if name.startswith("folder:"):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,7 @@ from ..errors import DataError, RecipeError, RunError
 from ..recipe import Strategy
 from .evaluate import evaluate
 
+_Json = TypeVar("_Json")
 CLASSES = 1000
 VALIDATION_IMAGE = re.compile(r"ILSVRC2012_val_(\d{8})")  # numbered from 1
 # ObjectNet draws a red frame on its images, which has to be cut off.
@@ -224,7 +225,7 @@ def _unlabeled(
     return split_of_files(origin, root, files, labels, CLASSES, channels)
 
 
-def _read_json(path: Path, kind: type) -> Any:
+def _read_json(path: Path, kind: type[_Json]) -> _Json:
     try:
         value = json.loads(_read_text(path))
     except ValueError as error:

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,6 +13,7 @@ from rich.table import Table
 
 import keras_vit
 from keras_vit import decoding
+from keras_vit.typing import Array
 
 from .. import storage
 from ..activity import activity
@@ -61,9 +61,9 @@ def predict(
 
 def _predict_batch(
     forward: ForwardPass, files: Sequence[Path], top: int
-) -> tuple[list[Prediction], list[np.ndarray[Any, Any]]]:
+) -> tuple[list[Prediction], list[Array]]:
     """The predictions, and the images among the files as the model sees them."""
-    model: Any = forward.network
+    model = forward.network
     read = [_read(model, path) for path in files]
     images = [image for image in read if not isinstance(image, str)]
     best: list[list[tuple[str, str, float]]] = []
@@ -80,7 +80,7 @@ def _predict_batch(
     return predictions, images
 
 
-def _read(model: keras.Model, path: Path) -> np.ndarray[Any, Any] | str:
+def _read(model: keras.Model, path: Path) -> Array | str:
     """The image as the model sees it, or why there is none."""
     if path == STDIN:
         return _read_standard_input(model)
@@ -88,10 +88,13 @@ def _read(model: keras.Model, path: Path) -> np.ndarray[Any, Any] | str:
         image = decoding.load_image(path, model.channels)
     except ValueError as error:
         return str(error)
-    return decoding.resize_image(tf.constant(image), model.preprocessing).numpy()
+    resized: Array = decoding.resize_image(
+        tf.constant(image), model.preprocessing
+    ).numpy()
+    return resized
 
 
-def _read_standard_input(model: keras.Model) -> np.ndarray[Any, Any] | str:
+def _read_standard_input(model: keras.Model) -> Array | str:
     """As `_read`, of the image on standard input."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, STDIN.name)
@@ -101,7 +104,7 @@ def _read_standard_input(model: keras.Model) -> np.ndarray[Any, Any] | str:
 
 
 def _draw_attention(
-    model: keras.Model, images: list[np.ndarray[Any, Any]], paths: Sequence[Path]
+    model: keras.Model, images: list[Array], paths: Sequence[Path]
 ) -> None:
     """Write each image, and beside it its attention rollout over the image."""
     maps = attention_maps(model, np.stack(images))

@@ -11,6 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from keras_vit.typing import Array
+
 from .. import storage
 from ..architectures.model_reading import read_any_model
 from ..data.labeled_images import Split
@@ -50,7 +52,7 @@ class FrozenModel:
     extractor: FeatureExtractor
     cache: Path | None  # the folder of the features, or None to keep none
 
-    def features(self, split: Split, title: str) -> np.ndarray[Any, Any]:
+    def features(self, split: Split, title: str) -> Array:
         """The features of a split: float32 [n, D]."""
         return cached_features(self.extractor, split, self.cache, title)
 
@@ -120,7 +122,7 @@ def _linear(frozen: FrozenModel, splits: Splits, config: ProbeConfig) -> Rows:
     ]
 
 
-def _validation_rows(splits: Splits) -> np.ndarray[Any, Any]:
+def _validation_rows(splits: Splits) -> Array:
     """Where the validation images are among `support_images`: int64 [n]."""
     count = len(splits.train)
     if splits.validation is not None:
@@ -221,7 +223,7 @@ def _print(result: dict[str, Any]) -> None:
     )
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: object) -> str:
     if name in ("accuracy", "validation_accuracy", "deviation"):
         return f"{value:.4f}"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,21 +6,22 @@ the exported model: `keras-vit run-images best.keras images.npz`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from keras_vit.common.command_line import Parser
+from keras_vit.typing import Arrays
 
 from ..architectures.model_reading import read_classifier
 from ..data.pipeline import evaluation_images
 from ..data.splits import load_splits
 from ..engine import run_folder
+from ..engine.forward_pass import preprocessing_of
 
 NUMBER = 512  # of each split
 
 
-def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
+def read_images(model_file: Path) -> Arrays:
     """Read a random choice of the images of a run, the same each time.
 
     Returns:
@@ -33,11 +34,12 @@ def read_images(model_file: Path) -> dict[str, np.ndarray[Any, Any]]:
     model = read_classifier(model_file)
     config = run_folder.read_recipe(model_file.parent).data
     splits = load_splits(config, model.channels)
+    preprocessing = preprocessing_of(model)
     images = {}
     for name in ("train", "validation", "test"):
         if (split := getattr(splits, name)) is not None:
             chosen = np.random.default_rng(0).permutation(len(split))[:NUMBER]
-            images[name] = evaluation_images(split.subset(chosen), model.preprocessing)
+            images[name] = evaluation_images(split.subset(chosen), preprocessing)
     return images
 
 

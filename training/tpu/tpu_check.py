@@ -23,12 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_vit.devices import making_graphs_for
+from keras_vit.typing import Inputs
 
 from ..architectures.compiling import compile_trainer, model_to_train
 from ..architectures.recipe_model import build_model
 from ..engine.device_peaks import TPU_MEMORY, peak_flops
-from ..errors import TrainingError
-from ..recipe import Recipe, require
+from ..engine.trainer import Trainer
+from ..errors import TrainingError, require
+from ..recipe import Recipe
 from ..self_supervision.pretext import PretextModel
 
 if TYPE_CHECKING:
@@ -95,10 +97,13 @@ def function_findings(function: Callable[..., Any], *arguments: Any) -> list[str
         return [f"does not lower: {', '.join(operations) or _first_line(error)}"]
 
 
-def _compiler_ir(function, arguments):
+def _compiler_ir(
+    function: Callable[..., Any], arguments: Sequence[Any]
+) -> Callable[[str], str]:
     """A function that returns the program as `"hlo"` or `"stablehlo"`."""
     compiled = tf.function(function, jit_compile=True, autograph=False)
-    return compiled.experimental_get_compiler_ir(*arguments)
+    program: Callable[[str], str] = compiled.experimental_get_compiler_ir(*arguments)
+    return program
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class Step:
     arguments: tuple[tf.TensorSpec, ...]  # of these tensors, the labels first
 
 
-def make_trainer(recipe: Recipe) -> Any:
+def make_trainer(recipe: Recipe) -> Trainer:
     """The recipe's trainer, with random weights and made-up classes."""
     model = dataclasses.replace(recipe.model, head_stddev=0.0)
     if model.variant is not None:  # weights are large, and do not change shapes
@@ -133,19 +138,24 @@ def trainer_steps(trainer: "TensorFlowTrainer", batch_size: int) -> list[Step]:
     weights = tf.TensorSpec([batch_size], tf.float32, "weights")
     stop = tf.TensorSpec([], tf.float32, "stop")
 
-    def images_of(tensors):
+    def images_of(tensors: Sequence[tf.Tensor]) -> Inputs:
         if len(tensors) == 1:
             return tensors[0]
         return dict(zip(("images", "patch_indices"), tensors, strict=True))
 
     @making_graphs_for("tpu")
-    def train(labels, stop, *inputs):
+    def train(
+        labels: tf.Tensor, stop: tf.Tensor, *inputs: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         return trainer.train_replica((images_of(inputs), labels), stop)
 
     @making_graphs_for("tpu")
-    def test(labels, weights, *inputs):
+    def test(
+        labels: tf.Tensor, weights: tf.Tensor, *inputs: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         trainer.test_replica((images_of(inputs), labels, weights))
-        return trainer.get_metrics_result()
+        results: dict[str, tf.Tensor] = trainer.get_metrics_result()
+        return results
 
     return [
         Step("train step", train, (labels, stop, *inputs)),
@@ -314,8 +324,8 @@ def _compile(program: str, device: Any) -> Any:
     """
     from jax._src.compiler import get_compile_options
     from jax._src.interpreters.mlir import make_ir_context
-    from jax._src.lib import _jax
-    from jax._src.lib.mlir import ir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
 
     # TensorFlow copies the new value of each variable with an operation that is not
     # portable; a reshape to the same shape does the same.

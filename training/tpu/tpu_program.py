@@ -4,17 +4,23 @@ The weights exist as shapes alone, so that a model may be larger than this machi
 """
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import keras
 
 from keras_vit.devices import Platform, making_graphs_for
+from keras_vit.typing import Inputs
 
 from ..engine.fully_sharded import FullySharded
 from ..engine.trainer import Trainer
 from ..recipe import Recipe
 from ..self_supervision.pretext import PretextModel
+
+Distribution: TypeAlias = (
+    keras.distribution.DataParallel | keras.distribution.ModelParallel
+)
 
 
 class Program(NamedTuple):
@@ -26,8 +32,11 @@ class Program(NamedTuple):
 
 
 def lower_train_step(
-    recipe: Recipe, make_trainer: Any, devices: Any, platform: Platform
-) -> Any:
+    recipe: Recipe,
+    make_trainer: Callable[[Recipe], Trainer],
+    devices: Sequence[Any],
+    platform: Platform,
+) -> jax.stages.Lowered:
     """Lower the train step as `fit` runs it on so many devices.
 
     Args:
@@ -39,7 +48,7 @@ def lower_train_step(
     Returns:
         The `jax.stages.Lowered` program.
     """
-    distribution: Any
+    distribution: Distribution
     if recipe.strategy == "fsdp":
         distribution = FullySharded(devices)
     else:
@@ -50,18 +59,7 @@ def lower_train_step(
     with making_graphs_for(platform), distribution.scope():
         jax.eval_shape(lambda: trainers.append(make_trainer(recipe)))
         [trainer] = trainers
-        state = tuple(
-            [
-                _shape(v.shape, v.dtype, distribution.get_variable_layout(v))
-                for v in variables
-            ]
-            for variables in (
-                trainer.trainable_variables,
-                trainer.non_trainable_variables,
-                trainer.optimizer.variables,
-                trainer.metrics_variables,
-            )
-        )
+        state = _state(trainer, distribution)
         batch = jax.tree.map(
             lambda tensor: _shape(
                 tensor.shape, tensor.dtype, distribution.get_data_layout(tensor.shape)
@@ -73,10 +71,29 @@ def lower_train_step(
             trainer.train_step, donate_argnums=0, out_shardings=(None, places)
         )
         name = "cuda" if platform == "gpu" else platform
-        return step.trace(state, batch).lower(lowering_platforms=(name,))
+        lowered: jax.stages.Lowered = step.trace(state, batch).lower(
+            lowering_platforms=(name,)
+        )
+        return lowered
 
 
-def teraflop(recipe: Recipe, make_trainer: Any) -> float:
+def _state(
+    trainer: Trainer, distribution: Distribution
+) -> tuple[list[jax.ShapeDtypeStruct], ...]:
+    """Shapes, types and layouts of what a step changes; see `JaxTrainer.train_step`."""
+    groups = (
+        trainer.trainable_variables,
+        trainer.non_trainable_variables,
+        trainer.optimizer.variables,
+        trainer.metrics_variables,
+    )
+    return tuple(
+        [_shape(v.shape, v.dtype, distribution.get_variable_layout(v)) for v in group]
+        for group in groups
+    )
+
+
+def teraflop(recipe: Recipe, make_trainer: Callable[[Recipe], Trainer]) -> float:
     """10^12 floating-point operations of a step, of all its images.
 
     Those of a compiled program are too few: XLA counts the body of a loop once, and
@@ -84,16 +101,18 @@ def teraflop(recipe: Recipe, make_trainer: Any) -> float:
     device of this machine only the micro-batches are one.
     """
     [device, *_] = keras.distribution.list_devices()
-    costs = lower_train_step(recipe, make_trainer, [device], "cpu").cost_analysis()
-    return costs["flops"] * recipe.accumulation / 1e12
+    lowered = lower_train_step(recipe, make_trainer, [device], "cpu")
+    costs: Any = lowered.cost_analysis()
+    flops: float = costs["flops"]
+    return flops * recipe.accumulation / 1e12
 
 
-def compile_train_step(lowered: Any) -> Program:
+def compile_train_step(lowered: jax.stages.Lowered) -> Program:
     """Compile a lowered step with the compiler of its devices."""
     began = time.perf_counter()
     compiled = lowered.compile()
     seconds = time.perf_counter() - began
-    memory = compiled.memory_analysis()
+    memory: Any = compiled.memory_analysis()
     return Program(
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
@@ -101,11 +120,11 @@ def compile_train_step(lowered: Any) -> Program:
     )
 
 
-def _batch(model: keras.Model, size: int) -> Any:
+def _batch(model: keras.Model, size: int) -> tuple[Inputs, jax.ShapeDtypeStruct]:
     """Shapes and types of a batch: images and labels."""
     encoder = getattr(model, "encoder", model)
     shape = (size, *encoder.preprocessing.image_size, encoder.channels)
-    images: Any = jax.ShapeDtypeStruct(shape, "uint8")
+    images: Inputs = jax.ShapeDtypeStruct(shape, "uint8")
     labels = jax.ShapeDtypeStruct((size, model.output_shape[1]), "float32")
     if isinstance(model, PretextModel):
         indices = jax.ShapeDtypeStruct(labels.shape, "int32")
@@ -113,5 +132,7 @@ def _batch(model: keras.Model, size: int) -> Any:
     return images, labels
 
 
-def _shape(shape, dtype, layout) -> jax.ShapeDtypeStruct:
+def _shape(
+    shape: tuple[int, ...], dtype: str, layout: keras.distribution.TensorLayout
+) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.backend_layout)
