@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -11,8 +12,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # No GPU or TPU, in the processes that tests start neither.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-from benchmarks import torch_libraries  # noqa: F401  isort: skip  before TensorFlow
 
 import numpy as np
 import pytest
@@ -26,6 +25,27 @@ LONGEST = (
 )
 
 
+def pytest_configure(config):
+    """Import PyTorch before TensorFlow, where tests compare with it.
+
+    Garbage is collected less often: it took a quarter of the time of imports.
+    """
+    gc.set_threshold(50_000, 50, 50)
+    if compares(config):
+        importlib.import_module("benchmarks.torch_libraries")
+
+
+def compares(config):
+    """Whether the tests of parity are selected; their libraries take 20 s to import."""
+    return "not parity" not in config.getoption("markexpr")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the files that would import those libraries for nothing."""
+    parity = collection_path.name.startswith("test_parity")
+    return True if parity and not compares(config) else None
+
+
 def pytest_collection_modifyitems(items):
     """Begin with the files that take longest."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
@@ -34,7 +54,6 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Leave what is imported out of each garbage collection: a fifth of the time."""
     gc.freeze()
-    gc.set_threshold(50_000, 50, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)

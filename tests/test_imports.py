@@ -292,9 +292,24 @@ def stubs(tmp_path):
     return os.pathsep.join(map(str, (tmp_path, ROOT, tests, tests / "support")))
 
 
-@pytest.mark.parametrize("first", ["benchmarks.torch_libraries", "conftest"])
+SELECT = """
+import conftest, types
+config = types.SimpleNamespace(getoption=lambda name: "{}")
+conftest.pytest_configure(config)
+"""
+
+
+@pytest.mark.parametrize(
+    "first", ["import benchmarks.torch_libraries", SELECT.format("slow or parity")]
+)
 def test_what_loads_pytorch_first_saves_it_from_tensorflow(stubs, first):
-    code = f"import {first}, tensorflow, torch, triton"
+    code = f"{first}\nimport tensorflow, torch, triton"
+    assert run("-c", code, PYTHONPATH=stubs).returncode == 0
+
+
+def test_tests_that_compare_with_nothing_do_not_load_pytorch(stubs):
+    code = SELECT.format("slow and not parity")
+    code += "import sys; assert 'torch' not in sys.modules"
     assert run("-c", code, PYTHONPATH=stubs).returncode == 0
 
 

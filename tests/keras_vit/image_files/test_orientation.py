@@ -142,10 +142,11 @@ def webp(*chunks, flags=0x08, end=b""):
     """The photograph with chunks behind its pixels, and bytes behind its end."""
     pixels = photograph("WEBP", b"")[12:]
     header = struct.pack("<4sIB3x", b"VP8X", 10, flags) + b"\x24\0\0\x16\0\0"
-    body = b"WEBP" + (header if flags else b"") + pixels
+    parts = [b"WEBP", header if flags else b"", pixels]
     for name, payload in chunks:
-        body += struct.pack("<4sI", name, len(payload)) + payload
-        body += bytes(len(payload) % 2)
+        parts += [struct.pack("<4sI", name, len(payload)), payload]
+        parts.append(bytes(len(payload) % 2))
+    body = b"".join(parts)
     return struct.pack("<4sI", b"RIFF", len(body)) + body + end
 
 
