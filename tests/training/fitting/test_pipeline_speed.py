@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from few_formats import few_formats
 from image_splits import jpeg_split, noise_split
 from training_commands import main
 
@@ -27,6 +28,7 @@ RECIPE = Recipe(
 PREPROCESSING = ImagePreprocessing(8)
 
 
+@few_formats()
 def test_files_have_five_stages_and_pixels_four():
     names = list(pipelines(jpeg_split(), RECIPE, PREPROCESSING))
     assert names == ["read", "decode and crop", "resize", "augment", "mix and batch"]
@@ -34,6 +36,7 @@ def test_files_have_five_stages_and_pixels_four():
     assert names == ["read and crop", "resize", "augment", "mix and batch"]
 
 
+@few_formats()
 def test_every_stage_runs_past_the_end_of_an_epoch():
     for dataset in pipelines(jpeg_split(), RECIPE, PREPROCESSING).values():
         assert sum(len(batch) for batch in dataset.take(10)) >= 40

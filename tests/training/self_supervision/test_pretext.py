@@ -346,7 +346,9 @@ def train(recipe: Recipe, epochs: int):
     return history.history
 
 
-@pytest.mark.parametrize("name", ["mean_color", "mae"])
+@pytest.mark.parametrize(
+    "name", ["mean_color", pytest.param("mae", marks=pytest.mark.slow)]
+)
 def test_training_learns_more_than_the_mean(name):
     """Better than always predicting the most frequent color, or a patch's mean."""
     recipe = changed(
