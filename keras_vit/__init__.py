@@ -6,7 +6,7 @@ Importing this package registers its layers and models, so that
 
 from typing import TYPE_CHECKING
 
-from keras_vit._version import __version__
+from keras_vit._version import __version__ as __version__
 from keras_vit.common.lazy import is_command, names_on_first_use
 
 if TYPE_CHECKING or not is_command():
