@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.common.command_line import (
-    FIND_PARSER,
     Parser,
     UsageError,
     documented_fields,
@@ -37,11 +36,9 @@ def parse_flags(parser: Parser, arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         RecipeError: A flag, or a line of a recipe file, is unknown, missing or wrong.
     """
-    if arguments == FIND_PARSER:
-        return parser.parse_args(arguments)
     arguments = [_with_home(argument) for argument in arguments]
     try:
-        options = parser.parse_args(arguments)
+        options: argparse.Namespace = parser.parse_args(arguments)
     except UsageError as error:
         raise RecipeError(str(error)) from None
     given = {flag.partition("=")[0].removeprefix("--") for flag in arguments}
