@@ -57,7 +57,8 @@ def verified(
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            cwd=pathlib.Path(__file__).parents[2],
+            # Where the module's first package is: in a wheel another one than here.
+            cwd=pathlib.Path(__file__).parents[__spec__.name.count(".")],
             # A GPU may be full of the model that is exported.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
         )
