@@ -49,6 +49,7 @@ def figures(record: Mapping[str, Any], processor: str) -> dict[str, Figure]:
         ratio, library = row["time_to_ours"], row["library"]
         ratio = 1 / ratio if library.startswith("keras-vit") else ratio
         kind = "training" if row.get("training") else "forward"
+        kind += f", {row['gelu']} GELU" if "gelu" in row else ""
         case = (row["variant"], f"{row['pixels']} px", f"batch {row['batch']}")
         name = ", ".join((kind, *case, row["dtype"], f"{row['threads']} threads"))
         speed, spread = row["gflop_per_second"], row.get("spread")

@@ -71,7 +71,8 @@ class Block(nn.Module):
         )(y, y)
         y = nn.LayerNorm()(x)
         y = nn.gelu(dense(self.spec.mlp_dim)(y))
-        return x + dense(self.spec.width)(y)
+        outputs: jax.Array = x + dense(self.spec.width)(y)
+        return outputs
 
 
 class VisionTransformer(nn.Module):
@@ -98,7 +99,9 @@ class VisionTransformer(nn.Module):
         for _ in range(self.spec.depth):
             x = Block(self.spec, self.dtype, self.attention)(x)
         x = nn.LayerNorm()(x)[:, 0]
-        return nn.Dense(self.classes, kernel_init=nn.initializers.zeros)(x)
+        head = nn.Dense(self.classes, kernel_init=nn.initializers.zeros)
+        logits: jax.Array = head(x)
+        return logits
 
 
 def training_step(

@@ -113,7 +113,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name, recipe in cases(options.recipes).items():
         rows.append(row_of(name, recipe))
-        jax.clear_caches()  # type: ignore[no-untyped-call]  # JAX declares no type
+        jax.clear_caches()
         print(rows[-1], file=sys.stderr)
         write({**machine(("jax", "keras")), "rows": rows}, options.output)
     show(rows)

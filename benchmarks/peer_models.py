@@ -15,12 +15,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from benchmarks.processes import answer
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from keras_vit import VisionTransformer
 
@@ -41,6 +42,7 @@ class Case(NamedTuple):
     batch: int
     dtype: str  # "float32" or "bfloat16"
     threads: int  # that a library may use
+    gelu: Literal["own", "exact", "tanh"] = "own"  # each library's, or that of all
 
 
 Step = Callable[[], object]
@@ -116,10 +118,19 @@ def keras_hub(case: Case) -> Step:
 
 def timm(case: Case, compiled: bool = False, device: str = "cpu") -> Step:
     """timm, whose attention is PyTorch's `scaled_dot_product_attention`."""
+    model = _timm_model(case)
+    return _torch_step(model, case, compiled, device)
+
+
+def _timm_model(case: Case) -> "torch.nn.Module":
     import timm
 
-    model = timm.create_model(TIMM[case.variant], img_size=case.image_size)
-    return _torch_step(model, case, compiled, device)
+    layer = "gelu_tanh" if case.gelu == "tanh" else "gelu"
+    size = case.image_size
+    made: torch.nn.Module = timm.create_model(
+        TIMM[case.variant], img_size=size, act_layer=layer
+    )
+    return made
 
 
 def transformers(case: Case) -> Step:
@@ -136,6 +147,7 @@ def transformers(case: Case) -> Step:
         intermediate_size=spec.mlp_dim,
         image_size=case.image_size,
         patch_size=patch_size,
+        hidden_act="gelu_pytorch_tanh" if case.gelu == "tanh" else "gelu",
     )
     config.num_labels = CLASSES
     config._attn_implementation = "sdpa"
@@ -144,10 +156,9 @@ def transformers(case: Case) -> Step:
 
 def onnxruntime(case: Case, int8: bool = False) -> Step:
     """onnxruntime, with the file that timm's model becomes in PyTorch's exporter."""
-    import timm
     import torch
 
-    model = timm.create_model(TIMM[case.variant], img_size=case.image_size).eval()
+    model = _timm_model(case).eval()
     _random_weights(model)
     images = torch.randn(case.batch, 3, case.image_size, case.image_size)
 
@@ -163,6 +174,7 @@ def keras_vit_onnx(case: Case, int8: bool = False) -> Step:
     """onnxruntime, with the file of `keras-vit export --format onnx`."""
     import numpy as np
 
+    from keras_vit import devices
     from serving.export import onnx_file
 
     model = our_model(case)
@@ -172,7 +184,8 @@ def keras_vit_onnx(case: Case, int8: bool = False) -> Step:
     images = random.normal(size=size)
 
     def write(path: Path) -> None:
-        onnx_file.write(model, path, "pixels in [-1, 1]")
+        with devices.making_graphs_for("gpu"):  # as an export does
+            onnx_file.write(model, path, "pixels in [-1, 1]")
 
     return _onnx_session(write, images.astype("float32"), case, int8)
 
@@ -223,8 +236,9 @@ def our_model(case: Case) -> "VisionTransformer":
     """keras-vit's model of a case."""
     import keras_vit
 
+    gelu = "tanh" if case.gelu == "own" else case.gelu
     return keras_vit.VisionTransformer.from_variant(
-        case.variant, image_size=case.image_size, dtype=_policy(case)
+        case.variant, image_size=case.image_size, gelu=gelu, dtype=_policy(case)
     )
 
 

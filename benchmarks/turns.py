@@ -73,6 +73,7 @@ def compare(
                 "memory_mb": answers[name][-1]["memory_mb"],
             }
             | ({"training": case.training} if case.training else {})
+            | ({"gelu": case.gelu} if case.gelu != "own" else {})
             for name, taken in seconds.items()
         ]
         record(rows, pathlib.Path(options.output))
@@ -92,7 +93,8 @@ def record(rows: Sequence[dict[str, Any]], file: pathlib.Path) -> None:
 
 
 def _case_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row.get("training", False), *(row[key] for key in CASE_KEYS)
+    kind = (row.get("training", False), row.get("gelu", "own"))
+    return *kind, *(row[key] for key in CASE_KEYS)
 
 
 def flops_of(case: Case) -> float:

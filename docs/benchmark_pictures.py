@@ -32,7 +32,8 @@ class Ratio(NamedTuple):
 def of_libraries(records: dict[str, Any]) -> Iterator[Ratio]:
     """Times of the peers to ours, of a file that `benchmarks.turns` wrote."""
     for processor, row in _peers(records):
-        yield Ratio(row["dtype"], row["library"], processor, row["time_to_ours"])
+        panel = row["dtype"] + (f", {row['gelu']} GELU" if "gelu" in row else "")
+        yield Ratio(panel, row["library"], processor, row["time_to_ours"])
 
 
 def of_lengths(records: dict[str, Any]) -> Iterator[Ratio]:

@@ -6,6 +6,8 @@ another device, as an export and `tpu-check` do, names it with `making_graphs_fo
 
 import contextlib
 import contextvars
+import functools
+import pathlib
 from collections.abc import Iterator
 from typing import Literal, cast
 
@@ -54,3 +56,13 @@ def _own_platform() -> Platform:
 def on_tensorflow_cpu() -> bool:
     """Whether graphs are TensorFlow's and made for a CPU."""
     return keras.backend.backend() == "tensorflow" and platform() == "cpu"
+
+
+@functools.cache
+def lacks_avx512() -> bool:
+    """Whether this is an x86-64 processor without AVX-512, as Linux describes it."""
+    try:
+        words = pathlib.Path("/proc/cpuinfo").read_text("utf-8").split()
+    except OSError:
+        return False
+    return "avx2" in words and "avx512f" not in words

@@ -12,17 +12,26 @@ product before it, and a server of an exported model may have no XLA.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops
 
 from keras_vit.devices import on_tensorflow_cpu
+from keras_vit.typing import Tensor
+
+Function: TypeAlias = Callable[..., Tensor]  # of tensors
+Options: TypeAlias = tuple[tuple[str, Any], ...]  # keyword arguments, hashable
+Gradients: TypeAlias = Callable[..., tuple[Tensor, ...]]
+# Of a function's inputs and its output's gradient: the output, the inputs' gradients.
+OutputAndGradients: TypeAlias = Callable[
+    [tuple[Tensor, ...], Tensor], tuple[Tensor, tuple[Tensor, ...]]
+]
 
 
 def fused(
-    function: Callable, *inputs: Any, training: bool, dtype: str, **options: Any
-) -> Any:
+    function: Function, *inputs: Tensor, training: bool, dtype: str, **options: Any
+) -> Tensor:
     """Compute `function(*inputs, **options)`, as one kernel where that is faster.
 
     Args:
@@ -39,12 +48,12 @@ def fused(
 
 def fused_dense(
     layers: Sequence[keras.layers.Dense],
-    function: Callable,
-    *inputs: Any,
+    function: Function,
+    *inputs: Tensor,
     training: bool,
     dtype: str,
     **options: Any,
-) -> list:
+) -> list[Tensor]:
     """Apply dense layers to `fused(function, *inputs, ...)`; for the others see there.
 
     Where that is one kernel, its result is not kept for the gradient.
@@ -60,13 +69,15 @@ def fused_dense(
         kernel = _dense_kernel(*key)
         weights = [w for layer in layers for w in (layer.kernel, layer.bias)]
         weights = [weight for weight in weights if weight is not None]
-        return kernel(*inputs, *(ops.cast(weight, dtype) for weight in weights))
+        weights = [ops.cast(weight, dtype) for weight in weights]
+        outputs: list[Tensor] = kernel(*inputs, *weights)
+        return outputs
     x = fused(function, *inputs, training=training, dtype=dtype, **options)
     return [layer(x) for layer in layers]
 
 
 @functools.cache
-def _kernel(function: Callable, dtype: str, options: tuple) -> Callable:
+def _kernel(function: Function, dtype: str, options: Options) -> Function:
     """The function as a kernel of tensors or variables."""
     import tensorflow as tf
 
@@ -75,7 +86,7 @@ def _kernel(function: Callable, dtype: str, options: tuple) -> Callable:
     backward = tf.function(lambda *args: again(*args)[1], jit_compile=True)
 
     @tf.custom_gradient
-    def kernel(*inputs):
+    def kernel(*inputs: Tensor) -> tuple[Tensor, Gradients]:
         return forward(*inputs), lambda upstream: backward(inputs, upstream)
 
     # Variables are read here: `custom_gradient` takes those read within for captured.
@@ -84,15 +95,19 @@ def _kernel(function: Callable, dtype: str, options: tuple) -> Callable:
 
 @functools.cache
 def _dense_kernel(
-    function: Callable, dtype: str, options: tuple, count: int, biased: tuple[bool, ...]
-) -> Callable:
+    function: Function,
+    dtype: str,
+    options: Options,
+    count: int,
+    biased: tuple[bool, ...],
+) -> Callable[..., list[Tensor]]:
     """The same of `count` inputs, then each dense layer's kernel and bias if any."""
     import tensorflow as tf
 
     forward, backward = _compiled(function, dtype, options)
 
     @tf.custom_gradient
-    def kernel(*tensors):
+    def kernel(*tensors: Tensor) -> tuple[list[Tensor], Gradients]:
         inputs, weights = tensors[:count], iter(tensors[count:])
         kernels, outputs, x = [], [], forward(*inputs)
         for has_bias in biased:
@@ -102,7 +117,7 @@ def _dense_kernel(
                 tf.nn.bias_add(product, next(weights)) if has_bias else product
             )
 
-        def differentiate(*upstreams):
+        def differentiate(*upstreams: Tensor) -> tuple[Tensor, ...]:
             of_x = tf.add_n(
                 [
                     tf.matmul(upstream, each, transpose_b=True)
@@ -124,18 +139,20 @@ def _dense_kernel(
 
 
 def _compiled(
-    function: Callable, dtype: str, options: tuple
-) -> tuple[Callable, Callable]:
+    function: Function, dtype: str, options: Options
+) -> tuple[Function, OutputAndGradients]:
     """The function, and that of (inputs, upstream) to its outputs and gradients."""
     import tensorflow as tf
 
-    def call(*inputs):
+    def call(*inputs: Tensor) -> Tensor:
         wide = (
             ops.cast(x, keras.backend.result_type(x.dtype, "float32")) for x in inputs
         )
         return ops.cast(function(*wide, **dict(options)), dtype)
 
-    def differentiate(inputs, upstream):
+    def differentiate(
+        inputs: tuple[Tensor, ...], upstream: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             outputs = call(*inputs)

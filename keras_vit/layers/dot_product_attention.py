@@ -309,9 +309,7 @@ def _on_each_device(attend: Attention, query: Heads) -> Attention:
         return attend
     if heads and query.shape[2] % mesh.shape[heads[0]]:
         heads = []
-    parts = jax.sharding.PartitionSpec(  # type: ignore[no-untyped-call]  # JAX's
-        images, None, *heads[:1]
-    )
+    parts = jax.sharding.PartitionSpec(images, None, *heads[:1])
     return jax.shard_map(
         attend, mesh=mesh, in_specs=(parts,) * 3, out_specs=parts, check_vma=False
     )

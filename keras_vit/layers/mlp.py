@@ -1,17 +1,19 @@
 """The MLP of encoder blocks and of attention pooling."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import options
 from keras_vit.fusion import fused, fused_dense
-from keras_vit.layers.normalization import dense
+from keras_vit.layers import gelu
+from keras_vit.layers.normalization import DenseLayers, dense
 from keras_vit.layers.options_layer import OptionsLayer
+from keras_vit.typing import Activation, InputShape, SequenceShape, Tensor, Tokens
 
-GELUS = {"tanh": True, "exact": False}  # to keras.activations.gelu's `approximate`
 
-
-def silu_gate(hidden):
+def silu_gate(hidden: Tensor) -> Tensor:
     """[..., 2 M], gate and values side by side -> silu(gate) * values [..., M]."""
     gate, values = ops.split(hidden, 2, axis=-1)
     return keras.activations.silu(gate) * values
@@ -40,12 +42,12 @@ class MLP(OptionsLayer):
 
     options_class = options.MLPOptions
 
-    def __init__(self, hidden_dim, **kwargs):
+    def __init__(self, hidden_dim: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.hidden_dim = hidden_dim
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: InputShape) -> None:
         width = input_shape[-1]
         # The official code's names. TensorFlow sorts a graph's inputs by name before it
         # looks for MatMul + BiasAdd + GELU, and finds it only where the dense layer's
@@ -55,7 +57,7 @@ class MLP(OptionsLayer):
         self.dense1.build((None, width))
         self.dense2.build((None, self.hidden_dim))
 
-    def _dense(self, name, units):
+    def _dense(self, name: str, units: int) -> keras.layers.Dense:
         return keras.layers.Dense(
             units,
             kernel_initializer="glorot_uniform",
@@ -64,20 +66,23 @@ class MLP(OptionsLayer):
             name=name,
         )
 
-    def call(self, tokens, project=dense, training=False):
+    def call(
+        self, tokens: Tokens, project: DenseLayers = dense, training: bool = False
+    ) -> Tokens:
         [hidden] = project([self.dense1], tokens, training)  # [B * N, M]
-        kernel = {"training": training, "dtype": self.compute_dtype}
-        activation = silu_gate
+        dtype = self.compute_dtype
+        activation: Activation = silu_gate
         if not self.swiglu:
-            activation = keras.activations.gelu
-            kernel["approximate"] = GELUS[self.gelu]
+            activation = gelu.implementation(self.gelu, training, dtype)
         if training and self.dropout:
-            hidden = fused(activation, hidden, **kernel)
+            hidden = fused(activation, hidden, training=training, dtype=dtype)
             outputs = self.dense2(self.dropout_layer(hidden, training=training))
         else:
-            [outputs] = fused_dense([self.dense2], activation, hidden, **kernel)
+            [outputs] = fused_dense(
+                [self.dense2], activation, hidden, training=training, dtype=dtype
+            )
         outputs = self.dropout_layer(outputs, training=training)
         return ops.reshape(outputs, ops.shape(tokens))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: SequenceShape) -> SequenceShape:
         return input_shape

@@ -103,7 +103,7 @@ def own_layers() -> None:
     block = layers.EncoderBlock(mlp_dim=32, heads=2, dropout=0.1, name="block")
     print(block(tokens, training=True), block.get_config()["heads"])
     x = layers.ClassToken()(layers.PositionEmbedding(stddev=0.02)(tokens))
-    x = layers.LayerNorm()(x)
+    x = layers.MLP(32, gelu="exact")(layers.LayerNorm()(x))
     print(layers.AttentionPooling(mlp_dim=32, heads=2)(x))
     print(layers.MultiHeadSelfAttention(2)(x), layers.StochasticDepth(0.1)(x))
     pixels = decoding.load_image("image.jpeg")
