@@ -359,7 +359,8 @@ def machine() -> dict[str, Any]:
     if shutil.which("nvidia-smi"):
         query = "--query-gpu=name,driver_version,memory.total"
         words = ["nvidia-smi", query, "--format=csv,noheader"]
-        found["gpus"] = subprocess.run(words, capture_output=True, text=True).stdout
+        answer = subprocess.run(words, capture_output=True, text=True, check=False)
+        found["gpus"] = answer.stdout
     return found
 
 

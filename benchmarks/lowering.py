@@ -87,7 +87,7 @@ def _lowered(
             lowered = lower_train_step(changed, make_trainer, devices, platform)
             flash |= KERNELS[platform].search(lowered.as_text()) is not None
             fine.append(str(count))
-        except Exception as error:  # of ours, of Keras or of JAX: the cell says it
+        except Exception as error:  # of ours, of Keras or of JAX: the cell says it  # noqa: BLE001
             failed.append(f"{count}: {' '.join(str(error).split())[:200]}")
     return "; ".join([", ".join(fine), *failed] if fine else failed), flash
 

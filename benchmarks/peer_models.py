@@ -150,7 +150,7 @@ def transformers(case: Case) -> Step:
         hidden_act="gelu_pytorch_tanh" if case.gelu == "tanh" else "gelu",
     )
     config.num_labels = CLASSES
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "sdpa"  # noqa: SLF001
     return _torch_step(transformers.ViTForImageClassification(config), case)
 
 

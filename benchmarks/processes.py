@@ -23,7 +23,7 @@ class Process:
         RuntimeError: It ended before it answered; its own message is above.
     """
 
-    def __init__(self, *arguments: str, **environment: str):
+    def __init__(self, *arguments: str, **environment: str) -> None:
         self.name = " ".join(arguments)
         self._process: Any = subprocess.Popen(
             [sys.executable, "-m", *arguments],

@@ -351,7 +351,7 @@ def tiff_to_png(image_bytes: bytes) -> bytes:
             png = b"" if problem else _png(image)
     except UnidentifiedImageError:
         problem = "a TIFF file that cannot be converted: its tags are damaged"
-    except Exception as error:  # each of Pillow's decoders has its own
+    except Exception as error:  # each of Pillow's decoders has its own  # noqa: BLE001
         problem = f"a TIFF file that cannot be converted: {error}"
     if problem:
         raise ValueError(problem)

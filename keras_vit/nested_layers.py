@@ -10,9 +10,9 @@ import keras
 
 def all_layers(parent: keras.layers.Layer) -> list[keras.layers.Layer]:
     """The layer or model itself, and the layers inside it at every depth."""
-    return list(parent._flatten_layers())
+    return list(parent._flatten_layers())  # noqa: SLF001
 
 
 def direct_sublayers(parent: keras.layers.Layer) -> list[keras.layers.Layer]:
     """The layers that are attributes of a layer or model, without those in them."""
-    return list(parent._flatten_layers(include_self=False, recursive=False))
+    return list(parent._flatten_layers(include_self=False, recursive=False))  # noqa: SLF001

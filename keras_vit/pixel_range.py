@@ -126,6 +126,6 @@ def _values(images: Images) -> Array | None:
     try:
         # A slice of a symbolic tensor would be a part of the graph.
         values = np.asarray(images)[:CHECKED].astype("float32")
-    except Exception:  # symbolic, or spread over machines: each backend has its own
+    except Exception:  # symbolic, or spread over machines: each backend has its own  # noqa: BLE001
         return None
     return values if values.size else None

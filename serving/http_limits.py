@@ -38,7 +38,7 @@ class OwnSite:
 
     def __init__(
         self, app: ASGIApp, allowed_hosts: Collection[str], any_origin: bool = False
-    ):
+    ) -> None:
         self._app = app
         self._hosts = {*LOOPBACK, *(host.lower() for host in allowed_hosts)}
         self._any_origin = any_origin
@@ -78,7 +78,7 @@ class Bodies:
         seconds: In which a body must have arrived.
     """
 
-    def __init__(self, largest: int, total: int, seconds: float):
+    def __init__(self, largest: int, total: int, seconds: float) -> None:
         self._largest = largest
         self._total = total
         self._seconds = seconds

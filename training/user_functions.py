@@ -40,7 +40,7 @@ class UserCallbacks:
         RecipeError: There is no such function.
     """
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         names = recipe.callbacks or ()
         self.functions = {}

@@ -37,7 +37,7 @@ class UsageError(CommandError):
 class ParserFound(Exception):
     """Carries a command's parser to `completion`, which reads its flags."""
 
-    def __init__(self, parser: Any):
+    def __init__(self, parser: Any) -> None:
         super().__init__(parser.prog)
         self.parser = parser
 
@@ -45,7 +45,7 @@ class ParserFound(Exception):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises `UsageError`, with the flag that was meant."""
 
-    def __init__(self, **keywords: Any):
+    def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
 
     def parse_known_args(

@@ -172,7 +172,7 @@ def run(
     except BrokenPipeError:  # the reader, such as `head`, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
         known = error if isinstance(error, CommandError) else explain(error)
         known = known or _explain(error, group)
         if known is None:
@@ -263,7 +263,7 @@ def end_process(status: int) -> NoReturn:
     machine, and whoever stops a command kills it before. Its files are on the disk.
     """
     if status in STOPPED:
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # noqa: SLF001
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

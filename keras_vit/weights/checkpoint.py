@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable
+from typing import Self
 
 import numpy as np
 
@@ -178,7 +179,7 @@ class Checkpoint:
         """What its family says of itself."""
         return FAMILIES[self.family]
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -183,7 +183,7 @@ _AXES = {
 class _Shapes(dict[str, tuple[int, ...]]):
     """Shapes of a checkpoint by our paths; a missing one is an error."""
 
-    def __init__(self, checkpoint: Checkpoint):
+    def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__((path, e.shape()) for path, e in checkpoint.entries.items())
         self.path = checkpoint.file.path
         for path, axes in _AXES.items():

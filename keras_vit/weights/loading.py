@@ -213,7 +213,7 @@ class _Fresh:
     result of `__array__`.
     """
 
-    def __init__(self, array: Array):
+    def __init__(self, array: Array) -> None:
         self.array = array
 
     def __array__(

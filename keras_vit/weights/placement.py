@@ -42,7 +42,7 @@ class Plan:
 
     def __init__(
         self, model: "ImageModel", checkpoint: Checkpoint, file: dict[str, Any]
-    ):
+    ) -> None:
         self.model = model
         self.checkpoint = checkpoint
         self.file = file

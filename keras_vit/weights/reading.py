@@ -16,7 +16,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self
 
 import h5py
 import ml_dtypes
@@ -407,7 +407,7 @@ class ArrayFile:
         """Close the file."""
         self.resources.close()
 
-    def __enter__(self) -> "ArrayFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -23,7 +23,9 @@ _HEADER_BYTES = 100 * 1024
 class Connection:
     """A connection, for one request at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._reader, self._writer = reader, writer
         self._http = h11.Connection(h11.CLIENT, _HEADER_BYTES)
         self.idle_since = 0.0
@@ -79,7 +81,7 @@ class AsyncioTransport(httpx2.AsyncBaseTransport):
         context: For https.
     """
 
-    def __init__(self, context: ssl.SSLContext):
+    def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()

@@ -23,7 +23,7 @@ class BaseClient:
         timeout: Seconds for each call, its retries included.
     """
 
-    def __init__(self, protocol: "RestProtocol | GrpcProtocol", timeout: float):
+    def __init__(self, protocol: "RestProtocol | GrpcProtocol", timeout: float) -> None:
         if not 0 < timeout < math.inf:
             raise ValueError(
                 "`timeout` must be a positive number of seconds. "

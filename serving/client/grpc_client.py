@@ -52,7 +52,7 @@ class Grpc(BaseClient):
         credentials: grpc.ChannelCredentials | None = None,
         options: Mapping[str, Any] | None = None,
         channel: grpc.Channel | grpc.aio.Channel | None = None,
-    ):
+    ) -> None:
         super().__init__(GrpcProtocol(Target(model, version, label)), timeout)
         self.address = _checked_address(address)
         self._metadata = tuple(checked_headers("metadata", metadata).items())

@@ -21,7 +21,7 @@ from .responses import (
 class GrpcProtocol:
     """Calls of a model as protocol messages, by the methods of `RestProtocol`."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: Target) -> None:
         self._target = target
 
     def status(self) -> Call[list[VersionStatus]]:

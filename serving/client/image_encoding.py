@@ -145,5 +145,5 @@ def upright(image: "PILImage") -> "PILImage":
     image.load()
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # Pillow's readers of tags raise what they meet
+    except Exception:  # Pillow's readers of tags raise what they meet  # noqa: BLE001
         return image

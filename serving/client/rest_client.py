@@ -47,7 +47,7 @@ class Rest(BaseClient):
         headers: Mapping[str, str] | None = None,
         verify: "ssl.SSLContext | bool" = True,
         transport: httpx2.BaseTransport | httpx2.AsyncBaseTransport | None = None,
-    ):
+    ) -> None:
         super().__init__(RestProtocol(Target(model, version, label)), timeout)
         parsed = _checked_url(url)
         self._base = str(parsed).rstrip("/")
@@ -125,7 +125,7 @@ class RestClient(Rest, BlockingClient):
 class _TimeLeft(dict[str, float]):
     """httpx2's timeouts: each phase of a request gets the time that is left."""
 
-    def __init__(self, deadline: float):
+    def __init__(self, deadline: float) -> None:
         self.deadline = deadline
 
     def get(self, phase: str, default: Any = None) -> float:

@@ -36,7 +36,7 @@ class RestReply(NamedTuple):
 class RestProtocol:
     """Calls of a model as HTTP requests."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: Target) -> None:
         path = f"/v1/models/{quote(target.model, safe='')}"
         if target.version is not None:
             path += f"/versions/{target.version}"

@@ -26,7 +26,7 @@ class Retries:
         timeout: Seconds until the deadline, a time of `time.monotonic`.
     """
 
-    def __init__(self, timeout: float):
+    def __init__(self, timeout: float) -> None:
         self.deadline = time.monotonic() + timeout
         self._pause = FIRST_PAUSE
         self._reason: ServingError | None = None
@@ -55,7 +55,7 @@ class Retries:
 class ReadinessPolling(Retries):
     """Equal pauses, as long as the model is not there or does not answer."""
 
-    def __init__(self, timeout: float):
+    def __init__(self, timeout: float) -> None:
         super().__init__(timeout)
         self._timeout = timeout
 

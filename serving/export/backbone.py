@@ -43,7 +43,7 @@ class Backbone(tf.Module):
         `"logits"` [B, classes] and `"embedding"` [B, D], both float32.
     """
 
-    def __init__(self, model: ImageModel, target: str = "any"):
+    def __init__(self, model: ImageModel, target: str = "any") -> None:
         super().__init__(name="backbone")
         self.variables_ = [weight.value for weight in model.weights]
         outputs = {"logits": model.output, "embedding": model.get_layer("head").input}

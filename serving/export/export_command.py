@@ -289,7 +289,7 @@ def load(name: str) -> "ImageModel":
 
     try:
         return keras_vit.open_model(name)
-    except Exception as error:  # Keras raises many kinds for a damaged file.
+    except Exception as error:  # Keras raises many kinds for a damaged file.  # noqa: BLE001
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         reason = reason.removeprefix(f"{name}: ")
         raise CommandError(f"{name}: cannot be opened: {reason}") from None

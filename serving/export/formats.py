@@ -134,7 +134,7 @@ def conversion_errors(text: str) -> Iterator[None]:
             yield
     except OSError:
         raise
-    except Exception as error:  # converters raise anything
+    except Exception as error:  # converters raise anything  # noqa: BLE001
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CommandError(f"{text}: {reason}") from None
 

@@ -72,6 +72,7 @@ def images_of_run(model_file: pathlib.Path) -> Arrays:
             [*RUN_IMAGES, str(model_file), str(target)],
             capture_output=True,
             text=True,
+            check=False,
             # A GPU may be full of the model that is exported.
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
         )

@@ -64,7 +64,7 @@ def class_labels(model: ImageModel) -> list[str]:
 class ServingGraph:
     """A model with decoding, checks and batching, shared by all signatures."""
 
-    def __init__(self, model: ImageModel, options: ExportOptions):
+    def __init__(self, model: ImageModel, options: ExportOptions) -> None:
         self.model = model
         self.options = options
         self.image_shape = [*model.image_size, model.channels]

@@ -56,6 +56,7 @@ def verified(
             ],
             capture_output=True,
             text=True,
+            check=False,
             timeout=SECONDS,
             # Where the module's first package is: in a wheel another one than here.
             cwd=pathlib.Path(__file__).parents[__spec__.name.count(".")],
@@ -97,7 +98,7 @@ def main(argv: list[str]) -> int:
 class _Served:
     """A SavedModel in a session, as TensorFlow Serving runs it."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path) -> None:
         import tensorflow as tf
 
         graph = tf.Graph()

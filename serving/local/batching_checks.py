@@ -27,7 +27,7 @@ class Batching:
         StartError: the parameters file is missing or refused.
     """
 
-    def __init__(self, options: ServerOptions):
+    def __init__(self, options: ServerOptions) -> None:
         self._enabled = options.enable_batching
         self._per_model = options.enable_per_model_batching_parameters
         self._common = Queue()

@@ -47,7 +47,7 @@ class LocalServer:
         rest_port: int = 8501,
         grpc_port: int = 8500,
         **flags: Any,
-    ):
+    ) -> None:
         self._options = ServerOptions(port=grpc_port, rest_api_port=rest_port, **flags)
         if not isinstance(models, ModelServerConfig):
             models = _config_from_paths(models)

@@ -51,7 +51,7 @@ def _remaining(context: Any) -> float:
 class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):
     """tensorflow.serving.PredictionService."""
 
-    def __init__(self, service: InferenceService):
+    def __init__(self, service: InferenceService) -> None:
         self._service = service
 
     def Predict(self, request: Any, context: Any) -> Any:  # noqa: D102
@@ -86,7 +86,7 @@ class PredictionServicer(prediction_service_pb2_grpc.PredictionServiceServicer):
 class ModelServicer(model_service_pb2_grpc.ModelServiceServicer):
     """tensorflow.serving.ModelService."""
 
-    def __init__(self, service: InferenceService):
+    def __init__(self, service: InferenceService) -> None:
         self._service = service
 
     def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: D102

@@ -41,7 +41,7 @@ class InferenceService:
         StartError: a file that the flags name is missing or refused.
     """
 
-    def __init__(self, options: ServerOptions):
+    def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.metrics = Metrics()
         self.models = ServedModels(options, self.load)

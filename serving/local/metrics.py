@@ -36,7 +36,7 @@ class Counter:
 
     kind = "counter"
 
-    def __init__(self, name: str, *labels: str):
+    def __init__(self, name: str, *labels: str) -> None:
         self.name = name
         self._labels = labels
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class Histogram:
 
     kind = "histogram"
 
-    def __init__(self, name: str, bounds: Sequence[float], *labels: str):
+    def __init__(self, name: str, bounds: Sequence[float], *labels: str) -> None:
         self.name = name
         self._bounds = bounds
         self._labels = labels

@@ -61,7 +61,7 @@ class RestApp:
         service: InferenceService,
         executor: Executor,
         metrics_path: str | None = None,
-    ):
+    ) -> None:
         self._service = service
         self._executor = executor
         self._metrics_path = metrics_path

@@ -36,7 +36,7 @@ class ServedModel:
             listed.
     """
 
-    def __init__(self, name: str, load: Loader):
+    def __init__(self, name: str, load: Loader) -> None:
         self.name = name
         self.config: ModelConfig | None = None
         self.versions: dict[int, Version] = {}

@@ -38,7 +38,7 @@ _ATTEMPTS = 3
 class ServedModels:
     """The models of a server. Any thread may call any method."""
 
-    def __init__(self, options: ServerOptions, load: Loader):
+    def __init__(self, options: ServerOptions, load: Loader) -> None:
         self._options = options
         self._load = load
         self._models: dict[str, ServedModel] = {}

@@ -103,7 +103,7 @@ class LoadedModel:
         config: config_pb2.ConfigProto,
         on_run: Callable[[int], None],
         queue: Queue | None = None,
-    ):
+    ) -> None:
         if not os.path.exists(os.path.join(folder, SAVED_MODEL)):
             raise StatusError(
                 "Could not find SavedModel .pb or .pbtxt at supplied export "

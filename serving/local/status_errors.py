@@ -49,7 +49,7 @@ class StatusError(Exception):
 
     code = "UNKNOWN"
 
-    def __init__(self, message: str, code: str | None = None):
+    def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
         if code is not None:
             self.code = code

@@ -24,7 +24,7 @@ class Version:
             then may a failed version be tried again.
     """
 
-    def __init__(self, name: str, number: int, load: Callable[[], LoadedModel]):
+    def __init__(self, name: str, number: int, load: Callable[[], LoadedModel]) -> None:
         self.name = name
         self.number = number
         self.state = State.START

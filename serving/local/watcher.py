@@ -20,7 +20,7 @@ class Watcher:
         options: the polling intervals; 0 seconds means never.
     """
 
-    def __init__(self, models: ServedModels, options: ServerOptions):
+    def __init__(self, models: ServedModels, options: ServerOptions) -> None:
         self._models = models
         self._config_file = options.model_config_file
         self._scan = _Clock(options.file_system_poll_wait_seconds)
@@ -66,7 +66,7 @@ class Watcher:
 class _Clock:
     """A periodic timer; 0 seconds or less means never."""
 
-    def __init__(self, seconds: float):
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds if seconds > 0 else math.inf
         self.due = time.monotonic() + self._seconds
 

@@ -134,7 +134,7 @@ def page_app(args: argparse.Namespace) -> Starlette:
 class Forward:
     """ASGI application that asks the server for what the page asks for."""
 
-    def __init__(self, args: argparse.Namespace):
+    def __init__(self, args: argparse.Namespace) -> None:
         verify = not args.ca_file or ssl.create_default_context(cafile=args.ca_file)
         headers = {"Accept-Encoding": "identity", **dict(args.header)}
         self._server = httpx2.AsyncClient(

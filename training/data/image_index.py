@@ -157,7 +157,7 @@ def _header_problem(file: IO[bytes]) -> str:
     try:
         with Image.open(file) as image:
             width, height = image.size
-    except Exception as error:  # each of Pillow's decoders has its own
+    except Exception as error:  # each of Pillow's decoders has its own  # noqa: BLE001
         return f"not a readable image: {error}"
     too_large = width * height > (Image.MAX_IMAGE_PIXELS or math.inf)
     return f"not a readable image: {width} x {height} pixels" if too_large else ""

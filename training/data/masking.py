@@ -23,7 +23,7 @@ class Masking:
         masked: Number of masked patches, the same in every image.
     """
 
-    def __init__(self, config: SelfSupervisionConfig, patches: int, seed: int):
+    def __init__(self, config: SelfSupervisionConfig, patches: int, seed: int) -> None:
         self.task = config.task
         self.patches = patches
         self.masked = masked_patches(config, patches)

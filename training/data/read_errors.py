@@ -61,7 +61,7 @@ def read_image(split: Split, index: int) -> tf.Tensor:
     """Read one image, uint8 [h, w, C]; DataError, with its name, where that fails."""
     try:
         return split.read(tf.constant(index, tf.int64))
-    except Exception as error:  # TensorFlow's, or one of a Python function
+    except Exception as error:  # TensorFlow's, or one of a Python function  # noqa: BLE001
         name = split.names[index]
         reason = reason_of(error).removeprefix(f"{name}; ")
         raise DataError(f"{name}: {reason}") from None

@@ -25,7 +25,7 @@ class StopOnDivergence(keras.callbacks.Callback):
             late (`Progress.lag`).
     """
 
-    def __init__(self, checkpoints: epath.PathLike, progress: Progress):
+    def __init__(self, checkpoints: epath.PathLike, progress: Progress) -> None:
         super().__init__()
         self.checkpoints = checkpoints
         self.progress = progress

@@ -46,7 +46,7 @@ class ForwardPass:
         network: keras.Model,
         strategy: AnyStrategy | None = None,
         batch_size: int = BATCH_SIZE,
-    ):
+    ) -> None:
         self.network = network
         strategy = strategy or strategy_of(network)
         if isinstance(strategy, JaxStrategy):

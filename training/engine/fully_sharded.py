@@ -33,7 +33,7 @@ OUTPUTS = {r".*encoder_block_\d+(/.*)?/output": (DEVICES,)}
 class FullySharded(keras.distribution.ModelParallel):
     """The distribution of `--strategy fsdp`, by default of all processes' devices."""
 
-    def __init__(self, devices: Sequence[Any] | None = None):
+    def __init__(self, devices: Sequence[Any] | None = None) -> None:
         devices = devices or keras.distribution.list_devices()
         layouts = LayoutMap(DeviceMesh((len(devices),), [DEVICES], devices))
         for name, axes in (WEIGHTS | OUTPUTS).items():

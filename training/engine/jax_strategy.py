@@ -52,7 +52,7 @@ class JaxStrategy:
 
     extended = None
 
-    def __init__(self, distribution: Any = None):
+    def __init__(self, distribution: Any = None) -> None:
         self.distribution = distribution
         self.workers, self.worker = 1, 0
         if distribution is not None:

@@ -39,7 +39,7 @@ class JaxTrainer(Trainer):
         ValueError: The model computes in float16, which needs loss scaling.
     """
 
-    def __init__(self, model: keras.Model, *args: Any, **kwargs: Any):
+    def __init__(self, model: keras.Model, *args: Any, **kwargs: Any) -> None:
         if model.dtype_policy.compute_dtype == "float16":
             raise ValueError(
                 "`model` must compute in float32 or bfloat16, as float16 needs loss "
@@ -231,7 +231,7 @@ class JaxTrainer(Trainer):
             mesh = local.distribution.device_mesh.backend_mesh
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
             # Not `get_variable_layout`: a variable that was moved has no layout.
-            shared = [(v, v.value, v._layout) for v in self.model.variables]
+            shared = [(v, v.value, v._layout) for v in self.model.variables]  # noqa: SLF001
             for variable, value, _ in shared:
                 _move(variable, jax.device_put(whole_array(value), everywhere))
             try:
@@ -258,7 +258,7 @@ def _move(variable: Any, value: jax.Array, layout: Any = None) -> None:
     Keras has no public way: `assign` divides every value by the layout with which the
     variable was made (keras-team/keras#21194 and #21264 speak of `_layout` too).
     """
-    variable._value, variable._layout = value, layout
+    variable._value, variable._layout = value, layout  # noqa: SLF001
 
 
 def _unpack(data: tuple[Any, ...]) -> Batch:

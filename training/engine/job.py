@@ -112,7 +112,7 @@ def _metadata(name: str) -> str:
     if "TPU_SKIP_MDS_QUERY" in os.environ:
         return ""
     server = os.environ.get("GCE_METADATA_IP", "metadata.google.internal")
-    request = urllib.request.Request(
+    request = urllib.request.Request(  # noqa: S310
         METADATA.format(server, name), headers={"Metadata-Flavor": "Google"}
     )
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -25,7 +25,7 @@ class LateFigures:
     says how late the figures are.
     """
 
-    def __init__(self, progress: Progress):
+    def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.newest: Future[Figures] | None = None
 
@@ -65,7 +65,7 @@ def _start(read: Read) -> Future[Figures]:
     def run() -> None:
         try:
             future.set_result(read())
-        except BaseException as error:  # raised by `result`
+        except BaseException as error:  # raised by `result`  # noqa: BLE001
             future.set_exception(error)
 
     threading.Thread(target=run, name="figures", daemon=True).start()

@@ -28,7 +28,7 @@ class MicroBatchGradients:
         scaler: LossScaler | None,
         accumulation: int,
         jit_compile: bool,
-    ):
+    ) -> None:
         self.model = model
         self.loss_of = loss_of
         self.scaler = scaler

@@ -34,7 +34,7 @@ class _WeightRules(keras.optimizers.Optimizer):
         ema: float | None,
         waits: Sequence[int],
         **kwargs: Any,
-    ):
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.factors = list(factors)
         self.waits = list(waits)

@@ -47,7 +47,7 @@ class Recorder(keras.callbacks.Callback):
         data: Splits,
         keep: int,
         every: int | None = None,
-    ):
+    ) -> None:
         super().__init__()
         self.trainer = trainer
         self.saved_model = model

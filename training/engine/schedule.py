@@ -81,7 +81,7 @@ def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
 
     Keras's `optimizer.learning_rate` is that of the next step.
     """
-    rate = optimizer._learning_rate
+    rate = optimizer._learning_rate  # noqa: SLF001
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         rate = rate(step)
     return float(ops.convert_to_numpy(rate))

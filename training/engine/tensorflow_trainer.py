@@ -39,7 +39,7 @@ PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=50 * 2**2
 class TensorFlowTrainer(Trainer):
     """A `Trainer` for KERAS_BACKEND=tensorflow and any `tf.distribute` strategy."""
 
-    def __init__(self, model: keras.Model, *args: Any, **kwargs: Any):
+    def __init__(self, model: keras.Model, *args: Any, **kwargs: Any) -> None:
         super().__init__(model, *args, **kwargs)
         self.scaler: LossScaler | None = None
         if model.dtype_policy.compute_dtype == "float16":

@@ -18,7 +18,7 @@ class TracedOnce:
         jit_compile: Whether to compile it with XLA.
     """
 
-    def __init__(self, function: Callable[..., Any], jit_compile: bool):
+    def __init__(self, function: Callable[..., Any], jit_compile: bool) -> None:
         self.function = tf.function(
             function, jit_compile=jit_compile or None, autograph=False
         )

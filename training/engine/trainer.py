@@ -61,7 +61,7 @@ class Trainer(keras.Model):
         accumulation: int = 1,
         clip_norm: float | None = None,
         adjustment: float | Array = 0.0,
-    ):
+    ) -> None:
         super().__init__()
         self.model = model
         self.loss_of = (

@@ -27,7 +27,7 @@ from .model_card import MODEL, ModelCard
 # Both write model.safetensors and config.json; timm's code computes more of our models.
 OTHER_LIBRARIES = ("timm", "hugging_face")
 TOKEN = (
-    " A token is needed that may write: `hf auth login`, or the environment variable "
+    " A token is needed that may write: `hf auth login`, or the environment variable "  # noqa: S105
     "HF_TOKEN"
 )
 
@@ -67,7 +67,7 @@ def push(
                 folder_path=temporary,
                 commit_message=f"Upload {run.name} with keras-vit",
             )
-        except Exception as error:  # of the hub, of its HTTP client
+        except Exception as error:  # of the hub, of its HTTP client  # noqa: BLE001
             reason = " ".join(str(error).split()).rstrip(".")
             status = getattr(getattr(error, "response", None), "status_code", None)
             hint = TOKEN if status in (401, 403) else ""

@@ -62,7 +62,7 @@ class FeatureExtractor:
         model: ImageModel,
         strategy: AnyStrategy | None = None,
         batch_size: int = BATCH_SIZE,
-    ):
+    ) -> None:
         self.model = model
         self.network = frozen_model(model)
         self.width = int(self.network.output_shape[-1])

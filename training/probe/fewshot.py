@@ -47,7 +47,7 @@ class RidgeClassifier:
         classes: int,
         whiten: bool = True,
         bias: float | None = BIAS,
-    ):
+    ) -> None:
         features = np.asarray(features, "float64")
         self.bias = bias
         self.mean = features.mean(axis=0) if whiten else 0.0
@@ -117,7 +117,7 @@ class FewShotTask:
         class_names: Sequence[str],
         shots: Sequence[int] | None = None,
         seeds: int = SEEDS,
-    ):
+    ) -> None:
         self.test = test
         self.shots = _possible_shots(train, class_names, shots)
         most = max(self.shots)

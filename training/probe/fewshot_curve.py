@@ -46,7 +46,7 @@ class FewShotCurve(keras.callbacks.Callback):
         every: int,
         averaged_weights: Callable[[], contextlib.AbstractContextManager[None]],
         strategy: AnyStrategy,
-    ):
+    ) -> None:
         super().__init__()
         if splits.validation is None:
             raise RecipeError(

@@ -20,7 +20,7 @@ class HeadModel(keras.Model):
     logits [B, classes].
     """
 
-    def __init__(self, model: ImageModel):
+    def __init__(self, model: ImageModel) -> None:
         head = model.get_layer("head")
         features = keras.Input(head.input.shape[1:], name="features")
         super().__init__(features, head(features), name=f"{model.name}_head")

@@ -116,7 +116,7 @@ class _ShuffledBatches(keras.utils.PyDataset):
     They are one epoch to Keras, whose own work for each would take most of the time.
     """
 
-    def __init__(self, features: Array, labels: Array):
+    def __init__(self, features: Array, labels: Array) -> None:
         super().__init__()
         self.features, self.labels = features, labels
         self.steps = -(-len(labels) // BATCH_SIZE)

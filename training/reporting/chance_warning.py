@@ -24,7 +24,7 @@ class ChanceWarning(keras.callbacks.Callback):
     Chance is the share of the most frequent class among the labels, int64 [n].
     """
 
-    def __init__(self, labels: Array):
+    def __init__(self, labels: Array) -> None:
         super().__init__()
         self.chance = float(np.bincount(labels).max() / len(labels))
         self.images = len(labels)

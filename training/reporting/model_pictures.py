@@ -44,7 +44,7 @@ class ModelPictures(keras.callbacks.Callback):
         images: Array,
         every: int = 1,
         chief: bool = True,
-    ):
+    ) -> None:
         super().__init__()
         figures.figure(1, 1)  # report a missing extra before the training
         self.folder = epath.Path(folder)

@@ -79,7 +79,7 @@ class EpochLines(keras.callbacks.Callback):
     apart in the first ten minutes, and a minute apart later.
     """
 
-    def __init__(self, history: Sequence[Logs] = ()):
+    def __init__(self, history: Sequence[Logs] = ()) -> None:
         super().__init__()
         self.history = history
         self.headed = False

@@ -70,7 +70,7 @@ class RunBoard(keras.callbacks.Callback):
         profile: tuple[int, int] | None = None,
         devices: int,
         device_name: str,
-    ):
+    ) -> None:
         super().__init__()
         self.folder = epath.Path(folder) / TENSORBOARD
         self.throughput = throughput

@@ -32,7 +32,7 @@ class Throughput(keras.callbacks.Callback):
             skips in the first epoch do not count.
     """
 
-    def __init__(self, images_per_step: int, first_step: int = 0):
+    def __init__(self, images_per_step: int, first_step: int = 0) -> None:
         super().__init__()
         self.images_per_step = images_per_step
         self.first_step = first_step

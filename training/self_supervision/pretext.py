@@ -56,7 +56,7 @@ class PretextModel(keras.Model):
 
     def __init__(
         self, encoder: keras_vit.VisionTransformer, config: SelfSupervisionConfig
-    ):
+    ) -> None:
         _check_encoder(encoder, config)
         images = encoder.images_input()
         height, width = encoder.grid
@@ -221,7 +221,7 @@ def _masked_mean(values: Tensor, masked: Tensor) -> Tensor:
 class PatchAccuracy(keras.metrics.Mean):
     """Share of right predictions among the colors of masked patches."""
 
-    def __init__(self, name: str = "patch_accuracy", **kwargs: Any):
+    def __init__(self, name: str = "patch_accuracy", **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
 
     def update_state(

@@ -46,7 +46,7 @@ class KeepPatches(keras.layers.Layer):
         Tensor [B, prefix + n, D].
     """
 
-    def __init__(self, count: int, prefix_tokens: int, **kwargs: Any):
+    def __init__(self, count: int, prefix_tokens: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.count = count
         self.prefix_tokens = prefix_tokens
@@ -71,7 +71,7 @@ class RestorePatches(keras.layers.Layer):
         Tensor [B, prefix + N, D].
     """
 
-    def __init__(self, prefix_tokens: int, **kwargs: Any):
+    def __init__(self, prefix_tokens: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.prefix_tokens = prefix_tokens
 
@@ -122,7 +122,7 @@ class ColorLosses(keras.layers.Layer):
         float32 [B, N, 2]: mean loss of a patch's colors, share of right predictions.
     """
 
-    def __init__(self, side: int, divisions: int, **kwargs: Any):
+    def __init__(self, side: int, divisions: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.side = side
         self.divisions = divisions
@@ -177,7 +177,7 @@ class PixelLosses(keras.layers.Layer):
         float32 [B, N, 1].
     """
 
-    def __init__(self, side: int, power: int, normalize: bool, **kwargs: Any):
+    def __init__(self, side: int, power: int, normalize: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.side = side
         self.power = power

@@ -73,7 +73,7 @@ def run_study(study: Study, folder: Path, runs: Sequence[Run]) -> dict[str, str]
                 line = _finish_run(study, run, folder)
             except Preempted:
                 raise
-            except Exception as error:  # whatever it is, the other runs go on
+            except Exception as error:  # whatever it is, the other runs go on  # noqa: BLE001
                 kind = (
                     "" if isinstance(error, RunError) else type(error).__name__ + ": "
                 )

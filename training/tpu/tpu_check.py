@@ -217,7 +217,7 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
             _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
             try:
                 program = compile_train_step(lowered)
-            except Exception as error:  # the compiler's, such as too little memory
+            except Exception as error:  # the compiler's, such as too little memory  # noqa: BLE001
                 failed.append(f"{target.topology}: {_first_line(error)}")
                 continue
         images = math.ceil(recipe.batch_size / len(target.devices))
@@ -249,7 +249,7 @@ class Target:
         TrainingError: There is no such topology, or JAX's version is not supported.
     """
 
-    def __init__(self, topology: str):
+    def __init__(self, topology: str) -> None:
         self.topology = topology
         # Else libtpu asks Google's metadata server which TPU this machine has.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
@@ -262,7 +262,7 @@ class Target:
             from jax.experimental import topologies
 
             description = topologies.get_topology_desc(topology, "tpu")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             raise TrainingError(
                 "`topology` must be a TPU's kind and shape, such as v5e:2x2. "
                 f"Received: {topology!r}: {_first_line(error)}"
@@ -303,7 +303,7 @@ class Target:
         began = time.perf_counter()
         try:
             memory = _compile(program, self.devices[0]).get_compiled_memory_stats()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             raise TrainingError(
                 f"{step.name}: not compiled for {self.topology}: {_first_line(error)}"
             ) from None

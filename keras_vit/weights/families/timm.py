@@ -125,10 +125,10 @@ def _bit() -> tuple[ArrayRow, ...]:
         *norm("norm.", "final_norm"),
         *affine("head.fc.", "head", LINEAR_CONVOLUTION),
     ]
-    for conv in ("conv1", "conv2", "conv3"):
-        rows.append(
-            row(f"{theirs}.{conv}.weight", f"{ours}/{conv}/kernel", layout=CONVOLUTION)
-        )
+    rows.extend(
+        row(f"{theirs}.{conv}.weight", f"{ours}/{conv}/kernel", layout=CONVOLUTION)
+        for conv in ("conv1", "conv2", "conv3")
+    )
     for part in ("norm1", "norm2", "norm3"):
         rows += norm(f"{theirs}.{part}.", f"{ours}/{part}")
     downsample = f"{theirs}.downsample.conv.weight"
