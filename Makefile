@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs notebooks protos client test test-all test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs mutants notebooks protos client test test-all test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -34,6 +34,10 @@ test-all: test-own parity
 test-own: lint test
 	$(PYTEST) --dist loadfile --no-loadscope-reorder -m "slow and not parity"
 	$(MAKE) test-tpu
+
+# Breaks the code in a place of each of many modules, and sees their tests fail.
+mutants: $(VENV)/.test
+	$(BIN)/python tests/support/mutants.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
