@@ -9,7 +9,7 @@ INSTALL := UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install -q --python $(BIN)/python \
 	-b build-constraints.txt -c constraints.txt
 # One process more than cores, as some tests wait; four at most, as each takes 2 GB.
 WORKERS = $(shell $(PYTHON) -c "import os; print(min((os.cpu_count() or 1) + 1, 4))")
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) $(COVERAGE)
 # Python compiles what is imported, once: a quarter of what is installed.
 export PYTHONDONTWRITEBYTECODE =
 # Quiet: TensorFlow's start-up lines say nothing about this project.
@@ -26,8 +26,11 @@ test: $(VENV)/.test
 	$(PYTEST) --dist worksteal -m "not slow and not parity and not engine"
 
 # Everything: linters, the long tests (kills, replicas, launch, JAX, soak), compilation
-# for TPUs, and the comparison with other libraries.
+# for TPUs, and the comparison with other libraries; then the coverage of lines and
+# branches.
+test-all: COVERAGE = --cov --cov-append --cov-report=
 test-all: test-own parity
+	$(BIN)/python -m coverage report
 
 # All but that comparison. Of the long tests whole files run side by side, because setting
 # up their fixtures takes most of the time.
