@@ -109,7 +109,7 @@ def test_the_server_gives_the_same_scores(server, expected, transport):
     assert [answer.label for answer in answers] == best
 
 
-def test_every_curl_line_of_getting_started_gives_the_same_scores(
+def test_every_curl_line_of_the_endpoint_page_gives_the_same_scores(
     server, expected, tmp_path
 ):
     if shutil.which("curl") is None:
@@ -117,7 +117,7 @@ def test_every_curl_line_of_getting_started_gives_the_same_scores(
     picture = tmp_path / "runs/demo/digit-7.png"
     picture.parent.mkdir(parents=True)
     shutil.copy(PHOTOGRAPHS[0], picture)
-    page = pathlib.Path(__file__).parent.parent / "docs" / "getting_started.md"
+    page = pathlib.Path(__file__).parent.parent / "docs" / "endpoint.md"
     whole = re.sub(r"(?<=\|)\n\s*(?=curl)", " ", page.read_text("utf-8"))
     lines = [line.strip() for line in whole.splitlines() if "curl -" in line]
     assert lines

@@ -92,8 +92,17 @@ class RecipeOrConfig(argparse.Action):
         else:
             text = read_recipe_text(Path(value))
         read = read_file(text, value, Recipe)
+        given = vars(namespace)
+        for path, each in read.items():
+            of_files = namespace.of_files.get(path, each.value)
+            if given.get(path, of_files) not in (of_files, each.value):
+                raise RecipeError(
+                    f"--{path} must stand after {option_string} {value}, which "
+                    "replaces its value"
+                )
         for path, each in read.items():
             setattr(namespace, path, each.value)
+        namespace.of_files = namespace.of_files | {p: v.value for p, v in read.items()}
         if option_string == "--config":
             namespace.from_file = namespace.from_file | read
 
@@ -155,7 +164,7 @@ def add_recipe(parser: Parser) -> None:
         default=argparse.SUPPRESS,
         help="show all flags: every value of a recipe is one",
     )
-    parser.set_defaults(from_file={})
+    parser.set_defaults(from_file={}, of_files={})
     for flag, metavar, about in (
         ("--recipe", "NAME", "start from a recipe that `keras-vit recipes` lists"),
         ("--config", "FILE", "start from a recipe file"),

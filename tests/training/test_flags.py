@@ -36,6 +36,20 @@ def test_two_bounds_that_contradict_each_other_are_an_error():
         parse("fit", [*FOLDER, "--min_steps=61", "--max_steps=60"])
 
 
+def test_a_flag_before_the_recipe_that_would_replace_it_is_an_error():
+    with pytest.raises(RecipeError, match="--epochs must stand after --recipe digits"):
+        parse("fit", ["--epochs", "5", "--recipe", "digits"])
+
+
+def test_a_recipe_replaces_another_one_and_equal_values(tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("epochs: 3")
+    both = ["--recipe", "digits", "--config", str(config)]
+    assert recipe_of(parse("fit", both)).epochs == 3
+    same = ["--epochs", "80", "--recipe", "digits"]
+    assert recipe_of(parse("fit", same)).epochs == 80
+
+
 @pytest.mark.parametrize("flags", [["--output_dir=~/x"], ["--output_dir", "~/x"]])
 def test_the_home_folder_is_expanded_after_an_equals_sign(flags, monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
