@@ -2,10 +2,10 @@
 
     python tests/support/mutants.py [NUMBER ...]
 
-Each of `MUTANTS` is written into a clone of the last commit, where the fast tests that are
-named beside it run until one fails. Prints a line for each; the exit status is 1 if one
-survived. It takes about half an hour of CPU time; `tests/test_mutants.py` checks that
-each place is still there.
+Each of `MUTANTS` is written into a clone of the last commit, where the fast tests that
+are named beside it run until one fails. Prints a line for each; the exit status is 1 if
+one survived. It takes about half an hour of CPU time; `tests/test_mutants.py` checks
+that each place is still there.
 """
 
 import os
@@ -33,7 +33,7 @@ _TABLE = """
 keras_vit/layers/gelu.py | slope = 2 * math | slope = 1.99 * math | keras_vit/test_gelu.py
 keras_vit/layers/dot_product_attention.py | shape[-1] ** -0.5) | shape[-1] ** -0.49) | keras_vit/test_attention.py
 keras_vit/layers/normalization.py | (variance + epsilon) | (variance + 2 * epsilon) | keras_vit/test_layers.py keras_vit/test_reference.py
-keras_vit/layers/positions.py | steps = max(waves - 1, 1) if last | steps = max(waves, 1) if last | keras_vit/test_layers.py
+keras_vit/layers/positions.py | steps = max(waves - 1, 1) if last | steps = max(waves, 1) if last | keras_vit/test_layers.py keras_vit/test_vit.py keras_vit/test_reference.py
 keras_vit/layers/encoder_blocks.py | ops.cast(uniform < keep, | ops.cast(uniform < 0.5 * keep, | keras_vit/test_layers.py
 keras_vit/layers/tokens.py | kept = max(1, int(patches * (1.0 - self.rate))) | kept = max(1, int(patches * self.rate)) | keras_vit/test_layers.py
 keras_vit/costs.py | self.macs += spec.depth * (attention | self.macs += (spec.depth - 1) * (attention | keras_vit/test_costs.py
