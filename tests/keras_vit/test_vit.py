@@ -268,7 +268,8 @@ def test_the_class_token_alone_has_the_scores_and_gradients_of_all_tokens(
     before, gradients = model.get_weights(), []
     for each in (model, whole):
         model.set_weights(before)
-        each.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+        loss = keras.losses.SparseCategoricalCrossentropy(True)
+        each.compile("sgd", loss, run_eagerly=True)
         each.optimizer.learning_rate = 1.0
         each.train_on_batch(images(), np.array([1, 5]))
         after = model.get_weights()
