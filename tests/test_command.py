@@ -27,6 +27,8 @@ assert not {"keras", "tensorflow"} & set(sys.modules), "imported too early"
 """
 FIRST_USE = """
 import sys
+for name in ("IPython", "jax", "matplotlib", "sklearn"):
+    sys.modules[name] = None  # Keras and TensorFlow import them: half of the time
 sys.argv[0] = "keras-vit"
 import keras_vit, keras_vit.specs
 assert "keras" not in sys.modules
