@@ -58,6 +58,21 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Run graphs as they were traced, but in long tests and those marked `optimized`.
+
+    TensorFlow optimizes each graph before its first run: a quarter of the time of the
+    fast tests of exports. Processes and servers that tests start do as always.
+    """
+    if tensorflow := sys.modules.get("tensorflow"):
+        optimized = {"slow", "optimized"} & {mark.name for mark in item.iter_markers()}
+        tensorflow.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": not optimized}
+        )
+    return (yield)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory):
     """Keep what tests and libraries leave in temporary folders in pytest's own.

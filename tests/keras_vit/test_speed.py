@@ -12,9 +12,12 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="TensorFlow fuses with oneDNN on x86-64"
-)
+pytestmark = [
+    pytest.mark.optimized,
+    pytest.mark.skipif(
+        platform.machine() != "x86_64", reason="TensorFlow fuses with oneDNN on x86-64"
+    ),
+]
 
 
 def optimized_ops(model):

@@ -1,5 +1,7 @@
 """A bucket without a network, and a root for folders, on a disk and in a bucket."""
 
+from unittest import mock
+
 import fake_bucket
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ from etils import epath
 
 from keras_vit.common.atomic_files import UNFINISHED
 from training import activity
+from training.reporting import tensorboard
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -14,6 +17,15 @@ def quiet():
     """No reports of what a slow machine is doing, where tests read stderr."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activity, "SECONDS", 1e6)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undrawn_board():
+    """Runs draw no pictures for TensorBoard, which take a tenth of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorboard, "pictures", mock.Mock())
+        patch.setattr(tensorboard.RunBoard, "_write_image", lambda *_: None)
         yield
 
 

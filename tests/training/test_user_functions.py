@@ -14,6 +14,8 @@ from training.flags import recipe_of
 from training.recipe import load_recipe
 from training.user_functions import UserCallbacks
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 MODULE = """
 import json, pathlib
 import keras

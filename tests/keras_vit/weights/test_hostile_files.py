@@ -123,10 +123,14 @@ def chunks_never_written(folder):
     return folder / "a.h5"
 
 
+def lists():
+    """30 million of them: 90 MB, which take 1.7 GB once they are parsed."""
+    return b"[]," * 30_000_000 + b"[]"
+
+
 def large_header(folder):
     """90 MB of JSON, within what the safetensors library reads."""
-    lists = b",".join([b"[]"] * 30_000_000)
-    text = b'{"__metadata__":{"x":[' + lists + b"]}," + ONE + b"}"
+    text = b'{"__metadata__":{"x":[' + lists() + b"]}," + ONE + b"}"
     (folder / "a.safetensors").write_bytes(safetensors(text, bytes(12)))
     return folder / "a.safetensors"
 
@@ -138,7 +142,7 @@ def with_config(folder, text):
 
 
 def large_config(folder):
-    return with_config(folder, b'{"x":[' + b",".join([b"[]"] * 30_000_000) + b"]}")
+    return with_config(folder, b'{"x":[' + lists() + b"]}")
 
 
 def nested_config(folder):
@@ -147,7 +151,7 @@ def nested_config(folder):
 
 def large_index(folder):
     path = folder / "model.safetensors.index.json"
-    path.write_bytes(b'{"weight_map":[' + b",".join([b"[]"] * 30_000_000) + b"]}")
+    path.write_bytes(b'{"weight_map":[' + lists() + b"]}")
     return path
 
 

@@ -336,6 +336,7 @@ def test_a_closed_pipe_is_not_an_error(tmp_path):
         (tmp_path / f"{number}.png").write_bytes(b"x")
     code = f"""
 import functools, sys, httpx2
+sys.argv[0] = "keras-vit"  # without Keras
 from serving.client_commands import arguments
 from serving.__main__ import main
 def answer(request):

@@ -214,6 +214,7 @@ def test_a_resnet_answers_by_the_equations_with_precomputed_kernels(answer, prec
 
 
 @ON_ONEDNN
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("bfloat16", marks=BFLOAT16_KERNELS)]
 )

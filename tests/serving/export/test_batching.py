@@ -134,7 +134,7 @@ def size_model(tiny_vit, tmp_path, monkeypatch, only):
 
     def export(*names, **options):
         only(*names)
-        model = tiny_vit(classes=2)
+        model = tiny_vit(classes=2, depth=1)
         with few_formats():
             signatures.save(model, tmp_path / "1", ExportOptions(**options))
         return SavedModel(tmp_path / "1")
@@ -229,7 +229,7 @@ def test_the_queue_has_the_limits_and_timeout_of_the_options(size_model, tmp_pat
 
 def test_batched_answers_equal_those_of_single_requests(tiny_vit, tmp_path, only):
     only("serve_images")
-    model = tiny_vit()
+    model = tiny_vit(depth=1)
     options = ExportOptions(max_batch_size=8, batch_timeout_micros=50_000)
     signatures.save(model, tmp_path / "1", options)
     served = SavedModel(tmp_path / "1")

@@ -35,6 +35,7 @@ OPTIONS = ExportOptions(
 
 def build(tiny_vit, **keywords):
     return tiny_vit(
+        depth=1,
         channels=1,
         preprocessing=keras_vit.ImagePreprocessing((22, 14)),
         class_names=NAMES,
@@ -57,7 +58,8 @@ def keras_file(model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def published(model, keras_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "m"
-    return publish.publish(model, folder, OPTIONS, source=keras_file)
+    with few_formats():
+        return publish.publish(model, folder, OPTIONS, source=keras_file)
 
 
 @pytest.fixture
@@ -155,7 +157,7 @@ def test_bfloat16_is_published_with_its_difference(model, tmp_path):
 def test_a_model_of_float64_is_published(tiny_vit, tmp_path, only):
     only("serve_images", "serve_pixels")
     options = dataclasses.replace(OPTIONS, batching="none")
-    model = tiny_vit(dtype="float64")
+    model = tiny_vit(depth=1, dtype="float64")
     agreement = publish.publish(model, tmp_path / "m", options).manifest["agreement"]
     assert agreement["max_difference"] < 1e-5
 
@@ -476,7 +478,7 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, one_signat
 
 def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, one_signature):
     path, to = tmp_path / "own.keras", tmp_path / "m"
-    tiny_vit().save(path)
+    tiny_vit(depth=1).save(path)
     assert run(path, "--to", to, "--class_names", ",".join(NAMES)) == 0
     manifest = json.loads((to / "1/assets.extra/manifest.json").read_text())
     assert manifest["labels"]["names"] == NAMES

@@ -19,7 +19,7 @@ from serving.export.options import ExportOptions
 @pytest.fixture
 def model(tiny_vit):
     """A new model for each test: Keras treats a called model differently."""
-    return tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
+    return tiny_vit(depth=1, preprocessing=keras_vit.ImagePreprocessing((22, 14)))
 
 
 def needs(*modules):
@@ -86,7 +86,7 @@ def test_onnx_states_its_contract_and_answers_as_keras(
 @pytest.mark.slow
 def test_the_command_says_that_pixels_must_be_normalized(tiny_vit, tmp_path, capsys):
     needs("ai_edge_litert")
-    tiny_vit().save(tmp_path / "m.keras")
+    tiny_vit(depth=1).save(tmp_path / "m.keras")
     words = [str(tmp_path / "m.keras"), "--to", str(tmp_path / "m")]
     assert main(["export", *words, "--format", "litert"]) == 0
     assert "\nmodel.tflite reads pixels in [-1, 1]\n" in capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
 def test_attention_over_many_tokens_has_no_loop(tiny_vit, tmp_path, monkeypatch, name):
     needs(*formats.FORMATS[name].packages)
     monkeypatch.setattr(attention, "BLOCKS_ABOVE", {"cpu": 1, "gpu": 2**22})
-    published = publish.publish(tiny_vit(), tmp_path / "m", export_format=name)
+    published = publish.publish(tiny_vit(depth=1), tmp_path / "m", export_format=name)
     written = (published.path / formats.FORMATS[name].file).read_bytes()
     assert b"Loop" not in written
     assert b"while" not in written
@@ -140,7 +140,8 @@ def fake_format(monkeypatch):
 
 
 def test_a_file_with_other_outputs_is_not_published(model, tmp_path, fake_format):
-    with pytest.raises(CommandError, match=r"agree with the Keras model to 1\.\d+e-05"):
+    message = r"agree with the Keras model to 1(\.\d+)?e-05"
+    with pytest.raises(CommandError, match=message):
         publish.publish(model, tmp_path / "m", export_format="litert")
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 

@@ -30,7 +30,7 @@ LIMITS = {"max_images": 6, "max_image_bytes": 3000, "max_image_pixels": 7000}
 def served(request, tiny_vit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("version") / "1"
     options = ExportOptions(batching=request.param, max_batch_size=4, **LIMITS)
-    signatures.save(tiny_vit(), folder, options)
+    signatures.save(tiny_vit(depth=1), folder, options)
     model = SavedModel(folder)
     yield model
     model.close()
@@ -191,7 +191,7 @@ def test_examples_need_the_image_feature(served):
 def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, only):
     names = ["serve_images", "serve_pixels", "embed", "attention"]
     only(*names)
-    model = tiny_vit()
+    model = tiny_vit(depth=1)
     model.get_layer("encoder_block_0").attention.query.bias.assign(np.full(15, np.nan))
     with few_formats():
         signatures.save(model, tmp_path / "1", ExportOptions())

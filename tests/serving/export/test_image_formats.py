@@ -64,7 +64,7 @@ def everywhere(tiny_vit, tmp_path_factory):
     """A Keras model, its SavedModel, a client of each transport, and the files."""
     folder = tmp_path_factory.mktemp("agreement")
     preprocessing = keras_vit.ImagePreprocessing((22, 14), crop_fraction=0.875)
-    model = tiny_vit(preprocessing=preprocessing)
+    model = tiny_vit(depth=1, preprocessing=preprocessing)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(signatures, "signature_names", lambda _: NAMES)
         signatures.save(model, folder / "m" / "1", ExportOptions(top_k=CLASSES))

@@ -77,7 +77,7 @@ def test_records_are_of_the_largest_batch_or_of_every_size(tmp_path, kind, expec
 def test_a_published_version_has_the_requested_records(tiny_vit, tmp_path, kind, count):
     """No batch is larger than `max_images`."""
     options = ExportOptions(warmup=kind, max_batch_size=8, max_images=4)
-    model = tiny_vit(attention="axial", pooling="avg", class_token=False)
+    model = tiny_vit(depth=1, attention="axial", pooling="avg", class_token=False)
     with few_formats():
         published = publish.publish(model, tmp_path / "m", options)
     records = logs(published.path)
@@ -109,7 +109,7 @@ def exported(tiny_vit, tmp_path_factory):
     """A version with its warm-up records, as `publish` writes it."""
     folder = tmp_path_factory.mktemp("models") / "m" / "1"
     folder.mkdir(parents=True)
-    model = tiny_vit(preprocessing=keras_vit.ImagePreprocessing((22, 14)))
+    model = tiny_vit(depth=1, preprocessing=keras_vit.ImagePreprocessing((22, 14)))
     with pytest.MonkeyPatch.context() as patch, few_formats():
         patch.setattr(signatures, "signature_names", lambda _: ["embed", "classify"])
         signatures.save(model, folder, ExportOptions(max_batch_size=2, max_images=3))

@@ -33,7 +33,7 @@ def models(tiny_vit, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, few_formats():
         patch.setattr(signatures, "signature_names", lambda _: asked)
         for version, seed in (("1", 3), ("2", 4)):
-            model = tiny_vit(seed, class_names=names)
+            model = tiny_vit(seed, depth=1, class_names=names)
             signatures.save(model, folder / "vit" / version, ExportOptions(top_k=3))
     save_double_model(folder / "double" / "1")
     return folder

@@ -143,6 +143,7 @@ def test_an_error_of_a_read_is_raised_by_the_call_that_gets_its_figures():
 
 HANG = """
 import sys, threading
+sys.argv[0] = "keras-vit"  # without Keras
 from training.engine.late_figures import LateFigures
 from training.engine.progress import Progress
 figures = LateFigures(Progress(steps_per_epoch=60))

@@ -17,6 +17,7 @@ from training.errors import RecipeError
 from training.fitting.fit import fit
 from training.recipe import ModelConfig
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 CLASSES = tuple("0123456789")
 IMAGES = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 1)).astype("float32")
 RECIPE = changed(

@@ -86,7 +86,10 @@ def check_readers(ours, theirs):
 def graph(jit_compile=False, *wrappers, **kwargs):
     """`step` of a model as a graph, and the model."""
     model = wrapped("class_token_alone", *wrappers, **kwargs)
-    return tf.function(lambda: step(model), jit_compile=jit_compile), model
+    function = tf.function(
+        lambda: step(model), autograph=False, jit_compile=jit_compile
+    )
+    return function, model
 
 
 @pytest.fixture(scope="module")

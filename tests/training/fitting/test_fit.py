@@ -49,6 +49,11 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
+def undrawn_board():
+    """Here TensorBoard gets its pictures."""
+
+
+@pytest.fixture(scope="module")
 def terminal():
     """Output of a run on a terminal; after `run`."""
     return Terminal()

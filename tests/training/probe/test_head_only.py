@@ -46,7 +46,7 @@ def cache(tmp_path_factory):
 def run(tmp_path_factory, cache):
     """A finished run on cached features."""
     folder = tmp_path_factory.mktemp("cached") / "run"
-    fit(CACHED, folder)
+    fit(CACHED, folder, draw=False)
     return folder
 
 

@@ -55,6 +55,11 @@ def run(board, epochs, first=0, trainer=None, steps=3, stop=None):
     call("on_train_end")
 
 
+@pytest.fixture(scope="module")
+def undrawn_board():
+    """Here TensorBoard gets its pictures."""
+
+
 @pytest.fixture
 def board(tmp_path, tiny_vit, monkeypatch):
     monkeypatch.setattr(tensorboard, "WRITE_INTERVAL", 0)
