@@ -144,6 +144,8 @@ def digit_png() -> pathlib.Path:
 def served() -> Iterator[tuple[str, Callable[[pathlib.Path, str], None]]]:
     """Run the local server with both models; yields its address, and what asks it."""
     rest_port, grpc_port = free_ports(2)
+    for folder in MODELS.values():  # a version may come later, its folder may not
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     entries = [
         f'  config {{ name: "{name}" base_path: "{pathlib.Path(folder).resolve()}" '
         'model_platform: "tensorflow" }\n'

@@ -60,13 +60,15 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Run graphs as they were traced, but in long tests and those marked `optimized`.
+    """Run graphs as they were traced, but in long, parity and `optimized` tests.
 
     TensorFlow optimizes each graph before its first run: a quarter of the time of the
     fast tests of exports. Processes and servers that tests start do as always.
     """
     if tensorflow := sys.modules.get("tensorflow"):
-        optimized = {"slow", "optimized"} & {mark.name for mark in item.iter_markers()}
+        optimized = {"slow", "parity", "optimized"} & {
+            mark.name for mark in item.iter_markers()
+        }
         tensorflow.config.optimizer.set_experimental_options(
             {"disable_meta_optimizer": not optimized}
         )
