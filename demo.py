@@ -101,7 +101,7 @@ def learn_photographs() -> list[pathlib.Path]:
     make_crops(CROPS)
     recipe = "--recipe", "folder_small", "--data.source", f"folder:{CROPS}"
     name = "--name", PHOTOGRAPHS.name, "--overwrite"
-    step("fit", *recipe, "--epochs", "12", *name)
+    step("fit", *recipe, "--epochs", "6", *name)
     step("export", str(PHOTOGRAPHS), "--to", MODELS["photographs"])
     return sorted((CROPS / "test").glob("*/00[0-3].jpg"))
 
@@ -142,21 +142,30 @@ def digit_png() -> pathlib.Path:
 
 @contextlib.contextmanager
 def served() -> Iterator[tuple[str, Callable[[pathlib.Path, str], None]]]:
-    """Run the local server with both models; yields its address, and what asks it."""
+    """Run the local server; yields its address, and what asks it for a model's answers.
+
+    Its configuration lists the models that are there, and is read every second.
+    """
     rest_port, grpc_port = free_ports(2)
-    for folder in MODELS.values():  # a version may come later, its folder may not
-        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    entries = [
-        f'  config {{ name: "{name}" base_path: "{pathlib.Path(folder).resolve()}" '
-        'model_platform: "tensorflow" }\n'
-        for name, folder in MODELS.items()
-    ]
     config = pathlib.Path("runs/models.config")
-    config.write_text(f"model_config_list {{\n{''.join(entries)}}}\n", "utf-8")
+
+    def configure() -> None:
+        entries = [
+            f'  config {{ name: "{name}" base_path: "{pathlib.Path(folder).resolve()}" '
+            'model_platform: "tensorflow" }\n'
+            for name, folder in MODELS.items()
+            if pathlib.Path(folder).exists()
+        ]
+        new = config.with_suffix(".new")
+        new.write_text(f"model_config_list {{\n{''.join(entries)}}}\n", "utf-8")
+        new.replace(config)
+
+    configure()
     server = subprocess.Popen(
         command(
             "serve",
             f"--model_config_file={config}",
+            "--model_config_file_poll_wait_seconds=1",
             f"--rest_api_port={rest_port}",
             f"--port={grpc_port}",
         )
@@ -164,6 +173,7 @@ def served() -> Iterator[tuple[str, Callable[[pathlib.Path, str], None]]]:
     rest, grpc = f"http://127.0.0.1:{rest_port}", f"127.0.0.1:{grpc_port}"
 
     def ask(image: pathlib.Path, model: str) -> None:
+        configure()
         wait_ready(server, rest, model)
         step("classify", str(image), "--model", model, "--rest", rest)
         step("classify", str(image), "--model", model, "--grpc", grpc)
