@@ -21,7 +21,6 @@ from benchmarks.processes import answer
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     from keras_vit import VisionTransformer
 
@@ -122,15 +121,12 @@ def timm(case: Case, compiled: bool = False, device: str = "cpu") -> Step:
     return _torch_step(model, case, compiled, device)
 
 
-def _timm_model(case: Case) -> "torch.nn.Module":
+def _timm_model(case: Case) -> Any:
     import timm
 
     layer = "gelu_tanh" if case.gelu == "tanh" else "gelu"
-    size = case.image_size
-    made: torch.nn.Module = timm.create_model(
-        TIMM[case.variant], img_size=size, act_layer=layer
-    )
-    return made
+    name, size = TIMM[case.variant], case.image_size
+    return timm.create_model(name, img_size=size, act_layer=layer)
 
 
 def transformers(case: Case) -> Step:
@@ -339,7 +335,7 @@ def _torch_step(
 
     def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            outputs: Any = call(images)
+            outputs = call(images)
             logits = getattr(outputs, "logits", outputs)
             loss = torch.nn.functional.cross_entropy(logits, labels)
         torch.autograd.backward(loss)
