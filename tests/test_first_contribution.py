@@ -15,6 +15,7 @@ DIFFS = ROOT / "docs" / "contributions"
 # Files of code that each may touch at most, a measure of the design.
 MOST = {"option": 4, "family": 2, "augmentation": 2, "metric": 2, "command": 2}
 IGNORED = shutil.ignore_patterns(
+    ".coverage*",
     *(".git", ".venv*", "runs", "models", "build", "dist", "*.egg-info"),
     *("__pycache__", ".*_cache", ".hypothesis", "_build", "generated"),
 )

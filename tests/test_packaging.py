@@ -32,6 +32,7 @@ OWN = {".", SETUP["metadata"]["name"], "keras-vit-client"}
 CLIENT_EXTRAS = {"arrays"}
 INSTALLED = re.compile(r"pip install [^\n`;]*?(keras[-_]vit[-\w]*)")
 IGNORED = shutil.ignore_patterns(
+    ".coverage*",
     *(".git", ".venv*", "runs", "models", "build", "dist", "*.egg-info"),
     *("__pycache__", ".*_cache", ".hypothesis", "_build", "generated"),
 )

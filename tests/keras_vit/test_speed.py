@@ -12,6 +12,8 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
+from keras_vit.devices import making_graphs_for
+
 pytestmark = [
     pytest.mark.optimized,
     pytest.mark.skipif(
@@ -23,8 +25,10 @@ pytestmark = [
 def optimized_ops(model):
     """Operation (with its fused parts) to count, after TensorFlow's graph passes."""
     spec = tf.TensorSpec((None, *model.input_shape[1:]))
-    call = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec)
-    frozen = convert_variables_to_constants_v2(call)
+    call = tf.function(lambda x: model(x, training=False))
+    with making_graphs_for("cpu"):  # the same graph on every processor, as an export's
+        concrete = call.get_concrete_function(spec)
+    frozen = convert_variables_to_constants_v2(concrete)
     metadata = config_pb2.RunMetadata()
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
