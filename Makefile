@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs mutants notebooks protos client test test-all test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs mutants no-coverage notebooks protos client test test-all test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -29,8 +29,12 @@ test: $(VENV)/.test
 # for TPUs, and the comparison with other libraries; then the coverage of lines and
 # branches.
 test-all: COVERAGE = --cov --cov-append --cov-report=
-test-all: test-own parity
+test-all: no-coverage test-own parity
 	$(BIN)/python -m coverage report
+
+# What an earlier run measured would be added to.
+no-coverage:
+	rm -f .coverage .coverage.*
 
 # All but that comparison. Of the long tests whole files run side by side, because setting
 # up their fixtures takes most of the time.
@@ -135,4 +139,4 @@ constraints: $(VENV)/.python
 		--custom-compile-command "make constraints" -o constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info docs/_build docs/generated
+	rm -rf $(VENV) .coverage .coverage.* build dist *.egg-info docs/_build docs/generated
