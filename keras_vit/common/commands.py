@@ -18,6 +18,7 @@ from keras_vit.common.command_line import (
     UsageError,
     complain,
 )
+from keras_vit.common.lean_keras import import_lean
 from keras_vit.common.quiet import quiet_tensorflow
 from keras_vit.common.similar_names import did_you_mean
 
@@ -201,6 +202,7 @@ def _start() -> None:
     # oneDNN is faster on any x86-64; without AVX512_VNNI the default is Eigen.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     quiet_tensorflow()
+    import_lean()
     importlib.import_module("keras_vit._platform")
 
 
