@@ -10,6 +10,8 @@ import sys
 import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The kernels that commands take, on any processor.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # No GPU or TPU, in the processes that tests start neither.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
