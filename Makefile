@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs mutants no-coverage notebooks protos client test test-all test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs mutants no-coverage notebooks protos client test test-all test-matrix test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -58,6 +58,23 @@ test-tpu: $(VENV)/.test
 	$(INSTALL) --no-deps --target $(VENV)/tpu libtpu
 	PYTHONPATH=$(abspath $(VENV)/tpu) $(BIN)/python -m pytest -m slow \
 		tests/training/tpu/test_tpu_check.py tests/training/tpu/test_tpu_program.py
+
+# The fast tests at the ends of every dependency's range: `make -k test-matrix` goes on
+# after a failure. Each has an environment of its own, .venv-PYTHON-RESOLUTION. The newest
+# do without tf-models-official, which holds TensorFlow at 2.20.
+COMMA := ,
+MATRIX := 3.11-lowest-direct 3.12-highest 3.13-highest
+
+test-matrix: $(MATRIX:%=test-on-%)
+
+test-on-%: $(VENV)/.python
+	$(BIN)/uv venv -q --clear --python $(firstword $(subst -, ,$*)) .venv-$*
+	UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install -q --python .venv-$*/bin/python \
+		-b build-constraints.txt --resolution $(*:$(firstword $(subst -, ,$*))-%=%) \
+		-e ".[train,serve$(if $(findstring lowest,$*),$(COMMA)models),viz,convert,formats,dev]" \
+		-e serving/client
+	.venv-$*/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+		-m "not slow and not parity and not engine"
 
 # Compares with timm, transformers and keras-hub; brings PyTorch (CONTRIBUTING.md).
 parity: peers

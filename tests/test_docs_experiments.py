@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from training.__main__ import main
+from training.studies.columns import COLUMNS
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "experiments"
@@ -90,3 +91,11 @@ def test_the_hours_of_the_full_form_are_those_of_the_dry_run(name, capsys):
     output = " ".join(capsys.readouterr().out.split())
     estimated = re.search(r"([\d.e+]+) hours on one H100", output)[1]
     assert round(float(estimated)) == int(hours)
+
+
+def test_every_column_of_a_study_is_on_the_page():
+    """`fewshot_5` and `macro_f1_before` by their endings."""
+    text = (FOLDER / "studies.md").read_text("utf-8")
+    for name in COLUMNS:
+        short = re.sub(r"^fewshot(?=_\d)|^\w+(?=_before)", "", name)
+        assert f"`{name}`" in text or f"`{short}`" in text

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "first_contribution.md").read_text()
 DIFFS = ROOT / "docs" / "contributions"
 # Files of code that each may touch at most, a measure of the design.
-MOST = {"option": 4, "family": 2, "augmentation": 2, "metric": 2, "command": 2}
+MOST = {"option": 4, "family": 2, "augmentation": 2, "metric": 1, "command": 2}
 IGNORED = shutil.ignore_patterns(
     ".coverage*",
     *(".git", ".venv*", "runs", "models", "build", "dist", "*.egg-info"),
@@ -36,7 +36,8 @@ def section(name):
 def test_a_change_applies_to_the_files_that_its_table_names(name):
     words = ["git", "apply", "--check", DIFFS / f"{name}.diff"]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    hint = f"write what you have changed into docs/contributions/{name}.diff, too"
+    assert result.returncode == 0, f"{result.stderr}: {hint}"
     changed = re.findall(
         r"^diff --git a/(\S+)", (DIFFS / f"{name}.diff").read_text(), re.M
     )

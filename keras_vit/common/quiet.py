@@ -7,6 +7,7 @@ import importlib.machinery
 import os
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Sequence
 
 
@@ -17,6 +18,8 @@ def quiet_tensorflow() -> None:
     set: 0 for all lines.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # On a Python whose support will end, from what TensorFlow imports for Cloud TPUs.
+    warnings.filterwarnings("ignore", r"(?s).*Python version", FutureWarning, "google")
     if "tensorflow" not in sys.modules:
         sys.meta_path.insert(0, _QuietImport())
 

@@ -1,7 +1,9 @@
 """Evaluation of a model: accuracy, macro F1, and precision and recall by class."""
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -23,8 +25,18 @@ from ..engine.run_folder import Report
 from ..engine.strategy import evaluation_strategy
 from ..errors import RunError
 from ..recipe import DataConfig, Strategy
+from .metrics import METRICS
 
 BINS = 15  # of confidence, as in the paper that `reliability` cites
+
+
+class ClassScores(NamedTuple):
+    """Arrays [classes]."""
+
+    precision: Array
+    recall: Array
+    f1: Array
+    support: Array  # number of images
 
 
 @dataclass(frozen=True)
@@ -101,25 +113,32 @@ class Evaluation:
         confidence, accuracy, count = self.reliability().T
         return float(np.abs(confidence - accuracy) @ count / count.sum())
 
-    def summary(self) -> Report:
-        """All scores, for report.json."""
-        columns = ("precision", "recall", "f1", "support")
+    @functools.cached_property
+    def of_classes(self) -> ClassScores:
+        """Precision, recall and F1 of each class; 0 where one is not defined."""
         scores = precision_recall_fscore_support(
             self.labels,
             self.predictions,
             labels=range(len(self.class_names)),
             zero_division=0.0,
         )
-        top_5 = {"top_5": self.top(5)} if len(self.class_names) > 5 else {}
+        return ClassScores(*scores)
+
+    def summary(self) -> Report:
+        """All scores, for report.json."""
+        values = {name: metric.value(self) for name, metric in METRICS.items()}
         return {
-            "accuracy": self.accuracy,
-            **top_5,
-            "macro_f1": float(np.mean(scores[2])),
-            "calibration_error": self.calibration_error,
+            **{name: value for name, value in values.items() if value is not None},
             "images": len(self.labels),
             "classes": {
-                name: dict(zip(columns, (value.item() for value in row), strict=True))
-                for name, *row in zip(self.class_names, *scores, strict=True)
+                name: dict(
+                    zip(
+                        ClassScores._fields,
+                        (value.item() for value in row),
+                        strict=True,
+                    )
+                )
+                for name, *row in zip(self.class_names, *self.of_classes, strict=True)
             },
         }
 
@@ -148,12 +167,12 @@ def print_evaluation(summary: Report, title: str) -> None:
         table.add_row(name, *shares, str(row["support"]))
     console = Console()
     console.print(table)
-    top_5 = f", top-5 {summary['top_5']:.4f}" if "top_5" in summary else ""
-    console.print(
-        f"accuracy {summary['accuracy']:.4f}{top_5}, macro F1 "
-        f"{summary['macro_f1']:.4f} on {summary['images']} images",
-        highlight=False,
+    scores = ", ".join(
+        f"{metric.title} {summary[name]:.4f}"
+        for name, metric in METRICS.items()
+        if metric.hub_name is not None and name in summary
     )
+    console.print(f"{scores} on {summary['images']} images", highlight=False)
 
 
 def evaluate_file(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from keras_vit.base import ImageModel
 
 from ..engine.run_folder import Report
+from ..evaluation.metrics import METRICS
 from ..recipe import Recipe
 from ..reporting.report import PICTURES
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
 MODEL = "model.keras"
-METRICS = {"accuracy": "accuracy", "top_5": "top-5 accuracy", "macro_f1": "macro F1"}
 PURPOSE = (
     "Classification of images like those that it was trained on, into the classes "
     "above: every image gets one of them, whatever it shows. The metrics hold for "
@@ -50,12 +50,11 @@ class ModelCard:
                 dataset_type=source.partition(":")[0],
                 dataset_name=source,
                 dataset_split="test",
-                metric_type="f1" if metric == "macro_f1" else "accuracy",
+                metric_type=hub_name,
                 metric_name=title,
-                metric_value=self.report[metric],
+                metric_value=value,
             )
-            for metric, title in METRICS.items()
-            if metric in self.report
+            for title, hub_name, value in self._scores()
         ]
         others = {"timm": ["timm"], "hugging_face": ["transformers"], None: []}
         tags = ["keras-vit", "vision-transformer", "image-classification"]
@@ -64,7 +63,7 @@ class ModelCard:
             library_name="keras",
             pipeline_tag="image-classification",
             tags=[*tags, *others[self.library]],
-            metrics=["accuracy", "f1"],
+            metrics=sorted({result.metric_type for result in results}),
             model_name=self.name.partition("/")[2],
             eval_results=results,
         )
@@ -108,13 +107,17 @@ class ModelCard:
             f"**Output**: logits of {model.classes} classes: {names}{more}."
         )
 
+    def _scores(self) -> list[tuple[str, str, float]]:
+        """Titles, names on the Hub and values of the metrics."""
+        return [
+            (metric.title, metric.hub_name, self.report[name])
+            for name, metric in METRICS.items()
+            if metric.hub_name is not None and name in self.report
+        ]
+
     def _metrics(self) -> str:
         """The table of the metrics."""
-        rows = [
-            f"| {title} | {self.report[metric]:.4f} |"
-            for metric, title in METRICS.items()
-            if metric in self.report
-        ]
+        rows = [f"| {title} | {value:.4f} |" for title, _, value in self._scores()]
         return "\n".join(["| metric | value |", "|---|---|", *rows])
 
 

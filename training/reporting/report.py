@@ -22,6 +22,7 @@ from .. import storage
 from ..engine.run_folder import Report
 from ..evaluation import attention_pictures as attention
 from ..evaluation.evaluate import Evaluation
+from ..evaluation.metrics import METRICS
 from ..recipe import Recipe
 
 PICTURES = {
@@ -198,10 +199,7 @@ def _existing(folder: epath.Path) -> list[str]:
 def _tiles(result: Report) -> dict[str, str | None]:
     """The figures at the top; None where one is unknown."""
     return {
-        "test accuracy": _share(result["accuracy"]),
-        "top-5 accuracy": _share(result.get("top_5")),
-        "macro F1": _share(result["macro_f1"]),
-        "calibration error": _share(result.get("calibration_error")),
+        **{metric.title: _share(result.get(name)) for name, metric in METRICS.items()},
         "test images": _number(result["images"]),
         "images per second": _number(result.get("images_per_second")),
     }

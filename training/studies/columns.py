@@ -17,6 +17,7 @@ from keras_vit.common.file_names import HISTORY, RECIPE, REPORT
 from ..engine import run_folder
 from ..engine.progress import Logs
 from ..engine.run_folder import Report
+from ..evaluation.metrics import METRICS
 from ..recipe import Recipe, load_recipe
 from .estimates import images_seen, model_config_costs
 from .study import Run, Study, check_name
@@ -93,8 +94,10 @@ def _core_hours(result: Result) -> float | None:
 
 
 COLUMNS = {
-    "accuracy": _reported("accuracy, %", ".2f", "accuracy", 100),
-    "macro_f1": _reported("macro F1, %", ".2f", "macro_f1", 100),
+    **{
+        name: _reported(f"{metric.title}, %", ".2f", name, 100)
+        for name, metric in METRICS.items()
+    },
     "accuracy_before": _measured("accuracy before, %", "accuracy_before"),
     "macro_f1_before": _measured("macro F1 before, %", "macro_f1_before"),
     "validation_accuracy": Column(
