@@ -59,9 +59,10 @@ test-tpu: $(VENV)/.test
 	PYTHONPATH=$(abspath $(VENV)/tpu) $(BIN)/python -m pytest -m slow \
 		tests/training/tpu/test_tpu_check.py tests/training/tpu/test_tpu_program.py
 
-# The fast tests at the ends of every dependency's range: `make -k test-matrix` goes on
-# after a failure. Each has an environment of its own, .venv-PYTHON-RESOLUTION. The newest
-# do without tf-models-official, which holds TensorFlow at 2.20.
+# The fast tests at the ends of every dependency's range, in random order; `make -k
+# test-matrix` goes on after a failure. Each has an environment of its own,
+# .venv-PYTHON-RESOLUTION. The newest do without tf-models-official, which holds
+# TensorFlow at 2.20.
 COMMA := ,
 MATRIX := 3.11-lowest-direct 3.12-highest 3.13-highest
 
@@ -73,7 +74,7 @@ test-on-%: $(VENV)/.python
 		-b build-constraints.txt --resolution $(*:$(firstword $(subst -, ,$*))-%=%) \
 		-e ".[train,serve$(if $(findstring lowest,$*),$(COMMA)models),viz,convert,formats,dev]" \
 		-e serving/client
-	.venv-$*/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+	.venv-$*/bin/python -m pytest -p randomly -n $(WORKERS) --dist worksteal \
 		-m "not slow and not parity and not engine"
 
 # Compares with timm, transformers and keras-hub; brings PyTorch (CONTRIBUTING.md).
