@@ -3,8 +3,8 @@
 With `make demo KEEP=1` the server goes on until Ctrl-C: it shows a page.
 
 Every step is a command that a user would type; it is printed before it runs. The digits
-are learned beside the photographs, each on a core of its own, and their model comes to
-the server that has the photographs' already.
+are learned while the photographs' model is exported and served, and their model comes to
+the same server.
 """
 
 import contextlib
@@ -35,8 +35,9 @@ def main() -> int:
     """
     start = time.monotonic()
     try:
+        crops = learn_photographs()
         with learning_digits() as wait_for_digits:
-            crops = learn_photographs()
+            step("export", str(PHOTOGRAPHS), "--to", MODELS["photographs"])
             with served() as (rest, ask):
                 ask(crops[0], "photographs")
                 seconds = time.monotonic() - start
@@ -102,7 +103,6 @@ def learn_photographs() -> list[pathlib.Path]:
     recipe = "--recipe", "folder_small", "--data.source", f"folder:{CROPS}"
     name = "--name", PHOTOGRAPHS.name, "--overwrite"
     step("fit", *recipe, "--epochs", "6", *name)
-    step("export", str(PHOTOGRAPHS), "--to", MODELS["photographs"])
     return sorted((CROPS / "test").glob("*/00[0-3].jpg"))
 
 
