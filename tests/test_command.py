@@ -27,10 +27,10 @@ assert not {"keras", "tensorflow"} & set(sys.modules), "imported too early"
 """
 FIRST_USE = """
 import sys
-for name in ("IPython", "jax", "matplotlib", "sklearn"):
-    sys.modules[name] = None  # Keras and TensorFlow import them: half of the time
 sys.argv[0] = "keras-vit"
 import keras_vit, keras_vit.specs
+from keras_vit.common.lean_keras import import_lean
+import_lean()  # faster
 assert "keras" not in sys.modules
 assert keras_vit.ViTB16.__name__ == "ViTB16"
 import keras
