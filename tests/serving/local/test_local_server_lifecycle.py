@@ -35,7 +35,7 @@ from tensorflow_serving.config.model_server_config_pb2 import (
 )
 
 from serving.local import LocalServer
-from serving.local.server import _bind
+from serving.local.server import _GRACE, _bind
 from serving.local.status_errors import StartError, StatusError
 
 
@@ -311,9 +311,11 @@ def test_a_second_sigterm_ends_what_is_in_flight_in_the_queue_and_on_its_way(
         time.sleep(0.5)  # so that the others are in the queue
         process.terminate()
         wait_for(lambda: refuses(rest), 5)
-        process.terminate()  # at once
+        process.terminate()
+        second = time.monotonic()
         assert link.recv(65536).startswith(b"HTTP/1.1 503 ")
         assert [answer.result()[0] for answer in answers] == [503] * 4
+        assert time.monotonic() - second < _GRACE / 2, "at once"
         check_stopped(process)
 
 
