@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from tiny_model import numpy
 
 import keras_vit
 
@@ -26,15 +27,15 @@ def test_logits_are_a_linear_function_of_the_features():
     head.kernel.assign(kernel)
     head.bias.assign(bias)
     pixels = random.integers(0, 256, (3, 10, 14, 3)).astype("uint8")
-    features = model.backbone.predict((pixels - 127.5) / 127.5, verbose=0)
+    features = numpy(model.backbone((pixels - 127.5) / 127.5))
     np.testing.assert_allclose(
-        model.predict(pixels, verbose=0), features @ kernel + bias, rtol=1e-4, atol=1e-5
+        numpy(model(pixels)), features @ kernel + bias, rtol=1e-4, atol=1e-5
     )
 
 
 def test_a_new_classifier_is_zero_but_for_its_bias():
     model = classifier(head_bias_init=-10.0, classifier_activation="sigmoid")
-    scores = model.predict(np.ones((2, 10, 14, 3)), verbose=0)
+    scores = numpy(model(np.ones((2, 10, 14, 3))))
     np.testing.assert_allclose(scores, 1 / (1 + np.exp(10.0)), rtol=1e-5)
 
 
@@ -87,11 +88,11 @@ def test_maps_of_a_sequential_backbone_are_averaged(tmp_path):
     model.fit(images, random.integers(0, 4, 6), verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    features = net.predict(images, verbose=0).mean(axis=(1, 2))
+    features = numpy(net(images)).mean(axis=(1, 2))
     logits = features @ np.asarray(model.get_layer("head").kernel)
     logits += np.asarray(model.get_layer("head").bias)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(loaded.predict(images, verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(loaded(images)), expected, atol=1e-5)
 
 
 def test_a_network_of_keras_applications_is_a_backbone():

@@ -129,7 +129,7 @@ def test_half_precision_gives_features_in_it_and_attention_in_float32(tiny_vit, 
 
 
 def test_features_train_a_new_top(tiny_vit, images):
-    model = tiny_vit()
+    model = tiny_vit(depth=1)
     features = model.features_model(layout="map")
     scores = keras.layers.Conv2D(3, 1)(features.output)
     segmenter = keras.Model(features.input, scores)

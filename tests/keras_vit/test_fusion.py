@@ -99,7 +99,12 @@ def test_layer_norm_and_its_gradients_equal_the_equation():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"gelu": "exact", "qkv_bias": False}, {"swiglu": True}]
+    "kwargs",
+    [
+        {},
+        {"gelu": "exact", "qkv_bias": False, "depth": 1, "pooling": "avg"},
+        {"swiglu": True, "depth": 1, "pooling": "avg"},
+    ],
 )
 def test_a_model_has_the_same_logits_and_gradients_without_kernels(
     tiny_vit, images, monkeypatch, kwargs

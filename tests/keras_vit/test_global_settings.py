@@ -49,7 +49,7 @@ def part(make):
 
 MODELS = {
     **{
-        name: functools.partial(build_vit, dtype="float32", **arguments)
+        name: functools.partial(build_vit, dtype="float32", depth=1, **arguments)
         for name, arguments in VITS.items()
     },
     "resnet": resnet,
@@ -75,7 +75,13 @@ def outputs(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*pixels")
-@pytest.mark.parametrize("floatx", FLOATX)
+@pytest.mark.parametrize(
+    "floatx",
+    [
+        pytest.param(floatx, marks=pytest.mark.slow if floatx == "bfloat16" else ())
+        for floatx in FLOATX
+    ],
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_with_a_dtype_depends_on_no_global_setting(name, floatx):
     reference = expected(name)

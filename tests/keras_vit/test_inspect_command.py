@@ -91,7 +91,7 @@ def test_a_checkpoint_reads_pixels_that_its_preprocessing_normalized(
     tiny_vit, photos, tmp_path, capsys
 ):
     """A `.npz` of Google's reads [-1, 1], as the same model in `.keras` does."""
-    model = tiny_vit(image_size=22, heads=3)
+    model = tiny_vit(image_size=22, heads=3, depth=1)
     model.save(tmp_path / "m.keras")
     path = foreign_files.google(model, tmp_path)
     for number, source in enumerate((tmp_path / "m.keras", path)):
@@ -110,8 +110,9 @@ def test_published_weights_are_read_by_name(tiny_vit, tmp_path, monkeypatch, cap
 
     def from_preset(model_class, preset, **_):
         asked.append((model_class, preset))
-        return tiny_vit()
+        return model
 
+    model = tiny_vit(depth=1)
     for model_class in (keras_vit.VisionTransformer, keras_vit.ResNet):
         monkeypatch.setattr(model_class, "from_preset", classmethod(from_preset))
     for preset in ("B/16:augreg_in21k", "R50x1:goog_in21k"):
@@ -131,12 +132,18 @@ def test_published_weights_are_read_by_name(tiny_vit, tmp_path, monkeypatch, cap
             "Received: ResNet 'bit'",
         ),
         (
-            lambda vit: vit(attention="axial", class_token=False, pooling="avg"),
+            lambda vit: vit(
+                attention="axial", class_token=False, pooling="avg", depth=1
+            ),
             PICTURES[2:],
             "Received: attention='axial'",
         ),
-        (lambda vit: vit(position_embedding="none"), PICTURES[1:2], "'none'"),
-        (lambda vit: vit(pooling=None), PICTURES[4:], "Received: pooling=None"),
+        (lambda vit: vit(position_embedding="none", depth=1), PICTURES[1:2], "'none'"),
+        (
+            lambda vit: vit(pooling=None, depth=1),
+            PICTURES[4:],
+            "Received: pooling=None",
+        ),
     ],
 )
 def test_what_does_not_apply_is_named_and_the_rest_written(

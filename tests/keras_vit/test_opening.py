@@ -19,7 +19,7 @@ PREPROCESSING = {"preprocessing": keras_vit.ImagePreprocessing((22, 14), mean=0.
 
 def test_a_file_a_run_and_checkpoints_are_opened(tiny_vit, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    source = tiny_vit(gelu="exact")
+    source = tiny_vit(gelu="exact", depth=1)
     source.save(tmp_path / "best.keras")
     args = {"num_heads": 5, "img_size": [22, 14]}
     timm = tmp_path / "timm"
@@ -44,8 +44,9 @@ def test_a_resnet_and_an_image_classifier_are_opened(tmp_path):
 
 
 def test_arguments_replace_the_files(tiny_vit, tmp_path):
-    tiny_vit(gelu="exact").save(tmp_path / "m.keras")
-    path = foreign_files.timm(tiny_vit(gelu="exact"), tmp_path)
+    source = tiny_vit(gelu="exact", depth=1)
+    source.save(tmp_path / "m.keras")
+    path = foreign_files.timm(source, tmp_path)
     for held in (tmp_path / "m.keras", path):
         grid = None if held.suffix == ".keras" else (11, 7)
         model = keras_vit.open_model(
@@ -94,7 +95,7 @@ def served(tmp_path_factory):
     """A model, and a version of it."""
     keras.utils.set_random_seed(3)
     model = keras_vit.VisionTransformer(
-        patch_size=2, width=16, depth=2, mlp_dim=24, heads=2, image_size=(22, 14),
+        patch_size=2, width=16, depth=1, mlp_dim=24, heads=2, image_size=(22, 14),
         classes=3, class_names=["a", "b", "c"], **PREPROCESSING,
     )  # fmt: skip
     head = model.get_layer("head").kernel

@@ -327,7 +327,7 @@ def test_the_local_server_is_measured_over_both_transports(tmp_path):
     image.write_bytes(b"good")
     with local_server({"echo": tmp_path / "echo"}) as server:
         for where in (f"--rest {server.rest_url}", f"--grpc {server.grpc_address}"):
-            arguments = f"--signature embed --clients 2 --duration 3 --json {figures}"
+            arguments = f"--signature embed --clients 2 --duration 1 --json {figures}"
             assert run(arguments, [str(image)], f"{where} --model echo") == 0
             [row] = json.loads(figures.read_text())["results"]
             assert row["requests"] > 10

@@ -85,8 +85,7 @@ def test_it_computes_in_the_dtype_of_its_policy(make, inputs):
     assert {weight.dtype for weight in layer.trainable_weights} <= {"float32"}
 
 
-@pytest.mark.parametrize("floatx", FLOATX)
-def test_a_layer_with_a_dtype_depends_on_no_global_setting(make, inputs, floatx):
+def test_a_layer_with_a_dtype_depends_on_no_global_setting(make, inputs):
     def outputs():
         keras.utils.set_random_seed(1)
         layer = make(dtype="float32")
@@ -95,8 +94,9 @@ def test_a_layer_with_a_dtype_depends_on_no_global_setting(make, inputs, floatx)
         return [numpy(layer(inputs)), numpy(layer(inputs, **training))]
 
     expected = outputs()
-    with other_settings(floatx):
-        found = outputs()
-    for output, reference in zip(found, expected, strict=True):
-        assert output.dtype == reference.dtype
-        np.testing.assert_array_equal(output, reference)
+    for floatx in FLOATX:
+        with other_settings(floatx):
+            found = outputs()
+        for output, reference in zip(found, expected, strict=True):
+            assert output.dtype == reference.dtype, floatx
+            np.testing.assert_array_equal(output, reference, err_msg=floatx)

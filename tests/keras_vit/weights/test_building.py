@@ -145,16 +145,21 @@ def test_unknown_numbers_of_heads_must_be_given(tiny_vit, tmp_path):
 
 FORMS = [
     {},
-    {"prefix_positions": False},
-    {"register_tokens": 4, "pooling": "avg"},
-    {"class_token": False, "pooling": "map"},
-    {"position_embedding": "learned_2d", "width": 20},
-    {"position_embedding": "learned_2d", "width": 20, "register_tokens": 2},
-    {"position_embedding": "sincos2d", "width": 20},
-    {"position_embedding": "none"},
     {"position_placement": "every_layer"},
     {"position_placement": "shared", "layer_scale": 0.1},
-    {"image_size": (64, 32), "resnet_blocks": (1,), "patch_size": 4},
+    *(
+        {"depth": 1, **kwargs}
+        for kwargs in (
+            {"prefix_positions": False},
+            {"register_tokens": 4, "pooling": "avg"},
+            {"class_token": False, "pooling": "map"},
+            {"position_embedding": "learned_2d", "width": 20},
+            {"position_embedding": "learned_2d", "width": 20, "register_tokens": 2},
+            {"position_embedding": "sincos2d", "width": 20},
+            {"position_embedding": "none"},
+            {"image_size": (64, 32), "resnet_blocks": (1,), "patch_size": 4},
+        )
+    ),
 ]
 
 

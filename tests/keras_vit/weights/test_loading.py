@@ -34,6 +34,7 @@ EXACT = {"gelu": "exact"}
 HUGGING_FACE = {"gelu": "exact", "norm_epsilon": 1e-12}
 BIG_VISION = {"prefix_positions": False}
 MAP = {"pooling": "map", "class_token": False}
+ONE = {"depth": 1}
 HYBRID = {"image_size": (32, 64), "resnet_blocks": (1, 2), "patch_size": 2}
 
 
@@ -49,26 +50,29 @@ def check_loaded(model, source, report, family):
     ("writer", "kwargs"),
     [
         (google, {}),
-        (google, {"representation_size": 9}),
-        (google, {"pooling": "avg", "class_token": False}),
-        (google, {"classes": None}),
+        (google, {"representation_size": 9, **ONE}),
+        (google, {"pooling": "avg", "class_token": False, **ONE}),
+        (google, {"classes": None, **ONE}),
         (big_vision, BIG_VISION),
-        (big_vision, {"pooling": "avg", "class_token": False}),
-        (big_vision, MAP),
-        (big_vision, {"position_embedding": "sincos2d", "width": 20, **MAP}),
+        (big_vision, {"pooling": "avg", "class_token": False, **ONE}),
+        (big_vision, {**MAP, **ONE}),
+        (big_vision, {"position_embedding": "sincos2d", "width": 20, **MAP, **ONE}),
         (timm, EXACT),
-        (timm, {**EXACT, **MAP}),
-        (timm, {**EXACT, "pooling": "avg", "class_token": False, "fc_norm": True}),
-        (timm, {**EXACT, "pooling": "avg", "fc_norm": True}),
-        (timm, {**EXACT, "register_tokens": 4}),
-        (timm, {**EXACT, "register_tokens": 4, "prefix_positions": False}),
+        (timm, {**EXACT, **MAP, **ONE}),
+        (timm, {**EXACT, **ONE, **MAP, "pooling": "avg", "fc_norm": True}),
+        (timm, {**EXACT, **ONE, "pooling": "avg", "fc_norm": True}),
+        (timm, {**EXACT, **ONE, "register_tokens": 4}),
+        (timm, {**EXACT, **ONE, "register_tokens": 4, "prefix_positions": False}),
         (timm, {**EXACT, "layer_scale": 0.1, "qk_norm": True}),
         (timm, {**EXACT, "layer_scale": 0.1, "prefix_positions": False}),  # DeiT III
         (timm, {**EXACT, "layer_scale": 0.1, "swiglu": True}),
         (hugging_face, HUGGING_FACE),
-        (hugging_face, {**HUGGING_FACE, "classes": None, "representation_size": 15}),
+        (
+            hugging_face,
+            {**HUGGING_FACE, **ONE, "classes": None, "representation_size": 15},
+        ),
         (keras_hub, EXACT),
-        (keras_hub, {**EXACT, "representation_size": 9}),
+        (keras_hub, {**EXACT, **ONE, "representation_size": 9}),
         (keras_hub, {**EXACT, "qkv_bias": False, "output_bias": False}),
     ],
 )
@@ -243,7 +247,7 @@ def test_the_report_names_the_family_the_file_and_its_arrays(tiny_vit, tmp_path)
 @pytest.mark.parametrize("writer", [google, timm])
 def test_a_weight_does_not_change_with_the_file(writer, tiny_vit, tmp_path):
     """The file is mapped; a backend that kept a view of it would show other numbers."""
-    kwargs = {"width": 640, "gelu": "tanh" if writer is google else "exact"}
+    kwargs = {"width": 640, **ONE, "gelu": "tanh" if writer is google else "exact"}
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)
     path = writer(source, tmp_path)
     report = load_checkpoint(model, path)

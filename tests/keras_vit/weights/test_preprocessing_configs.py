@@ -45,7 +45,7 @@ OPTIONS = {
     "resize": ("plain", "small"),
 }
 CROP = {"do_center_crop": True, "crop_size": 14}
-SQUARE = {"image_size": (14, 14), "gelu": "exact"}
+SQUARE = {"image_size": (14, 14), "gelu": "exact", "depth": 1}
 FAMILIES = ("timm", "hugging_face")
 
 
@@ -153,7 +153,7 @@ def test_preprocessed_images_are_those_of_the_other_project(tiny_vit, images, tm
 
 
 def test_googles_files_mean_minus_one_to_one(tiny_vit, tmp_path):
-    path = foreign_files.google(tiny_vit(image_size=(14, 14)), tmp_path)
+    path = foreign_files.google(tiny_vit(image_size=(14, 14), depth=1), tmp_path)
     assert from_preset(path).preprocessing is None
     model = from_preset(path, include_preprocessing=True)
     assert (model.preprocessing.mean, model.preprocessing.std) == (127.5, 127.5)
@@ -225,7 +225,7 @@ def test_hugging_faces_processors_are_read(config, expected, tiny_vit, tmp_path)
 
 
 def test_keras_hubs_converters_are_read(tiny_vit, tmp_path):
-    folder = foreign_files.keras_hub(tiny_vit(image_size=(14, 14)), tmp_path)
+    folder = foreign_files.keras_hub(tiny_vit(image_size=(14, 14), depth=1), tmp_path)
     scales = [1 / (255 * std) for std in STD]
     config = {
         "scale": scales,
@@ -339,7 +339,7 @@ def test_other_pixels_than_a_projects_are_warned_of(tiny_vit, tmp_path, caplog):
     assert 'config.json resizes by interpolation="nearest"' in caplog.text
     folder = tmp_path / "keras_hub"
     folder.mkdir()
-    folder = foreign_files.keras_hub(tiny_vit(image_size=(14, 14)), folder)
+    folder = foreign_files.keras_hub(tiny_vit(image_size=(14, 14), depth=1), folder)
     config = {"scale": 1 / 127.5, "offset": -1, "crop_to_aspect_ratio": True}
     (folder / "image_converter.json").write_text(json.dumps({"config": config}))
     from_preset(folder)

@@ -28,33 +28,37 @@ pytestmark = pytest.mark.backend
 EXACT = {"gelu": "exact"}
 HUGGING_FACE = {"gelu": "exact", "norm_epsilon": 1e-12}
 HYBRID = {"image_size": (64, 32), "resnet_blocks": (2, 2, 2, 2), "patch_size": 1}
+ONE = {"depth": 1}
 
 FORMS = [
     ("google", {}),
     ("google", {"representation_size": 9}),
-    ("google", {"pooling": "avg", "class_token": False}),
+    ("google", {"pooling": "avg", "class_token": False, **ONE}),
     ("google", {"classes": None}),
-    ("google", HYBRID),
+    ("google", {**HYBRID, **ONE}),
     ("timm", EXACT),
     ("timm", {}),
     ("timm", {"pooling": "avg", "class_token": False, "fc_norm": True, **EXACT}),
-    ("timm", {"pooling": "map", "class_token": False, **EXACT}),
+    ("timm", {"pooling": "map", "class_token": False, **EXACT, **ONE}),
     ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
-    ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT}),
+    ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT, **ONE}),
     ("timm", {"layer_scale": 0.1, "prefix_positions": False, **EXACT}),
-    ("timm", {"qkv_bias": False, **EXACT}),
+    ("timm", {"qkv_bias": False, **EXACT, **ONE}),
     ("timm", {"layer_scale": 0.1, "swiglu": True, **EXACT}),
-    ("timm", {**HYBRID, **EXACT}),
+    ("timm", {**HYBRID, **EXACT, **ONE}),
     ("timm", {"pooling": None}),
-    ("timm", {"pooling": "avg"}),
+    ("timm", {"pooling": "avg", **ONE}),
     ("timm", {"pooling": "map", "class_token": False, "register_tokens": 2}),
-    ("timm", {"fc_norm": True, "layer_scale": 0.0}),
+    ("timm", {"fc_norm": True, "layer_scale": 0.0, **ONE}),
     ("timm", {"pooling": "avg", "class_token": False, "prefix_positions": True}),
-    ("timm", {"classes": None}),
+    ("timm", {"classes": None, **ONE}),
     ("hugging_face", HUGGING_FACE),
     ("hugging_face", {"classes": None, **HUGGING_FACE}),
     ("hugging_face", {"qkv_bias": False, **HUGGING_FACE}),
-    ("hugging_face", {"classes": None, "representation_size": 15, **HUGGING_FACE}),
+    (
+        "hugging_face",
+        {"classes": None, "representation_size": 15, **HUGGING_FACE, **ONE},
+    ),
 ]
 
 
@@ -240,7 +244,7 @@ def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
 ):
     path = tmp_path / ("model.npz" if family == "google" else "model")
     with pytest.raises(CheckpointError) as caught:
-        keras_vit.save_checkpoint(tiny_vit(**kwargs), path, family)
+        keras_vit.save_checkpoint(tiny_vit(**kwargs, **ONE), path, family)
     for reason in reasons:
         assert reason in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -273,7 +277,7 @@ def test_what_a_family_does_not_claim_to_hold_is_refused(tiny_vit):
     structure = {name for name, row in rows(options).items() if not row.adaptable}
     assert OTHER.keys() == structure - set(REQUIRED)
     for name, kwargs in OTHER.items():
-        model = tiny_vit(**kwargs)
+        model = tiny_vit(**kwargs, **ONE)
         for (project, architecture), family in saving.WRITERS.items():
             if architecture == "vit" and name not in family.holds:
                 reasons = " ".join(saving.incompatibilities(model, project))

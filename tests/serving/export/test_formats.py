@@ -62,7 +62,10 @@ def test_onnx_states_its_contract_and_answers_as_keras(
     names = [*"abcdefg"]
     preprocessing = keras_vit.ImagePreprocessing((22, 14)) if raw else None
     model = tiny_vit(
-        preprocessing=preprocessing, classifier_activation=activation, class_names=names
+        depth=1,
+        preprocessing=preprocessing,
+        classifier_activation=activation,
+        class_names=names,
     )
     published = publish.publish(model, tmp_path / "m", export_format="onnx")
     written = onnx.load(published.path / "model.onnx")

@@ -161,7 +161,8 @@ def assert_nothing_published(folder):
     assert {path.name for path in folder.iterdir()} <= {".lock"}
 
 
-@pytest.mark.parametrize("size", [1, 8])
+# The command is refused for a batch of 1.
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_int8_that_is_not_faster_is_refused_where_that_is_required(
     model, images, tmp_path, measured, size
 ):

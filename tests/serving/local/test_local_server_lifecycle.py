@@ -26,7 +26,7 @@ from served_versions import (
     waiting,
     warmup_file,
 )
-from server_process import addresses, check_stopped
+from server_process import READY, addresses, check_stopped
 from server_requests import local_server, prediction_stub, request
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 from tensorflow_serving.config.model_server_config_pb2 import (
@@ -35,7 +35,7 @@ from tensorflow_serving.config.model_server_config_pb2 import (
 )
 
 from serving.local import LocalServer
-from serving.local.server import _bind
+from serving.local.server import _GRACE, _bind
 from serving.local.status_errors import StartError, StatusError
 
 
@@ -179,9 +179,8 @@ def test_the_command_reports_mistakes_in_one_line(serve_command, flag, status, t
     assert text in error
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_prints_its_addresses_and_stops_on_a_signal(
     publish, serve_command, number
 ):
@@ -256,7 +255,9 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
     place = ("--model_name=m", f"--model_base_path={publish(1)}")
     # Each request that waits keeps one of these threads busy.
     process = serve_command(*place, "--tensorflow_inter_op_parallelism=8")
-    rest, address = addresses(process)
+    line = process.stdout.readline()
+    assert line.startswith("serving m: REST http://127.0.0.1:")
+    rest, address = READY.search(line).groups()
     server = SimpleNamespace(rest_url=rest, grpc_address=address)
     begun, go = [tmp_path / f"begun{number}" for number in range(4)], tmp_path / "go"
     with ThreadPoolExecutor(2) as threads, prediction_stub(server) as stub:
@@ -282,16 +283,28 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
     check_stopped(process)
 
 
-def test_requests_in_flight_and_in_the_queue_are_503_after_a_second_sigterm(
+def test_a_second_sigterm_ends_what_is_in_flight_in_the_queue_and_on_its_way(
     publish, serve_command, tmp_path
 ):
+    """Requests get 503; neither a body on its way nor a watcher holds up the stop."""
     place = ("--model_name=m", f"--model_base_path={publish(1)}")
-    process = serve_command(*place, "--rest_api_num_threads=1")
-    rest, _ = addresses(process)
+    process = serve_command(
+        *place,
+        "--rest_api_num_threads=1",
+        "--enable_grpc_healthcheck_service=true",
+    )
+    rest, address = addresses(process)
     begun = tmp_path / "begun"
     inputs = {"begun": str(begun), "go": str(tmp_path / "go")}
     body = json.dumps({"signature_name": "wait", "inputs": inputs})
-    with ThreadPoolExecutor(4) as threads:
+    with (
+        ThreadPoolExecutor(4) as threads,
+        grpc.insecure_channel(address) as channel,
+        connect(rest) as link,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(HealthCheckRequest())
+        next(watch)
+        begin_request(link, b"{", 9)
         ask = (SimpleNamespace(rest_url=rest), "POST", "/v1/models/m:predict", body)
         answers = [threads.submit(request, *ask) for _ in range(4)]
         wait_for(begun.exists)
@@ -299,8 +312,11 @@ def test_requests_in_flight_and_in_the_queue_are_503_after_a_second_sigterm(
         process.terminate()
         wait_for(lambda: refuses(rest), 5)
         process.terminate()
+        second = time.monotonic()
+        assert link.recv(65536).startswith(b"HTTP/1.1 503 ")
         assert [answer.result()[0] for answer in answers] == [503] * 4
-    check_stopped(process)
+        assert time.monotonic() - second < _GRACE / 2, "at once"
+        check_stopped(process)
 
 
 def test_a_stop_that_hangs_is_ended(publish, tmp_path):
@@ -330,22 +346,3 @@ def test_a_stop_that_hangs_is_ended(publish, tmp_path):
         _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "in hang" in error
-
-
-def test_a_body_on_its_way_and_a_watcher_do_not_hold_up_a_stop(publish, serve_command):
-    process = serve_command(
-        "--model_name=m",
-        f"--model_base_path={publish(1)}",
-        "--enable_grpc_healthcheck_service=true",
-    )
-    rest, address = addresses(process)
-    with grpc.insecure_channel(address) as channel, connect(rest) as link:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(HealthCheckRequest())
-        next(watch)
-        begin_request(link, b"{", 9)
-        time.sleep(0.5)
-        process.terminate()
-        wait_for(lambda: refuses(rest), 5)
-        process.terminate()  # at once
-        assert link.recv(65536).startswith(b"HTTP/1.1 503 ")
-        check_stopped(process)

@@ -26,15 +26,18 @@ SECONDS = 120  # until a busy machine has answered a first request
 
 @pytest.fixture(scope="module")
 def models(tiny_vit, tmp_path_factory):
-    """Two versions of a model of images, and a model of numbers."""
+    """Two versions of a model of images, whose labels differ, and one of numbers."""
     folder = tmp_path_factory.mktemp("models")
     names = tuple(f"class {i}" for i in range(7))
+    model = tiny_vit(3, depth=1, class_names=names)
+    first, second = folder / "vit" / "1", folder / "vit" / "2"
     asked = ["serving_default", "embed", "attention"]
     with pytest.MonkeyPatch.context() as patch, few_formats():
         patch.setattr(signatures, "signature_names", lambda _: asked)
-        for version, seed in (("1", 3), ("2", 4)):
-            model = tiny_vit(seed, depth=1, class_names=names)
-            signatures.save(model, folder / "vit" / version, ExportOptions(top_k=3))
+        signatures.save(model, first, ExportOptions(top_k=3))
+    shutil.copytree(first, second)
+    graph = (first / "saved_model.pb").read_bytes()
+    (second / "saved_model.pb").write_bytes(graph.replace(b"class ", b"CLASS "))
     save_double_model(folder / "double" / "1")
     return folder
 
@@ -177,6 +180,8 @@ def test_two_versions_are_shown_side_by_side(opened):
     page.choose("#other", "versions/2")
     page.ask(png())
     assert page.texts(".answers h3") == ["vit, label stable", "vit, version 2"]
+    [card] = page.cards()
+    assert card.index("class ") < card.index("vit, version 2") < card.index("CLASS ")
 
 
 def test_a_bad_image_fails_alone_in_plain_words(opened):
