@@ -62,8 +62,11 @@ def test_pictures_show_the_model_as_it_is(tmp_path):
     assert pictures["filters"][2] != pictures["filters"][3]
 
 
+FEW_PICTURES = {"attention": "axial", "class_token": False, "pooling": "avg"}
+
+
 def test_a_continued_training_replaces_later_pictures(tmp_path):
-    vit = model()
+    vit = model(**FEW_PICTURES)
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=2)
     before = read(tmp_path)["filters"]
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=3, initial_epoch=1)
@@ -74,7 +77,7 @@ def test_a_continued_training_replaces_later_pictures(tmp_path):
 
 
 def test_what_does_not_apply_is_left_out(tmp_path):
-    vit = model(attention="axial", class_token=False, pooling="avg")
+    vit = model(**FEW_PICTURES)
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=1)
     assert set(read(tmp_path)) == {"filters", "positions"}
 
@@ -112,7 +115,7 @@ RECIPE = changed(
     TINY_RECIPE,
     epochs=3,
     batch_size=16,
-    data={"train": "train[:80]", "test": "train[80:95]", "validation": 0},
+    data={"train": "train[:32]", "test": "train[80:95]", "validation": 0},
     report={"attention_every": 2},
 )
 
