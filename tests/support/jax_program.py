@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 import unittest.mock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -27,7 +27,8 @@ def inspect_recipe(recipe: Recipe) -> dict[str, Any]:
     size = recipe.batch_size
     images = np.zeros((size, *model.preprocessing.image_size, model.channels), "uint8")
     labels = np.eye(len(CLASS_NAMES), dtype="float32")[np.zeros(size, int)]
-    with recorded_step() as steps:
+    steps: list = []
+    with recorded_step(steps):
         trainer.fit(images, labels, batch_size=size, verbose=0)
     [(lowered, compiled)] = steps
     hlo = compiled.as_text()
@@ -41,15 +42,30 @@ def inspect_recipe(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+class _Lowered(Exception):
+    pass
+
+
+def lowered_step(fit: Callable[[], object]) -> Any:
+    """The training step of a function that calls `fit`, which ends before it."""
+    steps: list = []
+    with contextlib.suppress(_Lowered), recorded_step(steps, run=False):
+        fit()
+    [(lowered, _)] = steps
+    return lowered
+
+
 @contextlib.contextmanager
-def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
+def recorded_step(programs: list[tuple[Any, Any]], run: bool = True) -> Iterator[None]:
     """Context in which `fit` leaves its training step, lowered and compiled, in a list.
 
     Keras keeps the compiled function to itself, so that its `jit` is replaced.
+
+    Args:
+        programs: The list.
+        run: Whether to compile the step and to go on.
     """
     from keras.src.backend.jax import trainer as keras_trainer
-
-    programs: list = []
 
     def recording_jit(function, **options):
         jitted = jax.jit(function, **options)
@@ -57,13 +73,15 @@ def recorded_step() -> Iterator[list[tuple[Any, Any]]]:
         def step(*arguments):
             if not programs:
                 lowered = jitted.lower(*arguments)
-                programs.append((lowered, lowered.compile()))
+                programs.append((lowered, lowered.compile() if run else None))
+            if not run:
+                raise _Lowered
             return programs[0][1](*arguments)
 
         return step
 
     with unittest.mock.patch.object(keras_trainer, "jit", recording_jit):
-        yield programs
+        yield
 
 
 COLLECTIVE = re.compile(

@@ -1,5 +1,6 @@
 """A bucket without a network, and a root for folders, on a disk and in a bucket."""
 
+import contextlib
 from unittest import mock
 
 import fake_bucket
@@ -29,12 +30,28 @@ def undrawn_board():
         yield
 
 
-@pytest.fixture(scope="module")
-def eagerly():
+@contextlib.contextmanager
+def functions_eagerly():
     """Run functions eagerly: to trace those of a run takes most of its time."""
     tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module")
+def eagerly():
+    """Run functions eagerly, to the end of the module."""
+    with functions_eagerly():
+        yield
+
+
+@pytest.fixture
+def eager_test():
+    """Run functions eagerly in one test."""
+    with functions_eagerly():
+        yield
 
 
 @pytest.fixture

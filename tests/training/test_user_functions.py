@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_recipe import TINY_RECIPE
+from tiny_recipe import CNN_RECIPE
 from training_commands import main, parse
 from without_pictures import leave_out_pictures
 
@@ -54,14 +54,14 @@ def trackers(tmp_path, monkeypatch):
 
 
 def fit(*flags):
-    Path("recipe.yaml").write_text(TINY_RECIPE.to_yaml())
+    Path("recipe.yaml").write_text(CNN_RECIPE.to_yaml())
     words = ["--epochs=1", "--batch_size=400", "--output_dir=run", *flags]
     main(["fit", "--config", "recipe.yaml", *words])
 
 
 def test_callbacks_get_the_logs_of_each_epoch(trackers):
     fit("--callbacks", f"{trackers}:notes")
-    assert Path("name").read_text() == TINY_RECIPE.name
+    assert Path("name").read_text() == CNN_RECIPE.name
     [row] = map(json.loads, Path("notes.jsonl").read_text().splitlines())
     assert row["epoch"] == 0
     assert {"loss", "accuracy", "images_per_second"} < set(row)
@@ -89,7 +89,7 @@ def test_several_functions_are_a_list(trackers):
     ],
 )
 def test_a_function_that_cannot_be_used_is_named(trackers, function, message):
-    recipe = dataclasses.replace(TINY_RECIPE, callbacks=f"{trackers}:{function}")
+    recipe = dataclasses.replace(CNN_RECIPE, callbacks=f"{trackers}:{function}")
     with pytest.raises(RecipeError) as error:
         UserCallbacks(recipe).make()
     assert str(error.value).startswith(f"--callbacks {trackers}:{function}: ")
@@ -118,6 +118,6 @@ def test_mlflow_records_a_run(trackers, monkeypatch):
     fit("--callbacks", f"{trackers}:mlflow_callback")
     mlflow.end_run()
     [run] = mlflow.MlflowClient().search_runs(["0"])
-    assert run.data.params["recipe"] == TINY_RECIPE.name
+    assert run.data.params["recipe"] == CNN_RECIPE.name
     report = json.loads(Path("run/report.json").read_text())
     assert run.data.metrics["loss"] == pytest.approx(report["best_epoch"]["loss"])

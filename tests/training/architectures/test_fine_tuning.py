@@ -37,7 +37,7 @@ VIT_CASES = {
         dtype="mixed_bfloat16", name="mine",
     ),
     "avg": dict(
-        image_size=8, width=24, depth=3, mlp_dim=20, heads=4, pooling="avg",
+        image_size=8, width=24, depth=2, mlp_dim=20, heads=4, pooling="avg",
         fc_norm=True, gelu="exact", position_embedding="learned_2d",
         position_placement="every_layer", classifier_activation="softmax",
     ),

@@ -13,8 +13,9 @@ DIGITS = load_digits()
 
 def read(name, part):
     """Images [n, h, w] and labels [n] of a part."""
-    pairs = list(getattr(digit_tasks, name)()[part].as_numpy_iterator())
-    return np.stack([i[..., 0] for i, _ in pairs]), np.array([n for _, n in pairs])
+    pairs = getattr(digit_tasks, name)()[part]
+    [(images, labels)] = pairs.batch(len(pairs)).as_numpy_iterator()
+    return images[..., 0], labels
 
 
 def which(image):

@@ -1,12 +1,14 @@
 """A failing input pipeline names its images and leaves nothing running."""
 
 import gc
+import itertools
 import re
 import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from few_formats import few_formats
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tiny_model import small
 from tiny_recipe import TINY_RECIPE, changed
@@ -114,6 +116,11 @@ AT_ONCE = {
 }
 
 
+# The others that read all images name what `IN_STEPS` names, too.
+QUICK = [(truncated, "all"), (failing_python, "all")]
+QUICK += [(reader, "some") for reader in READERS]
+
+
 def assert_named(error, name, reader):
     assert f"{name}: {READERS[reader]}" in str(error.value)
     assert not re.search(r"[{}\n]|\[\[|Op:|b'|assert", str(error.value))
@@ -129,8 +136,13 @@ def test_images_that_a_model_cannot_read_are_named_with_the_reasons(
         assert_named(error, NAMES[8 * number + BAD], reader)
 
 
-@pytest.mark.parametrize("consumer", AT_ONCE)
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("reader", "consumer"),
+    [
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow)
+        for each in itertools.product(READERS, AT_ONCE)
+    ],
+)
 def test_an_image_that_cannot_be_read_is_named_with_the_reason(reader, consumer, model):
     with pytest.raises(DataError) as error:
         AT_ONCE[consumer](split_of(reader), model.preprocessing)
@@ -157,6 +169,7 @@ def test_a_failing_dataset_of_a_user_is_an_error_that_names_it():
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, DataError])
+@few_formats()
 def test_no_pipeline_outlives_a_command(monkeypatch, capsys, model, kind):
     """One in the middle of a Python function would not let the interpreter end."""
 

@@ -52,10 +52,17 @@ class Switch(keras.callbacks.Callback):
         self.on = config.is_op_determinism_enabled()
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    ("before", "deterministic"),
+    [
+        (True, False),
+        (False, True),
+        pytest.param(True, True, marks=pytest.mark.slow),
+        pytest.param(False, False, marks=pytest.mark.slow),
+    ],
+)
 def test_operations_are_as_the_recipe_says_while_it_runs(
-    tmp_path, before, deterministic
+    tmp_path, before, deterministic, eager_test
 ):
     recipe = changed(CNN_RECIPE, steps=1, batch_size=16, deterministic=deterministic)
     switch = Switch()

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from run_files import fit_and_stop, weights
+from run_files import CopyAsKilled, weights
 from tiny_model import with_random_weights
 from tiny_recipe import TINY_MODEL, TINY_RECIPE, changed
 
@@ -25,6 +25,8 @@ RECIPE = changed(
     model={"lora_rank": 2, "lora_layers": ("query", "mlp")},
     optimizer={"learning_rate": 0.1},
     epochs=2,
+    batch_size=50,
+    data={"train": "train[:150]", "test": "train[150:200]"},
 )
 
 
@@ -76,8 +78,10 @@ def test_merged_kernels_are_the_equation_and_go_again():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
+    """A finished run, with a copy of its folder as a kill would have left it."""
     folder = tmp_path_factory.mktemp("lora") / "run"
-    fit(RECIPE, folder, draw=False)
+    copying = CopyAsKilled(folder, folder.with_name("killed"), batch=1)
+    fit(RECIPE, folder, draw=False, callbacks=[copying])
     return folder
 
 
@@ -102,10 +106,10 @@ def test_what_is_not_adapted_is_frozen(run):
     assert changed == kernels | {"head/kernel", "head/bias"}
 
 
-def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path):
-    fit_and_stop(RECIPE, tmp_path / "stopped")
-    fit(RECIPE, tmp_path / "stopped", resume=True, draw=False)
-    np.testing.assert_equal(weights(tmp_path / "stopped"), weights(run))
+def test_a_resumed_run_ends_with_the_same_weights(run):
+    killed = run.with_name("killed")
+    fit(RECIPE, killed, resume=True, draw=False)
+    np.testing.assert_equal(weights(killed), weights(run))
 
 
 def test_mixed_precision_saves_the_sum_in_float32(tmp_path):

@@ -13,15 +13,17 @@ from training.engine.rematerialize import rematerialize_blocks
 
 DROPPED = {"dropout": 0.3, "attention_dropout": 0.2, "stochastic_depth": 0.3}
 PATCHES = {"class_token": False, "pooling": "avg"}
+ONE = {"depth": 1}
 BLOCKS = {
     "class_token_alone": {},
-    "all_options": {"pooling": "avg", "swiglu": True, "qk_norm": True}
+    "all_options": ONE
+    | {"pooling": "avg", "swiglu": True, "qk_norm": True}
     | {"layer_scale": 0.5, "register_tokens": 2, "patch_dropout": 0.4},
-    "positions_in_each": PATCHES | {"position_placement": "every_layer"},
-    "relative": PATCHES | {"position_embedding": "relative"},
+    "positions_in_each": ONE | PATCHES | {"position_placement": "every_layer"},
+    "relative": ONE | PATCHES | {"position_embedding": "relative"},
     "shared_relative": PATCHES
     | {"position_embedding": "relative", "position_placement": "shared"},
-    "axial": PATCHES | {"attention": "axial"},
+    "axial": ONE | PATCHES | {"attention": "axial"},
 }
 IMAGES = np.random.default_rng(3).uniform(-1, 1, (3, 22, 14, 3)).astype("float32")
 LABELS = np.array([2, 0, 6])
@@ -69,7 +71,9 @@ def check_gradients(ours, theirs):
 
 
 def check_readers(ours, theirs):
-    readers = [lambda model: model.features_model([0, 1], prefix_tokens=True)]
+    readers = [
+        lambda model: model.features_model([*range(model.depth)], prefix_tokens=True)
+    ]
     if ours.attention == "full":
         readers += [
             keras_vit.VisionTransformer.attention_weights_model,

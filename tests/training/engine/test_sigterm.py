@@ -10,7 +10,7 @@ import keras
 import pytest
 import tensorflow as tf
 from run_files import history
-from tiny_recipe import CNN_RECIPE
+from tiny_recipe import CNN_RECIPE, changed
 from without_pictures import leave_out_pictures
 
 from training.__main__ import main
@@ -19,6 +19,9 @@ from training.engine.progress import Progress
 from training.engine.sigterm import STOPPED, stopped_after_the_step
 
 BOARD = "training.fitting.fit.tensorboard_callbacks"
+# Three steps in an epoch, and ten validation images where a tenth is asked for.
+FEW = {"train": "train[:100]", "test": "train[100:110]"}
+RECIPE = changed(CNN_RECIPE, batch_size=30, data=FEW)
 
 
 def test_sigterm_requests_a_stop_and_the_old_handler_is_restored():
@@ -202,10 +205,11 @@ def undrawn():
 def recipe(tmp_path_factory):
     """The file of a recipe."""
     path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(CNN_RECIPE.to_yaml())
+    path.write_text(RECIPE.to_yaml())
     return str(path)
 
 
+@pytest.mark.usefixtures("eager_test")
 def test_sigterm_outside_of_the_steps_is_a_preemption(
     tmp_path, monkeypatch, capsys, recipe
 ):
@@ -249,12 +253,12 @@ class Sender(keras.callbacks.Callback):
 @pytest.fixture(scope="module")
 def epoch(recipe):
     """The command of a run of one epoch, without its folder."""
-    command = ["fit", "--config", recipe, "--epochs", "1", "--batch_size", "110"]
+    command = ["fit", "--config", recipe, "--epochs", "1"]
     return [*command, "--data.validation", "0.1", "--output_dir"]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, epoch):
+def whole(tmp_path_factory, epoch, eagerly):
     """The history of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert main([*epoch, str(folder)]) == 0
@@ -264,7 +268,7 @@ def whole(tmp_path_factory, epoch):
 @pytest.mark.parametrize(
     ("moment", "number", "evaluated"),
     [
-        ("on_train_batch_end", 11, []),
+        ("on_train_batch_end", 3, []),
         ("on_test_batch_begin", 1, [0]),
         ("on_test_end", 1, [1]),
     ],
@@ -278,12 +282,13 @@ def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(
         patch.setattr(BOARD, lambda *_: [sender])
         assert main([*epoch, str(folder)]) == 75
     assert sender.evaluated == evaluated
-    assert "stopped by SIGTERM after step 11; `keras" in capsys.readouterr().err
+    assert "stopped by SIGTERM after step 3; `keras" in capsys.readouterr().err
     assert not (folder / "history.csv").exists()
     assert main(["resume", str(folder)]) == 0
     assert history(folder) == whole
 
 
+@pytest.mark.usefixtures("eager_test")
 def test_sigterm_before_the_first_step_has_ended_waits_for_nothing(
     tmp_path, monkeypatch, capsys, recipe
 ):

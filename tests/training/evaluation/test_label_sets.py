@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from few_formats import few_formats
 from PIL import Image
 from training_commands import main
 
@@ -20,6 +21,7 @@ from training.errors import DataError, RecipeError, RunError, TrainingError
 from training.evaluation import label_sets
 from training.evaluation.label_sets import accuracy_of_sets, evaluate_labels
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 CLASSES = 17
 
 
@@ -27,6 +29,8 @@ CLASSES = 17
 def few_classes(monkeypatch):
     monkeypatch.setattr(label_sets, "CLASSES", CLASSES)
     monkeypatch.setenv("COLUMNS", "200")
+    with few_formats():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ def model(tiny_vit):
     return tiny_vit(
         image_size=16,
         patch_size=4,
+        depth=1,
         channels=3,
         classes=3,
         class_names=NAMES,
@@ -148,10 +149,10 @@ def test_neither_an_image_nor_a_list_on_standard_input_is_an_error(stdin):
 
 @pytest.mark.parametrize("name", ["a.png", "b.jpg", "more/a.tif"])
 def test_an_image_on_standard_input_is_classified(saved, stdin, capsys, name):
-    words = ["--model", saved, "--attention", "looks", "--out"]
-    main(["predict", f"photos/{name}", *words, "file.csv"])
+    main(["predict", f"photos/{name}", "--model", saved, "--out", "file.csv"])
     stdin(Path("photos", name).read_bytes())
-    main(["predict", "-", *words, "stdin.csv"])
+    words = ["--model", saved, "--attention", "looks", "--out", "stdin.csv"]
+    main(["predict", "-", *words])
     assert Path("looks/stdin.png").is_file()
     of_file, of_stdin = (
         Path(table).read_text().splitlines() for table in ("file.csv", "stdin.csv")

@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from few_formats import few_formats
 from fewshot_reference import fewshot_accuracy
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -117,6 +118,7 @@ def test_a_lone_model_needs_a_source(run, result, tmp_path):
     assert (found["source"], found["test_images"]) == ("digits", 360)
 
 
+@few_formats()
 def test_images_of_other_classes_can_be_probed(result, tmp_path):
     random = np.random.default_rng(0)
     for name, level in (("dark", 40), ("bright", 200), ("middle", 120)):

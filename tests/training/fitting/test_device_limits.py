@@ -19,6 +19,7 @@ from training.fitting.fit import fit
 from training.recipe import ModelConfig
 
 GIB = 2**30
+TI16 = ModelConfig(variant="Ti/16")
 # More than a process can address on x86-64 and ARM.
 TOO_LARGE = (2**24, 2**24)
 
@@ -127,16 +128,21 @@ def test_what_the_error_advises_fits(tmp_path):
     python_process.printed(limited("divided", parts))
 
 
-def test_the_estimate_is_of_activations_and_gradients():
-    """What B/16's 12 blocks keep: 8 N D + A N^2 + 2 N M values of 2 bytes each."""
-    n, d, m, heads = 197, 768, 3072, 12
-    kept = 512 * 12 * 2 * (8 * n * d + heads * n * n + 2 * n * m) / GIB
-    b16 = ModelConfig(variant="B/16")
-    text = problem(40 * GIB, b16, batch_size=512, precision="mixed_bfloat16")
+@pytest.fixture(scope="module")
+def of_ti16():
+    return trainer_of(dataclasses.replace(TINY_RECIPE, model=TI16))
+
+
+def test_the_estimate_is_of_activations_and_gradients(of_ti16):
+    """What Ti/16's 12 blocks keep: 8 N D + A N^2 + 2 N M values of 2 bytes each."""
+    n, d, m, heads = 197, 192, 768, 3
+    kept = 2560 * 12 * 2 * (8 * n * d + heads * n * n + 2 * n * m) / GIB
+    changes = {"batch_size": 2560, "precision": "mixed_bfloat16"}
+    text = problem(40 * GIB, TI16, of_ti16, **changes)
     needed = float(re.search(r"about ([\d.]+) GiB of 40.0 GiB", text)[1])
     assert kept < needed < 1.1 * kept
     fitting = int(re.search(r"about (\d+) images at once", text)[1])
-    assert needed * fitting / 512 < 20
+    assert needed * fitting / 2560 < 20
 
 
 def test_without_a_closed_form_half_is_advised():
@@ -162,10 +168,11 @@ def test_what_a_recipe_uses_is_not_advised_again():
         assert flag not in text
 
 
-def test_rematerialization_needs_less():
-    b16 = ModelConfig(variant="S/16")
-    plain = problem(10 * GIB, b16)
-    spare = problem(10 * GIB, dataclasses.replace(b16, rematerialize=True))
+def test_rematerialization_needs_less(of_ti16):
+    plain, spare = (
+        problem(10 * GIB, model, of_ti16, batch_size=512)
+        for model in (TI16, dataclasses.replace(TI16, rematerialize=True))
+    )
     needed = [
         float(re.search(r"about ([\d.]+) GiB of", text)[1]) for text in (plain, spare)
     ]
@@ -198,9 +205,9 @@ def test_a_precision_without_units_is_warned_of(
         assert f"this {device} has no units for `precision` {precision}" in warning
 
 
-@pytest.mark.usefixtures("eagerly")
+@pytest.mark.usefixtures("eager_test")
 def test_fit_warns_once_of_a_slow_precision(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(device_limits, "_processor_words", lambda: {"avx2"})
-    recipe = dataclasses.replace(TINY_RECIPE, precision="mixed_bfloat16", steps=1)
+    recipe = changed(CNN_RECIPE, precision="mixed_bfloat16", steps=1, batch_size=16)
     fit(recipe, tmp_path / "run", draw=False)
     assert capsys.readouterr().err.count("warning: this CPU has no units for") == 1

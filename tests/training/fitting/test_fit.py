@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from run_files import fit_and_stop, history, weights
+from run_files import CopyAsKilled, history, weights
 from sklearn.metrics import accuracy_score, f1_score
 from tiny_recipe import TINY_RECIPE, changed
 
@@ -61,10 +61,11 @@ def terminal():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, terminal):
-    """A finished run."""
+    """A finished run, with a copy of its folder as a kill would have left it."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
+    copying = CopyAsKilled(folder, folder.with_name("killed"))
     with contextlib.redirect_stdout(terminal):
-        fit(RECIPE, folder)
+        fit(RECIPE, folder, callbacks=[copying])
     return folder
 
 
@@ -156,10 +157,10 @@ def test_a_run_shorter_than_its_warmup_shortens_the_warmup(tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    """A run that draws nothing, stopped and resumed: its folder and report."""
-    folder = tmp_path_factory.mktemp("resumed") / "plain"
-    fit_and_stop(RECIPE, folder)
+def resumed(run):
+    """A killed run, resumed without pictures: its folder and report."""
+    folder = run.with_name("killed")
+    assert len(history(folder)) == 1
     keras.utils.set_random_seed(99)
     return folder, fit(RECIPE, folder, resume=True, draw=False)
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from run_files import history, weights
-from tiny_recipe import TINY_RECIPE, changed
+from tiny_recipe import CNN_RECIPE, changed
 from training_commands import main
 from without_pictures import leave_out_pictures
 
@@ -20,10 +20,10 @@ from training.recipe import load_recipe
 pytestmark = pytest.mark.usefixtures("eagerly")
 # With a constant learning rate a longer run begins with the steps of a shorter one.
 RECIPE = changed(
-    TINY_RECIPE,
+    CNN_RECIPE,
     name="short",
     epochs=2,
-    batch_size=20,
+    batch_size=45,
     data={"train": "train[:100]", "validation": 0.1, "test": "train[100:120]"},
     optimizer={"learning_rate": 3e-3, "ema": 0.9},
     schedule={"name": "constant"},
@@ -101,7 +101,7 @@ def test_the_schedule_of_an_extended_run_is_that_of_the_new_length(tmp_path, cap
     # Half of the way down a cosine, after the end of a shorter one.
     assert "of the new length, 0.0015 after" in capsys.readouterr().out
     rates = [row["learning_rate"] for row in history(tmp_path / "run")]
-    shares = [3 / 8, 7 / 8, 11 / 16, 15 / 16]  # of 4 steps in an epoch
+    shares = [1 / 4, 3 / 4, 5 / 8, 7 / 8]  # of 2 steps in an epoch
     expected = 0.003 * (1 + np.cos(np.pi * np.array(shares))) / 2
     np.testing.assert_allclose(rates, expected, rtol=1e-4)
 

@@ -12,7 +12,7 @@ from board_events import read_events
 from fewshot_reference import fewshot_accuracy
 from run_files import history, weights
 from tiny_model import small
-from tiny_recipe import TINY_RECIPE, changed
+from tiny_recipe import CNN_RECIPE, changed
 from without_pictures import leave_out_pictures
 
 import keras_vit
@@ -25,9 +25,9 @@ from training.probe.fewshot_curve import FewShotCurve
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 RECIPE = changed(
-    TINY_RECIPE,
+    CNN_RECIPE,
     epochs=4,
-    batch_size=50,
+    batch_size=70,
     data={"train": "train[:200]", "validation": 0.3, "test": "train[200:250]"},
     optimizer={"ema": 0.9},
     report={"fewshot_every": 2},

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import python_process
-from run_files import fit_and_stop, history
+from run_files import CopyAsKilled, history
 from tiny_recipe import TINY_MODEL, TINY_RECIPE, changed
 
 from training.__main__ import main
@@ -44,9 +44,13 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, cache):
-    """A finished run on cached features."""
+    """A finished run on cached features, and a copy of it, killed after a checkpoint.
+
+    The checkpoint is inside the second epoch.
+    """
     folder = tmp_path_factory.mktemp("cached") / "run"
-    fit(CACHED, folder, draw=False)
+    copying = CopyAsKilled(folder, folder.with_name("killed"), batch=7)
+    fit(CACHED, folder, draw=False, checkpoint_every=6, callbacks=[copying])
     return folder
 
 
@@ -112,16 +116,8 @@ def test_the_saved_model_is_a_whole_one_with_the_same_accuracy(run):
     assert best > 0.5
 
 
-@pytest.fixture(scope="module")
-def stopped(run, tmp_path_factory):
-    """A run that was stopped inside its second epoch."""
-    folder = tmp_path_factory.mktemp("runs") / "stopped"
-    fit_and_stop(CACHED, folder, save=True)
-    return folder
-
-
 def test_a_resumed_run_ends_with_the_same_weights_and_computes_no_feature_again(
-    run, stopped, tmp_path, monkeypatch, cache
+    run, tmp_path, monkeypatch, cache
 ):
     before = set(cache.iterdir())
 
@@ -129,7 +125,7 @@ def test_a_resumed_run_ends_with_the_same_weights_and_computes_no_feature_again(
         raise AssertionError("features are computed again")
 
     monkeypatch.setattr(FeatureExtractor, "batches", computed)
-    resumed = shutil.copytree(stopped, tmp_path / "resumed")
+    resumed = shutil.copytree(run.with_name("killed"), tmp_path / "resumed")
     fit(CACHED, resumed, resume=True, draw=False)
     assert set(cache.iterdir()) == before
     np.testing.assert_equal(
@@ -137,16 +133,17 @@ def test_a_resumed_run_ends_with_the_same_weights_and_computes_no_feature_again(
     )
 
 
-def test_a_checkpoint_holds_the_classifier_alone(stopped):
-    newest = max((stopped / "checkpoints").glob("*.npz"))
+def test_a_checkpoint_holds_the_classifier_alone(run):
+    newest = max((run.with_name("killed") / "checkpoints").glob("*.npz"))
     with np.load(newest) as arrays:
         shapes = [arrays[n].shape for n in arrays.files if n.startswith("model_")]
     assert sorted(shapes) == [(10,), (12, 10)]
 
 
-def test_a_checkpoint_of_other_frozen_weights_is_refused(run, tmp_path):
+def test_a_checkpoint_of_other_frozen_weights_is_refused(run, tmp_path, eager_test):
     own = str(tmp_path / "own.keras")
-    begin = changed(CACHED, epochs=1, model={"weights": own})
+    short = {"train": "train[:300]"}
+    begin = changed(CACHED, epochs=1, data=short, model={"weights": own})
     model = read_classifier(run / "last.keras")
     model.save(own)
     fit(begin, tmp_path / "run", draw=False)

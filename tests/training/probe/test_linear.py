@@ -65,7 +65,7 @@ def test_the_strength_is_chosen_on_validation_images(
     data, monkeypatch, optimizer, candidates
 ):
     """One that cannot learn predicts one class; the test labels are not given."""
-    monkeypatch.setattr(linear, "BATCH_SIZE", 16)
+    monkeypatch.setattr(linear, "BATCH_SIZE", 32)
     features, labels = data
     result = linear.linear_probe(
         features[:90],

@@ -1,5 +1,7 @@
 """Pictures of a model in TensorBoard while it trains: in stock Keras and in runs."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import python_process
 import tensorflow as tf
 from board_events import read_events
 from run_files import weights
-from tiny_model import build_vit
+from tiny_model import build_vit, small
 from tiny_recipe import TINY_RECIPE, changed
 from without_pictures import leave_out_pictures
 
@@ -15,6 +17,7 @@ import keras_vit
 from keras_vit import analysis
 from keras_vit.analysis import figures
 from training.architectures.compiling import trainer_class
+from training.data.splits import load_splits
 from training.engine.optimizer import make_optimizer
 from training.fitting import callbacks
 from training.fitting.fit import fit
@@ -62,8 +65,11 @@ def test_pictures_show_the_model_as_it_is(tmp_path):
     assert pictures["filters"][2] != pictures["filters"][3]
 
 
+FEW_PICTURES = {"attention": "axial", "class_token": False, "pooling": "avg"}
+
+
 def test_a_continued_training_replaces_later_pictures(tmp_path):
-    vit = model()
+    vit = model(**FEW_PICTURES)
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=2)
     before = read(tmp_path)["filters"]
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=3, initial_epoch=1)
@@ -74,7 +80,7 @@ def test_a_continued_training_replaces_later_pictures(tmp_path):
 
 
 def test_what_does_not_apply_is_left_out(tmp_path):
-    vit = model(attention="axial", class_token=False, pooling="avg")
+    vit = model(**FEW_PICTURES)
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=1)
     assert set(read(tmp_path)) == {"filters", "positions"}
 
@@ -112,7 +118,7 @@ RECIPE = changed(
     TINY_RECIPE,
     epochs=3,
     batch_size=16,
-    data={"train": "train[:80]", "test": "train[80:95]", "validation": 0},
+    data={"train": "train[:32]", "test": "train[80:95]", "validation": 0},
     report={"attention_every": 2},
 )
 
@@ -138,8 +144,22 @@ def assert_pictured(run):
     }
 
 
-def test_a_run_has_them_of_its_validation_images(trained):
-    assert_pictured(trained("run", data={"validation": "train[95:107]"}))
+@pytest.mark.parametrize("part", ["validation", "train"])
+def test_they_are_of_the_first_validation_images_or_else_training_images(
+    tmp_path, monkeypatch, part
+):
+    monkeypatch.setattr(callbacks, "PICTURED_IMAGES", 5)
+    pixels = keras_vit.ImagePreprocessing(8)
+    model = small(image_size=8, channels=1, preprocessing=pixels)
+    strategy = tf.distribute.get_strategy()
+    trainer = types.SimpleNamespace(model=model, distribute_strategy=strategy)
+    recorder = types.SimpleNamespace(folder=tmp_path, trainer=trainer)
+    data = {"validation": "train[95:107]" if part == "validation" else 0}
+    recipe = changed(RECIPE, data=data)
+    splits = load_splits(recipe.data, 1)
+    [callback] = callbacks.model_pictures(recipe, splits, recorder)
+    images = [getattr(splits, part).read(tf.constant(n)) for n in range(5)]
+    np.testing.assert_array_equal(callback.images, images)
 
 
 def test_a_run_has_them_of_its_training_images_and_is_not_changed(trained):

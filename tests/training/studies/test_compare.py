@@ -22,6 +22,7 @@ from training.studies import compare as module
 from training.studies.columns import read_history
 from training.studies.compare import compare
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 SHORT = {"epochs": 1, "batch_size": 100}
 VIT = changed(TINY_RECIPE, name="vit", published_accuracy=0.75, **SHORT)
 CNN = changed(CNN_RECIPE, name="cnn", **SHORT)
