@@ -52,7 +52,7 @@ training/engine/schedule.py | (step + 1) / self.steps | step / self.steps | trai
 training/engine/losses.py | + label_smoothing / classes | + label_smoothing / (classes - 1) | training/engine/test_losses.py
 training/engine/optimizer.py | config.layer_decay ** (last - _layer( | config.layer_decay ** (last + 1 - _layer( | training/engine/test_optimizer.py
 training/engine/loss_scaling.py | good >= LOSS_SCALE_GROWTH | good > LOSS_SCALE_GROWTH | training/engine/test_tensorflow_trainer.py
-training/engine/lora.py | (layer.lora_alpha / layer.lora_rank) | (layer.lora_rank / layer.lora_alpha) | training/engine/test_lora.py
+training/engine/lora.py | layer.kernel + ops.cast(product | layer.kernel - ops.cast(product | training/engine/test_lora.py
 training/data/mixup.py | return image * (1 - mask) + other * mask, 1 - cut | return image * (1 - mask) + other * mask, cut | training/data/test_mixup.py
 training/data/masking.py | visible = self.patches - self.masked | visible = self.patches - self.masked + 1 | training/data/test_masking.py
 training/data/pipeline.py | np.arange(count) // own * whole | np.arange(count) // whole * own | training/data
