@@ -3,8 +3,7 @@
 With `make demo KEEP=1` the server goes on until Ctrl-C: it shows a page.
 
 Every step is a command that a user would type; it is printed before it runs. The digits
-are learned while the photographs' model is exported and served, and their model comes to
-the same server.
+are learned while the photographs' model is exported and served, and join it.
 """
 
 import contextlib
