@@ -11,7 +11,6 @@ from ..data.masking import Masking
 from ..data.pipeline import (
     Shard,
     evaluation_batches,
-    in_memory,
     resized_once,
     training_batches,
 )
@@ -46,13 +45,12 @@ def validation_arguments(
     if split is None:
         return {}
     preprocessing = trainer.model.preprocessing
-    images = in_memory(split, preprocessing)
     replicas = trainer.distribute_strategy.num_replicas_in_sync
     size = replicas * math.ceil(BATCH_SIZE / replicas)
     masking = None if recipe.supervised else Masking.of(trainer.model.encoder, recipe)
     data = _distributed(
         trainer.distribute_strategy,
-        lambda shard: evaluation_batches(images, size, preprocessing, shard, masking),
+        lambda shard: evaluation_batches(split, size, preprocessing, shard, masking),
     )
     return {
         "validation_data": data,

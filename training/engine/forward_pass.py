@@ -56,13 +56,16 @@ class ForwardPass:
         self.devices = self.strategy.num_replicas_in_sync // self.workers
         self.batch_size = self.devices * math.ceil(batch_size / self.devices)
         self._step = self._jax_step() if _on_jax() else self._tensorflow_step()
+        # The split that was read last, and its batches on the devices: to prepare them
+        # takes longer than to compute the outputs of a few images.
+        self._read: tuple[Split, ImagePreprocessing] | None = None
+        self._batches: Any = None
 
     def __call__(self, inputs: Inputs) -> Array:
         """The outputs for an array [n, ...], or for a dictionary of them: float32."""
         count = len(keras.tree.flatten(inputs)[0])
-        return np.concatenate(
-            list(self._outputs(lambda shard: self._array_data(inputs, shard), count))
-        )
+        batches = self._distributed(lambda shard: self._array_data(inputs, shard))
+        return np.concatenate(list(self._outputs(batches, count)))
 
     def of_split(
         self, split: Split, preprocessing: ImagePreprocessing
@@ -72,13 +75,15 @@ class ForwardPass:
         Raises:
             DataError: An image cannot be read.
         """
-        with read_errors(split):
-            yield from self._outputs(
+        if self._read is None or not _same(self._read, (split, preprocessing)):
+            self._read = split, preprocessing
+            self._batches = self._distributed(
                 lambda shard: evaluation_batches(
                     split, self.batch_size, preprocessing, shard
-                ),
-                len(split),
+                )
             )
+        with read_errors(split):
+            yield from self._outputs(self._batches, len(split))
 
     def _array_data(self, inputs: Inputs, shard: Shard) -> tf.data.Dataset:
         """A shard's batches of arrays, as `evaluation_batches` has those of images."""
@@ -94,21 +99,10 @@ class ForwardPass:
         with tf.device("CPU"):
             return tf.data.Dataset.from_tensor_slices((batches,))
 
-    def _outputs(
-        self, data: Callable[[Shard], tf.data.Dataset], count: int
-    ) -> Iterator[Array]:
-        """The first `count` outputs, batch by batch."""
-        computed = self._jax_outputs if _on_jax() else self._tensorflow_outputs
-        steps = math.ceil(count / self.batch_size)
-        for parts in _delayed(computed(data, steps)):
-            batch = np.concatenate([np.asarray(part) for part in parts])[:count]
-            count -= len(batch)
-            yield batch
-
-    def _tensorflow_outputs(
-        self, data: Callable[[Shard], tf.data.Dataset], steps: int
-    ) -> Iterator[Sequence[Tensor]]:
-        """Each step's outputs, one tensor for each replica of this process."""
+    def _distributed(self, data: Callable[[Shard], tf.data.Dataset]) -> Any:
+        """Each process's batches; on JAX, all of them."""
+        if _on_jax():
+            return data(Shard())
 
         def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
             hosts = context.num_input_pipelines if self.workers == 1 else 1
@@ -117,7 +111,22 @@ class ForwardPass:
             # that.
             return data(Shard(index, hosts, self.devices // hosts)).repeat()
 
-        iterator = iter(self.strategy.distribute_datasets_from_function(pipeline))
+        return self.strategy.distribute_datasets_from_function(pipeline)
+
+    def _outputs(self, batches: Any, count: int) -> Iterator[Array]:
+        """The first `count` outputs, batch by batch."""
+        computed = self._jax_outputs if _on_jax() else self._tensorflow_outputs
+        steps = math.ceil(count / self.batch_size)
+        for parts in _delayed(computed(batches, steps)):
+            batch = np.concatenate([np.asarray(part) for part in parts])[:count]
+            count -= len(batch)
+            yield batch
+
+    def _tensorflow_outputs(
+        self, batches: Any, steps: int
+    ) -> Iterator[Sequence[Tensor]]:
+        """Each step's outputs, one tensor for each replica of this process."""
+        iterator = iter(batches)
         for _ in range(steps):
             yield self.strategy.experimental_local_results(self._step(iterator))
 
@@ -137,12 +146,10 @@ class ForwardPass:
         traced: Callable[..., Tensor] = tf.function(step, autograph=False)
         return traced
 
-    def _jax_outputs(
-        self, data: Callable[[Shard], tf.data.Dataset], steps: int
-    ) -> Iterator[Sequence[Tensor]]:
+    def _jax_outputs(self, batches: Any, steps: int) -> Iterator[Sequence[Tensor]]:
         """Each step's outputs, in a list of one array."""
         weights = weights_of(self.network)
-        for inputs, *_ in data(Shard()).take(steps).as_numpy_iterator():
+        for inputs, *_ in batches.take(steps).as_numpy_iterator():
             with self.strategy.scope():
                 inputs = keras.tree.map_structure(self._placed, inputs)
                 outputs = self._step(*weights, inputs)
@@ -214,6 +221,11 @@ def strategy_of(model: keras.Model) -> AnyStrategy:
     if _on_jax():
         return JaxStrategy(keras.distribution.distribution())
     return model.distribute_strategy
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two tuples hold the same objects."""
+    return all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _on_jax() -> bool:

@@ -143,13 +143,23 @@ class Evaluation:
         }
 
 
-def evaluate(model: keras.Model, split: Split) -> Evaluation:
+def evaluation_pass(model: keras.Model, split: Split) -> ForwardPass:
+    """The forward pass for `evaluate`, to evaluate a split more than once."""
+    return ForwardPass(model, batch_size=even_batches(len(split)))
+
+
+def evaluate(
+    model: keras.Model, split: Split, forward: ForwardPass | None = None
+) -> Evaluation:
     """Evaluate a model on every image of a split, on all devices of its strategy.
+
+    Args:
+        forward: `evaluation_pass` of the model; by default one is made.
 
     Raises:
         DataError: An image cannot be read.
     """
-    forward = ForwardPass(model, batch_size=even_batches(len(split)))
+    forward = forward or evaluation_pass(model, split)
     with activity(f"evaluating {len(split)} images"):
         outputs = list(forward.of_split(split, model.preprocessing))
     probabilities = model.probabilities(np.concatenate(outputs))

@@ -11,10 +11,11 @@ from keras_vit.common.file_names import TENSORBOARD
 from ..data.labeled_images import Split
 from ..data.pipeline import images_at
 from ..data.splits import Splits
+from ..engine.forward_pass import ForwardPass
 from ..engine.recorder import Recorder
 from ..engine.strategy import is_chief, worker_count
 from ..engine.trainer import Trainer
-from ..evaluation.evaluate import Evaluation, evaluate
+from ..evaluation.evaluate import Evaluation, evaluate, evaluation_pass
 from ..probe.fewshot_curve import FewShotCurve
 from ..recipe import Recipe
 from ..reporting.chance_warning import ChanceWarning
@@ -57,15 +58,19 @@ def tensorboard_callbacks(
     """
     trainer, strategy = recorder.trainer, recorder.trainer.distribute_strategy
 
-    def evaluate_averaged(images: Split) -> Evaluation:
+    def evaluate_averaged(images: Split, forward: ForwardPass) -> Evaluation:
         with trainer.averaged_weights():
-            return evaluate(trainer.model, images)
+            return evaluate(trainer.model, images, forward)
 
     validation = None
     # Of several workers each would have to evaluate, not only the chief.
     alone = worker_count(strategy) == 1 and recipe.supervised
     if draw and learned.validation is not None and alone:
-        validation = functools.partial(evaluate_averaged, learned.validation)
+        validation = functools.partial(
+            evaluate_averaged,
+            learned.validation,
+            evaluation_pass(trainer.model, learned.validation),
+        )
     throughput = Throughput(recipe.batch_size, trainer.progress.first_step)
     board = RunBoard(
         recorder.folder,

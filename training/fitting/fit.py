@@ -1,6 +1,7 @@
 """Run a recipe: data, model, trainer, `model.fit`, evaluation and report."""
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from keras_vit.base import ImageModel
 from ..activity import activity
 from ..architectures.compiling import compile_trainer, model_to_train
 from ..architectures.recipe_model import build_model
-from ..data.pipeline import images_of_steps, steps_per_epoch
+from ..data.pipeline import images_of_steps, in_memory, steps_per_epoch
 from ..data.read_errors import read_errors
 from ..data.splits import Splits, load_splits
 from ..engine import checkpoint, run_folder
@@ -134,6 +135,9 @@ def fit(
             learned = splits
             if recipe.data.cache_features:
                 learned = with_features(splits, model, strategy)
+            elif splits.validation is not None:  # which is read in each epoch
+                validation = in_memory(splits.validation, trainer.model.preprocessing)
+                learned = dataclasses.replace(splits, validation=validation)
             if chief:
                 print_start(recorder, old, recipe)
                 board = tensorboard_callbacks(

@@ -21,7 +21,8 @@ NEAR = 2.0
 class ChanceWarning(keras.callbacks.Callback):
     """Callback that prints advice if validation is near chance after a third of a run.
 
-    Chance is the share of the most frequent class among the labels, int64 [n].
+    Chance is the share of the most frequent class among the labels, int64 [n]. Where
+    there are so few that it would be near 1, nothing is printed.
     """
 
     def __init__(self, labels: Array) -> None:
@@ -35,9 +36,11 @@ class ChanceWarning(keras.callbacks.Callback):
             return
         accuracy = float(logs["val_accuracy"])
         deviation = math.sqrt(self.chance * (1 - self.chance) / self.images)
-        if accuracy <= self.chance + NEAR * deviation:
+        near = self.chance + NEAR * deviation
+        if accuracy <= near < 1:
             print(
                 f"validation accuracy {accuracy:.4f} is near chance, "
-                f"{self.chance:.4f}, after a third of the run. {ADVICE}",
+                f"{self.chance:.4f} (the share of the most frequent class), after a "
+                f"third of the run. {ADVICE}",
                 flush=True,
             )

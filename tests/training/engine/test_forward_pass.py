@@ -15,6 +15,7 @@ import keras_vit
 from training.architectures.model_reading import read_classifier
 from training.data.pipeline import Shard
 from training.data.splits import load_splits
+from training.engine import forward_pass
 from training.engine.forward_pass import ForwardPass, even_batches
 from training.engine.run_folder import read_recipe
 from training.engine.strategy import evaluation_strategy
@@ -79,7 +80,7 @@ def test_a_tpu_with_several_hosts_gets_each_part_once(network, monkeypatch):
     monkeypatch.setattr(strategy, "distribute_datasets_from_function", of_hosts)
     forward = ForwardPass(network)
     forward.devices = 8
-    list(forward._tensorflow_outputs(data, 1))
+    list(forward._tensorflow_outputs(forward._distributed(data), 1))
     assert asked[:4] == [(host, 4, 2) for host in range(4)]
 
 
@@ -103,6 +104,37 @@ def test_a_small_split_is_not_padded_to_a_large_batch(network, monkeypatch):
     network.class_names = list("abcdefg")
     evaluate(network, noise_split(23))
     assert sizes == [23]
+
+
+def test_a_split_is_prepared_once_and_the_weights_are_read_each_time(
+    network, monkeypatch
+):
+    """Another split, or another preprocessing, is not taken for it."""
+    prepared, traced = [], []
+    batches, call = forward_pass.evaluation_batches, network.stateless_call
+    monkeypatch.setattr(
+        forward_pass,
+        "evaluation_batches",
+        lambda split, *args: prepared.append(split) or batches(split, *args),
+    )
+    monkeypatch.setattr(
+        network, "stateless_call", lambda *a, **k: traced.append(1) or call(*a, **k)
+    )
+    forward = ForwardPass(network, batch_size=4)
+    one, other = noise_split(size=(22, 14)), noise_split(size=(31, 37))
+
+    def outputs(split, preprocessing=network.preprocessing):
+        return np.concatenate(list(forward.of_split(split, preprocessing)))
+
+    first = outputs(one)
+    np.testing.assert_array_equal(outputs(one), first)
+    network.set_weights([0.5 * weight for weight in network.get_weights()])
+    assert not np.allclose(outputs(one), first)
+    assert prepared == [one]
+    outputs(other)
+    outputs(other, keras_vit.ImagePreprocessing((22, 14), crop_fraction=0.5))
+    assert prepared == [one, other, other]
+    assert traced == [1]
 
 
 @pytest.mark.parametrize("name", ["auto", "multi_worker"])
