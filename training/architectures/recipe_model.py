@@ -70,7 +70,8 @@ def build_model(
         }
         model = architecture.build(config, common, dtype)
     except (ValueError, ImportError) as error:
-        raise RecipeError(f"model: {' '.join(str(error).split())}") from error
+        hint = WITHOUT_DOWNLOAD if isinstance(error.__cause__, OSError) else ""
+        raise RecipeError(f"model: {' '.join(str(error).split())}{hint}") from error
     if config.head_stddev and class_names is not None:
         kernel = model.get_layer("head").kernel
         if not keras.ops.any(kernel):
@@ -262,6 +263,10 @@ def _own_model(config: ModelConfig, model_class: type[ImageModel]) -> ImageModel
     return own
 
 
+WITHOUT_DOWNLOAD = (
+    ". `--model.weights` takes a file that you have; --recipe folder_small trains on a "
+    "folder from scratch"
+)
 _COMMON = (
     *("architecture", "weights", "image_size", "channels"),
     *("head_bias_init", "head_stddev"),

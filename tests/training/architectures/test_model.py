@@ -23,12 +23,14 @@ from tiny_model import small
 
 import keras_vit
 from keras_vit.nested_layers import all_layers
+from keras_vit.weights import presets
 from training.architectures import convnets, model_reading
 from training.architectures.model_reading import read_classifier
 from training.architectures.recipe_model import build_model
 from training.errors import RecipeError, RunError
 from training.evaluation.predict import predict
 from training.recipe import ModelConfig
+from training.recipes import named_recipe
 
 
 def test_a_convolutional_network_predicts(tmp_path):
@@ -261,6 +263,15 @@ def test_a_download_that_fails_is_one_line(monkeypatch):
     with pytest.raises(RecipeError, match=r"imagenet.*downloaded.*no network") as error:
         build_model(config, NAMES)
     assert "\n" not in str(error.value)
+
+
+def test_without_published_weights_the_error_names_another_way(monkeypatch):
+    def fail(*arguments):
+        raise OSError("no network")
+
+    monkeypatch.setattr(presets, "_download", fail)
+    config = named_recipe("finetune_folder").model
+    assert_refused(config, ["no network", "--model.weights", "folder_small"])
 
 
 def test_a_keras_model_without_names_is_refused(tmp_path):
