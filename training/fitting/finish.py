@@ -54,6 +54,8 @@ def finish(recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool) -> Re
     if draw:
         page = folder / file_names.PAGE
         print(f"model and pictures: {folder}; all on one page: {page}")
+        print(f"classify images: keras-vit predict IMAGES --model {folder}")
+        print(f"serve it: keras-vit export {folder} --to models/{folder.name}")
     return report
 
 
