@@ -1,5 +1,7 @@
 """The commands of training on one short run."""
 
+import contextlib
+import io
 import json
 
 import numpy as np
@@ -35,7 +37,9 @@ def folder(tmp_path_factory, eagerly):
         leave_out_pictures(patch.setattr)
         short = ["--epochs=1", "--schedule.warmup_epochs=0.5", "--model.depth=1"]
         short += ["--batch_size=400"]
-        main(["fit", "--recipe", "digits", "--name", "tiny", *short])
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            main(["fit", "--recipe", "digits", "--name", "tiny", *short])
+    (folder / "printed.txt").write_text(printed.getvalue())
     return folder
 
 
@@ -53,6 +57,12 @@ def test_a_run_goes_to_the_folder_of_its_name(folder):
 def test_without_validation_the_last_epoch_is_the_best(folder):
     run = folder / "runs" / "tiny"
     np.testing.assert_equal(weights(run, "best"), weights(run, "last"))
+
+
+def test_a_finished_run_prints_the_next_commands(folder):
+    last = (folder / "printed.txt").read_text().splitlines()[-2:]
+    assert last[0].endswith(": keras-vit predict IMAGES --model runs/tiny")
+    assert last[1].endswith(": keras-vit export runs/tiny --to models/tiny")
 
 
 def test_evaluate_prints_what_the_run_reported(folder, capsys):

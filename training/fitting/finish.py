@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 from dataclasses import asdict
 
 import keras
@@ -54,8 +55,9 @@ def finish(recipe: Recipe, splits: Splits, recorder: Recorder, draw: bool) -> Re
     if draw:
         page = folder / file_names.PAGE
         print(f"model and pictures: {folder}; all on one page: {page}")
-        print(f"classify images: keras-vit predict IMAGES --model {folder}")
-        print(f"serve it: keras-vit export {folder} --to models/{folder.name}")
+        run, versions = (shlex.quote(str(p)) for p in (folder, f"models/{folder.name}"))
+        print(f"classify images: keras-vit predict IMAGES --model {run}")
+        print(f"serve it: keras-vit export {run} --to {versions}")
     return report
 
 
