@@ -18,6 +18,7 @@ from keras_vit.typing import Array
 
 from ..activity import activity
 from ..augmentation_config import CROPS, AugmentationConfig, marked
+from ..cores import usable_cores
 from ..errors import DataError, RecipeError
 from ..recipe import Recipe
 from .augment import augment, example_seed, fit_to_model
@@ -28,6 +29,7 @@ from .read_errors import read_errors, read_image
 
 # Bytes up to which decoded images are cached; larger sets are read in every epoch.
 CACHE_LIMIT = 2**30
+READY = 2  # batches ahead of the step
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def training_batches(
         dataset = _mixed(parallel(dataset, example), size, recipe.augmentation)
     else:
         dataset = parallel(dataset, example).batch(size, drop_remainder=True)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return ready(dataset)
 
 
 def masked_example(
@@ -189,8 +191,21 @@ def parallel(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.
     """
     function = tf.autograph.experimental.do_not_convert(function)
     return dataset.map(
-        function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        function, num_parallel_calls=max(2, usable_cores()), deterministic=True
     )
+
+
+def ready(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Prepare batches ahead, without the thread by which tf.data tunes a pipeline.
+
+    It would find what stands here: as many examples at once as there are cores. It
+    sleeps up to as long as its iterator has existed, a minute at most, and the end of
+    an iterator, after each validation and after training, waits for it now and then:
+    it may be woken just before it can know that it must end.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(READY).with_options(options)
 
 
 def _mixed(
@@ -255,7 +270,7 @@ def evaluation_batches(
     )
     padding = tf.data.Dataset.from_tensors(zeros).repeat(count - real)
     dataset = dataset.concatenate(padding).batch(size, drop_remainder=True)
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return ready(dataset)
 
 
 def in_memory(split: Split, preprocessing: ImagePreprocessing) -> Split:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..data.labeled_images import Split
-from ..data.pipeline import parallel
+from ..data.pipeline import parallel, ready
 from ..data.read_errors import read_errors
 from ..data.splits import Splits
 
@@ -72,6 +72,6 @@ def _contents(split: Split, encoded: Callable[[tf.Tensor], tf.Tensor]) -> bytes:
     digest = hashlib.sha256()
     files = parallel(tf.data.Dataset.range(len(split)), encoded)
     with read_errors(split):
-        for file in files.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+        for file in ready(files).as_numpy_iterator():
             digest.update(hashlib.sha256(file).digest())
     return digest.digest()

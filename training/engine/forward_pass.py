@@ -18,6 +18,7 @@ from ..data.pipeline import Shard, evaluation_batches
 from ..data.read_errors import read_errors
 from ..errors import RunError
 from .jax_strategy import AnyStrategy, JaxStrategy
+from .rebatch import Batches
 from .strategy import worker_count
 from .traced_once import TracedOnce
 
@@ -59,7 +60,7 @@ class ForwardPass:
         # The split that was read last, and its batches on the devices: to prepare them
         # takes longer than to compute the outputs of a few images.
         self._read: tuple[Split, ImagePreprocessing] | None = None
-        self._batches: Any = None
+        self._batches: Batches | None = None
 
     def __call__(self, inputs: Inputs) -> Array:
         """The outputs for an array [n, ...], or for a dictionary of them: float32."""
@@ -99,7 +100,7 @@ class ForwardPass:
         with tf.device("CPU"):
             return tf.data.Dataset.from_tensor_slices((batches,))
 
-    def _distributed(self, data: Callable[[Shard], tf.data.Dataset]) -> Any:
+    def _distributed(self, data: Callable[[Shard], tf.data.Dataset]) -> Batches:
         """Each process's batches; on JAX, all of them."""
         if _on_jax():
             return data(Shard())
@@ -113,7 +114,7 @@ class ForwardPass:
 
         return self.strategy.distribute_datasets_from_function(pipeline)
 
-    def _outputs(self, batches: Any, count: int) -> Iterator[Array]:
+    def _outputs(self, batches: Batches, count: int) -> Iterator[Array]:
         """The first `count` outputs, batch by batch."""
         computed = self._jax_outputs if _on_jax() else self._tensorflow_outputs
         steps = math.ceil(count / self.batch_size)
@@ -123,7 +124,7 @@ class ForwardPass:
             yield batch
 
     def _tensorflow_outputs(
-        self, batches: Any, steps: int
+        self, batches: Batches, steps: int
     ) -> Iterator[Sequence[Tensor]]:
         """Each step's outputs, one tensor for each replica of this process."""
         iterator = iter(batches)
@@ -146,7 +147,7 @@ class ForwardPass:
         traced: Callable[..., Tensor] = tf.function(step, autograph=False)
         return traced
 
-    def _jax_outputs(self, batches: Any, steps: int) -> Iterator[Sequence[Tensor]]:
+    def _jax_outputs(self, batches: Batches, steps: int) -> Iterator[Sequence[Tensor]]:
         """Each step's outputs, in a list of one array."""
         weights = weights_of(self.network)
         for inputs, *_ in batches.take(steps).as_numpy_iterator():
@@ -223,7 +224,7 @@ def strategy_of(model: keras.Model) -> AnyStrategy:
     return model.distribute_strategy
 
 
-def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     """Whether two tuples hold the same objects."""
     return all(a is b for a, b in zip(one, other, strict=True))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
+from ..cores import usable_cores
 from ..errors import Preempted, RecipeError, WorkerLost
 from .gpus import divided_gpus
 
@@ -142,7 +143,7 @@ def environments(workers: int) -> list[dict[str, str]]:
             for _ in range(workers)
         ]
         addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    threads = str(max(1, _cores() // workers))
+    threads = str(max(1, usable_cores() // workers))
     return [
         {
             "TF_CONFIG": json.dumps(
@@ -157,13 +158,6 @@ def environments(workers: int) -> list[dict[str, str]]:
         }
         for worker in range(workers)
     ]
-
-
-def _cores() -> int:
-    """Cores that this process may use; all where it cannot know, as on macOS."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _start(

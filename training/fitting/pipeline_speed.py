@@ -23,6 +23,7 @@ from ..data.pipeline import (
     Shard,
     example_order,
     parallel,
+    ready,
     resized_once,
     training_batches,
 )
@@ -104,7 +105,7 @@ def pipelines(
         stages[name] = first_pixel(stage)
     order = example_order(split, recipe, 0, ENDLESS, Shard())
     datasets = {
-        name: parallel(order, stage).batch(CHUNK).prefetch(tf.data.AUTOTUNE)
+        name: ready(parallel(order, stage).batch(CHUNK))
         for name, stage in stages.items()
     }
     whole = training_batches(split, recipe, preprocessing, 0, ENDLESS)

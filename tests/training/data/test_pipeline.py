@@ -60,8 +60,17 @@ def test_pixels_do_not_depend_on_the_number_of_threads(split):
     dataset = training_batches(split, RECIPE, PREPROCESSING)
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
-    options.autotune.enabled = False
     assert_same(dataset, dataset.with_options(options))
+
+
+def test_no_thread_tunes_a_pipeline(split):
+    """At the end of an iterator TensorFlow may wait for it, for up to a minute."""
+    datasets = (
+        training_batches(split, RECIPE, PREPROCESSING),
+        evaluation_batches(split, 4, PREPROCESSING),
+    )
+    for dataset in datasets:
+        assert dataset.repeat().options().autotune.enabled is False
 
 
 @pytest.mark.parametrize("step", [5, 14])
