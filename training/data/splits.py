@@ -54,8 +54,9 @@ def _warn_of_shared_images(splits: Splits) -> None:
     with activity("comparing the images of the splits"):
         pairs = shared_images([splits.train, splits.validation, splits.test])
     if pairs:
+        count = "one image is" if len(pairs) == 1 else f"{len(pairs)} images are"
         print(
-            f"warning: {len(pairs)} images are in two splits, which makes the accuracy "
+            f"warning: {count} in two splits, which makes the accuracy "
             f"too high: {listed((' = '.join(pair) for pair in pairs), '; ')}",
             file=sys.stderr,
         )

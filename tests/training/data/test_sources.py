@@ -202,7 +202,7 @@ def test_an_image_in_two_splits_is_a_warning_that_names_both(folder, capsys):
     copied.write_bytes((folder / "train" / "ant" / "07.png").read_bytes())
     load_splits(DataConfig(f"folder:{folder}", validation=0.0), 3)
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: 1 images are in two splits")
+    assert line.startswith("warning: one image is in two splits")
     assert line.endswith(f": {folder}/train/ant/07.png = {copied}")
 
 
