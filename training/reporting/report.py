@@ -198,8 +198,10 @@ def _existing(folder: epath.Path) -> list[str]:
 
 def _tiles(result: Report) -> dict[str, str | None]:
     """The figures at the top; None where one is unknown."""
+    titles = {name: metric.title for name, metric in METRICS.items()}
+    titles["accuracy"] = "test accuracy"  # that of validation is among the figures
     return {
-        **{metric.title: _share(result.get(name)) for name, metric in METRICS.items()},
+        **{title: _share(result.get(name)) for name, title in titles.items()},
         "test images": _number(result["images"]),
         "images per second": _number(result.get("images_per_second")),
     }

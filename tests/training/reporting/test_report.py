@@ -89,7 +89,7 @@ def test_the_report_has_the_runs_figures(tmp_path):
         accelerator_hours=8.0,
     )
     assert figures_of(page) == {
-        "accuracy": "0.9000",
+        "test accuracy": "0.9000",
         "macro F1": "0.9000",
         "calibration error": "0.1000",
         "published accuracy": "0.9443 (arXiv:2010.11929, Table 5)",
