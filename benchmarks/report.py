@@ -80,7 +80,12 @@ def machine(packages: Iterable[str] = PACKAGES) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor, and its instructions for bfloat16 if it has any."""
+    """The processor, its instructions for bfloat16, and whether oneDNN is off."""
+    on = os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
+    return _model() + ("" if on else " without oneDNN")
+
+
+def _model() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)

@@ -26,8 +26,6 @@ from pathlib import Path
 
 import matplotlib.cbook
 import numpy as np
-from keras_vit.training.data.splits import load_splits
-from keras_vit.training.recipe import DataConfig
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from sklearn.datasets import load_sample_image
 
@@ -146,6 +144,10 @@ def make_letters(folder: Path, seed: int = 0) -> None:
 
 def make_digits(folder: Path, seed: int = 0) -> None:
     """Writes FOLDER/PART/DIGIT/NUMBER.png."""
+    # The others do without TensorFlow, whose import takes longer than their work.
+    from keras_vit.training.data.splits import load_splits
+    from keras_vit.training.recipe import DataConfig
+
     splits = load_splits(
         DataConfig("digits", validation=0.0, split_seed=seed), channels=1
     )

@@ -93,8 +93,8 @@ def write(
         inputs: Description of the model's input, for the file.
 
     Returns:
-        The agreement, as `verify.verified`, with its `tolerance` and the `noise` of the
-        Keras model's outputs.
+        The agreement, as of `verify.Verify`, with its `tolerance` and the `noise` of
+        the Keras model's outputs.
 
     Raises:
         CommandError: Keras cannot convert the model, or the outputs do not agree.

@@ -18,7 +18,7 @@ from .model_checks import check_model
 from .numeric_agreement import allowed
 from .options import ExportOptions
 from .verification_inputs import SIGNATURE_INPUTS
-from .verify import verified
+from .verify import verification
 
 if TYPE_CHECKING:
     from keras_vit.base import ImageModel
@@ -125,18 +125,18 @@ def _write_saved_model(
     """Write and verify a SavedModel; returns its entries of the manifest."""
     from . import signatures
 
-    signatures.save(model, folder, options)
-    specs = manifest.signature_specs(folder)
-    sizes = [n for n in options.allowed_batch_sizes if n <= options.max_images]
-    warmup_records.write(
-        folder, warmup_records.requests(specs, sizes, options.warmup), specs
-    )
-    tolerance = tolerance_of(model, options)
     limits = {
         name: getattr(options, name)
         for name in ("max_images", "max_image_bytes", "max_image_pixels")
     }
-    agreement = verified(folder, golden, tolerance, limits)
+    tolerance = tolerance_of(model, options)
+    with verification() as verify:
+        signatures.save(model, folder, options)
+        specs = manifest.signature_specs(folder)
+        sizes = [n for n in options.allowed_batch_sizes if n <= options.max_images]
+        requests = warmup_records.requests(specs, sizes, options.warmup)
+        warmup_records.write(folder, requests, specs)
+        agreement = verify(folder, golden, tolerance, limits)
     return {
         "options": dataclasses.asdict(options),
         "signatures": specs,

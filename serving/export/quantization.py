@@ -98,7 +98,7 @@ def quantize(
     """Replace a float32 file by an int8 one that agrees with it, and time both.
 
     Returns:
-        The manifest's entries `agreement`, as `verify.verified` but of int8 with
+        The manifest's entries `agreement`, as of `verify.Verify` but of int8 with
         float32, and `quantization`: how it was done, and its speed-up by batch size.
 
     Raises:

@@ -1,18 +1,20 @@
 """Compare a SavedModel with the Keras model, in a process without Keras.
 
-`verified` starts this module as a program. It loads a folder into a session, as servers
-do, runs every warm-up record, compares the outputs of every signature, and checks that
-invalid input is refused.
+`verification` starts this module as a program. It loads a folder into a session, as
+servers do, runs every warm-up record, compares the outputs of every signature, and
+checks that invalid input is refused.
 """
 
+import contextlib
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,59 +29,79 @@ from .verification_inputs import SIGNATURE_INPUTS, example, invalid_inputs
 SECONDS = 1800
 BATCH = 8
 
+# From a folder, golden answers, the tolerance of a probability, and the limits that the
+# graph must enforce (`max_images`, `max_image_bytes`, `max_image_pixels`), to `images`,
+# `max_difference` of a probability, and `top1` agreement from 0 to 1.
+Verify: TypeAlias = Callable[
+    [pathlib.Path, Arrays, float, Mapping[str, int]], dict[str, Any]
+]
 
-def verified(
-    folder: pathlib.Path, golden: Arrays, tolerance: float, limits: Mapping[str, int]
-) -> dict[str, Any]:
-    """Compare a SavedModel with golden answers, in a fresh process.
 
-    Args:
-        limits: `max_images`, `max_image_bytes` and `max_image_pixels`, which the graph
-            must enforce.
+@contextlib.contextmanager
+def verification() -> Iterator[Verify]:
+    """Yield a function that compares a SavedModel with golden answers, once.
 
-    Returns:
-        `images`, `max_difference` of a probability, `top1` agreement from 0 to 1.
-
-    Raises:
-        CommandError: It does not agree, or cannot be loaded.
-        OSError: The golden answers cannot be written.
+    It does so in a fresh process, which imports TensorFlow while the model is written.
+    The function raises CommandError if they differ or the folder cannot be loaded, and
+    OSError if the golden answers cannot be written.
     """
+    with _start() as process:
+        try:
+            yield functools.partial(_verified, process)
+        finally:
+            process.kill()
+
+
+def _start() -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", __spec__.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where the module's first package is: in a wheel another one than here.
+        cwd=pathlib.Path(__file__).parents[__spec__.name.count(".")],
+        # A GPU may be full of the model that is exported.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+
+
+def _verified(
+    process: "subprocess.Popen[str]",
+    folder: pathlib.Path,
+    golden: Arrays,
+    tolerance: float,
+    limits: Mapping[str, int],
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch, "golden.npz")
         settings = {"tolerance": tolerance, "limits": dict(limits)}
         arrays: dict[str, Any] = {**golden, "settings": np.array(settings)}
         np.savez(path, **arrays)
-        result = subprocess.run(
-            [
-                *(sys.executable, "-m", __spec__.name),
-                *(str(folder.absolute()), str(path)),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-            # Where the module's first package is: in a wheel another one than here.
-            cwd=pathlib.Path(__file__).parents[__spec__.name.count(".")],
-            # A GPU may be full of the model that is exported.
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-        )
-    if result.returncode:
-        output = result.stdout.strip() or result.stderr.strip()
-        reason = output.splitlines()[-1] if output else f"exit {result.returncode}"
+        request = json.dumps([str(folder.absolute()), str(path)])
+        stdout, stderr = process.communicate(request, timeout=SECONDS)
+    if process.returncode:
+        output = stdout.strip() or stderr.strip()
+        reason = output.splitlines()[-1] if output else f"exit {process.returncode}"
         raise CommandError(
             f"the written model must agree with the Keras model: {reason}; "
             "nothing was published"
         )
-    agreement: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    agreement: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     return agreement
 
 
-def main(argv: list[str]) -> int:
-    """Compare FOLDER with GOLDEN; print the agreement as JSON, or the error."""
-    folder, golden_path = argv
+def main() -> int:
+    """Read a folder and the file of golden answers; print the agreement, or the error.
+
+    The answer is JSON. Without a request, as when writing failed, nothing is done.
+    """
     without_keras()
     import tensorflow as tf
 
+    if not (request := sys.stdin.read()):
+        return 0
+    folder, golden_path = json.loads(request)
     with np.load(golden_path, allow_pickle=True) as file:
         golden = dict(file)
     settings = golden.pop("settings").item()
@@ -182,4 +204,4 @@ def _outputs(served: _Served, name: str, golden: Arrays, size: int) -> Arrays:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

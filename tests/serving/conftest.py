@@ -3,30 +3,35 @@
 import contextlib
 import io
 import math
-import subprocess
 import sys
-import types
 from unittest import mock
 
 import pytest
+
+from serving.export import verify
+
+
+class Here:
+    """What a verification's process does, in this one."""
+
+    def communicate(self, request, timeout):
+        output = io.StringIO()
+        with (
+            mock.patch.dict(sys.modules),
+            mock.patch.object(sys, "stdin", io.StringIO(request)),
+            contextlib.redirect_stdout(output),
+        ):
+            self.returncode = verify.main()
+        return output.getvalue(), ""
+
+    def kill(self):
+        """It has ended."""
 
 
 @pytest.fixture(autouse=True)
 def verification_in_this_process(monkeypatch):
     """Verify what a test exports here; what a module shares, in a fresh process."""
-    run = subprocess.run
-
-    def run_here(command, **options):
-        if command[1:3] != ["-m", "serving.export.verify"]:
-            return run(command, **options)
-        from serving.export import verify
-
-        output = io.StringIO()
-        with mock.patch.dict(sys.modules), contextlib.redirect_stdout(output):
-            status = verify.main(command[3:])
-        return types.SimpleNamespace(returncode=status, stdout=output.getvalue())
-
-    monkeypatch.setattr(subprocess, "run", run_here)
+    monkeypatch.setattr(verify, "_start", lambda: contextlib.nullcontext(Here()))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Fixtures that leave out what most tests of exports do not look at."""
 
+import contextlib
+
 import pytest
 
 from serving.export import publish, signatures
@@ -19,4 +21,5 @@ def only(monkeypatch):
 def unverified(monkeypatch):
     """Skip the verification of what is published."""
     agreement = {"images": 9, "max_difference": 0.0, "top1": 1.0}
-    monkeypatch.setattr(publish, "verified", lambda *_: agreement)
+    agrees = contextlib.nullcontext(lambda *_: agreement)
+    monkeypatch.setattr(publish, "verification", lambda: agrees)
