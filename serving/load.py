@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from keras_vit.common.activity import activity
 from keras_vit.common.atomic_files import write_bytes
 from keras_vit.common.command_line import (
     CommandError,
@@ -139,7 +140,7 @@ async def _measure(args: argparse.Namespace) -> list[Result]:
         turns = itertools.cycle(calls)
         results = []
         for load in loads:
-            with Console(stderr=True).status(str(load)):
+            with activity(str(load)):
                 results.append(
                     await generate(lambda: client.ask_once(next(turns)), load)
                 )

@@ -77,6 +77,14 @@ def pytest_runtest_protocol(item):
     return (yield)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quiet():
+    """No reports of what a slow machine is doing, where tests read stderr."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_vit.common.activity.SECONDS", 1e6)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory):
     """Keep what tests and libraries leave in temporary folders in pytest's own.

@@ -80,11 +80,13 @@ def by_class(class_ids, scores):
     return ordered
 
 
+@pytest.mark.slow
 def test_the_reloaded_file_gives_the_same_scores(folder, expected):
     scores = scores_of(keras.models.load_model(folder / "best.keras"))
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_saved_model_gives_the_same_scores(folder, expected):
     signature = tf.saved_model.load(str(folder / "insects" / "1")).signatures
     answer = signature["serving_default"](
@@ -94,6 +96,7 @@ def test_the_saved_model_gives_the_same_scores(folder, expected):
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["REST", "gRPC"])
 def test_the_server_gives_the_same_scores(server, expected, transport):
     client = (
@@ -109,6 +112,7 @@ def test_the_server_gives_the_same_scores(server, expected, transport):
     assert [answer.label for answer in answers] == best
 
 
+@pytest.mark.slow
 def test_every_curl_line_of_the_endpoint_page_gives_the_same_scores(
     server, expected, tmp_path
 ):

@@ -162,7 +162,7 @@ def imports_between_parts(package, importer):
 
 # Packages and modules of training, each after those that it may import.
 TRAINING = (
-    *("__init__", "errors", "storage", "cores", "activity", "typed_values"),
+    *("__init__", "errors", "storage", "cores", "typed_values"),
     *("augmentation_config", "model_config", "recipe", "user_functions"),
     *("recipes", "flags", "data", "engine", "self_supervision", "probe"),
     *("architectures", "tpu", "evaluation", "reporting", "fitting", "studies"),

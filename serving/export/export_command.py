@@ -7,8 +7,8 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 
+from keras_vit.common.activity import activity
 from keras_vit.common.command_line import (
     CommandError,
     Parser,
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 def _publish(
     name: str, arguments: argparse.Namespace, options: ExportOptions
 ) -> Published:
-    with Console(stderr=True).status("loading the model") as status:
+    with activity("loading the model") as become:
         read_images = functools.partial(_int8_images, pathlib.Path(name), arguments)
         return publish(
             load(name),
@@ -80,7 +80,7 @@ def _publish(
             int8_images=read_images if arguments.quantize else None,
             require_speedup=arguments.require_speedup,
             source=name,
-            progress=status.update,
+            progress=become,
         )
 
 

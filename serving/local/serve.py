@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
+from keras_vit.common.activity import activity
 from keras_vit.common.command_line import CommandError
 from keras_vit.common.quiet import without_native_lines
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
         # While the first versions are loaded, TensorFlow logs what nothing silences.
         with contextlib.ExitStack() as start_up:
             start_up.enter_context(without_native_lines())
+            start_up.enter_context(activity("keras-vit serve", redraw=False))
             _log_to_stderr()
             asyncio.run(_serve(options, start_up.close))
     except StatusError as error:

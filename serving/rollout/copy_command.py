@@ -8,8 +8,7 @@ import argparse
 import pathlib
 from collections.abc import Callable
 
-from rich.console import Console
-
+from keras_vit.common.activity import activity
 from keras_vit.common.command_line import CommandError, Parser, UsageError, complain
 from keras_vit.common.file_names import MANIFEST
 
@@ -33,10 +32,10 @@ def main(argv: list[str]) -> int:
     copies = _copies(arguments)
     check_base_path(arguments.target)
     failed = False
-    with Console(stderr=True).status("") as status:
+    with activity("keras-vit copy", redraw=False) as become:
         for source, number in copies:
             try:
-                result = copy_version(source, arguments.target, number, status.update)
+                result = copy_version(source, arguments.target, number, become)
                 print(result, flush=True)
             except CommandError as error:
                 if len(copies) == 1:

@@ -24,6 +24,7 @@ def test_it_is_an_ordinary_functional_model(tiny_vit, capsys):
     assert "encoder_block_1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_fit_learns_a_rule(images):
     keras.utils.set_random_seed(1)
     model = small(classes=2, depth=1)
@@ -250,8 +251,14 @@ def test_dropout_is_off_at_inference_and_on_in_training(tiny_vit, images):
     "kwargs",
     [
         {},
-        {"register_tokens": 4, "qk_norm": True, "layer_scale": 0.5},
-        {"swiglu": True, "position_placement": "every_layer"},
+        pytest.param(
+            {"register_tokens": 4, "qk_norm": True, "layer_scale": 0.5},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"swiglu": True, "position_placement": "every_layer"},
+            marks=pytest.mark.slow,
+        ),
         {"depth": 1, "position_stddev": 0.5},
     ],
 )

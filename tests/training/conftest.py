@@ -9,16 +9,7 @@ import tensorflow as tf
 from etils import epath
 
 from keras_vit.common.atomic_files import UNFINISHED
-from training import activity
 from training.reporting import tensorboard
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quiet():
-    """No reports of what a slow machine is doing, where tests read stderr."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(activity, "SECONDS", 1e6)
-        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

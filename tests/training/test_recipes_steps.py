@@ -36,14 +36,14 @@ OTHER_PRETRAINING = """
 """
 IN_WORDS = ("name", "description", "reference", "published_accuracy")
 
-QUICK = "digits digits-cnn folder_small-color vtab-caltech101"
+QUICK = "digits digits-cnn vtab-caltech101"
 # With those of QUICK, they have every pair of options that any recipe has.
 OTHERS = """
     augreg_imagenet-light1 augreg_imagenet-none augreg_imagenet21k-light1
     augreg_imagenet21k-light2 bit_hyperrule-cifar10 bit_hyperrule-small deit-Ti16
     deit3-H14 deit3-S16 finetune_cifar10-B32 finetune_cifar10-H14
     finetune_cifar10-R50+B16 finetune_folder-S16 finetune_mae-B16 finetune_mae-H14
-    folder_small-gray mnist plain_vit-90ep pretrain_imagenet-B32
+    folder_small-color folder_small-gray mnist plain_vit-90ep pretrain_imagenet-B32
     pretrain_imagenet-R50+B16
     pretrain_imagenet-R50x1 pretrain_imagenet21k-B16 pretrain_imagenet21k-B32
     pretrain_jft-H14 pretrain_jft-R50+B16 pretrain_jft-R50x1 study-BiTR50x1

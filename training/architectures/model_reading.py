@@ -7,10 +7,10 @@ from etils import epath
 import keras_vit
 from keras_vit.base import ImageModel
 from keras_vit.classifier_metadata import complete_classifier, reading_raw_pixels
+from keras_vit.common.activity import activity
 from keras_vit.weights.presets import SCHEMES
 
 from .. import storage
-from ..activity import activity
 from ..errors import RunError
 
 

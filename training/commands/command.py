@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from keras_vit.common.activity import activity
 from keras_vit.common.command_line import Parser
 from keras_vit.common.commands import COMMANDS
 
-from ..activity import activity
 from ..errors import TrainingError
 from ..flags import parse_flags
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from etils.epath import Path, PathLike
 
+from keras_vit.common.activity import activity
 from keras_vit.common.similar_names import did_you_mean
 
-from ..activity import activity
 from ..errors import DataError
 from .image_index import ImageIndex
 from .image_listing import (

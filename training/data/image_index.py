@@ -23,11 +23,11 @@ from etils.epath import Path, PathLike
 from PIL import Image
 
 from keras_vit._version import __version__
+from keras_vit.common.activity import activity
 from keras_vit.common.atomic_files import replacing
 from keras_vit.typing import Array
 
 from .. import storage
-from ..activity import activity
 from .image_listing import REMOTE_READS, ImageFile, is_special
 
 SAMPLE = 2**14  # bytes of the beginning of a file, and of its end, in the digest

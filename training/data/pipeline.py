@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import ImagePreprocessing
+from keras_vit.common.activity import activity
 from keras_vit.typing import Array
 
-from ..activity import activity
 from ..augmentation_config import CROPS, AugmentationConfig, marked
 from ..cores import usable_cores
 from ..errors import DataError, RecipeError

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 
+from keras_vit.common.activity import activity
 from keras_vit.common.tensorflow_messages import reason_of
 
-from ..activity import activity
 from ..errors import DataError
 from .labeled_images import Split
 

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 from sklearn.model_selection import train_test_split
 
+from keras_vit.common.activity import activity
 from keras_vit.typing import Array
 
 from .. import storage
-from ..activity import activity
 from ..errors import DataError
 from ..recipe import DataConfig
 from .class_folders import listed

@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_vit.common.activity import activity
 from keras_vit.typing import Array, Arrays, Inputs, Logits, Tensor
 
-from ..activity import activity
 from .late_figures import LateFigures
 from .losses import Labels, Loss, dense_labels, make_loss
 from .optimizer import check_optimizer

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from keras_vit.common.activity import activity
 from keras_vit.typing import Array
 
-from ..activity import activity
 from ..architectures.model_reading import read_classifier
 from ..data.class_folders import distinct
 from ..data.labeled_images import Split

@@ -13,10 +13,10 @@ from rich.table import Table
 
 import keras_vit
 from keras_vit import decoding
+from keras_vit.common.activity import activity
 from keras_vit.typing import Array
 
 from .. import storage
-from ..activity import activity
 from ..engine.forward_pass import ForwardPass, even_batches
 from ..errors import RecipeError
 from .attention_pictures import attention_maps, has_attention, heat_map

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.common import file_names
+from keras_vit.common.activity import activity
 from keras_vit.typing import Array
 
-from ..activity import activity
 from ..architectures.model_reading import read_classifier
 from ..data.masking import Masking
 from ..data.pipeline import example_images, images_at

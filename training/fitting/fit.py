@@ -10,8 +10,8 @@ from etils import epath
 
 from keras_vit.analysis import figures
 from keras_vit.base import ImageModel
+from keras_vit.common.activity import activity
 
-from ..activity import activity
 from ..architectures.compiling import compile_trainer, model_to_train
 from ..architectures.recipe_model import build_model
 from ..data.pipeline import images_of_steps, in_memory, steps_per_epoch

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import keras
 
-from ..activity import activity, silence, spoken
+from keras_vit.common.activity import activity, silence, spoken
+
 from ..engine.progress import Logs
 from ..engine.recorder import best_epoch
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from keras_vit.common.activity import activity
 from keras_vit.devices import making_graphs_for
 from keras_vit.typing import Inputs
 
@@ -212,7 +213,7 @@ def _check_jax(recipe: Recipe, targets: Sequence["Target"]) -> None:
         _ = target.chip  # an unknown one is an error before minutes of compiling
     failed, operations = [], teraflop(recipe, make_trainer)
     for target in targets:
-        with Console(stderr=True).status(f"compiling for {target.topology}"):
+        with activity(f"compiling for {target.topology}"):
             lowered = lower_train_step(recipe, make_trainer, target.devices, "tpu")
             _report(recipe, {"train step": findings(lowered.as_text("hlo"))})
             try:

@@ -27,7 +27,10 @@ print(int(layer(keras.ops.ones((1, 5)))[0, 0]))
 
 @pytest.mark.parametrize(
     ("first", "backend", "imported"),
-    [("tensorflow", "tensorflow", ""), ("keras", "jax", "jax")],
+    [
+        ("tensorflow", "tensorflow", ""),
+        pytest.param("keras", "jax", "jax", marks=pytest.mark.slow),
+    ],
 )
 def test_keras_imports_nothing_that_is_unused_and_others_may(first, backend, imported):
     """With JAX as the backend, Keras gets it; afterwards everybody gets everything."""

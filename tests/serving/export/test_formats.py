@@ -106,7 +106,9 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("name", list(formats.FORMATS))
+@pytest.mark.parametrize(
+    "name", ["onnx", pytest.param("litert", marks=pytest.mark.slow)]
+)
 def test_attention_over_many_tokens_has_no_loop(tiny_vit, tmp_path, monkeypatch, name):
     needs(*formats.FORMATS[name].packages)
     monkeypatch.setattr(attention, "BLOCKS_ABOVE", {"cpu": 1, "gpu": 2**22})

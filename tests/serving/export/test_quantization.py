@@ -59,7 +59,9 @@ def export(model, folder, name, images, **kwargs):
     )
 
 
-@pytest.fixture(scope="module", params=["onnx", "litert"])
+@pytest.fixture(
+    scope="module", params=["onnx", pytest.param("litert", marks=pytest.mark.slow)]
+)
 def published(request, model, images, tmp_path_factory):
     """The file of a published version."""
     with pytest.MonkeyPatch.context() as patch:

@@ -70,6 +70,7 @@ def test_replay_finds_only_the_documented_differences(server):
     assert not summary.startswith("0 passed")
 
 
+@pytest.mark.slow
 def test_concurrent_requests_get_the_same_answers(server):
     replayer = importlib.util.spec_from_file_location("replay", CORPUS / "replay.py")
     replay = importlib.util.module_from_spec(replayer)

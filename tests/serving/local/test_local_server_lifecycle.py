@@ -283,6 +283,7 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(
     check_stopped(process)
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_ends_what_is_in_flight_in_the_queue_and_on_its_way(
     publish, serve_command, tmp_path
 ):
@@ -319,6 +320,7 @@ def test_a_second_sigterm_ends_what_is_in_flight_in_the_queue_and_on_its_way(
         check_stopped(process)
 
 
+@pytest.mark.slow
 def test_a_stop_that_hangs_is_ended(publish, tmp_path):
     script = (
         "import sys, time\n"

@@ -133,7 +133,7 @@ def raw(images, own):
     return images if own.reads_raw_pixels else (images - 127.5) / 127.5
 
 
-QUICK = ("avg", "without pooling", "hybrid")
+QUICK = ("avg", "without pooling")
 
 
 @pytest.mark.parametrize(

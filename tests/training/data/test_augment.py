@@ -52,7 +52,7 @@ KINDS = {
     ),
 }
 
-QUICK = ("all", "warp")
+QUICK = ("warp",)
 
 
 def seeds(count, purpose=0):

@@ -25,6 +25,7 @@ BLOCKS = {
     | {"position_embedding": "relative", "position_placement": "shared"},
     "axial": ONE | PATCHES | {"attention": "axial"},
 }
+LONG = ("class_token_alone", "positions_in_each")
 IMAGES = np.random.default_rng(3).uniform(-1, 1, (3, 22, 14, 3)).astype("float32")
 LABELS = np.array([2, 0, 6])
 
@@ -50,7 +51,13 @@ def step(model):
     return [losses, *tape.gradient(losses, variables)]
 
 
-@pytest.mark.parametrize("blocks", BLOCKS)
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name in BLOCKS
+    ],
+)
 def test_gradients_masks_and_readers_are_the_same_alone_and_with_lora(blocks):
     ours, theirs = wrapped(blocks, rematerialize_blocks), wrapped(blocks)
     check_gradients(ours, theirs)

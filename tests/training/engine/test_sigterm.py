@@ -268,9 +268,9 @@ def whole(tmp_path_factory, epoch, eagerly):
 @pytest.mark.parametrize(
     ("moment", "number", "evaluated"),
     [
-        ("on_train_batch_end", 3, []),
+        pytest.param("on_train_batch_end", 3, [], marks=pytest.mark.slow),
         ("on_test_batch_begin", 1, [0]),
-        ("on_test_end", 1, [1]),
+        pytest.param("on_test_end", 1, [1], marks=pytest.mark.slow),
     ],
 )
 def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(

@@ -94,6 +94,7 @@ def test_a_pushed_run_comes_back_by_from_preset(run, hub):
     np.testing.assert_array_equal(scores(loaded), scores(expected))
 
 
+@pytest.mark.slow
 def test_a_pushed_run_is_described_and_trained_on_as_the_run_itself(
     run, hub, capsys, monkeypatch
 ):

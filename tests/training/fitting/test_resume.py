@@ -72,6 +72,7 @@ def contents(run):
     return {path: path.read_bytes() for path in files if path.name != ".lock"}
 
 
+@pytest.mark.slow
 def test_an_extended_run_ends_like_one_that_was_never_short(run, tmp_path, capsys):
     fit(LONG, tmp_path / "long")
     capsys.readouterr()

@@ -59,7 +59,11 @@ def test_lbfgs_predicts_as_an_explicit_minimum(data):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "candidates"), [("lbfgs", (1e9, 1.0)), ("adamw", (1e-9, 1e-2))]
+    ("optimizer", "candidates"),
+    [
+        ("lbfgs", (1e9, 1.0)),
+        pytest.param("adamw", (1e-9, 1e-2), marks=pytest.mark.slow),
+    ],
 )
 def test_the_strength_is_chosen_on_validation_images(
     data, monkeypatch, optimizer, candidates

@@ -68,6 +68,7 @@ def test_pictures_show_the_model_as_it_is(tmp_path):
 FEW_PICTURES = {"attention": "axial", "class_token": False, "pooling": "avg"}
 
 
+@pytest.mark.slow
 def test_a_continued_training_replaces_later_pictures(tmp_path):
     vit = model(**FEW_PICTURES)
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=2)

@@ -162,6 +162,7 @@ def test_peaks_match_the_data_sheets(device, precision, tera):
     assert peak == (None if tera is None else pytest.approx(tera * 1e12))
 
 
+@pytest.mark.slow
 def test_training_takes_three_times_the_published_forward_pass():
     # DeiT's and BiT's papers and timm: 1.26e9 and 4.1e9 multiply-accumulates at 224.
     for model, giga in ((keras_vit.ViTTi16(), 1.26), (keras_vit.BiTR50x1(), 4.1)):

@@ -346,9 +346,10 @@ def train(recipe: Recipe, epochs: int):
     return history.history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "epochs"),
-    [("mean_color", 2), pytest.param("mae", 4, marks=pytest.mark.slow)],
+    [("mean_color", 2), ("mae", 4)],
 )
 def test_training_learns_more_than_the_mean(name, epochs):
     """Better than always predicting the most frequent color, or a patch's mean."""

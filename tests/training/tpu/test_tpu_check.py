@@ -175,9 +175,8 @@ def test_the_trainers_steps_have_no_findings(name):
     assert found_in(make_recipe(MODELS[name])) == [[], []]
 
 
-@pytest.mark.parametrize(
-    "task", ["masked_patches", pytest.param("mae", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["masked_patches", "mae"])
 def test_the_steps_of_self_supervision_have_no_findings(task):
     recipe = dataclasses.replace(
         make_recipe(MODELS["vit"]),

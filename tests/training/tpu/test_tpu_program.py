@@ -109,6 +109,7 @@ WAYS = [*itertools.product(("tpu", "gpu"), ("auto", "fsdp"), COUNTS)]
 FEW = [("tpu", "auto", 1), ("tpu", "auto", 4), ("tpu", "fsdp", 8), ("gpu", "auto", 8)]
 
 
+@pytest.mark.slow
 def test_long_sequences_lower_to_flash_attention_and_a_program_is_that_of_fit():
     """XLA cannot divide a kernel among devices by itself, and says so here."""
     found = lines_of(LOWER.format(ways=FEW) + OF_FIT)

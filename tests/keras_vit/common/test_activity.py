@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from training.activity import activity, silence
+from keras_vit.common.activity import activity, silence
 from training.commands.command import Command
 from training.reporting.progress_line import Stages
 
@@ -80,6 +80,17 @@ def test_of_an_activity_in_another_the_inner_one_is_reported(stderr):
     assert "outer" in stream.getvalue()
 
 
+def test_an_activity_may_be_followed_by_another_in_its_place(stderr):
+    stream = stderr(terminal=True)
+    with activity("reading", every=0) as become:
+        assert stream.written.wait(60)
+        stream = stderr(terminal=True, lines=2)  # the old one is cleared first
+        become("writing")
+        assert stream.written.wait(60)
+        assert "\rwriting" in stream.getvalue()
+    assert "reading" not in stream.getvalue()
+
+
 def test_an_error_ends_an_activity(stderr):
     with pytest.raises(ValueError, match="wrong"), activity("compiling", every=0):
         raise ValueError("wrong")
@@ -98,13 +109,13 @@ def test_a_line_among_those_of_others_is_not_cleared(stderr):
 
 
 def test_what_takes_long_is_reported_less_often(monkeypatch):
-    monkeypatch.setattr("training.activity.SECONDS", 3.0)
+    monkeypatch.setattr("keras_vit.common.activity.SECONDS", 3.0)
     assert silence(599) == 3
     assert silence(601) == 60
 
 
 def test_the_stages_of_a_training_are_reported(stderr, monkeypatch):
-    monkeypatch.setattr("training.activity.SECONDS", 0.0)
+    monkeypatch.setattr("keras_vit.common.activity.SECONDS", 0.0)
     stages = Stages()
     stages.set_params({"steps": 7})
     for begin, text in (
@@ -128,7 +139,7 @@ def test_the_stages_of_a_training_are_reported(stderr, monkeypatch):
 
 def test_what_a_command_does_is_reported(stderr, monkeypatch):
     """Also between activities of its own, which are not the whole of it."""
-    monkeypatch.setattr("training.activity.SECONDS", 0.0)
+    monkeypatch.setattr("keras_vit.common.activity.SECONDS", 0.0)
     stream = stderr()
     wait = Command(
         "recipes", lambda _: None, lambda _: stream.written.wait(60), needs_keras=False

@@ -5,7 +5,7 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 SECONDS = 3.0  # of silence, before a report and between two
 # Of an activity that has taken `BEGINNING` seconds, a log has a line in `LATER`.
@@ -30,7 +30,7 @@ _line = ""  # what is on the terminal and has to be cleared
 @contextlib.contextmanager
 def activity(
     text: str, every: float | None = None, *, redraw: bool = True
-) -> Iterator[None]:
+) -> Iterator[Callable[[str], None]]:
     """Report an activity and its duration so far, while nothing else is printed.
 
     The inner one of two nested activities is reported.
@@ -41,12 +41,21 @@ def activity(
             `silence`.
         redraw: Whether a terminal has one line for all reports, which is cleared in the
             end. Not where others print meanwhile.
+
+    Yields:
+        What says that another activity has taken its place.
     """
     current = _Activity(text, redraw, every, time.monotonic())
     with _lock:
         _begin(current)
+
+    def become(text: str) -> None:
+        with _lock:
+            _clear()
+            current.text, current.began = text, time.monotonic()
+
     try:
-        yield
+        yield become
     finally:
         with _lock:
             _running.remove(current)
