@@ -1,6 +1,7 @@
 """Fixtures of all tests: a tiny model, images for it, the backends' settings."""
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -60,14 +61,30 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@functools.cache
+def sessions_as_functions(tensorflow):
+    """Let sessions, which servers have, optimize graphs where functions do."""
+    create = tensorflow.compat.v1.Session.__init__
+
+    def __init__(self, target="", graph=None, config=None):
+        if config is not None:
+            as_traced = tensorflow.config.optimizer.get_experimental_options()
+            rewrite = config.graph_options.rewrite_options
+            rewrite.disable_meta_optimizer = as_traced["disable_meta_optimizer"]
+        create(self, target, graph, config)
+
+    tensorflow.compat.v1.Session.__init__ = __init__
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Run graphs as they were traced, but in long, parity and `optimized` tests.
 
     TensorFlow optimizes each graph before its first run: a quarter of the time of the
-    fast tests of exports. Processes and servers that tests start do as always.
+    fast tests of exports. Processes that tests start do as always.
     """
     if tensorflow := sys.modules.get("tensorflow"):
+        sessions_as_functions(tensorflow)
         optimized = {"slow", "parity", "optimized"} & {
             mark.name for mark in item.iter_markers()
         }
