@@ -10,7 +10,7 @@ keras-vit is faster. Memory is what the process grew by at its peak after its im
 int8 the quantization, on random images. All compute the same GELU: the exact one, which
 is the peers' default, or its approximation by tanh, which is the paper's (keras-hub has
 the exact one alone); in rows without a `gelu`, which are older, each its own default.
-With `TF_ENABLE_ONEDNN_OPTS=0` in the environment, TensorFlow computes without oneDNN, and
+With `TF_ENABLE_ONEDNN_OPTS=0` in the environment, TensorFlow does without oneDNN, and
 the figures are those of another processor.
 Needs the peers: `pip install -e ".[parity,formats]"`.
 """
