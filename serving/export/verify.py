@@ -33,7 +33,7 @@ BATCH = 8
 # graph must enforce (`max_images`, `max_image_bytes`, `max_image_pixels`), to `images`,
 # `max_difference` of a probability, and `top1` agreement from 0 to 1.
 Verify: TypeAlias = Callable[
-    [pathlib.Path, Arrays, float, Mapping[str, int]], dict[str, Any]
+    [pathlib.Path, Arrays, float, Mapping[str, int]], dict[str, float]
 ]
 
 
@@ -72,7 +72,7 @@ def _verified(
     golden: Arrays,
     tolerance: float,
     limits: Mapping[str, int],
-) -> dict[str, Any]:
+) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch, "golden.npz")
         settings = {"tolerance": tolerance, "limits": dict(limits)}
@@ -87,7 +87,7 @@ def _verified(
             f"the written model must agree with the Keras model: {reason}; "
             "nothing was published"
         )
-    agreement: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    agreement: dict[str, float] = json.loads(stdout.splitlines()[-1])
     return agreement
 
 
