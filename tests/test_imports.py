@@ -248,7 +248,9 @@ def test_any_other_backend_is_refused_at_import(backend):
     assert "KERAS_BACKEND" in error
 
 
+# What the standard library imports on Windows is not here.
 ON_WINDOWS = """
+import shutil
 import sys
 sys.platform = "win32"
 """

@@ -16,7 +16,10 @@ from keras_vit.option_rows import Check, rows
 from keras_vit.options import is_number
 
 # At the end of a message.
-CONTINUES = "; `keras-vit resume` with the run's folder continues a training"
+CONTINUES = (
+    "; `keras-vit resume` with the run's folder continues a training, "
+    "the same command a study"
+)
 
 
 class TrainingError(CommandError):

@@ -1,7 +1,11 @@
 """`keras-vit inspect`: pictures of what a model has learned."""
 
+import os
+
 from keras_vit.commands.arguments import check_file
+from keras_vit.common.activity import activity
 from keras_vit.common.command_line import Parser
+from keras_vit.errors import ImageFileError
 
 
 def inspect(argv: list[str]) -> None:
@@ -28,6 +32,10 @@ def inspect(argv: list[str]) -> None:
     )
     arguments = parser.parse_args(argv)
     check_file(arguments.model)
-    from keras_vit.commands import inspected_images
+    for image in arguments.images:
+        if not os.path.exists(image):  # found before Keras is imported
+            raise ImageFileError(f"{image}: there is no such image file or folder")
+    with activity("keras-vit inspect", redraw=False):
+        from keras_vit.commands import inspected_images
 
-    inspected_images.inspect(arguments)
+        inspected_images.inspect(arguments)

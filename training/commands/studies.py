@@ -91,12 +91,11 @@ def _add_study(parser: Parser) -> None:
         action="store_true",
         help="print the runs with their parameters, FLOPs and hours",
     )
-    parser.add_argument("--device", default="H100", help="of the hours of --dry_run")
+    parser.add_argument("--device", help="of the hours of --dry_run (default: H100)")
     parser.add_argument(
         "--utilization",
         type=float,
-        default=0.4,
-        help="share of the device's peak, for the hours of --dry_run",
+        help="share of the device's peak, for the hours of --dry_run (default: 0.4)",
     )
     parser.add_argument(
         "--draw", action="store_true", help="only draw the finished runs again"
@@ -110,8 +109,12 @@ def _add_study(parser: Parser) -> None:
 
 def _check_study(options: argparse.Namespace) -> None:
     """Not the images of finished runs, which are only read from their folders."""
+    for flag in ("device", "utilization"):
+        given = getattr(options, flag)
+        wanted = "left out without --dry_run, whose hours it is for"
+        require(options.dry_run or given is None, f"--{flag}", wanted, given)
     share = options.utilization
-    require(0 <= share <= 1, "--utilization", "in [0, 1]", share)
+    require(share is None or 0 <= share <= 1, "--utilization", "in [0, 1]", share)
     if options.study is None:
         return
     flags = _recipe_flags(options)
@@ -133,6 +136,12 @@ def _rows(options: argparse.Namespace) -> list[str]:
     return options.rows.split(",") if options.rows else []
 
 
+def _estimate(options: argparse.Namespace) -> tuple[str, float]:
+    """The device of the hours, and the share of its peak."""
+    share = options.utilization
+    return options.device or "H100", 0.4 if share is None else share
+
+
 def _run_study(options: argparse.Namespace) -> None:
     if options.study is None:
         list_studies()
@@ -146,7 +155,7 @@ def _run_study(options: argparse.Namespace) -> None:
         _recipe_flags(options),
         rows=_rows(options),
         part=options.part,
-        dry_run=(options.device, options.utilization) if options.dry_run else None,
+        dry_run=_estimate(options) if options.dry_run else None,
         draw=options.draw,
         output_dir=options.output_dir,
     )

@@ -99,7 +99,8 @@ def _check_root(root: Path) -> None:
     beside = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
     place = "" if str(parent) == "." else f"{parent}/"
     hint = did_you_mean(root.name, beside, f"folder:{place}")
-    raise DataError(f"folder:{root}: there is no such folder.{hint}")
+    other = " `--data.source folder:PATH` names another"
+    raise DataError(f"folder:{root}: there is no such folder.{hint or other}")
 
 
 def _find_parts(root: Path) -> dict[str, Path]:

@@ -195,7 +195,7 @@ def print_estimates(
             "`--device` must be a GPU or TPU with a known peak in this precision, such "
             f"as H100, A100, V100 or 'TPU v3'. Received: {device!r}"
         )
-    table = Table(title=study.title, box=SIMPLE, padding=(0, 1))
+    table = Table(title=study.heading, box=SIMPLE, padding=(0, 1))
     for title in ("run", "weights", "GFLOPs", "images", "exaFLOPs", "hours"):
         side: JustifyMethod = "left" if title == "run" else "right"
         table.add_column(title, justify=side, no_wrap=True)

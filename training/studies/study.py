@@ -96,6 +96,12 @@ class Study:
     measure: str
     fewshot: DataConfig | None
 
+    @property
+    def heading(self) -> str:
+        """The title, which form it is, and what is published of it where."""
+        form = " (small form)" if self.small else ""
+        return f"{self.title}{form}: {self.reference}".removesuffix(": ")
+
     def runs(self) -> list[Run]:
         """Every row with every seed, the rows of one seed beside each other."""
         return [Run(row, seed) for seed in self.seeds for row in self.rows]

@@ -9,6 +9,7 @@ describes the keys. In texts {AXIS} stands for the name of the axis's value;
 import functools
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ KEYS: dict[str, type] = {
     "small": dict,  # the form that runs in minutes: any of the other keys
 }
 REQUIRED = ("title", "axes", "columns")
+PAPER = "arXiv:2010.11929"
 WORDS: dict[type, str] = {dict: "names and values", list: "a list", str: "text"}
 # What an axis's value may have beside values of a recipe: another recipe; the lines of
 # the figure that it is in; false for no choice among the candidates; numbers of images
@@ -77,9 +79,22 @@ def summary(path: Path) -> Summary:
 def list_studies() -> None:
     """Print the name, the title and the number of runs of every study."""
     for path in study_files():
-        title, _, runs, small = summary(path)
+        title, reference, runs, small = summary(path)
         both = f"{runs} runs" + ("" if small is None else f", --small {small}")
-        print(f"{path.stem:<16} {title} ({both})")
+        place = f", {reference.removeprefix(f'{PAPER}, ')}" if reference else ""
+        print(f"{path.stem:<16} {title}{place} ({both})")
+
+
+def _check_study(name: str) -> None:
+    """Raise RecipeError where there is no such study, with the one that was meant."""
+    number = re.fullmatch(r"(table|figure)[ _-]?(\d+)", name, re.IGNORECASE)
+    if number is not None and not (FOLDER / f"{name}.yaml").exists():
+        place = re.compile(rf"\b{number[1]}s? (\d+ and )?{number[2]}\b", re.IGNORECASE)
+        for path in study_files():
+            reference = summary(path).reference
+            if reference.startswith(PAPER) and place.search(reference):
+                raise RecipeError(f"no study {name!r}. It is {path.stem}")
+    check_name(name, [path.stem for path in study_files()], "no study")
 
 
 def _count_runs(tree: Tree) -> int:
@@ -106,12 +121,13 @@ def load_study(
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        check_name(name, [path.stem for path in study_files()], "no study")
+        _check_study(name)
         path = FOLDER / f"{name}.yaml"
     tree = _read(path)
     if small:
         wanted = f"left out for {path.stem}, which has no small form"
-        require("small" in tree, "--small", wanted, True)
+        if "small" not in tree:
+            raise RecipeError(f"`--small` must be {wanted}")
         tree |= tree["small"]
     tree = {key: value for key, value in tree.items() if value is not None}
     study = _parse(tree, path.stem, small, flags or {})

@@ -136,9 +136,8 @@ def write_results(study: Study, lines: Sequence[Line], folder: Path) -> None:
     markdown = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
     storage.write_text(folder / "table.csv", buffer.getvalue())
     storage.write_text(folder / "table.json", text)
-    storage.write_text(
-        folder / "table.md", "".join(f"| {' | '.join(row)} |\n" for row in markdown)
-    )
+    table = "".join(f"| {' | '.join(row)} |\n" for row in markdown)
+    storage.write_text(folder / "table.md", f"{study.heading}\n\n{table}")
 
 
 def _numbers(study: Study, lines: Sequence[Line]) -> Iterator[list[object]]:
@@ -187,7 +186,7 @@ def _crossed(study: Study, lines: Sequence[Line]) -> tuple[list[str], list[list[
 def print_results(study: Study, lines: Sequence[Line]) -> None:
     """Print the table, with what is not run."""
     header, rows = _wide(study, lines)
-    table = Table(title=study.title, box=SIMPLE, padding=(0, 1))
+    table = Table(title=study.heading, box=SIMPLE, padding=(0, 1))
     for number, title in enumerate(header):
         table.add_column(title, justify="right" if number else "left", overflow="fold")
     for row in rows:

@@ -14,6 +14,12 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """The same random weights in any order of the tests."""
+    keras.utils.set_random_seed(0)
+
+
 def compare(model, path):
     """Write a model and return the file's graph, after onnxruntime agreed."""
     onnx_file.write(model, path, "pixels in [-1, 1]")

@@ -103,7 +103,7 @@ def test_a_folder_may_have_validation_images_of_its_own(folder, names):
 
 
 def test_a_folder_that_was_not_meant_is_an_error(folder):
-    with pytest.raises(DataError, match="no such folder.$"):
+    with pytest.raises(DataError, match="no such folder. `--data.source .* another$"):
         open_folder(folder / "nowhere")
     with pytest.raises(DataError, match=f"Did you mean folder:{folder}?"):
         open_folder(f"{folder}x")

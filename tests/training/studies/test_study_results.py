@@ -101,7 +101,9 @@ def test_means_of_groups_are_over_complete_rows_only(folder):
 def test_two_axes_against_each_other_with_published_columns(folder):
     study = make_study(table={"rows": "task", "columns": "model"}, means="group")
     write_results(study, read_lines(study, folder), folder)
-    assert (folder / "table.md").read_text().splitlines() == [
+    heading, _, *table = (folder / "table.md").read_text().splitlines()
+    assert heading == study.heading
+    assert table == [
         "| accuracy, % (published) | small | large | mean of all | giant |",
         "| --- | ---: | ---: | ---: | ---: |",
         "| cats | 55.00 ± 7.07 (51.50) | 75.00 ± 7.07 (71.50) |  | (99.50) |",
