@@ -6,9 +6,8 @@ every image that is seen; the hours are those at a share of a device's peak.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -23,7 +22,6 @@ from keras_vit.specs import ViTSpec, parse_resnet, parse_variant
 
 from ..architectures.recipe_model import build_model
 from ..data.splits import load_splits
-from ..engine import run_folder
 from ..engine.device_peaks import peak_flops
 from ..engine.run_length import run_length
 from ..errors import DataError, RecipeError
@@ -183,7 +181,11 @@ def hours(
 
 
 def print_estimates(
-    study: Study, runs: Sequence[Run], folder: Path, device: str, utilization: float
+    study: Study,
+    runs: Sequence[Run],
+    finished: Container[Run],
+    device: str,
+    utilization: float,
 ) -> None:
     """Print every run with its cost, and the sums.
 
@@ -203,7 +205,7 @@ def print_estimates(
     for run in runs:
         cost = estimate(run.row)
         time = hours(run.row, cost, device, utilization)
-        done = " (finished)" if run_folder.is_finished(folder / run.name) else ""
+        done = " (finished)" if run in finished else ""
         table.add_row(
             run.name + done,
             _cell(cost.parameters, 1e6, ".2f", "M"),

@@ -15,7 +15,7 @@ from .study_results import (
     read_lines,
     write_results,
 )
-from .study_runs import check_folder, run_study
+from .study_runs import check_folder, is_finished, run_study
 
 
 def checked_study(
@@ -57,7 +57,8 @@ def run_command(
     folder = study_folder(study, output_dir)
     runs = part_of(study, part)
     if dry_run is not None:
-        print_estimates(study, runs, folder, *dry_run)
+        finished = [run for run in runs if is_finished(run, folder)]
+        print_estimates(study, runs, finished, *dry_run)
         return
     check_folder(study, folder)
     if draw and not folder.exists():

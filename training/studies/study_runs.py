@@ -120,17 +120,28 @@ def check_folder(study: Study, folder: Path) -> None:
 
 def _check_run(run: Run, folder: Path) -> None:
     """Raise RunError where the run's folder has a run of another recipe."""
+    path = folder / run.name
+    if not _is_of(run, folder):
+        raise RunError(
+            f"{path}: contains a run of another recipe, such as one of other images; "
+            "choose another --output_dir"
+        )
+
+
+def _is_of(run: Run, folder: Path) -> bool:
+    """Whether the run's folder has its recipe, or none."""
     file = folder / run.name / RECIPE
     if not file.exists():
-        return
-    found = run.prepared(load_recipe(file), folder)  # the folder may have been moved
+        return True
+    found = load_recipe(file)
     finals = [candidate.final for candidate in run.row.candidates.values()]
     expected = [run.prepared(recipe, folder) for recipe in finals or [run.row.recipe]]
-    if found not in expected:
-        raise RunError(
-            f"{file.parent}: contains a run of another recipe; choose another "
-            "--output_dir"
-        )
+    return run.prepared(found, folder) in expected  # the folder may have been moved
+
+
+def is_finished(run: Run, folder: Path) -> bool:
+    """Whether a run in its folder below the study's is finished, and of its recipe."""
+    return run_folder.is_finished(folder / run.name) and _is_of(run, folder)
 
 
 def _finish_run(study: Study, run: Run, folder: Path) -> str:

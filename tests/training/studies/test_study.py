@@ -217,6 +217,11 @@ def test_a_mistake_in_a_file_is_one_line(write, change, words):
     ("arguments", "words"),
     [
         (["postions"], ["no study 'postions'", "Did you mean positions?"]),
+        (["table8"], ["no study 'table8'", "It is positions"]),
+        (["Figure_4"], ["It is data_size"]),  # "Figures 3 and 4"
+        (["figure2"], ["It is vtab"]),  # another paper's is not meant
+        (["figure99"], ["no study 'figure99'", "There are"]),
+        (["positions", "--device", "H100"], ["`--device`", "without --dry_run"]),
         (["nothing-like-it"], ["There are: adam_sgd, axial"]),
         (["positions", "--rows", "noon"], ["no row 'noon'", "Did you mean none?"]),
         (["positions", "--part", "3/2"], ["`--part` must be N/M"]),
@@ -244,7 +249,7 @@ def test_every_study_is_listed(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [p.stem for p in study_files()]
     [line] = [line for line in lines if line.startswith("positions")]
-    assert "Position embeddings (8 runs, --small 24)" in line
+    assert "Position embeddings, Table 8 and appendix D.4 (8 runs, --small 24)" in line
 
 
 load = functools.cache(checked_study)

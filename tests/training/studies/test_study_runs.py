@@ -123,6 +123,17 @@ def test_finished_runs_are_reused_and_unfinished_ones_resumed(
     assert table(folder) == {k: row for k, row in first.items() if k != "0.3"}
 
 
+def test_a_dry_run_counts_finished_runs_of_its_own_recipe(
+    study, calls, tmp_path, capsys
+):
+    folder = tmp_path / "out"
+    run(study(), folder)
+    for flags, count in (((), 4), (("--batch_size", "16"), 0)):
+        capsys.readouterr()
+        assert run(study(), folder, "--dry_run", *flags) == 0
+        assert capsys.readouterr().out.count("(finished)") == count
+
+
 def test_parts_add_up_and_the_table_is_drawn_from_what_is_there(study, calls, tmp_path):
     path = study(STUDY.replace("    0.3: {{optimizer: {{learning_rate: 0.3}}}}\n", ""))
     one, two = tmp_path / "one", tmp_path / "two"
