@@ -218,18 +218,20 @@ def test_commands_print_only_lines_of_their_own(tmp_path):
         ("export", run, "--to", model),
     )
     for command in commands:
-        lines = stderr_of("-m", "keras_vit", *command).splitlines()
-        others = [
-            line for line in lines if not (REPORT.fullmatch(line) or XLA.match(line))
-        ]
-        assert not others, command
+        assert not without_reports(stderr_of("-m", "keras_vit", *command)), command
     serve = f"--model_base_path={model}", "--model_name=digits", "--port=0"
-    lines = stderr_of("-c", SERVE, *serve, "--rest_api_port=0").splitlines()
+    lines = without_reports(stderr_of("-c", SERVE, *serve, "--rest_api_port=0"))
     assert [line.split(maxsplit=2)[2] for line in lines[:2]] == [
         "loading digits version 1",
         "serving digits version 1",
     ]
     assert all(re.fullmatch(r"[\d-]+ [\d:,]+ \w+ digits version 1", e) for e in lines)
+
+
+def without_reports(stderr):
+    """The lines that do not report what a command is doing."""
+    lines = stderr.splitlines()
+    return [line for line in lines if not (REPORT.fullmatch(line) or XLA.match(line))]
 
 
 def stderr_of(*arguments, level=None):
