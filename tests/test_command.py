@@ -193,6 +193,7 @@ def import_tensorflow(folder, code):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"),
     reason="TensorFlow has oneDNN's kernels on Linux and x86-64",

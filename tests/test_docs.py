@@ -179,6 +179,7 @@ def test_the_tables_of_options_have_every_argument(monkeypatch):
     assert "generated/options.md" in (DOCS / "models.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_drawing_of_the_packages_has_a_box_for_each(monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     drawn = importlib.import_module("package_drawing").PACKAGES
@@ -264,18 +265,17 @@ PREPARATION = (
 
 
 def runnable():
-    """The commands that `demo` has not run; only those of the README are fast."""
-    of_readme = commands("", PAGES[:1])
+    """The commands that `demo` has not run."""
     lines = {line.replace("runs/demo/", "runs/digits/"): line for line in commands("")}
     for usual, line in lines.items():
         # What installs or serves is run by `make` and by the tests of the server.
         own = re.match(r"make |source |pip |keras-vit serve ", line)
         if not own and usual not in PREPARATION:
-            marks = () if line in of_readme else pytest.mark.slow
-            yield pytest.param(line, marks=marks, id=line)
+            yield line
 
 
-@pytest.mark.parametrize("line", runnable())
+@pytest.mark.slow
+@pytest.mark.parametrize("line", runnable(), ids=str)
 def test_commands_of_the_documentation_run(line, demo):
     folder, server = demo
     run(folder, at_server(line, server))
@@ -291,15 +291,8 @@ PYTHON_PAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(
-            page, marks=pytest.mark.slow if page != PAGES[0] else (), id=page.name
-        )
-        for page in PYTHON_PAGES.values()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PYTHON_PAGES.values(), ids=lambda page: page.name)
 def test_python_of_the_documentation_runs(page, demo, monkeypatch):
     """One page after the other; a model warns of pixels in the wrong range."""
     folder, server = demo

@@ -20,6 +20,8 @@ def quiet_tensorflow() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # On a Python whose support will end, from what TensorFlow imports for Cloud TPUs.
     warnings.filterwarnings("ignore", r"(?s).*Python version", FutureWarning, "google")
+    # The code that protobuf generated for TensorFlow is older than protobuf 6.
+    warnings.filterwarnings("ignore", "Protobuf gencode version", UserWarning)
     if "tensorflow" not in sys.modules:
         sys.meta_path.insert(0, _QuietImport())
 

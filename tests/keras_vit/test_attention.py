@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import numpy_vit
 import pytest
+from long_cases import long_after
 from tiny_model import numpy
 
 from keras_vit import devices
@@ -81,15 +82,20 @@ def test_whole_attention_equals_the_equations(queries):
 @tensorflow_only
 @pytest.mark.parametrize(
     ("queries", "scores", "where"),
-    [
-        (31, 31 * 31 * 6, "all heads of an image"),
-        (31, 31 * 31 * 5, "three heads"),
-        (31, 31 * 31, "one head"),
-        (31, 31 * 30, "two blocks of queries, of 16 and 15"),
-        (31, 31 * 4, "eight blocks, the last of 3"),
-        (31, 1, "a block for each query"),
-        *((23, 31 * count, "other queries") for count in (23 * 6, 23 * 2, 30)),
-    ],
+    long_after(
+        4,
+        [
+            (31, 31 * 31 * 5, "three heads"),
+            (31, 31 * 30, "two blocks of queries, of 16 and 15"),
+            (31, 31 * 4, "eight blocks, the last of 3"),
+            (23, 31 * 23 * 2, "other queries"),
+            (23, 31 * 23 * 6, "other queries"),
+            (23, 31 * 30, "other queries"),
+            (31, 31 * 31 * 6, "all heads of an image"),
+            (31, 31 * 31, "one head"),
+            (31, 1, "a block for each query"),
+        ],
+    ),
 )
 def test_blocks_and_their_gradients_equal_the_equations(
     monkeypatch, queries, scores, where
@@ -111,6 +117,7 @@ def test_blocks_of_a_batch_of_unknown_size(monkeypatch):
         np.testing.assert_allclose(call(*part), equations(*part)[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_blocks_compiled_by_xla(monkeypatch):
     import tensorflow as tf
@@ -284,7 +291,8 @@ def tensors(model, images):
 
 @tensorflow_only
 @pytest.mark.parametrize(
-    ("kwargs", "whole"), [({}, False), ({"attention_dropout": 0.1}, True)]
+    ("kwargs", "whole"),
+    long_after(1, [({}, False), ({"attention_dropout": 0.1}, True)]),
 )
 def test_no_tensor_of_a_long_sequence_is_quadratic(
     tiny_vit, monkeypatch, kwargs, whole
@@ -297,6 +305,7 @@ def test_no_tensor_of_a_long_sequence_is_quadratic(
     assert bool(quadratic) == whole, quadratic
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_a_long_sequence_has_the_logits_and_gradients_of_whole_attention(
     tiny_vit, monkeypatch

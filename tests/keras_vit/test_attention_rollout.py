@@ -4,23 +4,24 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
+from long_cases import long_after
 from tiny_model import numpy
 
 pytestmark = pytest.mark.backend
 
 FORMS = {
     "class token": {},
+    "mean of patches beside a class token": {"pooling": "avg", "register_tokens": 2},
+    "attention pooling of all": {"pooling": "map", "register_tokens": 3},
     "registers": {"register_tokens": 4, "depth": 3},
     "mean of patches": {"pooling": "avg", "class_token": False},
-    "mean of patches beside a class token": {"pooling": "avg", "register_tokens": 2},
     "attention pooling": {"pooling": "map", "class_token": False},
-    "attention pooling of all": {"pooling": "map", "register_tokens": 3},
     "one block": {"depth": 1},
     "relative": {"position_embedding": "relative", "position_placement": "shared"},
 }
 
 
-@pytest.mark.parametrize("kwargs", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("kwargs", long_after(3, FORMS.values()), ids=FORMS)
 def test_rollout_equals_the_product_of_the_paper(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     rollout = numpy(model.attention_rollout_model()(images()))
@@ -38,7 +39,9 @@ def test_a_model_in_bfloat16_gives_float32_close_by(tiny_vit, images):
     np.testing.assert_allclose(rollout, numpy_vit.rollout(model, images()), atol=2e-3)
 
 
-@pytest.mark.parametrize("kwargs", [FORMS["attention pooling of all"], {}])
+@pytest.mark.parametrize(
+    "kwargs", long_after(1, [{}, FORMS["attention pooling of all"]])
+)
 def test_rollout_is_saved_and_loaded(tiny_vit, images, tmp_path, kwargs):
     rollout = tiny_vit(**kwargs).attention_rollout_model()
     rollout.save(tmp_path / "rollout.keras")

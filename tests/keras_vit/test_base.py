@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from long_cases import long_after
 from tiny_model import small, small_classifier
 
 import keras_vit
@@ -46,7 +47,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("shape", WRONG)
+@pytest.mark.parametrize("shape", long_after(1, WRONG))
 def test_another_shape_is_refused_after_a_prediction_too(used, shape):
     images, labels = np.zeros(shape), np.zeros(shape[0])
     message = rf"`images` must be a batch \[B, 22, 14, 3\].*shape \({shape[0]}, "

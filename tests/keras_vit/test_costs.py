@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from long_cases import long_after
 
 import keras_vit
 from keras_vit.commands import main
@@ -74,7 +75,7 @@ def computing_all_tokens(model):
 AXIAL = {"attention": "axial", "class_token": False}
 
 
-@pytest.mark.parametrize("swiglu", [False, True])
+@pytest.mark.parametrize("swiglu", long_after(1, [False, True]))
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -111,7 +112,9 @@ def test_the_last_block_computes_the_class_token_alone(tiny_vit, swiglu):
     assert saved == (tokens - 1) * of_a_token
 
 
-@pytest.mark.parametrize("size", [(64, 32), (96, 128)])
+@pytest.mark.parametrize(
+    "size", [(64, 32), pytest.param((96, 128), marks=pytest.mark.slow)]
+)
 def test_the_operations_of_a_hybrid_equal_the_products_of_the_graph(tiny_vit, size):
     kwargs = {"image_size": size, "patch_size": 2, "resnet_blocks": (1, 2), "width": 10}
     model = tiny_vit(**kwargs)
@@ -120,7 +123,9 @@ def test_the_operations_of_a_hybrid_equal_the_products_of_the_graph(tiny_vit, si
     assert model_costs(spec, 2, size, classes=7).macs == macs
 
 
-@pytest.mark.parametrize("size", [(65, 47), (96, 128)])
+@pytest.mark.parametrize(
+    "size", [(65, 47), pytest.param((96, 128), marks=pytest.mark.slow)]
+)
 def test_the_operations_of_a_resnet_equal_the_products_of_the_graph(size):
     model = ResNet(
         image_size=size, blocks=(1, 2), width_factor=2, channels=5, classes=7

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_bytes import image_bytes as encode
+from long_cases import long_after
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
@@ -145,7 +146,9 @@ def test_a_very_long_image_is_refused_where_it_would_be_resized_whole():
 
 
 @pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
-@pytest.mark.parametrize("size", [(224, 224), (70, 42)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((224, 224), marks=pytest.mark.slow), (70, 42)]
+)
 def test_a_graph_rounds_sizes_as_python_does(size, convention):
     """Halves are common: 42 x 63 pixels to a height of 77 are 115.5 in width."""
     preprocessing = ImagePreprocessing(
@@ -161,7 +164,7 @@ def test_a_graph_rounds_sizes_as_python_does(size, convention):
     np.testing.assert_array_equal(np.transpose(resized(sides)), expected)
 
 
-@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("antialias", long_after(1, [False, True]))
 @pytest.mark.parametrize("resize", ["plain", "small"])
 @pytest.mark.parametrize("convention", ImagePreprocessing.CONVENTIONS)
 def test_a_pipeline_resizes_images_of_unknown_size(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
+from long_cases import long_after
 from tiny_model import TINY, numpy
 
 pytestmark = pytest.mark.backend
@@ -19,15 +20,15 @@ def summary(model):
 
 AXIAL = {"attention": "axial", "class_token": False, "pooling": "avg"}
 FORMS = [
-    {},
     {"register_tokens": 4, "position_embedding": "relative"},
+    {},
     {"position_embedding": "relative", "position_placement": "shared"},
     {"position_placement": "shared", "qk_norm": True, "depth": 3},
     AXIAL,
 ]
 
 
-@pytest.mark.parametrize("kwargs", FORMS)
+@pytest.mark.parametrize("kwargs", [*long_after(2, FORMS[:-1]), AXIAL])
 def test_features_are_the_blocks_outputs(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     states = numpy_vit.encoder(model, images())
@@ -54,7 +55,7 @@ def test_a_map_has_each_patch_at_its_place(tiny_vit, images):
             np.testing.assert_array_equal(feature_map[:, y, x], patches[:, y * 7 + x])
 
 
-@pytest.mark.parametrize("kwargs", FORMS[:-1])
+@pytest.mark.parametrize("kwargs", long_after(2, FORMS[:-1]))
 def test_attention_weights_equal_the_equation(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
     weights = numpy_vit.block_weights(model, images())
@@ -107,6 +108,7 @@ def test_features_follow_the_models_weights(tiny_vit, images):
     assert all(np.abs(a - b).max() > 0.01 for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_models_of_features_and_attention_can_be_saved(tiny_vit, images, tmp_path):
     model = tiny_vit(position_embedding="relative", position_placement="shared")
     for part in (model.features_model((0, 1)), model.attention_weights_model((0, 1))):
@@ -128,6 +130,7 @@ def test_half_precision_gives_features_in_it_and_attention_in_float32(tiny_vit, 
     np.testing.assert_allclose(numpy(weights), numpy(expected), rtol=0, atol=0.02)
 
 
+@pytest.mark.slow
 def test_features_train_a_new_top(tiny_vit, images):
     model = tiny_vit(depth=1)
     features = model.features_model(layout="map")

@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import numpy_vit
 import pytest
+from long_cases import long_after
 from tiny_model import numpy
 
 from keras_vit import fusion, layers
@@ -100,11 +101,14 @@ def test_layer_norm_and_its_gradients_equal_the_equation():
 
 @pytest.mark.parametrize(
     "kwargs",
-    [
-        {},
-        {"gelu": "exact", "qkv_bias": False, "depth": 1, "pooling": "avg"},
-        {"swiglu": True, "depth": 1, "pooling": "avg"},
-    ],
+    long_after(
+        1,
+        [
+            {"gelu": "exact", "qkv_bias": False, "depth": 1, "pooling": "avg"},
+            {"swiglu": True, "depth": 1, "pooling": "avg"},
+            {},
+        ],
+    ),
 )
 def test_a_model_has_the_same_logits_and_gradients_without_kernels(
     tiny_vit, images, monkeypatch, kwargs
@@ -163,6 +167,7 @@ def test_training_keeps_nothing_between_a_kernel_and_its_dense_layers(tiny_vit, 
     assert len(again) == 2 * 5 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_a_quantized_model_can_be_called_in_training(tiny_vit, images):
     model = tiny_vit()

@@ -59,6 +59,8 @@ MODELS = {
     "distance": part(attention_distance_model),
     "features": part(lambda model: model.features_model(layout="map")),
 }
+# Models whose layers are in others too: `make test-all` takes them.
+LONG = {"avg", "tokens", "fc_norm", "feature_map", "rollout"}
 
 
 @functools.cache
@@ -78,11 +80,17 @@ def outputs(name):
 @pytest.mark.parametrize(
     "floatx",
     [
-        pytest.param(floatx, marks=pytest.mark.slow if floatx == "bfloat16" else ())
+        pytest.param(floatx, marks=() if floatx == "float16" else pytest.mark.slow)
         for floatx in FLOATX
     ],
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name in MODELS
+    ],
+)
 def test_a_model_with_a_dtype_depends_on_no_global_setting(name, floatx):
     reference = expected(name)
     with other_settings(floatx):

@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+from long_cases import long_after
 from tiny_model import small, small_classifier
 
 import keras_vit
@@ -15,6 +16,7 @@ def info(capsys, monkeypatch, *targets):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_file_is_described(tmp_path, capsys, monkeypatch):
     model = keras_vit.VisionTransformer.from_variant(
         "Ti/16", image_size=(32, 48), classes=7, class_names=[*"abcdefg"]
@@ -47,17 +49,17 @@ def test_a_run_is_its_best_model(tiny_vit, tmp_path, capsys, monkeypatch):
 SIDES = {"image_size": 32, "patch_size": 2}
 KINDS = {
     "ViT, of no published size": lambda: small(**SIDES),
-    "ViT behind a ResNet, of no published size": lambda: small(
-        **SIDES, resnet_blocks=(1,)
-    ),
     "width_factor=1": lambda: keras_vit.ResNet(blocks=(1, 2), image_size=(33, 26)),
     "ImageClassifier around net": lambda: small_classifier(
         keras.layers.Flatten(), name="net"
     ),
+    "ViT behind a ResNet, of no published size": lambda: small(
+        **SIDES, resnet_blocks=(1,)
+    ),
 }
 
 
-@pytest.mark.parametrize("words", KINDS)
+@pytest.mark.parametrize("words", long_after(3, KINDS))
 def test_every_kind_of_model_is_described(words, tmp_path, capsys, monkeypatch):
     model = KINDS[words]()
     model.save(tmp_path / "m.keras")

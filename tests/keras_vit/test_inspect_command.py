@@ -6,6 +6,7 @@ import foreign_files
 import keras
 import numpy as np
 import pytest
+from long_cases import long_after
 from PIL import Image
 
 import keras_vit
@@ -87,6 +88,7 @@ def test_without_images_there_are_filters_and_positions(run_folder, tmp_path, ca
     assert lines[3:] == [f"no {name}.png: {reason}" for name in PICTURES[2:]]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_reads_pixels_that_its_preprocessing_normalized(
     tiny_vit, photos, tmp_path, capsys
 ):
@@ -125,26 +127,35 @@ def test_published_weights_are_read_by_name(tiny_vit, tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize(
     ("make", "missing", "reason"),
-    [
-        (
-            lambda vit: keras_vit.ResNet(blocks=(1,), image_size=(22, 14), name="bit"),
-            PICTURES[1:],
-            "Received: ResNet 'bit'",
-        ),
-        (
-            lambda vit: vit(
-                attention="axial", class_token=False, pooling="avg", depth=1
+    long_after(
+        2,
+        [
+            (
+                lambda vit: keras_vit.ResNet(
+                    blocks=(1,), image_size=(22, 14), name="bit"
+                ),
+                PICTURES[1:],
+                "Received: ResNet 'bit'",
             ),
-            PICTURES[2:],
-            "Received: attention='axial'",
-        ),
-        (lambda vit: vit(position_embedding="none", depth=1), PICTURES[1:2], "'none'"),
-        (
-            lambda vit: vit(pooling=None, depth=1),
-            PICTURES[4:],
-            "Received: pooling=None",
-        ),
-    ],
+            (
+                lambda vit: vit(
+                    attention="axial", class_token=False, pooling="avg", depth=1
+                ),
+                PICTURES[2:],
+                "Received: attention='axial'",
+            ),
+            (
+                lambda vit: vit(position_embedding="none", depth=1),
+                PICTURES[1:2],
+                "'none'",
+            ),
+            (
+                lambda vit: vit(pooling=None, depth=1),
+                PICTURES[4:],
+                "Received: pooling=None",
+            ),
+        ],
+    ),
 )
 def test_what_does_not_apply_is_named_and_the_rest_written(
     tiny_vit, photos, tmp_path, capsys, make, missing, reason
@@ -159,6 +170,7 @@ def test_what_does_not_apply_is_named_and_the_rest_written(
     assert written == set(PICTURES) - set(missing)
 
 
+@pytest.mark.slow
 def test_each_blocks_own_positions_are_all_kept(tiny_vit, tmp_path, capsys):
     model = tiny_vit(position_placement="every_layer")
     model.save(tmp_path / "m.keras")

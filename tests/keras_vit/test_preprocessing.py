@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from long_cases import long_after
 from PIL import Image
 from tiny_model import build_vit, numpy, small_classifier
 
@@ -278,7 +279,7 @@ USES = {
     "evaluate": lambda model, x: model.evaluate(x, np.zeros(len(x)), verbose=0),
     "fit": lambda model, x: model.fit(x, np.zeros(len(x)), verbose=0),
 }
-uses = pytest.mark.parametrize("use", USES.values(), ids=USES)
+uses = pytest.mark.parametrize("use", long_after(6, USES.values()), ids=USES)
 
 
 def user_warnings(seen):
@@ -387,15 +388,15 @@ def data_set(batches):
 
 SOURCES = {
     "tf.data": data_set,
+    "PyDataset": Batches,
+    "generator": lambda batches: (batches[0] for _ in range(9)),
     "dictionaries": lambda batches: data_set(
         [({"images": images}, labels) for images, labels in batches]
     ),
-    "generator": lambda batches: (batches[0] for _ in range(9)),
-    "PyDataset": Batches,
 }
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pytest.mark.parametrize("source", long_after(2, SOURCES.values()), ids=SOURCES)
 @pytest.mark.parametrize(
     "use",
     [
@@ -436,7 +437,7 @@ VALIDATION = {
 }
 
 
-@pytest.mark.parametrize("source", VALIDATION.values(), ids=VALIDATION)
+@pytest.mark.parametrize("source", long_after(1, VALIDATION.values()), ids=VALIDATION)
 def test_validation_images_are_checked_by_themselves(fresh, source):
     def fit(*bounds):
         model.fit(
@@ -511,6 +512,7 @@ def test_a_checked_data_set_is_read_once_and_unchanged():
     np.testing.assert_array_equal(seen, [np.zeros((2, 3))])
 
 
+@pytest.mark.slow
 def test_symbolic_images_and_features_are_not_checked(fresh):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -6,59 +6,62 @@ import keras
 import numpy as np
 import numpy_vit
 import pytest
+from long_cases import long_after
 
 pytestmark = pytest.mark.backend
 
 
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        *(
-            {"pooling": pooling, "gelu": gelu}
-            for pooling in ("token", "avg", "map", None)
-            for gelu in ("tanh", "exact")
-        ),
-        *(
-            {"depth": 1, **kwargs}  # what is before and behind the blocks
-            for kwargs in (
-                {"channels": 1},
-                {"channels": 5},
-                {"class_token": False, "pooling": "avg"},
-                {"class_token": False, "pooling": "map"},
-                {"representation_size": 13},
-                {"classes": None},
-                {"classes": None, "representation_size": 13, "pooling": "avg"},
-                {"prefix_positions": False},
-                {"register_tokens": 4, "prefix_positions": False, "pooling": "avg"},
-                {"register_tokens": 4, "class_token": False, "pooling": "avg"},
-                {"register_tokens": 4, "pooling": "map"},
-                {"register_tokens": 4, "class_token": False, "pooling": "map"},
-                {"fc_norm": True, "pooling": "token"},
-                {"fc_norm": True, "pooling": "avg", "representation_size": 13},
-                {"fc_norm": True, "pooling": "map"},
-                {"norm_epsilon": 0.3, "fc_norm": True, "pooling": "avg"},
-                {"position_embedding": "none"},
-            )
-        ),
-        {"depth": 1, "heads": 3},
-        {"register_tokens": 4},
-        {"layer_scale": 0.1},
-        {"qk_norm": True},
-        {"qkv_bias": False, "pooling": "map"},
-        {"output_bias": False, "pooling": "map"},
-        {"swiglu": True},
-        {"swiglu": True, "pooling": "map", "layer_scale": 0.1},
-        {"norm_epsilon": 0.3, "qk_norm": True, "pooling": "map"},
-        {"attention": "axial", "pooling": "avg", "class_token": False},
-        {
-            "attention": "axial",
-            "pooling": "map",
-            "class_token": False,
-            "layer_scale": 0.1,
-            "qk_norm": True,
-        },
-    ],
-)
+DEPTH_1 = {"depth": 1}  # what is before and behind the blocks
+NO_CLASS = {"class_token": False}
+FORMS = [
+    {"pooling": "token", "gelu": "tanh"},
+    {"pooling": "avg", "gelu": "exact"},
+    {"pooling": "map", "gelu": "tanh"},
+    {"pooling": None, "gelu": "exact"},
+    {**DEPTH_1, "channels": 5},
+    {**DEPTH_1, **NO_CLASS, "pooling": "avg"},
+    {**DEPTH_1, "classes": None, "representation_size": 13, "pooling": "avg"},
+    {**DEPTH_1, "prefix_positions": False},
+    {**DEPTH_1, "register_tokens": 4, **NO_CLASS, "pooling": "map"},
+    {**DEPTH_1, "register_tokens": 4, "prefix_positions": False, "pooling": "avg"},
+    {**DEPTH_1, "fc_norm": True, "pooling": "avg", "representation_size": 13},
+    {**DEPTH_1, "fc_norm": True, "pooling": "map"},
+    {**DEPTH_1, "position_embedding": "none"},
+    {**DEPTH_1, "heads": 3},
+    {"layer_scale": 0.1},
+    {"norm_epsilon": 0.3, "qk_norm": True, "pooling": "map"},
+    {"qkv_bias": False, "pooling": "map"},
+    {"swiglu": True},
+    {"attention": "axial", "pooling": "avg", **NO_CLASS},
+]
+LONG_FORMS = [
+    {"pooling": "token", "gelu": "exact"},
+    {"pooling": "avg", "gelu": "tanh"},
+    {"pooling": "map", "gelu": "exact"},
+    {"pooling": None, "gelu": "tanh"},
+    {**DEPTH_1, "channels": 1},
+    {**DEPTH_1, **NO_CLASS, "pooling": "map"},
+    {**DEPTH_1, "representation_size": 13},
+    {**DEPTH_1, "classes": None},
+    {**DEPTH_1, "register_tokens": 4, **NO_CLASS, "pooling": "avg"},
+    {**DEPTH_1, "register_tokens": 4, "pooling": "map"},
+    {**DEPTH_1, "fc_norm": True, "pooling": "token"},
+    {**DEPTH_1, "norm_epsilon": 0.3, "fc_norm": True, "pooling": "avg"},
+    {"register_tokens": 4},
+    {"qk_norm": True},
+    {"output_bias": False, "pooling": "map"},
+    {"swiglu": True, "pooling": "map", "layer_scale": 0.1},
+    {
+        "attention": "axial",
+        "pooling": "map",
+        **NO_CLASS,
+        "layer_scale": 0.1,
+        "qk_norm": True,
+    },
+]
+
+
+@pytest.mark.parametrize("kwargs", long_after(len(FORMS), FORMS + LONG_FORMS))
 def test_every_form_of_the_model_equals_the_equations(tiny_vit, images, kwargs):
     numpy_vit.check_outputs(tiny_vit(**kwargs), images(kwargs.get("channels", 3)))
 
@@ -75,13 +78,18 @@ TABLE_8 = [
 ]
 
 
-# Each row with two kinds of prefix tokens, in turn; `make test` takes one.
+# Each row with two kinds of prefix tokens, in turn; `make test` takes one of every
+# other row.
 @pytest.mark.parametrize(
     ("kind", "placement", "prefix"),
     [
-        pytest.param(*row, PREFIXES[(number + more) % 4], marks=marks)
+        pytest.param(
+            *row,
+            PREFIXES[(number + more) % 4],
+            marks=() if number % 2 and not more else pytest.mark.slow,
+        )
         for number, row in enumerate(TABLE_8)
-        for more, marks in ((0, ()), (1, pytest.mark.slow))
+        for more in (0, 1)
     ],
 )
 def test_every_row_of_table_8_equals_the_equations(
@@ -95,7 +103,9 @@ def test_every_row_of_table_8_equals_the_equations(
 @pytest.mark.parametrize(
     ("kwargs", "grid"),
     [
-        ({"resnet_blocks": (), "patch_size": 2}, (3, 4)),
+        pytest.param(
+            {"resnet_blocks": (), "patch_size": 2}, (3, 4), marks=pytest.mark.slow
+        ),
         ({"resnet_blocks": (1, 2), "patch_size": 1}, (3, 4)),
     ],
 )
@@ -142,13 +152,16 @@ def _reference_loss(model, images, labels):
 
 @pytest.mark.parametrize(
     "kwargs",
-    [
-        {"pooling": "token"},
-        {"pooling": "avg"},
-        {"pooling": "map"},
-        {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
-        {"position_embedding": "learned_2d", "width": 30, "register_tokens": 4},
-    ],
+    long_after(
+        3,
+        [
+            {"pooling": "token"},
+            {"pooling": "map"},
+            {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
+            {"position_embedding": "learned_2d", "width": 30, "register_tokens": 4},
+            {"pooling": "avg"},
+        ],
+    ),
 )
 def test_gradients_equal_finite_differences(tiny_vit, images, monkeypatch, kwargs):
     model = tiny_vit(**{"depth": 1, **kwargs})

@@ -5,6 +5,7 @@ import numpy as np
 import numpy_resnet
 import pytest
 from layer_contract import *  # noqa: F403
+from long_cases import long_after
 from shapes_only import shapes_only
 from tiny_model import numpy
 
@@ -202,13 +203,16 @@ def test_a_new_bit_outputs_its_head_bias():
 
 @pytest.mark.parametrize(
     "kwargs",
-    [
-        {},
-        {"pooling": None},
-        {"classes": None, "dtype": "mixed_bfloat16"},
-        {"class_names": list("abcdefg"), "classifier_activation": "softmax"},
-        {"preprocessing": keras_vit.ImagePreprocessing((33, 26)), "channels": 3},
-    ],
+    long_after(
+        2,
+        [
+            {"pooling": None},
+            {"class_names": list("abcdefg"), "classifier_activation": "softmax"},
+            {},
+            {"classes": None, "dtype": "mixed_bfloat16"},
+            {"preprocessing": keras_vit.ImagePreprocessing((33, 26)), "channels": 3},
+        ],
+    ),
 )
 def test_a_saved_bit_opens_again(tmp_path, kwargs):
     arguments = {**SMALL, **kwargs}
@@ -264,6 +268,7 @@ def test_functions_follow_keras_applications(kwargs, shape):
     assert model.output_shape == shape
 
 
+@pytest.mark.slow
 def test_the_constructors_build_what_their_names_say():
     for depth, width in [(50, 1), (50, 3), (101, 1), (101, 3), (152, 2), (152, 4)]:
         build = getattr(resnet, f"BiTR{depth}x{width}")

@@ -6,6 +6,7 @@ import platform
 import numpy as np
 import pytest
 import tensorflow as tf
+from long_cases import long_after
 from processor import BFLOAT16_KERNELS
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework.convert_to_constants import (
@@ -56,7 +57,8 @@ def optimized_ops(model):
     "dtype", ["float32", pytest.param("mixed_bfloat16", marks=BFLOAT16_KERNELS)]
 )
 @pytest.mark.parametrize(
-    ("gelu", "fused"), [("tanh", "GeluApproximate"), ("exact", "GeluExact")]
+    ("gelu", "fused"),
+    long_after(1, [("tanh", "GeluApproximate"), ("exact", "GeluExact")]),
 )
 def test_dense_layers_are_fused_with_bias_and_gelu(tiny_vit, gelu, fused, dtype):
     """Blocks of 6 dense layers, 1 of them with a GELU, and the head."""

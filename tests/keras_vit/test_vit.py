@@ -7,6 +7,7 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+from long_cases import long_after
 from tiny_model import numpy, small
 
 import keras_vit
@@ -95,9 +96,8 @@ def pixels_for(model):
     return random.uniform(low, high, shape).astype("float32")
 
 
-@pytest.mark.parametrize(
-    "forms", [FORMS[:1], pytest.param(FORMS[1:], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("forms", [FORMS[:1], FORMS[1:]])
 def test_a_saved_model_opens_in_a_process_that_only_imports_keras_vit(
     tiny_vit, tmp_path, forms
 ):
@@ -137,9 +137,9 @@ def test_a_saved_model_opens_in_a_process_that_only_imports_keras_vit(
 
 FREEZABLE = {
     "whole block": ({}, "encoder_block_0", 16),
+    "norm": ({"qk_norm": True}, "encoder_block_0/attention/query_norm", 2),
     "attention": ({}, "encoder_block_1/attention", 8),
     "dense layer": ({}, "encoder_block_1/mlp/Dense_0", 2),
-    "norm": ({"qk_norm": True}, "encoder_block_0/attention/query_norm", 2),
     "layer scale": ({"layer_scale": 0.1}, "encoder_block_0/layer_scale1", 1),
     "axial": (
         {"attention": "axial", "class_token": False, "pooling": "avg"},
@@ -155,7 +155,9 @@ FREEZABLE = {
 }
 
 
-@pytest.mark.parametrize(("kwargs", "path", "count"), FREEZABLE.values(), ids=FREEZABLE)
+@pytest.mark.parametrize(
+    ("kwargs", "path", "count"), long_after(2, FREEZABLE.values()), ids=FREEZABLE
+)
 def test_frozen_layers_stay_frozen_in_the_file(kwargs, path, count, tmp_path):
     model = small(**{"depth": 1 + path.startswith("encoder_block_1"), **kwargs})
     layers = {layer.path: layer for layer in all_layers(model)}
@@ -220,6 +222,7 @@ def test_another_classifier_forgets_that_the_old_one_was_frozen(tmp_path):
     assert len(features.trainable_weights) == len(features.weights)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_a_quantized_model_is_not_saved(tmp_path):
     model, path = small(depth=1), tmp_path / "model.keras"

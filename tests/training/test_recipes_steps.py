@@ -3,8 +3,8 @@
 Only sizes are reduced: width, depth, pixels and batch of the model, a stem or ResNet to
 the smallest one, the number of images. Weights are not downloaded. Loss, optimizer,
 schedule, augmentation, pooling, splits and source are the recipe's own. The recipes
-that are trained cover every pair of options that any recipe has; `make test` trains one
-of each kind of source and model. Two other files compare the values of all recipes:
+that are trained cover every pair of options that any recipe has; `make test` trains
+those of the digits only. Two other files compare the values of all recipes:
 test_recipes_published.py and test_recipes_of_later_papers.py.
 """
 
@@ -29,25 +29,25 @@ from training.data.splits import load_splits
 
 SMALL = {"width": 12, "depth": 1, "mlp_dim": 16, "heads": 3}
 LONG = 100_000  # steps of a training whose length is given in epochs
-PRETRAINING = ("masked_patches-B16",)
+PRETRAINING = ("mae-digits",)
 OTHER_PRETRAINING = """
-    mae-B16 mae-digits masked_patches-B16-4x4 masked_patches-B16-pixels
+    mae-B16 masked_patches-B16 masked_patches-B16-4x4 masked_patches-B16-pixels
     masked_patches-digits simmim-B16
 """
 IN_WORDS = ("name", "description", "reference", "published_accuracy")
 
-QUICK = "digits digits-cnn vtab-caltech101"
+QUICK = "digits"
 # With those of QUICK, they have every pair of options that any recipe has.
 OTHERS = """
     augreg_imagenet-light1 augreg_imagenet-none augreg_imagenet21k-light1
     augreg_imagenet21k-light2 bit_hyperrule-cifar10 bit_hyperrule-small deit-Ti16
-    deit3-H14 deit3-S16 finetune_cifar10-B32 finetune_cifar10-H14
+    deit3-H14 deit3-S16 digits-cnn finetune_cifar10-B32 finetune_cifar10-H14
     finetune_cifar10-R50+B16 finetune_folder-S16 finetune_mae-B16 finetune_mae-H14
     folder_small-color folder_small-gray mnist plain_vit-90ep pretrain_imagenet-B32
     pretrain_imagenet-R50+B16
     pretrain_imagenet-R50x1 pretrain_imagenet21k-B16 pretrain_imagenet21k-B32
     pretrain_jft-H14 pretrain_jft-R50+B16 pretrain_jft-R50x1 study-BiTR50x1
-    study-ResNet50 vtab-clevr_count vtab-dsprites_location
+    study-ResNet50 vtab-caltech101 vtab-clevr_count vtab-dsprites_location
 """
 
 

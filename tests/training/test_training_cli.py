@@ -73,6 +73,7 @@ def test_evaluate_prints_what_the_run_reported(folder, capsys):
     assert f"macro F1 {report['macro_f1']:.4f} on 360 images" in printed
 
 
+@pytest.mark.slow
 def test_evaluate_accepts_a_file_and_another_split(capsys):
     main(["evaluate", "runs/tiny/last.keras", "--split", "train"])
     assert "train images of digits" in capsys.readouterr().out
@@ -110,6 +111,7 @@ def test_evaluate_tells_two_unicode_forms_of_a_class_apart(own_model, folder):
         main(["evaluate", "own.keras", *words])
 
 
+@pytest.mark.slow
 @few_formats()
 def test_evaluate_counts_every_image_of_another_folder(folder, capsys):
     write_images(folder / "digits", "0123456789", 3)
@@ -117,6 +119,7 @@ def test_evaluate_counts_every_image_of_another_folder(folder, capsys):
     assert "on 30 images" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_predict_classifies_files_and_folders(capsys):
     main(["predict", "images/0.png", "images", "--model", "runs/tiny", "--top", "2"])
     printed = capsys.readouterr().out
@@ -145,6 +148,7 @@ def test_baselines_are_listed_beside_the_runs(capsys, monkeypatch):
     assert "tiny" in printed
 
 
+@pytest.mark.slow
 def test_baseline_accuracies_match_known_ones():
     """Accuracies measured with scikit-learn alone on the same split."""
     scores = {
@@ -172,6 +176,7 @@ def test_a_model_of_ones_own_needs_class_names(own_model):
         main(["predict", "images", "--model", "own.keras"])
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_predicts_and_evaluates(own_model, folder, capsys):
     names = ",".join(own_model.class_names)
     main(["predict", "images", "--model", "runs/tiny"])

@@ -59,6 +59,7 @@ def fit(*flags):
     main(["fit", "--config", "recipe.yaml", *words])
 
 
+@pytest.mark.slow
 def test_callbacks_get_the_logs_of_each_epoch(trackers):
     fit("--callbacks", f"{trackers}:notes")
     assert Path("name").read_text() == CNN_RECIPE.name
@@ -103,6 +104,7 @@ def test_an_unknown_module_is_refused_before_any_image_is_read(trackers, monkeyp
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_mlflow_records_a_run(trackers, monkeypatch):
     """The example of docs/trainer.md, with files instead of a server."""
     mlflow = pytest.importorskip("mlflow")

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import numpy_vit
 import pytest
+from long_cases import long_after
 from tiny_model import build_vit
 
 import keras_vit
@@ -20,7 +21,8 @@ def check(attention, expected):
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"register_tokens": 3}, {"pooling": None}, {"qk_norm": True}]
+    "kwargs",
+    long_after(2, [{"register_tokens": 3}, {"pooling": None}, {}, {"qk_norm": True}]),
 )
 def test_it_is_the_class_tokens(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs)
@@ -38,7 +40,9 @@ def test_of_a_mean_it_is_the_mean_of_the_patches(tiny_vit, images, kwargs):
     check(class_attention(model, images()), patches.mean(axis=2))
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"class_token": False}, {"register_tokens": 2}])
+@pytest.mark.parametrize(
+    "kwargs", long_after(2, [{}, {"class_token": False}, {"register_tokens": 2}])
+)
 def test_of_attention_pooling_it_is_the_probes(tiny_vit, images, kwargs):
     model = tiny_vit(pooling="map", depth=1, **kwargs)
     weights = numpy_vit.pooling_weights(model, images())
@@ -46,7 +50,9 @@ def test_of_attention_pooling_it_is_the_probes(tiny_vit, images, kwargs):
     check(class_attention(model, images()), expected)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"class_token": False, "pooling": "avg"}])
+@pytest.mark.parametrize(
+    "kwargs", long_after(1, [{}, {"class_token": False, "pooling": "avg"}])
+)
 def test_rollout_multiplies_what_the_paper_multiplies(tiny_vit, images, kwargs):
     model = tiny_vit(**kwargs, depth=3)
     expected = numpy_vit.rollout(model, images())
@@ -54,6 +60,7 @@ def test_rollout_multiplies_what_the_paper_multiplies(tiny_vit, images, kwargs):
     np.testing.assert_allclose(rollout, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_parts_are_made_once_and_go_with_the_model(images):
     """Keras would keep every one of them as a branch of the model's graph."""
     model = build_vit()

@@ -25,11 +25,12 @@ print(int(layer(keras.ops.ones((1, 5)))[0, 0]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "backend", "imported"),
     [
         ("tensorflow", "tensorflow", ""),
-        pytest.param("keras", "jax", "jax", marks=pytest.mark.slow),
+        ("keras", "jax", "jax"),
     ],
 )
 def test_keras_imports_nothing_that_is_unused_and_others_may(first, backend, imported):

@@ -16,6 +16,7 @@ from foreign_files import (
     write_npz,
 )
 from foreign_weights import bit
+from long_cases import long_after
 from tiny_model import build_vit, numpy
 
 import keras_vit
@@ -144,26 +145,26 @@ def test_unknown_numbers_of_heads_must_be_given(tiny_vit, tmp_path):
 # with_image_size
 
 FORMS = [
-    {},
     {"position_placement": "every_layer"},
+    {"depth": 1, "register_tokens": 4, "pooling": "avg"},
+    {"depth": 1, "position_embedding": "learned_2d", "width": 20},
+    {"depth": 1, "image_size": (64, 32), "resnet_blocks": (1,), "patch_size": 4},
+    {},
+    {"depth": 1, "prefix_positions": False},
     {"position_placement": "shared", "layer_scale": 0.1},
-    *(
-        {"depth": 1, **kwargs}
-        for kwargs in (
-            {"prefix_positions": False},
-            {"register_tokens": 4, "pooling": "avg"},
-            {"class_token": False, "pooling": "map"},
-            {"position_embedding": "learned_2d", "width": 20},
-            {"position_embedding": "learned_2d", "width": 20, "register_tokens": 2},
-            {"position_embedding": "sincos2d", "width": 20},
-            {"position_embedding": "none"},
-            {"image_size": (64, 32), "resnet_blocks": (1,), "patch_size": 4},
-        )
-    ),
+    {"depth": 1, "class_token": False, "pooling": "map"},
+    {
+        "depth": 1,
+        "position_embedding": "learned_2d",
+        "width": 20,
+        "register_tokens": 2,
+    },
+    {"depth": 1, "position_embedding": "sincos2d", "width": 20},
+    {"depth": 1, "position_embedding": "none"},
 ]
 
 
-@pytest.mark.parametrize("kwargs", FORMS)
+@pytest.mark.parametrize("kwargs", long_after(3, FORMS))
 def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
     source = tiny_vit(**kwargs)
     model = keras_vit.with_image_size(source, source.image_size)
@@ -173,7 +174,7 @@ def test_the_same_size_gives_the_same_model(kwargs, tiny_vit):
     np.testing.assert_array_equal(numpy(model(pixels)), numpy(source(pixels)))
 
 
-@pytest.mark.parametrize("kwargs", FORMS)
+@pytest.mark.parametrize("kwargs", long_after(6, FORMS))
 def test_another_image_size_resamples_only_the_positions(kwargs, tiny_vit):
     source = tiny_vit(**kwargs)
     size = (32, 64) if "resnet_blocks" in kwargs else (14, 26)

@@ -17,6 +17,7 @@ from foreign_files import (
     timm,
     write_safetensors,
 )
+from long_cases import long_after
 
 import keras_vit
 from keras_vit.weights import CheckpointError, WeightsFileError
@@ -30,13 +31,16 @@ from_preset = keras_vit.VisionTransformer.from_preset
 
 @pytest.mark.parametrize(
     ("kwargs", "release"),
-    [
-        (DINOV2, 4),
-        (DINOV2, 5),
-        (REGISTERS, 4),
-        (REGISTERS, 5),
-        ({**REGISTERS, "swiglu": True}, 4),
-    ],
+    long_after(
+        3,
+        [
+            (DINOV2, 4),
+            (DINOV2, 5),
+            ({**REGISTERS, "swiglu": True}, 4),
+            (REGISTERS, 4),
+            (REGISTERS, 5),
+        ],
+    ),
 )
 def test_a_file_gives_its_weights_and_its_features(
     kwargs, release, tiny_vit, images, tmp_path

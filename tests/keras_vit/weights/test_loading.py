@@ -22,6 +22,7 @@ from foreign_files import (
     write_npz,
     write_safetensors,
 )
+from long_cases import long_after
 from published_files import as_void, inlined, prefixed, stacked
 from tiny_model import numpy
 
@@ -46,35 +47,39 @@ def check_loaded(model, source, report, family):
     check_same_weights(model, source)
 
 
+FILES = [
+    (google, {}),
+    (google, {"pooling": "avg", "class_token": False, **ONE}),
+    (big_vision, {**MAP, **ONE}),
+    (big_vision, BIG_VISION),
+    (timm, EXACT),
+    (timm, {**EXACT, **ONE, "register_tokens": 4, "prefix_positions": False}),
+    (timm, {**EXACT, "layer_scale": 0.1, "qk_norm": True}),
+    (hugging_face, HUGGING_FACE),
+    (keras_hub, {**EXACT, **ONE, "representation_size": 9}),
+]
+LONG_FILES = [
+    (google, {"representation_size": 9, **ONE}),
+    (google, {"classes": None, **ONE}),
+    (big_vision, {"pooling": "avg", "class_token": False, **ONE}),
+    (big_vision, {"position_embedding": "sincos2d", "width": 20, **MAP, **ONE}),
+    (timm, {**EXACT, **MAP, **ONE}),
+    (timm, {**EXACT, **ONE, **MAP, "pooling": "avg", "fc_norm": True}),
+    (timm, {**EXACT, **ONE, "pooling": "avg", "fc_norm": True}),
+    (timm, {**EXACT, **ONE, "register_tokens": 4}),
+    (timm, {**EXACT, "layer_scale": 0.1, "prefix_positions": False}),  # DeiT III
+    (timm, {**EXACT, "layer_scale": 0.1, "swiglu": True}),
+    (
+        hugging_face,
+        {**HUGGING_FACE, **ONE, "classes": None, "representation_size": 15},
+    ),
+    (keras_hub, EXACT),
+    (keras_hub, {**EXACT, "qkv_bias": False, "output_bias": False}),
+]
+
+
 @pytest.mark.parametrize(
-    ("writer", "kwargs"),
-    [
-        (google, {}),
-        (google, {"representation_size": 9, **ONE}),
-        (google, {"pooling": "avg", "class_token": False, **ONE}),
-        (google, {"classes": None, **ONE}),
-        (big_vision, BIG_VISION),
-        (big_vision, {"pooling": "avg", "class_token": False, **ONE}),
-        (big_vision, {**MAP, **ONE}),
-        (big_vision, {"position_embedding": "sincos2d", "width": 20, **MAP, **ONE}),
-        (timm, EXACT),
-        (timm, {**EXACT, **MAP, **ONE}),
-        (timm, {**EXACT, **ONE, **MAP, "pooling": "avg", "fc_norm": True}),
-        (timm, {**EXACT, **ONE, "pooling": "avg", "fc_norm": True}),
-        (timm, {**EXACT, **ONE, "register_tokens": 4}),
-        (timm, {**EXACT, **ONE, "register_tokens": 4, "prefix_positions": False}),
-        (timm, {**EXACT, "layer_scale": 0.1, "qk_norm": True}),
-        (timm, {**EXACT, "layer_scale": 0.1, "prefix_positions": False}),  # DeiT III
-        (timm, {**EXACT, "layer_scale": 0.1, "swiglu": True}),
-        (hugging_face, HUGGING_FACE),
-        (
-            hugging_face,
-            {**HUGGING_FACE, **ONE, "classes": None, "representation_size": 15},
-        ),
-        (keras_hub, EXACT),
-        (keras_hub, {**EXACT, **ONE, "representation_size": 9}),
-        (keras_hub, {**EXACT, "qkv_bias": False, "output_bias": False}),
-    ],
+    ("writer", "kwargs"), long_after(len(FILES), FILES + LONG_FILES)
 )
 def test_a_file_gives_its_weights_and_its_logits(
     writer, kwargs, tiny_vit, images, tmp_path
@@ -126,17 +131,17 @@ FORMS = {
     "parameters": ("google", {}, functools.partial(prefixed, "params/")),
     "image tower": ("big_vision", MAP, functools.partial(prefixed, "params/img/")),
     "blocks of a scan": ("google", {"depth": 3}, SCAN),
-    "big_vision's scan": ("big_vision", {"depth": 3, **BIG_VISION}, SCAN),
     "pooling without a module": ("big_vision", MAP, inlined),
     "positions before 2022": ("big_vision", {}, renamed("")),
     "positions in a module": ("big_vision", {}, renamed("posembed_input/")),
+    "big_vision's scan": ("big_vision", {"depth": 3, **BIG_VISION}, SCAN),
 }
 MOMENTS = {"opt/state/param_states/head/bias/grad_ema": np.ones(7)}
 TEXT_TOWER = {"params/t": np.ones(1), "params/txt/encoder_norm/bias": np.ones(15)}
 BESIDE = {"training": MOMENTS, "parameters": MOMENTS, "image tower": TEXT_TOWER}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", long_after(7, FORMS))
 def test_other_forms_of_a_familys_files_are_loaded(form, tiny_vit, tmp_path):
     family, kwargs, change = FORMS[form]
     source, model = tiny_vit(**kwargs), tiny_vit(seed=12, **kwargs)

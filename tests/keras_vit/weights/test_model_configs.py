@@ -8,6 +8,7 @@ import foreign_files
 import numpy as np
 import pytest
 from foreign_files import arguments_of, arrays_of, edit, needs
+from long_cases import long_after
 
 import keras_vit
 from keras_vit.commands import main
@@ -21,25 +22,28 @@ EXACT = {"gelu": "exact"}
 
 @pytest.mark.parametrize(
     ("kwargs", "options", "pooling"),
-    [
-        ({}, {"global_pool": "token"}, "token"),
-        ({}, {"global_pool": "avg"}, "avg"),
-        ({}, {"global_pool": "max"}, "'max' of the patches"),
-        ({}, {"global_pool": "avgmax"}, "'avgmax' of the patches"),
-        ({}, {"global_pool": ""}, "'token' of the patches"),
-        ({"classes": None}, {"global_pool": ""}, None),
-        ({}, {"global_pool": "avg", "pool_include_prefix": True}, "'avg' of all"),
-        ({"pooling": "map"}, {}, "'map' of the patches"),
-        ({"pooling": "map"}, {"pool_include_prefix": True}, "map"),
-        ({"pooling": "map", "class_token": False}, {}, "map"),
-        (
-            {"pooling": "map", "register_tokens": 2},
-            {"pool_include_prefix": True},
-            "'map' of all",
-        ),
-        ({"fc_norm": True}, {"global_pool": "token"}, "token"),
-        ({"fc_norm": True}, {}, "avg"),
-    ],
+    long_after(
+        9,
+        [
+            ({}, {"global_pool": "token"}, "token"),
+            ({}, {"global_pool": "avg"}, "avg"),
+            ({}, {"global_pool": "max"}, "'max' of the patches"),
+            ({}, {"global_pool": "avgmax"}, "'avgmax' of the patches"),
+            ({}, {"global_pool": ""}, "'token' of the patches"),
+            ({"classes": None}, {"global_pool": ""}, None),
+            ({}, {"global_pool": "avg", "pool_include_prefix": True}, "'avg' of all"),
+            ({"pooling": "map"}, {"pool_include_prefix": True}, "map"),
+            ({"fc_norm": True}, {}, "avg"),
+            ({"pooling": "map"}, {}, "'map' of the patches"),
+            ({"pooling": "map", "class_token": False}, {}, "map"),
+            (
+                {"pooling": "map", "register_tokens": 2},
+                {"pool_include_prefix": True},
+                "'map' of all",
+            ),
+            ({"fc_norm": True}, {"global_pool": "token"}, "token"),
+        ],
+    ),
 )
 def test_the_pooling_is_the_configs_where_we_compute_it(
     kwargs, options, pooling, tiny_vit, tmp_path

@@ -4,6 +4,7 @@ import functools
 from typing import NamedTuple
 
 import pytest
+from long_cases import long_after
 from published_files import (
     inlined,
     parameters,
@@ -107,8 +108,8 @@ ROWS = [
     ("R50_L_32-384", None, 329_092_136, 551, "L", 1, 12, 1000, False, "R50"),
 ]
 FILES = [Published(*row) for row in ROWS]
-# The first file of each architecture; `make test-all` takes all.
-FIRST = {(row.size, row.patch, row.stem): row for row in reversed(FILES)}.values()
+# Some of the smaller sizes and stems; `make test-all` takes all.
+FAST = {"i21k/ViT-B_16", "R26+ViT-B_32", "Ti_16-i21k", "S_32-i21k", "R_Ti_16-i21k"}
 # Parameters with 1,000 classes as timm counts them (resnetv2_50x1_bit and so on).
 BITS = {
     "R50x1": (UNITS["R50"], 1, 25_549_352),
@@ -156,7 +157,9 @@ def check_all_used(model, checkpoint, arrays):
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(row, id=row.name, marks=() if row in FIRST else pytest.mark.slow)
+        pytest.param(
+            row, id=row.name, marks=() if row.name in FAST else pytest.mark.slow
+        )
         for row in FILES
     ],
 )
@@ -201,7 +204,7 @@ def test_a_published_file_fills_the_official_architecture_completely(published):
 
 
 @pytest.mark.parametrize("classes", [1000, pytest.param(21843, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", BITS)
+@pytest.mark.parametrize("name", long_after(2, BITS))
 def test_a_bit_file_fills_its_resnet_completely(name, classes, tmp_path):
     units, factor, count = BITS[name]
     shapes = bit(units, factor, classes)
@@ -233,7 +236,8 @@ def test_a_training_checkpoint_gives_the_model_and_names_the_rest(tmp_path):
 # SigLIP's image towers: parameters as timm counts them (vit_base_patch16_siglip_224).
 @pytest.mark.parametrize("change", ["module", "inlined", "stacked"])
 @pytest.mark.parametrize(
-    ("size", "rows", "count"), [("B", 14, 92_884_224), ("L", 16, 315_956_224)]
+    ("size", "rows", "count"),
+    long_after(1, [("B", 14, 92_884_224), ("L", 16, 315_956_224)]),
 )
 def test_a_big_vision_tower_fills_a_model_completely(
     size, rows, count, change, tmp_path

@@ -19,6 +19,7 @@ from foreign_files import (
     write_npz,
     write_safetensors,
 )
+from long_cases import long_after
 from tiny_model import build_vit
 
 import keras_vit
@@ -333,7 +334,10 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    "family", ["google", "big_vision", "timm", "hugging_face", "hugging_face_dinov2"]
+    "family",
+    long_after(
+        2, ["google", "hugging_face_dinov2", "big_vision", "timm", "hugging_face"]
+    ),
 )
 def test_any_change_of_any_array_loads_or_is_refused(family, tiny_vit, tmp_path):
     """Dropped, renamed or reshaped: no error but the two that are promised."""

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.ndimage
+from long_cases import long_after
 
 from keras_vit.weights.resampling import (
     RESIZES,
@@ -134,7 +135,7 @@ def resize(patch, new, method):
 
 
 @pytest.mark.parametrize("method", JAX_METHODS)
-@pytest.mark.parametrize(("old", "new"), SIZES)
+@pytest.mark.parametrize(("old", "new"), long_after(2, SIZES))
 def test_patches_are_resampled_by_the_pseudo_inverse(old, new, method):
     """B of the whole patch from jax, one pixel after the other; least squares."""
     pixels = np.eye(math.prod(old), dtype="float32").reshape(-1, *old)

@@ -14,6 +14,7 @@ from foreign_files import (
     check_same_weights,
     check_unmoved,
 )
+from long_cases import long_after
 
 import keras_vit
 from keras_vit.errors import CheckpointError
@@ -32,28 +33,28 @@ ONE = {"depth": 1}
 
 FORMS = [
     ("google", {}),
-    ("google", {"representation_size": 9}),
     ("google", {"pooling": "avg", "class_token": False, **ONE}),
+    ("timm", EXACT),
+    ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
+    ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT, **ONE}),
+    ("timm", {"pooling": "map", "class_token": False, "register_tokens": 2}),
+    ("hugging_face", HUGGING_FACE),
+    ("hugging_face", {"classes": None, **HUGGING_FACE}),
+    ("google", {"representation_size": 9}),
     ("google", {"classes": None}),
     ("google", {**HYBRID, **ONE}),
-    ("timm", EXACT),
     ("timm", {}),
     ("timm", {"pooling": "avg", "class_token": False, "fc_norm": True, **EXACT}),
     ("timm", {"pooling": "map", "class_token": False, **EXACT, **ONE}),
-    ("timm", {"register_tokens": 4, "prefix_positions": False, **EXACT}),
-    ("timm", {"layer_scale": 0.1, "qk_norm": True, **EXACT, **ONE}),
     ("timm", {"layer_scale": 0.1, "prefix_positions": False, **EXACT}),
     ("timm", {"qkv_bias": False, **EXACT, **ONE}),
     ("timm", {"layer_scale": 0.1, "swiglu": True, **EXACT}),
     ("timm", {**HYBRID, **EXACT, **ONE}),
     ("timm", {"pooling": None}),
     ("timm", {"pooling": "avg", **ONE}),
-    ("timm", {"pooling": "map", "class_token": False, "register_tokens": 2}),
     ("timm", {"fc_norm": True, "layer_scale": 0.0, **ONE}),
     ("timm", {"pooling": "avg", "class_token": False, "prefix_positions": True}),
     ("timm", {"classes": None, **ONE}),
-    ("hugging_face", HUGGING_FACE),
-    ("hugging_face", {"classes": None, **HUGGING_FACE}),
     ("hugging_face", {"qkv_bias": False, **HUGGING_FACE}),
     (
         "hugging_face",
@@ -70,13 +71,7 @@ def place(folder, family):
     return folder / "model"
 
 
-@pytest.mark.parametrize(
-    ("family", "kwargs"),
-    [
-        *FORMS[::2],
-        *(pytest.param(*form, marks=pytest.mark.slow) for form in FORMS[1::2]),
-    ],
-)
+@pytest.mark.parametrize(("family", "kwargs"), long_after(8, FORMS))
 def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     """Built from the file, then loaded again into a model with other weights."""
     source = tiny_vit(**kwargs)
@@ -96,7 +91,7 @@ def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     check_same_weights(model, source)
 
 
-@pytest.mark.parametrize("family", ["google", "timm"])
+@pytest.mark.parametrize("family", long_after(1, ["google", "timm"]))
 def test_a_resnet_survives_a_round_trip(family, tmp_path):
     keras.utils.set_random_seed(5)
     # timm has the published sizes only.
@@ -112,7 +107,9 @@ def test_a_resnet_survives_a_round_trip(family, tmp_path):
     check_unmoved(source, before)
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"representation_size": 9}, HYBRID])
+@pytest.mark.parametrize(
+    "kwargs", long_after(2, [{}, {"representation_size": 9}, HYBRID])
+)
 def test_googles_files_have_the_expected_arrays(kwargs, tiny_vit, tmp_path):
     model = tiny_vit(**kwargs)
     keras_vit.save_checkpoint(model, tmp_path / "model.npz")
@@ -215,7 +212,11 @@ REFUSED = {
     ],
     "timm": [
         ({"swiglu": True, "pooling": "map"}, ["swiglu must be False in a"]),
-        ({"swiglu": True, **HYBRID}, ["swiglu must be False in a hybrid"]),
+        pytest.param(
+            {"swiglu": True, **HYBRID},
+            ["swiglu must be False in a hybrid"],
+            marks=pytest.mark.slow,
+        ),
         ({"representation_size": 9}, ["representation_size must be None"]),
         ({"norm_epsilon": 1e-5}, ["norm_epsilon"]),
         ({"position_placement": "shared"}, ["position_placement must be 'stem'"]),
@@ -237,7 +238,13 @@ REFUSED = {
 
 @pytest.mark.parametrize(
     ("family", "kwargs", "reasons"),
-    [(family, *row) for family, rows in REFUSED.items() for row in rows],
+    [
+        pytest.param(family, *row.values, marks=row.marks)
+        if hasattr(row, "marks")
+        else (family, *row)
+        for family, rows in REFUSED.items()
+        for row in rows
+    ],
 )
 def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
     family, kwargs, reasons, tiny_vit, tmp_path
@@ -271,6 +278,7 @@ OTHER = {
 }
 
 
+@pytest.mark.slow
 def test_what_a_family_does_not_claim_to_hold_is_refused(tiny_vit):
     """So is an option that is new, until the family says how it states it."""
     options = keras_vit.VisionTransformer.options_class

@@ -135,7 +135,7 @@ def session_run(folder, images, name="f"):
     [
         "token",
         pytest.param("gap", marks=pytest.mark.slow),
-        "map",
+        pytest.param("map", marks=pytest.mark.slow),
         pytest.param("relative", marks=pytest.mark.slow),
         "axial",
         pytest.param("rounded", marks=pytest.mark.slow),
@@ -170,10 +170,8 @@ def test_any_keras_network_gives_its_own_outputs(tiny_vit, answer, inner, precis
     np.testing.assert_allclose(scores, expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["map", *(pytest.param(form, marks=pytest.mark.slow) for form in ("token", "gap"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["map", "token", "gap"])
 def test_bfloat16_is_close_and_returns_float32(tiny_vit, answer, form):
     model, images = randomized(tiny_vit(**FORMS[form]))
     values, _ = answer(make_backbone(model, "bfloat16"), images)
@@ -219,12 +217,13 @@ def test_a_resnet_answers_by_the_equations_with_precomputed_kernels(answer, prec
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @ON_ONEDNN
 @pytest.mark.optimized
 @pytest.mark.parametrize(
     "precision", ["float32", pytest.param("bfloat16", marks=BFLOAT16_KERNELS)]
 )
-@pytest.mark.parametrize("batched", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("batched", [False, True])
 def test_layers_are_fused_inside_a_batching_operation(
     tiny_vit, answer, batched, precision
 ):
@@ -269,6 +268,7 @@ def test_another_precision_is_refused(tiny_vit):
         make_backbone(tiny_vit(), "float16")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_a_quantized_model_is_refused(tiny_vit):
     model = tiny_vit(depth=1, pooling="avg", class_token=False)

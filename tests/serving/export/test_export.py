@@ -390,6 +390,7 @@ def test_errors_are_reported_before_anything_is_written(
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_label_move_prints_the_command_to_retry(
     keras_file, tmp_path, monkeypatch, capsys, one_signature
 ):
@@ -466,6 +467,7 @@ def test_a_full_disk_publishes_nothing(keras_file, tmp_path):
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
+@pytest.mark.slow
 def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, one_signature):
     def fail(*_):
         raise OSError(28, "the disk says no")
@@ -476,6 +478,7 @@ def test_a_disk_error_publishes_nothing(model, tmp_path, monkeypatch, one_signat
     assert {path.name for path in (tmp_path / "m").iterdir()} == {".lock"}
 
 
+@pytest.mark.slow
 def test_class_names_of_the_command_are_exported(tiny_vit, tmp_path, one_signature):
     path, to = tmp_path / "own.keras", tmp_path / "m"
     tiny_vit(depth=1).save(path)

@@ -49,7 +49,10 @@ def test_litert_is_published_and_answers_as_keras(model, tmp_path):
     ("raw", "activation", "pixels", "output"),
     [
         (True, None, "pixels from 0 to 255", "logits"),
-        (False, "softmax", "pixels in [-1, 1]", "probabilities"),
+        pytest.param(
+            *(False, "softmax", "pixels in [-1, 1]", "probabilities"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_onnx_states_its_contract_and_answers_as_keras(
@@ -106,9 +109,8 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch, name):
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["onnx", pytest.param("litert", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["onnx", "litert"])
 def test_attention_over_many_tokens_has_no_loop(tiny_vit, tmp_path, monkeypatch, name):
     needs(*formats.FORMATS[name].packages)
     monkeypatch.setattr(attention, "BLOCKS_ABOVE", {"cpu": 1, "gpu": 2**22})

@@ -188,6 +188,7 @@ def test_examples_need_the_image_feature(served):
     assert "parse" in refusal(served, "classify", strings([b"no example"]))
 
 
+@pytest.mark.slow
 def test_a_model_with_nan_outputs_returns_an_error(tiny_vit, tmp_path, only):
     names = ["serve_images", "serve_pixels", "embed", "attention"]
     only(*names)

@@ -40,7 +40,9 @@ def quantized():
         ("the model does not state which pixels its backbone", of_unknown_range, {}),
         ("`pixels` must be one of", {}, {"pixels": "cmyk"}),
         ("`pixels` must be 'raw'", RAW, {"pixels": "normalized"}),
-        ("A model must not be quantized", quantized, {}),
+        pytest.param(
+            *("A model must not be quantized", quantized, {}), marks=pytest.mark.slow
+        ),
         ("the model must read images of 1 or 3 channels", {"channels": 4}, {}),
         ("--check_images is needed", {}, {"options": Options(max_image_bytes=9)}),
         ("--check_images is needed", {}, {"options": Options(max_image_pixels=9)}),

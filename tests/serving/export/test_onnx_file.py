@@ -44,6 +44,7 @@ def test_an_exact_gelu_is_one_operation_of_onnxruntime(tiny_vit, tmp_path):
     assert "Erf" not in {node.op_type for node in fused.node}
 
 
+@pytest.mark.slow
 def test_the_padding_of_bit_is_the_largest_where_all_are_negative(tmp_path):
     """onnxruntime makes of a Pad of exactly zero the pool's own, the lowest number."""
     model = keras_vit.ResNet(image_size=(13, 22), blocks=(1,), classes=2)

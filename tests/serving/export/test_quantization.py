@@ -136,6 +136,7 @@ def test_onnx_quantizes_products_with_weights_and_no_others(published):
         assert scale.size == weight.shape[-1 if weight.ndim == 2 else 0], "per channel"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("published", ["litert"], indirect=True)
 def test_litert_stores_int8_kernels(model, published):
     details = tf.lite.Interpreter(str(published)).get_tensor_details()
@@ -145,6 +146,7 @@ def test_litert_stores_int8_kernels(model, published):
     assert stored == sum(large)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measured")
 def test_a_model_that_reads_normalized_pixels_is_fed_such(
     model, tiny_vit, images, tmp_path
@@ -223,6 +225,7 @@ def run(path, *words):
     return main(["export", str(path), "--to", str(folder), *map(str, words)])
 
 
+@pytest.mark.slow
 def test_the_command_quantizes_with_image_files(keras_file, files, capsys, measured):
     """Slower, too: what is published does not depend on a clock."""
     measured[1] = 0.5
@@ -239,6 +242,7 @@ def test_the_command_quantizes_with_image_files(keras_file, files, capsys, measu
     assert json.loads(text)["quantization"]["calibration_images"] == 8
 
 
+@pytest.mark.slow
 def test_the_command_refuses_slower_int8_where_asked(
     keras_file, files, capsys, measured
 ):

@@ -82,6 +82,7 @@ def test_for_any_device_only_a_cpu_runs_loops(for_any, signature):
     assert loops(for_any, signature, "GPU") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tokens", "target", "batching", "count"),
     [
@@ -176,6 +177,7 @@ def test_all_targets_answer_the_same(exported, expected, target, names):
     check_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -259,6 +261,7 @@ def keras_file(tiny_vit, tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unverified")
 def test_the_manifest_states_the_target(keras_file, tmp_path, only, capsys):
     only("serve_pixels")

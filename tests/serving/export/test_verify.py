@@ -29,6 +29,7 @@ def test_it_is_ended_where_nothing_could_be_written(processes):
     assert processes[0].stdin.closed
 
 
+@pytest.mark.slow
 def test_without_a_request_it_does_nothing(processes):
     with verify.verification():
         output = processes[0].communicate("", timeout=verify.SECONDS)

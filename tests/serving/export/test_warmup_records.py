@@ -69,10 +69,8 @@ def test_records_are_of_the_largest_batch_or_of_every_size(tmp_path, kind, expec
     assert sorted(found_in(tmp_path)) == sorted(expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"),
-    [pytest.param("largest", 2, marks=pytest.mark.slow), ("full", 2 * 3)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), [("largest", 2), ("full", 2 * 3)])
 @pytest.mark.usefixtures("unverified")
 def test_a_published_version_has_the_requested_records(
     tiny_vit, tmp_path, only, kind, count

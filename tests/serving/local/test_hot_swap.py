@@ -99,6 +99,7 @@ def test_twenty_swaps_under_load_lose_nothing(publish):
     assert len(load.answered) > SWAPS / 2
 
 
+@pytest.mark.slow
 def test_models_come_and_go_beside_one_that_serves(publish, tmp_path):
     other = tmp_path / "n"
     more = f'config {{ name: "n" base_path: "{other}" model_platform: "tensorflow" }}'
@@ -259,6 +260,7 @@ def test_a_folder_that_is_still_being_written_serves_once_complete(publish):
         wait_for(lambda: load.answered[2])
 
 
+@pytest.mark.slow
 def test_a_base_path_that_vanishes_and_returns(publish):
     with under_load(publish) as (server, _):
         away = publish.path.with_name("away")

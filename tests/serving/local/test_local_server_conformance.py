@@ -57,6 +57,7 @@ def server(tmp_path_factory):
         assert running.process.poll() is None
 
 
+@pytest.mark.slow
 def test_replay_finds_only_the_documented_differences(server):
     addresses = ["--rest", server.rest, "--grpc", server.grpc]
     done = subprocess.run(

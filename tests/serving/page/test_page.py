@@ -20,7 +20,10 @@ from serving.export.options import ExportOptions
 from serving.page.proxy import page_app, page_parser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
 SECONDS = 120  # until a busy machine has answered a first request
 
 

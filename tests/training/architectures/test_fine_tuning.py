@@ -133,15 +133,13 @@ def raw(images, own):
     return images if own.reads_raw_pixels else (images - 127.5) / 127.5
 
 
-QUICK = ("avg", "without pooling")
+QUICK = "VisionTransformer avg"
 
 
 @pytest.mark.parametrize(
     ("model_class", "arguments"),
     [
-        pytest.param(
-            *case, id=name, marks=() if name.endswith(QUICK) else pytest.mark.slow
-        )
+        pytest.param(*case, id=name, marks=() if name == QUICK else pytest.mark.slow)
         for name, case in OWN.items()
     ],
 )
@@ -252,6 +250,7 @@ def test_a_classifier_is_kept_for_the_same_classes_only(runs_file):
         assert not np.any(build_model(config, names).get_layer("head").kernel)
 
 
+@pytest.mark.slow
 def test_a_kept_classifier_is_not_drawn_anew(runs_file):
     own, path = runs_file
     config = own_config(own, path, head_stddev=0.5)
@@ -278,10 +277,14 @@ def test_layers_of_a_new_head_are_initialized_and_reported(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"pooling": "avg", "class_token": False}, "avg"),
+        pytest.param(
+            {"pooling": "avg", "class_token": False}, "avg", marks=pytest.mark.slow
+        ),
         ({"pooling": "map"}, "map"),
-        ({"pooling": "token"}, "token"),
-        ({"pooling": None, "class_names": None}, "token"),
+        pytest.param({"pooling": "token"}, "token", marks=pytest.mark.slow),
+        pytest.param(
+            {"pooling": None, "class_names": None}, "token", marks=pytest.mark.slow
+        ),
         ({"pooling": None, "class_names": None, "class_token": False}, "avg"),
     ],
 )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_splits import drawn, jpeg_split, noise_split
+from long_cases import long_after
 from scipy import stats
 
 from keras_vit import ImagePreprocessing
@@ -172,7 +173,7 @@ def test_crop_positions_cover_the_image(windows):
         assert stats.kstest(places, "uniform").pvalue > 0.001
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", long_after(1, [3, 1]))
 def test_a_jpeg_is_cropped_while_it_is_decoded(channels):
     split = jpeg_split(channels=channels)
     config = AugmentationConfig(crop_min_area=0.2)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_splits import drawn, noise_split
+from long_cases import long_after
 from scipy import stats
 
 from keras_vit import ImagePreprocessing
@@ -100,7 +101,7 @@ def test_each_image_of_a_pair_has_its_own_ratio():
     assert labels.dtype == np.float32
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("share", long_after(1, [0.3, 0.0, 1.0]))
 def test_cutmix_share_is_the_share_of_images_with_cutmix(share):
     config = AugmentationConfig(mixup=0.8, cutmix=1.0, cutmix_share=share)
     cut = []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_splits import jpeg_split, noise_split
+from long_cases import long_after
 from sklearn.datasets import load_digits
 
 from keras_vit import ImagePreprocessing, decoding
@@ -134,7 +135,7 @@ def test_evaluation_images_match_the_models_own_resizing(split):
     assert np.abs(images - expected).max() <= 0.501
 
 
-@pytest.mark.parametrize("resize", ["plain", "small"])
+@pytest.mark.parametrize("resize", long_after(1, ["small", "plain"]))
 def test_evaluation_images_match_the_servers(resize):
     split = jpeg_split()
     preprocessing = ImagePreprocessing(24, crop_fraction=0.8, resize=resize)

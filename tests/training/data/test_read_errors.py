@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from few_formats import few_formats
+from long_cases import long_after
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tiny_model import small
 from tiny_recipe import TINY_RECIPE, changed
@@ -117,8 +118,7 @@ AT_ONCE = {
 
 
 # The others that read all images name what `IN_STEPS` names, too.
-QUICK = [(truncated, "all"), (failing_python, "all")]
-QUICK += [(reader, "some") for reader in READERS]
+QUICK = [(truncated, "all"), *((reader, "some") for reader in READERS)]
 
 
 def assert_named(error, name, reader):
@@ -126,7 +126,7 @@ def assert_named(error, name, reader):
     assert not re.search(r"[{}\n]|\[\[|Op:|b'|assert", str(error.value))
 
 
-@pytest.mark.parametrize("consumer", IN_STEPS)
+@pytest.mark.parametrize("consumer", long_after(1, IN_STEPS))
 def test_images_that_a_model_cannot_read_are_named_with_the_reasons(
     consumer, model, tmp_path
 ):
@@ -168,7 +168,7 @@ def test_a_failing_dataset_of_a_user_is_an_error_that_names_it():
         open_function("mine", lambda: returned)
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, DataError])
+@pytest.mark.parametrize("kind", long_after(1, [RuntimeError, DataError]))
 @few_formats()
 def test_no_pipeline_outlives_a_command(monkeypatch, capsys, model, kind):
     """One in the middle of a Python function would not let the interpreter end."""

@@ -97,6 +97,7 @@ def test_evaluation_pixels_do_not_depend_on_the_shards(split):
     np.testing.assert_equal(*images)
 
 
+@pytest.mark.slow
 def test_each_worker_resumes_at_a_step(split):
     shard, step = Shard(1, 2, 2), 4  # the second epoch's second
     whole = pieces(training_batches(split, RECIPE, PREPROCESSING, shard=shard))

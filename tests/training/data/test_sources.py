@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from etils import epath
+from long_cases import long_after
 from PIL import Image
 from sklearn.datasets import load_sample_image
 from tiny_recipe import TINY_RECIPE
@@ -239,7 +240,7 @@ def test_system_files_are_neither_images_nor_classes(folder):
     assert len(find_images([str(folder)])) == 36
 
 
-@pytest.mark.parametrize("name", ["zzz.TIF", "zzz.jpg"])
+@pytest.mark.parametrize("name", long_after(1, ["zzz.jpg", "zzz.TIF"]))
 def test_tiff_files_are_read_beside_others(folder, photograph, name):
     path = folder / "bee" / name
     photograph.save(path, "tiff")
@@ -315,14 +316,17 @@ def test_a_data_set_without_class_labels_is_an_error(tfds):
 
 @pytest.mark.parametrize(
     ("name", "classes"),
-    [
-        ("imagenet2012", 1000),
-        ("cifar10", 10),
-        ("cifar100", 100),
-        ("oxford_iiit_pet", 37),
-        ("oxford_flowers102", 102),
-        ("mnist", 10),
-    ],
+    long_after(
+        2,
+        [
+            ("imagenet2012", 1000),
+            ("mnist", 10),
+            ("cifar10", 10),
+            ("cifar100", 100),
+            ("oxford_iiit_pet", 37),
+            ("oxford_flowers102", 102),
+        ],
+    ),
 )
 def test_the_recipes_data_sets_work_with_mock_data(tfds, name, classes):
     config = DataConfig(
@@ -339,7 +343,7 @@ def test_the_recipes_data_sets_work_with_mock_data(tfds, name, classes):
         assert part.encoded(tf.constant(0, tf.int64)).dtype == tf.string
 
 
-@pytest.fixture(scope="module", params=["tfrecord", "array_record"])
+@pytest.fixture(scope="module", params=long_after(1, ["tfrecord", "array_record"]))
 def prepared(request, tmp_path_factory):
     """A data set of 60 images in four files, written by TFDS; its name and folder."""
     tfds = pytest.importorskip("tensorflow_datasets")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from long_cases import long_after
 from tiny_model import build_vit, numpy
 
 from training.engine.lora import enable_lora
@@ -14,11 +15,11 @@ DROPPED = {"depth": 2, "stochastic_depth": 0.9}  # of the first block nothing is
 RELATIVE = {"position_embedding": "relative"}
 BLOCKS = {
     "full": {},
-    "patches alone": PATCHES,
     "axial": {**PATCHES, "attention": "axial"},
-    "relative": RELATIVE,
     "shared relative": {**RELATIVE, "position_placement": "shared"},
     "scaled, normalized, gated": {"layer_scale": 0.5, "qk_norm": True, "swiglu": True},
+    "patches alone": PATCHES,
+    "relative": RELATIVE,
     "without biases": {"qkv_bias": False, "output_bias": False},
 }
 
@@ -62,7 +63,7 @@ WRAPPERS = (
 )
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("kind", long_after(4, BLOCKS))
 def test_a_block_computes_the_same_under_every_wrapper(kind, images):
     model, pixels = build_vit(**BLOCKS[kind]), images(3)
     expected = numpy(model(pixels))
@@ -72,7 +73,7 @@ def test_a_block_computes_the_same_under_every_wrapper(kind, images):
         np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=wrap.__name__)
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("kind", long_after(2, BLOCKS))
 def test_dropped_branches_are_drawn_within_a_rematerialized_block(kind, images):
     model, pixels = build_vit(**BLOCKS[kind] | DROPPED), images(3)
     rematerialize_blocks(model)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from etils import epath
 from fake_bucket import names
+from long_cases import long_after
 from small_checkpoints import OWNER, RECIPE, make, state
 
 from keras_vit.common import atomic_files
@@ -253,7 +254,7 @@ def test_an_unreachable_bucket_stops_a_resume_but_not_training(bucket, capsys, p
     check_is(latest(folder), 1)
 
 
-@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("keep", long_after(1, [3, 1]))
 def test_a_kill_during_a_save_leaves_the_old_or_the_new_checkpoint(tmp_path, keep):
     """At each change of the folder in turn, until a save gets through."""
     found = []

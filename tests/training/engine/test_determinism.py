@@ -55,7 +55,7 @@ class Switch(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("before", "deterministic"),
     [
-        (True, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
         (False, True),
         pytest.param(True, True, marks=pytest.mark.slow),
         pytest.param(False, False, marks=pytest.mark.slow),
@@ -78,6 +78,7 @@ def test_on_a_tpu_nothing_is_switched():
         assert not config.is_op_determinism_enabled()
 
 
+@pytest.mark.slow
 def test_order_and_augmentation_do_not_depend_on_it(vit):
     augmentation = {"shift": 1, "flip": True, "mixup": 0.5}
     recipe = changed(TINY_RECIPE, batch_size=6, augmentation=augmentation)

@@ -9,6 +9,7 @@ import python_process
 import tensorflow as tf
 from device_spy import DEVICES, digit_files, masked_predictions, probabilities
 from image_splits import noise_split
+from long_cases import long_after
 from tiny_model import build_vit
 
 import keras_vit
@@ -28,7 +29,7 @@ def network():
 
 
 @pytest.mark.backend
-@pytest.mark.parametrize("count", [1, 4, 11])
+@pytest.mark.parametrize("count", long_after(1, [11, 1, 4]))
 def test_the_outputs_of_arrays_are_in_order_and_without_padding(network, count):
     images = np.random.default_rng(0).uniform(0, 255, (count, 22, 14, 3))
     outputs = ForwardPass(network, batch_size=4)(images.astype("float32"))
@@ -106,6 +107,7 @@ def test_a_small_split_is_not_padded_to_a_large_batch(network, monkeypatch):
     assert sizes == [23]
 
 
+@pytest.mark.slow
 def test_a_split_is_prepared_once_and_the_weights_are_read_each_time(
     network, monkeypatch
 ):

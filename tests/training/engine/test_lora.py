@@ -85,6 +85,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_an_ordinary_one(run):
     model = read_classifier(run / "last.keras")
     plain = build_model(TINY_MODEL, CLASSES)
@@ -92,6 +93,7 @@ def test_the_saved_model_is_an_ordinary_one(run):
     assert all(w.trainable for w in model.get_layer("head").weights)
 
 
+@pytest.mark.slow
 def test_what_is_not_adapted_is_frozen(run):
     keras.utils.set_random_seed(RECIPE.seed)
     initial = build_model(TINY_MODEL, CLASSES)
@@ -106,6 +108,7 @@ def test_what_is_not_adapted_is_frozen(run):
     assert changed == kernels | {"head/kernel", "head/bias"}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights(run):
     killed = run.with_name("killed")
     fit(RECIPE, killed, resume=True, draw=False)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import python_process
+from long_cases import long_after
 
 import keras_vit
 from training.engine.optimizer import is_head, learning_rate_factors, make_optimizer
@@ -119,7 +120,9 @@ def factors_by_path(model, *frozen):
     return dict(zip(paths, optimizer.factors, strict=True))
 
 
-@pytest.mark.parametrize("frozen", ["^embedding/", "encoder_block_[12]/", "block_"])
+@pytest.mark.parametrize(
+    "frozen", long_after(1, ["^embedding/", "encoder_block_[12]/", "block_"])
+)
 def test_frozen_weights_do_not_change_the_factors_of_others(tiny_vit, frozen):
     every = factors_by_path(tiny_vit(depth=3))
     assert len(set(every.values())) == 3 + 3  # embeddings, blocks, last norm, head
@@ -285,7 +288,7 @@ def test_a_schedule_round_trips_through_its_config():
     assert [float(again(s)) for s in (1, 7)] == [float(schedule(s)) for s in (1, 7)]
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", long_after(1, ["adamw", "sgd"]))
 def test_at_first_the_classifier_alone_is_trained(model, name):
     decay = 0.1 if name == "adamw" else 0.0
     config = OptimizerConfig(name, weight_decay=decay, head_first=0.3)

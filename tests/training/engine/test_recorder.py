@@ -1,6 +1,7 @@
 """The recorder: the best epoch, a check of the final weights."""
 
 import pytest
+from long_cases import long_after
 from tiny_recipe import CNN_RECIPE, changed
 
 from training.engine import checkpoint, recorder
@@ -49,11 +50,17 @@ def stopped(monkeypatch):
 
 @pytest.mark.parametrize(
     ("unwritten", "continues"),
-    [
-        ((), "stopped by SIGTERM after step 3; `keras-vit resume .*` continues$"),
-        ((3,), "continues from the newest checkpoint, of step 2$"),
-        ((1, 2, 3), "there is no checkpoint, so `keras-vit resume .*` begins anew$"),
-    ],
+    long_after(
+        1,
+        [
+            ((), "stopped by SIGTERM after step 3; `keras-vit resume .*` continues$"),
+            ((3,), "continues from the newest checkpoint, of step 2$"),
+            (
+                (1, 2, 3),
+                "there is no checkpoint, so `keras-vit resume .*` begins anew$",
+            ),
+        ],
+    ),
 )
 def test_a_stopped_run_names_the_checkpoint_that_exists(
     tmp_path, monkeypatch, stopped, unwritten, continues
@@ -67,6 +74,7 @@ def test_a_stopped_run_names_the_checkpoint_that_exists(
         stopped(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_workers_that_are_stopped_end_when_the_checkpoint_is_written(
     tmp_path, monkeypatch, stopped
 ):

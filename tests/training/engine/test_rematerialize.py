@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import python_process
 import tensorflow as tf
+from long_cases import long_after
 from tiny_model import build_vit, with_random_weights
 
 import keras_vit
@@ -15,17 +16,16 @@ DROPPED = {"dropout": 0.3, "attention_dropout": 0.2, "stochastic_depth": 0.3}
 PATCHES = {"class_token": False, "pooling": "avg"}
 ONE = {"depth": 1}
 BLOCKS = {
-    "class_token_alone": {},
     "all_options": ONE
     | {"pooling": "avg", "swiglu": True, "qk_norm": True}
     | {"layer_scale": 0.5, "register_tokens": 2, "patch_dropout": 0.4},
+    "class_token_alone": {},
     "positions_in_each": ONE | PATCHES | {"position_placement": "every_layer"},
     "relative": ONE | PATCHES | {"position_embedding": "relative"},
     "shared_relative": PATCHES
     | {"position_embedding": "relative", "position_placement": "shared"},
     "axial": ONE | PATCHES | {"attention": "axial"},
 }
-LONG = ("class_token_alone", "positions_in_each")
 IMAGES = np.random.default_rng(3).uniform(-1, 1, (3, 22, 14, 3)).astype("float32")
 LABELS = np.array([2, 0, 6])
 
@@ -51,13 +51,7 @@ def step(model):
     return [losses, *tape.gradient(losses, variables)]
 
 
-@pytest.mark.parametrize(
-    "blocks",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
-        for name in BLOCKS
-    ],
-)
+@pytest.mark.parametrize("blocks", long_after(1, BLOCKS))
 def test_gradients_masks_and_readers_are_the_same_alone_and_with_lora(blocks):
     ours, theirs = wrapped(blocks, rematerialize_blocks), wrapped(blocks)
     check_gradients(ours, theirs)

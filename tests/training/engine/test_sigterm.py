@@ -209,6 +209,7 @@ def recipe(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_test")
 def test_sigterm_outside_of_the_steps_is_a_preemption(
     tmp_path, monkeypatch, capsys, recipe
@@ -265,12 +266,13 @@ def whole(tmp_path_factory, epoch, eagerly):
     return history(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "number", "evaluated"),
     [
-        pytest.param("on_train_batch_end", 3, [], marks=pytest.mark.slow),
+        ("on_train_batch_end", 3, []),
         ("on_test_batch_begin", 1, [0]),
-        pytest.param("on_test_end", 1, [1], marks=pytest.mark.slow),
+        ("on_test_end", 1, [1]),
     ],
 )
 def test_an_evaluation_that_sigterm_stops_is_done_by_the_resumed_run(

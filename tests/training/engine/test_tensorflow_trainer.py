@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from long_cases import long_after
 
 from training.engine import loss_scaling
 from training.engine import optimizer as optimizer_module
@@ -80,6 +81,7 @@ def test_momentum_and_clipping_match_stock_keras():
     assert min(history["gradient_norm"]) > 0.2
 
 
+@pytest.mark.slow
 def test_adamw_matches_stock_keras_except_epsilon(monkeypatch):
     monkeypatch.setattr(optimizer_module, "EPSILON", 0.0)
     ours, theirs = network(), network()
@@ -101,6 +103,7 @@ def test_accumulation_matches_stock_keras():
     assert_equal_weights(ours, theirs)
 
 
+@pytest.mark.slow
 def test_losses_of_layers_count_once_for_each_image():
     def regularized():
         return network(kernel_regularizer=keras.regularizers.L2(0.1))
@@ -132,7 +135,9 @@ def test_bfloat16_computes_in_half_precision_with_float32_weights(plain):
     assert history["loss"] != expected["loss"]
 
 
-@pytest.mark.parametrize("config", [SGD, OptimizerConfig("adamw", learning_rate=0.1)])
+@pytest.mark.parametrize(
+    "config", long_after(1, [SGD, OptimizerConfig("adamw", learning_rate=0.1)])
+)
 def test_float16_scales_the_loss_and_unscales_the_gradient(monkeypatch, config):
     # An epsilon as large as the gradients: Adam divides out what is left of the scale.
     monkeypatch.setattr(optimizer_module, "EPSILON", 0.1)
@@ -289,6 +294,7 @@ def stock_loss(model):
     return float(loss(LABELS, logits))
 
 
+@pytest.mark.slow
 def test_training_continues_bit_for_bit_from_the_state():
     """In a new trainer; dropout, momentum and averages depend on the state."""
 
@@ -340,6 +346,7 @@ def test_nothing_of_an_update_is_computed_before_its_gradient():
     assert all(gradients.intersection(read.control_inputs) for read in reads)
 
 
+@pytest.mark.slow
 def test_validation_counts_each_image_once_with_steps_per_execution():
     def losses(steps_per_execution):
         trainer = TensorFlowTrainer(network())

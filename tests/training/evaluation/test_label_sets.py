@@ -199,6 +199,7 @@ def test_objectnet_counts_the_classes_that_imagenet_has(model, objectnet):
     assert result == pytest.approx({"top_1": 3 / 5, "top_5": 4 / 5, "images": 5})
 
 
+@pytest.mark.slow
 def test_objectnets_frame_is_cut_off(model, objectnet, monkeypatch):
     monkeypatch.setattr(label_sets, "OBJECTNET_FRAME", 1)
     result = evaluate_labels(model, f"objectnet:{objectnet}", None)

@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from long_cases import long_after
 from PIL import Image
 from training_commands import main
 
@@ -147,7 +148,7 @@ def test_neither_an_image_nor_a_list_on_standard_input_is_an_error(stdin):
         find_images(["-"])
 
 
-@pytest.mark.parametrize("name", ["a.png", "b.jpg", "more/a.tif"])
+@pytest.mark.parametrize("name", long_after(1, ["a.png", "b.jpg", "more/a.tif"]))
 def test_an_image_on_standard_input_is_classified(saved, stdin, capsys, name):
     main(["predict", f"photos/{name}", "--model", saved, "--out", "file.csv"])
     stdin(Path("photos", name).read_bytes())

@@ -66,6 +66,7 @@ def test_fewshot_is_what_the_function_returns(run, result):
     assert (found["training_images"], found["method"]) == (700, "fewshot")
 
 
+@pytest.mark.slow
 def test_the_options_of_fewshot_count(result):
     """Not whitened and without bias: the paper's plain form."""
     plain = ["--shots", "5", "--whiten", "false", "--bias", "0", "--l2", "0.01"]
@@ -88,6 +89,7 @@ def test_linear_chooses_on_the_validation_images_of_the_run(result):
     assert f"{row['accuracy']:.4f}" in printed
 
 
+@pytest.mark.slow
 def test_linear_takes_validation_images_where_there_are_none(result):
     words = ["--method", "linear", "--l2", "1", "--data.validation", "0"]
     [row] = result(*words)[0]["rows"]
@@ -118,6 +120,7 @@ def test_a_lone_model_needs_a_source(run, result, tmp_path):
     assert (found["source"], found["test_images"]) == ("digits", 360)
 
 
+@pytest.mark.slow
 @few_formats()
 def test_images_of_other_classes_can_be_probed(result, tmp_path):
     random = np.random.default_rng(0)
@@ -132,6 +135,7 @@ def test_images_of_other_classes_can_be_probed(result, tmp_path):
     assert found["rows"][0]["accuracy"] > 0.5
 
 
+@pytest.mark.slow
 def test_features_are_cached_in_the_folder(run, tmp_path, capsys):
     words = ["probe", str(run), "--shots", "1", "--cache", str(tmp_path / "features")]
     main(words)
@@ -160,6 +164,7 @@ def test_unpooled_and_foreign_models_are_errors(run, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_read_as_what_they_are(tmp_path):
     """A file of Google's layout, which reads normalized pixels."""
     from keras_vit.weights.saving import save_checkpoint

@@ -205,6 +205,7 @@ def test_a_precision_without_units_is_warned_of(
         assert f"this {device} has no units for `precision` {precision}" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_test")
 def test_fit_warns_once_of_a_slow_precision(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(device_limits, "_processor_words", lambda: {"avx2"})

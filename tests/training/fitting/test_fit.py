@@ -187,6 +187,7 @@ def test_a_run_does_not_resume_with_other_images(run, tmp_path, monkeypatch):
         fit(RECIPE, tmp_path / "copy", resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_before_its_report_can_be_finished(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     for name in ("report.json", "last.keras"):

@@ -47,6 +47,7 @@ def test_files_have_five_stages_and_pixels_four(of_files):
     assert names == ["read and crop", "resize", "augment", "mix and batch"]
 
 
+@pytest.mark.slow
 def test_every_stage_runs_past_the_end_of_an_epoch(of_files):
     for dataset in of_files.values():
         assert sum(len(batch) for batch in dataset.take(10)) >= 40

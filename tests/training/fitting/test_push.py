@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
+from long_cases import long_after
 from training_commands import main
 
 import keras_vit
@@ -152,6 +153,7 @@ def test_no_path_of_the_machine_is_shared(run, tmp_path):
         assert b"somebody" not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_the_files_for_timm_hold_the_same_model(run, tmp_path):
     folder = tmp_path / "files"
     main(["push", str(run), "hf://me/birds", "--dry_run", str(folder)])
@@ -163,6 +165,7 @@ def test_the_files_for_timm_hold_the_same_model(run, tmp_path):
     np.testing.assert_allclose(scores(model), scores(expected), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_that_no_other_library_computes_is_pushed_alone(
     run, tiny_vit, tmp_path
 ):
@@ -197,7 +200,7 @@ def test_mistakes_are_one_line_and_leave_nothing(run, tmp_path, monkeypatch):
     assert not pathlib.Path(out).exists()
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", long_after(1, [401, 403]))
 def test_a_refusal_of_the_hub_says_what_is_needed(run, hub, monkeypatch, status):
     def refuse(*_, **__):
         error = RuntimeError(f"{status} Client Error\nRefused")

@@ -95,6 +95,7 @@ def test_a_refused_extension_leaves_the_finished_run_as_it_is(run, monkeypatch):
     assert contents(run) == before
 
 
+@pytest.mark.slow
 def test_the_schedule_of_an_extended_run_is_that_of_the_new_length(tmp_path, capsys):
     fit(changed(RECIPE, schedule={"name": "cosine"}), tmp_path / "run")
     capsys.readouterr()
@@ -203,6 +204,7 @@ def test_a_run_without_its_checkpoints_is_refused_before_its_images_are_read(run
         resume(run)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(run, capsys):
     (run / "report.json").unlink()
     shutil.rmtree(run / "checkpoints")

@@ -46,6 +46,7 @@ def run(tmp_path_factory):
     return folder, printed.getvalue()
 
 
+@pytest.mark.slow
 def test_every_second_epoch_has_the_accuracies_of_the_averaged_weights(run):
     folder, _ = run
     rows = history(folder)
@@ -58,6 +59,7 @@ def test_every_second_epoch_has_the_accuracies_of_the_averaged_weights(run):
         assert rows[-1][name] == pytest.approx(np.mean(accuracies), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_tensorboard_has_them_against_the_epoch(run):
     folder, _ = run
     found = read_events(folder / "tensorboard" / "validation")["epoch_fewshot_5"]
@@ -66,6 +68,7 @@ def test_tensorboard_has_them_against_the_epoch(run):
     assert found == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_line_below_the_epochs_says_them(run):
     folder, printed = run
     rows = history(folder)
@@ -76,6 +79,7 @@ def test_a_line_below_the_epochs_says_them(run):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.slow
 def test_they_do_not_change_the_training(run, tmp_path, monkeypatch):
     leave_out_pictures(monkeypatch.setattr)
     folder, _ = run
@@ -84,6 +88,7 @@ def test_they_do_not_change_the_training(run, tmp_path, monkeypatch):
     np.testing.assert_equal(weights(folder), weights(tmp_path / "plain"))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_figures(run, tmp_path, monkeypatch):
     leave_out_pictures(monkeypatch.setattr)
     folder, _ = run

@@ -8,6 +8,7 @@ import pytest
 import python_process
 import tensorflow as tf
 from image_splits import noise_split
+from long_cases import long_after
 from tiny_model import build_vit, with_random_weights
 
 import keras_vit
@@ -50,13 +51,16 @@ def extractor(model):
 
 @pytest.mark.parametrize(
     "kwargs",
-    [
-        {},
-        {"pooling": "avg"},
-        {"pooling": "map"},
-        {"pooling": "avg", "fc_norm": True},
-        {"representation_size": 11},
-    ],
+    long_after(
+        2,
+        [
+            {"pooling": "map"},
+            {"representation_size": 11},
+            {},
+            {"pooling": "avg"},
+            {"pooling": "avg", "fc_norm": True},
+        ],
+    ),
     ids=str,
 )
 def test_features_are_what_the_classifier_reads(kwargs):
@@ -75,6 +79,7 @@ def test_features_are_what_the_classifier_reads(kwargs):
         assert np.abs(features).max() <= 1
 
 
+@pytest.mark.slow
 def test_a_model_without_classes_gives_the_same_features(model, extractor):
     config = {**model.get_config(), "classes": None, "class_names": None}
     encoder = keras_vit.VisionTransformer.from_config(config)
@@ -128,6 +133,7 @@ def test_weights_are_read_at_each_call():
     np.testing.assert_array_equal(after, FeatureExtractor(model)(SPLIT))
 
 
+@pytest.mark.slow
 def test_features_of_a_bfloat16_model_are_float32(extractor):
     model = raw_vit(dtype="mixed_bfloat16")
     features = FeatureExtractor(model)(SPLIT)
@@ -237,7 +243,7 @@ def test_an_interrupted_cache_continues_after_its_last_chunk(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("broken", [b"", b"\x93NUMPY", "half"])
+@pytest.mark.parametrize("broken", long_after(2, ["half", b"", b"\x93NUMPY"]))
 def test_a_damaged_file_is_computed_again(extractor, computed, tmp_path, broken):
     whole = np.array(cached_features(extractor, SPLIT, tmp_path))
     [file] = tmp_path.iterdir()

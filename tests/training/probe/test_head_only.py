@@ -71,6 +71,7 @@ def check_same_training(cached, folder, **changes):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_training_is_that_of_a_frozen_model_on_the_images(run, tmp_path):
     check_same_training(run, tmp_path / "frozen")
 
@@ -116,6 +117,7 @@ def test_the_saved_model_is_a_whole_one_with_the_same_accuracy(run):
     assert best > 0.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights_and_computes_no_feature_again(
     run, tmp_path, monkeypatch, cache
 ):
@@ -140,6 +142,7 @@ def test_a_checkpoint_holds_the_classifier_alone(run):
     assert sorted(shapes) == [(10,), (12, 10)]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_frozen_weights_is_refused(run, tmp_path, eager_test):
     own = str(tmp_path / "own.keras")
     short = {"train": "train[:300]"}

@@ -80,12 +80,14 @@ def test_a_continued_training_replaces_later_pictures(tmp_path):
     assert after[2] != before[2]
 
 
+@pytest.mark.slow
 def test_what_does_not_apply_is_left_out(tmp_path):
     vit = model(**FEW_PICTURES)
     train(vit, ModelPictures(tmp_path, IMAGES), epochs=1)
     assert set(read(tmp_path)) == {"filters", "positions"}
 
 
+@pytest.mark.slow
 def test_a_trainers_averages_are_shown(tmp_path, monkeypatch):
     """And by the chief only."""
     plain = model()
@@ -163,6 +165,7 @@ def test_they_are_of_the_first_validation_images_or_else_training_images(
     np.testing.assert_array_equal(callback.images, images)
 
 
+@pytest.mark.slow
 def test_a_run_has_them_of_its_training_images_and_is_not_changed(trained):
     pictured, plain = (
         trained("pictured"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from etils import epath
+from long_cases import long_after
 from lxml import html
 from PIL import Image
 from sklearn.calibration import calibration_curve
@@ -184,6 +185,7 @@ def test_the_command_and_the_recipe_repeat_the_run(tmp_path):
     assert yaml.safe_load(embedded) == yaml.safe_load(RECIPE.to_yaml())
 
 
+@pytest.mark.slow
 def test_existing_pictures_are_in_the_file(tmp_path):
     assert not written(tmp_path).xpath("//img")
     pictures.draw_curves([ROW], tmp_path / "curves.png")
@@ -201,7 +203,7 @@ def decoded(uri):
     return Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
 
 
-@pytest.mark.parametrize("side", [8, 128])
+@pytest.mark.parametrize("side", long_after(1, [8, 128]))
 def test_wrong_images_are_shown_with_attention(tmp_path, tiny_vit, side):
     """One patch differs: the attention of a model of one block is the rollout's."""
     model = tiny_vit(image_size=side, patch_size=side // 4, channels=3, classes=3)
@@ -242,6 +244,7 @@ def test_a_model_without_attention_has_images_alone(tmp_path):
     assert not page.xpath("//input")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_tables_are_sorted_on_request(tmp_path):
     from playwright.sync_api import sync_playwright
@@ -343,7 +346,7 @@ def test_curves_show_what_the_history_has(tmp_path, monkeypatch):
 BLUE = (31, 119, 180)  # matplotlib's first color, of a curve
 
 
-@pytest.mark.parametrize("epochs", [1, 500])
+@pytest.mark.parametrize("epochs", long_after(1, [500, 1]))
 def test_curves_of_any_length_are_drawn(tmp_path, epochs):
     history = [{**ROW, "epoch": n + 1, "loss": math.inf} for n in range(epochs)]
     pictures.draw_curves(history, epath.Path(tmp_path / "curves.png"))
@@ -353,7 +356,7 @@ def test_curves_of_any_length_are_drawn(tmp_path, epochs):
     assert (learning_rate == BLUE).all(axis=-1).any()
 
 
-@pytest.mark.parametrize("classes", [2, 31, 160])
+@pytest.mark.parametrize("classes", long_after(1, [2, 160, 31]))
 def test_a_confusion_matrix_of_any_size_is_drawn(tmp_path, classes):
     scores = evaluation(classes, 2 * classes, wrong=1)
     pictures.save(pictures.confusion_figure(scores), tmp_path / "matrix.png")

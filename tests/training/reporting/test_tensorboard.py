@@ -130,6 +130,7 @@ def test_utilization_is_written_where_the_peak_is_known(board):
         assert value == pytest.approx(rate * flops / (2 * 8.1e12))
 
 
+@pytest.mark.slow
 def test_pictures_match_the_report(board, monkeypatch):
     monkeypatch.setattr(tensorboard, "MOST_MATRICES", 4)
     images = np.zeros((5, 8, 6, 1), "uint8")

@@ -5,6 +5,7 @@ import numpy as np
 import numpy_vit
 import pytest
 import tensorflow as tf
+from long_cases import long_after
 from tiny_model import with_random_weights
 from tiny_recipe import TINY_RECIPE, changed
 
@@ -28,12 +29,12 @@ pytestmark = pytest.mark.backend
 SIDE, GRID, BATCH = 4, (2, 3), 5
 TASKS = {
     "mean_color": SelfSupervisionConfig("masked_patches"),
-    "colors_4x4": SelfSupervisionConfig("masked_patches", target="colors_4x4"),
-    "pixels": SelfSupervisionConfig("masked_patches", target="pixels"),
     "simmim": SelfSupervisionConfig("simmim"),
     "mae": SelfSupervisionConfig(
         "mae", decoder_width=20, decoder_depth=2, decoder_heads=5
     ),
+    "colors_4x4": SelfSupervisionConfig("masked_patches", target="colors_4x4"),
+    "pixels": SelfSupervisionConfig("masked_patches", target="pixels"),
 }
 
 
@@ -54,7 +55,7 @@ def make_encoder(**changes):
     return VisionTransformer(**{**arguments, **changes})
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=long_after(3, TASKS))
 def task(request):
     """Its config, the model with random weights, and a batch."""
     config = TASKS[request.param]
@@ -252,22 +253,25 @@ def test_patches_are_joined_as_they_were_split():
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"position_embedding": "learned_2d"},
-        {"position_embedding": "relative"},
-        {"position_embedding": "relative", "position_placement": "shared"},
-        {"position_placement": "every_layer"},
-        {"class_token": False, "pooling": "avg"},
-        {"register_tokens": 0, "class_token": False, "pooling": "avg"},
-        {
-            "attention": "axial",
-            "register_tokens": 0,
-            "class_token": False,
-            "pooling": "avg",
-        },
-        {"resnet_blocks": (1,), "patch_size": 1, "width": 32, "heads": 4},
-        {"dtype": "mixed_bfloat16"},
-    ],
+    long_after(
+        3,
+        [
+            {"position_embedding": "relative", "position_placement": "shared"},
+            {
+                "attention": "axial",
+                "register_tokens": 0,
+                "class_token": False,
+                "pooling": "avg",
+            },
+            {"resnet_blocks": (1,), "patch_size": 1, "width": 32, "heads": 4},
+            {"position_embedding": "learned_2d"},
+            {"position_embedding": "relative"},
+            {"position_placement": "every_layer"},
+            {"class_token": False, "pooling": "avg"},
+            {"register_tokens": 0, "class_token": False, "pooling": "avg"},
+            {"dtype": "mixed_bfloat16"},
+        ],
+    ),
 )
 def test_masked_patch_prediction_takes_every_kind_of_encoder(changes):
     encoder = make_encoder(**changes)

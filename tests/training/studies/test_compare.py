@@ -128,6 +128,7 @@ def test_finished_runs_are_reused(compared, monkeypatch):
     assert compare([VIT, CNN], folder) == rows
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_resumed(compared, tmp_path, monkeypatch):
     folder, rows = compared
     (tmp_path / "vit").mkdir()

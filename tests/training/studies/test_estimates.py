@@ -110,6 +110,7 @@ def test_a_dry_run_prints_runs_and_sums_and_writes_nothing(tmp_path, capsys):
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_keras_resnets_cost_what_their_paper_says():
     """arXiv:1512.03385, Table 1: 3.8e9 multiply-adds, of version 1 of ResNet-50."""
     config = ModelConfig(architecture="resnet", variant="ResNet50")

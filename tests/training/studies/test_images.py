@@ -34,6 +34,7 @@ def test_the_same_seed_writes_the_same_and_no_two_digits_are_equal():
     assert len({image.tobytes() for image in images}) == 11
 
 
+@pytest.mark.slow
 def test_a_support_vector_machine_reads_them():
     train, test = (
         np.concatenate([written(digit, seed, count) for digit in characters.WAYS])

@@ -62,6 +62,7 @@ def test_the_closed_form_leaves_room_for_the_weights():
     assert speed.closed_form_batch(huge) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_test")
 def test_a_model_is_measured(monkeypatch):
     monkeypatch.setattr(speed, "LARGEST", 2)

@@ -163,14 +163,8 @@ def test_harmless_lines_have_no_findings(line):
     assert tpu_check.findings(f"HloModule m\n{line}\n") == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vit",
-        pytest.param("vit_gap_rematerialized", marks=pytest.mark.slow),
-        pytest.param("hybrid", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "vit_gap_rematerialized", "hybrid"])
 def test_the_trainers_steps_have_no_findings(name):
     assert found_in(make_recipe(MODELS[name])) == [[], []]
 
@@ -189,6 +183,7 @@ def test_the_steps_of_self_supervision_have_no_findings(task):
     assert found_in(recipe) == [[], []]
 
 
+@pytest.mark.slow
 def test_the_step_is_the_one_of_a_tpu_and_not_of_this_machine():
     """A CPU would take the blocks of 273 tokens one after the other."""
     sizes = SIZES | {"depth": 2}  # the last block asks for its class token alone
@@ -201,6 +196,7 @@ def test_the_step_is_the_one_of_a_tpu_and_not_of_this_machine():
         assert " while(" not in program
 
 
+@pytest.mark.slow
 def test_the_trainers_own_steps_are_checked():
     recipe = make_recipe(MODELS["cnn"])
     trainer = tpu_check.make_trainer(recipe)
