@@ -113,7 +113,8 @@ def drawing(ratios: list[Ratio], reference: str, label: str) -> str:
     style: Any = dict.fromkeys((*gray, "ytick.color"), GRAY)
     style |= {"font.size": 8, "svg.hashsalt": "keras-vit", "svg.fonttype": "none"}
     with matplotlib.rc_context(style):
-        height = BAR * sum(sizes) + 0.35 * len(panels) + 0.6
+        # The legend has two columns: names of processors are long.
+        height = BAR * sum(sizes) + 0.35 * len(panels) + 0.1 * len(colors) + 0.5
         figure = Figure((8, height), layout="constrained")
         shape: dict[str, Any] = {"nrows": len(panels), "height_ratios": sizes}
         axes = figure.subplots(**shape, sharex=True, squeeze=False)[:, 0]
@@ -123,8 +124,8 @@ def drawing(ratios: list[Ratio], reference: str, label: str) -> str:
         axes[-1].set_xlabel(label)
         line.set_label(reference)
         handles = [Patch(color=color, label=name) for name, color in colors.items()]
-        legend = {"handles": [*handles, line], "ncols": len(handles) + 1}
-        figure.legend(**legend, loc="outside upper center", frameon=False)
+        legend = {"handles": [*handles, line], "ncols": 2, "frameon": False}
+        figure.legend(**legend, loc="outside upper center")
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     return file.getvalue()

@@ -56,3 +56,5 @@ def test_the_figures_that_are_checked_in_can_be_drawn(pictures, question):
     svg = pictures.picture(question)
     assert svg == pictures.picture(question)  # so that the site's file stays as it is
     assert pictures.QUESTIONS[question][1] in texts(svg)
+    legend = svg[svg.index('id="legend_1"') :]
+    assert min(float(x) for x in re.findall(r'\bx="([-\d.]+)"', legend)) >= 0
