@@ -80,7 +80,7 @@ def test_evaluate_accepts_a_file_and_another_split(capsys):
 
 
 def test_evaluate_needs_a_source_for_a_lone_file(folder, capsys):
-    (folder / "alone").mkdir()
+    (folder / "alone").mkdir(exist_ok=True)
     data = (folder / "runs/tiny/best.keras").read_bytes()
     (folder / "alone" / "model.keras").write_bytes(data)
     with pytest.raises(RecipeError, match="--source is needed"):
@@ -92,7 +92,7 @@ def test_evaluate_needs_a_source_for_a_lone_file(folder, capsys):
 def write_images(root, class_names, count):
     """Gray images, each of another level, in a folder for each class."""
     for name in class_names:
-        (root / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(count):
             Image.new("L", (8, 8), 20 * index).save(root / name / f"{index}.png")
 
