@@ -322,11 +322,12 @@ def test_a_second_sigterm_ends_what_is_in_flight_in_the_queue_and_on_its_way(
 
 @pytest.mark.slow
 def test_a_stop_that_hangs_is_ended(publish, tmp_path):
+    hanging = tmp_path / "hanging"
     script = (
-        "import sys, time\n"
+        "import pathlib, sys, time\n"
         "from serving.local import rest_api, serve\n"
         "def hang(*_):\n"
-        "    print('hanging', flush=True)\n"
+        f"    pathlib.Path({str(hanging)!r}).touch()\n"
         "    while True: time.sleep(1)\n"
         "rest_api.RestApp._predict = hang\n"
         "serve._STOP_LIMIT = 1\n"
@@ -343,7 +344,7 @@ def test_a_stop_that_hangs_is_ended(publish, tmp_path):
     rest, _ = addresses(process)
     with connect(rest) as link:
         begin_request(link, b"{}", 2)
-        assert "hanging\n" in process.stdout
+        wait_for(hanging.exists)
         process.terminate()
         _, error = process.communicate(timeout=60)
     assert process.returncode == 1
