@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.image_files.bmp import bmp_pixels, decode_bmp
 from keras_vit.image_files.gif import decode_gif, gif_pixels
-from keras_vit.image_files.operations import LARGEST_IMAGE, header_bytes, integer
+from keras_vit.image_files.operations import LARGEST_IMAGE, header_bytes, integers
 from keras_vit.image_files.orientation import (
     jpeg_orientation,
     png_orientation,
@@ -213,9 +213,9 @@ def _pixels(shape: tf.Tensor) -> tf.Tensor:
 
 
 def _png_pixels(data: tf.Tensor) -> tf.Tensor:
-    header = header_bytes(data)
-    width = integer(header, 16, 4, big_endian=True)
-    return width * integer(header, 20, 4, big_endian=True)
+    return tf.reduce_prod(
+        integers(header_bytes(data), (16, 4), (20, 4), big_endian=True)
+    )
 
 
 def _upright_as_stored(data: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,10 @@
 """The first frame of a GIF, on its canvas (GIF89a specification)."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_vit.image_files.operations import file_bytes, position, rarely_called
+from keras_vit.image_files.operations import file_bytes, integers, rarely_called
 
 # Bound of the loops, a tenth of a second: enough for 300 MB in blocks of one length, or
 # for 400 kB of XMP, whose bytes are read as the lengths of blocks.
@@ -13,6 +12,8 @@ _STEPS = 5_000
 _GRAY = bytes(level for level in range(256) for _ in range(3))
 _PALETTE_BYTES = 3 * 256
 _GRAPHIC_CONTROL = 0xF9
+# With all fields but the color tables, and of a control up to the transparent color.
+_SCREEN_BYTES, _DESCRIPTOR_BYTES, _GRAPHIC_CONTROL_BYTES = 13, 10, 7
 
 
 class _Frame(NamedTuple):
@@ -55,49 +56,51 @@ def decode_gif(data: tf.Tensor) -> tf.Tensor:
 
 def _first_frame(data: tf.Tensor) -> _Frame:
     file, end = file_bytes(data), tf.strings.length(data)
-    start, _, transparent = _walk(
-        file,
-        end,
-        tf.minimum(13 + _color_bytes(file[10]), end),
-        lambda at, in_data: in_data | ((file[at] != ord(",")) & (file[at] != ord(";"))),
-    )
+    screen = file[:_SCREEN_BYTES]
+    first = tf.minimum(_SCREEN_BYTES + _color_bytes(screen[10]), end)
+    start, _, transparent = _walk(file, end, first, tf.constant(False))
     text = f"A GIF file must have a frame, behind fewer than {_STEPS} blocks."
-    data_start = start + 11 + _color_bytes(file[start + 9])
-    found = (file[start] == ord(",")) & (data_start <= end)
+    descriptor = tf.slice(file, [start], [_DESCRIPTOR_BYTES])
+    data_start = start + _DESCRIPTOR_BYTES + 1 + _color_bytes(descriptor[9])
+    found = (descriptor[0] == ord(",")) & (data_start <= end)
     check = tf.debugging.Assert(found, [text])
     with tf.control_dependencies([check]):
         start = tf.identity(start)
-    corner = _row_and_column(file, start + 1)
-    size = _row_and_column(file, start + 5)
-    canvas = tf.maximum(_row_and_column(file, 6), corner + size)
+    # Columns come before rows in the file.
+    places = (3, 2), (1, 2), (7, 2), (5, 2)
+    corner, size = tf.split(tf.cast(integers(descriptor, *places), tf.int32), 2)
+    canvas = tf.cast(integers(screen, (8, 2), (6, 2)), tf.int32)
+    canvas = tf.maximum(canvas, corner + size)
     return _Frame(file, end, start, transparent, corner, size, canvas)
 
 
 def _walk(
-    file: tf.Tensor,
-    end: tf.Tensor,
-    start: tf.Tensor,
-    goes_on: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    in_data: bool = False,
+    file: tf.Tensor, end: tf.Tensor, start: tf.Tensor, in_data: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Walk over extensions and blocks of data.
+    """Walk over blocks of data, or over extensions up to a frame.
 
     Args:
-        goes_on: From a position, and whether it is that of a block of data, to whether
-            to go on.
+        in_data: Whether the first position is that of a block of data: then the walk
+            ends behind the last of them.
 
     Returns:
         The position, whether it is that of a block of data, and the index of the last
         transparent color, or 0.
     """
-    at, in_data, transparent = tf.while_loop(
-        lambda at, in_data, _: (at < end) & goes_on(at, in_data),
+    blocks_alone = in_data
+
+    def goes_on(at: tf.Tensor, in_data: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        ends = blocks_alone | (file[at] == ord(",")) | (file[at] == ord(";"))
+        return (at < end) & (in_data | ~ends)
+
+    state: tuple[tf.Tensor, tf.Tensor, tf.Tensor] = tf.while_loop(
+        goes_on,
         lambda *state: _step(file, end, *state),
         (start, in_data, 0),
         maximum_iterations=_STEPS,
         parallel_iterations=1,
     )
-    return at, in_data, transparent
+    return state
 
 
 def _step(
@@ -108,22 +111,18 @@ def _step(
     transparent: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Skip blocks of data, the two bytes that begin an extension, or one byte."""
-    is_extension = ~in_data & (file[at] == ord("!"))
-    is_control = is_extension & (file[at + 1] == _GRAPHIC_CONTROL) & (file[at + 2] > 3)
-    found = is_control & (file[at + 3] % 2 == 1)
+    part = tf.cast(tf.slice(file, [at], [_GRAPHIC_CONTROL_BYTES]), tf.int32)
+    first, label, size, flags, _, _, color = tf.unstack(part)
+    is_extension = ~in_data & (first == ord("!"))
+    is_control = is_extension & (label == _GRAPHIC_CONTROL) & (size > 3)
+    found = is_control & (flags % 2 == 1)
     after_data, more = _past_blocks(file, at)
     after = tf.where(in_data, after_data, at + tf.where(is_extension, 2, 1))
-    color = tf.cast(file[at + 6], tf.int32)
     return (
         tf.minimum(after, end),
         is_extension | (in_data & more),
         tf.where(found, color, transparent),
     )
-
-
-def _row_and_column(file: tf.Tensor, start: tf.Tensor | int) -> tf.Tensor:
-    """Two numbers, of which the file holds the second first."""
-    return tf.stack([position(file, start + 2, 2), position(file, start, 2)])
 
 
 def _past_blocks(file: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -165,9 +164,7 @@ def _single_frame(data: tf.Tensor, frame: _Frame, palette: tf.Tensor) -> tf.Tens
     flags = frame.file[frame.start + 9]
     interlaced = tf.bitwise.bitwise_and(flags, 0x40) > 0
     start = frame.start + 10 + _color_bytes(flags)
-    after, more, _ = _walk(
-        frame.file, frame.end, start + 1, lambda _, in_data: in_data, in_data=True
-    )
+    after, more, _ = _walk(frame.file, frame.end, start + 1, tf.constant(True))
     text = f"A frame of a GIF file must have fewer than {_STEPS} blocks."
     check = tf.debugging.Assert(~more | (after >= frame.end), [text])
     with tf.control_dependencies([check]):

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import tensorflow as tf
 
 # Zeros behind a file's bytes: what a truncated header is read as.
@@ -29,26 +30,37 @@ def header_bytes(data: tf.Tensor) -> tf.Tensor:
     return tf.io.decode_raw(data, tf.uint8, fixed_length=PADDING)
 
 
-def integer(
-    file: tf.Tensor,
-    start: tf.Tensor | int,
-    count: int,
-    big_endian: tf.Tensor | bool = False,
+def integers(
+    part: tf.Tensor, *places: tuple[int, int], big_endian: bool = False
 ) -> tf.Tensor:
-    """`count` bytes [..., n] from `start` as unsigned integers: int64 [...]."""
-    part = tf.cast(file[..., start : start + count], tf.int64)
-    part = tf.where(big_endian, tf.reverse(part, [-1]), part)
-    return tf.reduce_sum(part * [256**power for power in range(count)], -1)
+    """Unsigned integers of bytes, uint8 [..., n]: int64 [..., len(places)].
+
+    In four operations, however many there are: a graph's time to be traced and first
+    run is that of its operations.
+
+    Args:
+        places: The first byte of each integer, and the number of its bytes.
+    """
+    end = max(start + count for start, count in places)
+    factors = np.zeros((end, len(places)), np.int64)
+    for column, (start, count) in enumerate(places):
+        powers = np.arange(count)[:: -1 if big_endian else 1]
+        factors[start : start + count, column] = 256**powers
+    digits = tf.cast(part[..., :end, tf.newaxis], tf.int64)
+    return tf.reduce_sum(digits * factors, -2)
 
 
-def position(
-    file: tf.Tensor,
-    start: tf.Tensor | int,
-    count: int,
-    big_endian: tf.Tensor | bool = False,
-) -> tf.Tensor:
-    """`integer` as int32, for indices; at most `2**31 - 1`."""
-    largest = tf.constant(2**31 - 1, tf.int64)
-    return tf.cast(
-        tf.minimum(integer(file, start, count, big_endian), largest), tf.int32
+def require(*checks: tuple[tf.Tensor, str, tf.Tensor]) -> tf.Operation:
+    """An assertion of several conditions, which names the first that does not hold.
+
+    Args:
+        checks: For each, a boolean scalar, the message without it, and the value that
+            is printed behind the message, int64 scalar.
+    """
+    conditions, messages, values = zip(*checks, strict=True)
+    holds = tf.stack(conditions)
+    first = tf.argmin(tf.cast(holds, tf.int32))
+    message = tf.gather(tf.constant(messages), first)
+    return tf.debugging.Assert(
+        tf.reduce_all(holds), [message, tf.gather(tf.stack(values), first)]
     )

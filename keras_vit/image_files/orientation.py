@@ -15,8 +15,7 @@ import tensorflow as tf
 from keras_vit.image_files.operations import (
     file_bytes,
     header_bytes,
-    integer,
-    position,
+    integers,
     rarely_called,
 )
 
@@ -130,14 +129,14 @@ def _webp_exif(data: tf.Tensor) -> tf.Tensor:
     header = header_bytes(data)
     is_extended = tf.reduce_all(header[12:16] == list(b"VP8X"))
     flag = tf.bitwise.bitwise_and(header[_WEBP_FLAGS], _EXIF_FLAG)
-    end = tf.where(is_extended & (flag > 0), 8 + integer(header, 4, 4), 0)
+    end = tf.where(is_extended & (flag > 0), 8 + integers(header, (4, 4))[0], 0)
     start = tf.constant(0, tf.int64)
     return _exif(tf.strings.substr(data, start, end), _WEBP_START, _webp_chunk)
 
 
 def _jpeg_segment(header: tf.Tensor) -> _Part:
     marker = header[1]
-    length = integer(header, 2, 2, big_endian=True)
+    length = integers(header, (2, 2), big_endian=True)[0]
     is_bare = tf.reduce_any(marker == tf.constant(_BARE_MARKERS, tf.uint8))
     is_marker = (header[0] == _FILL) & (marker != _FILL)
     named = tf.reduce_all(header[4:10] == list(_JPEG_NAME))
@@ -154,7 +153,7 @@ def _jpeg_segment(header: tf.Tensor) -> _Part:
 
 
 def _png_chunk(header: tf.Tensor) -> _Part:
-    length = integer(header, 0, 4, big_endian=True)
+    length = integers(header, (0, 4), big_endian=True)[0]
     return _Part(
         size=length + 12,
         start=8,
@@ -165,7 +164,7 @@ def _png_chunk(header: tf.Tensor) -> _Part:
 
 
 def _webp_chunk(header: tf.Tensor) -> _Part:
-    length = integer(header, 4, 4)
+    length = integers(header, (4, 4))[0]
     is_exif = tf.reduce_all(header[:4] == list(b"EXIF"))
     size = 8 + length + length % 2
     return _Part(size, start=8, length=length, is_exif=is_exif, is_last=is_exif)
@@ -211,25 +210,29 @@ def _tag(exif: tf.Tensor) -> tf.Tensor:
     exif = tf.strings.regex_replace(exif, r"^(?:Exif\x00\x00){1,2}", "")
     is_tiff = tf.reduce_any(tf.strings.substr(exif, 0, 4) == tf.constant(_TIFF))
     file = file_bytes(exif)
-    big = file[0] == ord("M")
-    start = position(file, 4, 4, big_endian=big)
-    start = tf.minimum(start, tf.size(file) - 2)
-    count = position(file, start, 2, big_endian=big)
-    count = tf.minimum(count, (tf.size(file) - start - 2) // 12)
-    entries = tf.reshape(file[start + 2 : start + 2 + 12 * count], [count, 12])
-    values = _orientations(entries, big)
-    valid = is_tiff & (values >= 1) & (values <= 8)
-    return tf.concat([tf.boolean_mask(values, valid), [1]], 0)[0]
+    is_big = file[0] == ord("M")
 
+    def in_order(part: tf.Tensor, *places: tuple[int, int]) -> tf.Tensor:
+        big = integers(part, *places, big_endian=True)
+        return tf.where(is_big, big, integers(part, *places))
 
-def _orientations(entries: tf.Tensor, big: tf.Tensor) -> tf.Tensor:
-    """The value of each entry [n, 12] that is the tag, of others 0: int32 [n]."""
-
-    def field(start: int, count: int) -> tf.Tensor:
-        return integer(entries, start, count, big_endian=big)
-
-    kind = field(2, 2)
-    is_tag = (field(0, 2) == _TAG) & (field(4, 4) > 0)
-    short = tf.where(is_tag & (kind == _SHORT), field(8, 2), 0)
-    value = tf.where(is_tag & (kind == _LONG), field(8, 4), short)
-    return tf.cast(tf.minimum(value, 9), tf.int32)
+    size = tf.size(file, tf.int64)
+    start = tf.minimum(in_order(file, (4, 4))[0], size - 2)
+    count = in_order(tf.slice(file, [start], [2]), (0, 2))[0]
+    start += 2
+    count = tf.minimum(count, (size - start) // 12)
+    entries = tf.reshape(file[start : start + 12 * count], [count, 12])
+    fields = in_order(entries, (0, 2), (2, 2), (4, 4), (8, 2), (8, 4))
+    tag, kind, values, short, long = tf.unstack(fields, axis=1)
+    is_short = kind == _SHORT
+    orientations = tf.where(is_short, short, long)
+    valid = (
+        is_tiff
+        & (tag == _TAG)
+        & (is_short | (kind == _LONG))
+        & (values > 0)
+        & (orientations >= 1)
+        & (orientations <= 8)
+    )
+    found = tf.cast(tf.boolean_mask(orientations, valid), tf.int32)
+    return tf.concat([found, [1]], 0)[0]

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.image_files.operations import header_bytes, integer, rarely_called
+from keras_vit.image_files.operations import header_bytes, integers, rarely_called
 
 _ANIMATION, _ALPHA = 0x02, 0x10  # flags of the chunk VP8X
 _FLAGS = 20  # where they are
@@ -12,10 +12,11 @@ _FLAGS = 20  # where they are
 def webp_pixels(data: tf.Tensor) -> tf.Tensor:
     """Height times width of a WebP image or its canvas: int64 scalar."""
     header = header_bytes(data)
-    lossy = (integer(header, 26, 2) % 2**14) * (integer(header, 28, 2) % 2**14)
-    bits = integer(header, 21, 4)
+    places = (26, 2), (28, 2), (21, 4), (24, 3), (27, 3)
+    width, height, bits, right, bottom = tf.unstack(integers(header, *places))
+    lossy = (width % 2**14) * (height % 2**14)
     lossless = (1 + bits % 2**14) * (1 + bits // 2**14 % 2**14)
-    canvas = (1 + integer(header, 24, 3)) * (1 + integer(header, 27, 3))
+    canvas = (1 + right) * (1 + bottom)
     other = tf.where(header[15] == ord("L"), lossless, lossy)  # behind "VP8"
     return tf.where(_is_extended(data), canvas, other)
 

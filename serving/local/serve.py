@@ -66,8 +66,8 @@ async def _serve(options: ServerOptions, started: Callable[[], None]) -> None:
         # time to parse a large JSON body.
         gc.freeze()
         started()
-        # In one piece even where Python does not buffer, as whoever reads the first line
-        # may make the server write at once.
+        # In one piece even where Python does not buffer: who reads the first line may
+        # make the server write at once.
         print(
             f"serving {names}: REST {addresses.rest}/v1/models, gRPC {addresses.grpc}\n"
             f"page: {addresses.rest}/\n",
