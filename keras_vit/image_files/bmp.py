@@ -14,7 +14,6 @@ from keras_vit.image_files.operations import (
     header_bytes,
     integers,
     rarely_called,
-    require,
 )
 
 _HEADER_SIZES = (12, 40, 52, 56, 64, 108, 124)
@@ -26,7 +25,7 @@ _WHOLE_BYTES = np.array((0xFF, 0xFF00, 0xFF0000, 0xFF000000))
 
 
 class _Header(NamedTuple):
-    """Scalars, int64, but for the masks."""
+    """int64; scalars but for the masks."""
 
     size: tf.Tensor
     start: tf.Tensor  # of the pixels
@@ -122,14 +121,14 @@ def _read_header(data: tf.Tensor) -> _Header:
 
 
 def _check(header: _Header, has_whole_bytes: tf.Tensor) -> tf.Operation:
-    """An assertion that a bitmap is of a kind that is read."""
+    """An assertion that a bitmap is read, which names the first reason if not."""
 
     def one_of(value: tf.Tensor, *values: int) -> tf.Tensor:
         return tf.reduce_any(value == tf.constant(values, tf.int64))
 
     bits, compression = header.bits, header.compression
     masked = (compression == _MASKED) & one_of(bits, 16, 24, 32)
-    return require(
+    checks = [
         (
             one_of(header.size, *_HEADER_SIZES),
             "A BMP file with an unknown header. Its size:",
@@ -161,6 +160,14 @@ def _check(header: _Header, has_whole_bytes: tf.Tensor) -> tf.Operation:
             "BMP files whose colors are not whole bytes are not read. Bits per pixel:",
             bits,
         ),
+    ]
+    # One assertion of all: each would be a condition with functions of its own.
+    conditions, messages, values = zip(*checks, strict=True)
+    holds = tf.stack(conditions)
+    first = tf.argmin(tf.cast(holds, tf.int32))
+    message = tf.gather(tf.constant(messages), first)
+    return tf.debugging.Assert(
+        tf.reduce_all(holds), [message, tf.gather(tf.stack(values), first)]
     )
 
 

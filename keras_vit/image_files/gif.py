@@ -58,7 +58,7 @@ def _first_frame(data: tf.Tensor) -> _Frame:
     file, end = file_bytes(data), tf.strings.length(data)
     screen = file[:_SCREEN_BYTES]
     first = tf.minimum(_SCREEN_BYTES + _color_bytes(screen[10]), end)
-    start, _, transparent = _walk(file, end, first, tf.constant(False))
+    start, _, transparent = _walk(file, end, first, in_data=False)
     text = f"A GIF file must have a frame, behind fewer than {_STEPS} blocks."
     descriptor = tf.slice(file, [start], [_DESCRIPTOR_BYTES])
     data_start = start + _DESCRIPTOR_BYTES + 1 + _color_bytes(descriptor[9])
@@ -75,7 +75,7 @@ def _first_frame(data: tf.Tensor) -> _Frame:
 
 
 def _walk(
-    file: tf.Tensor, end: tf.Tensor, start: tf.Tensor, in_data: tf.Tensor
+    file: tf.Tensor, end: tf.Tensor, start: tf.Tensor, in_data: bool
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Walk over blocks of data, or over extensions up to a frame.
 
@@ -164,7 +164,7 @@ def _single_frame(data: tf.Tensor, frame: _Frame, palette: tf.Tensor) -> tf.Tens
     flags = frame.file[frame.start + 9]
     interlaced = tf.bitwise.bitwise_and(flags, 0x40) > 0
     start = frame.start + 10 + _color_bytes(flags)
-    after, more, _ = _walk(frame.file, frame.end, start + 1, tf.constant(True))
+    after, more, _ = _walk(frame.file, frame.end, start + 1, in_data=True)
     text = f"A frame of a GIF file must have fewer than {_STEPS} blocks."
     check = tf.debugging.Assert(~more | (after >= frame.end), [text])
     with tf.control_dependencies([check]):

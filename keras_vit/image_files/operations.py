@@ -48,19 +48,3 @@ def integers(
         factors[start : start + count, column] = 256**powers
     digits = tf.cast(part[..., :end, tf.newaxis], tf.int64)
     return tf.reduce_sum(digits * factors, -2)
-
-
-def require(*checks: tuple[tf.Tensor, str, tf.Tensor]) -> tf.Operation:
-    """An assertion of several conditions, which names the first that does not hold.
-
-    Args:
-        checks: For each, a boolean scalar, the message without it, and the value that
-            is printed behind the message, int64 scalar.
-    """
-    conditions, messages, values = zip(*checks, strict=True)
-    holds = tf.stack(conditions)
-    first = tf.argmin(tf.cast(holds, tf.int32))
-    message = tf.gather(tf.constant(messages), first)
-    return tf.debugging.Assert(
-        tf.reduce_all(holds), [message, tf.gather(tf.stack(values), first)]
-    )
