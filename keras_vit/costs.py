@@ -22,7 +22,8 @@ class Costs:
     """Cost of one model on one image.
 
     Args:
-        tokens: Number N of tokens in the encoder, class token included; 0 in a ResNet.
+        tokens: Number N of tokens in the encoder, class token and registers included;
+            0 in a ResNet.
         parameters: Number of weights.
         macs: Multiply-accumulate operations of one forward pass, attention's two
             products included, and those with the zeros around a map. Normalization,
@@ -115,7 +116,7 @@ def model_costs(
 def vit_costs(
     options: "ViTOptions | VisionTransformer", bytes_per_value: int = 4
 ) -> Costs:
-    """Compute the cost of a `VisionTransformer`, without attention pooling's layers.
+    """Compute the cost of a `VisionTransformer`.
 
     Args:
         options: The model, or its `ViTOptions`.
@@ -124,18 +125,44 @@ def vit_costs(
     image = x = _Map(height, width, options.channels)
     sums, width = _Sums(), options.width
     if options.resnet_blocks is not None:
-        x = sums.add_resnet(image, options.resnet_blocks, 1, preactivation=False)
+        stem = options.resnet_blocks, options.resnet_width_factor
+        x = sums.add_resnet(image, *stem, preactivation=False)
     grid = x.step(options.patch_size, width)
-    tokens = grid.positions + options.class_token
+    prefix = options.class_token + options.register_tokens
+    tokens = grid.positions + prefix
     sums.add_convolution(x, grid, options.patch_size)
-    # bias, token, positions
-    sums.parameters += width * (1 + options.class_token + tokens)
+    sums.parameters += width * (options.embedding_bias + prefix)
+    sums.parameters += _positions(options, grid, prefix)
+    sums.add_norms(options, width * (options.patch_norm + options.embedding_norm))
     axial = options.attention == "axial"
     for length in (grid.width, grid.height) if axial else (tokens,):
         sums.add_encoder(options, tokens, length)
-    sums.add_final_norm(width, tokens)
-    sums.add_classifier(width, options.classes)
+    sums.add_final_norm(options, tokens)
+    if options.pooling == "map":
+        sums.add_pooling(options, grid.positions + options.class_token)
+    for units, biased in (
+        (options.projection, False),
+        (options.representation_size, True),
+        (options.classes, True),
+    ):
+        width = sums.add_head(width, units, biased)
     return sums.costs(image, tokens, bytes_per_value)
+
+
+def _positions(
+    options: "ViTOptions | VisionTransformer", grid: "_Map", prefix: int
+) -> int:
+    """Parameters of the position embeddings."""
+    tables = options.depth if options.position_placement == "every_layer" else 1
+    d, own = options.width, prefix * options.prefix_positions
+    match options.position_embedding:
+        case "learned_1d":
+            return tables * d * (own + grid.positions)
+        case "learned_2d":
+            return tables * (d * own + d // 2 * (grid.height + grid.width))
+        case "relative":
+            return tables * d // options.heads * (2 * (prefix + grid.positions) - 1)
+    return 0
 
 
 def resnet_costs(
@@ -155,7 +182,7 @@ def resnet_costs(
     image = _Map(*image_size_pair(image_size), channels)
     sums = _Sums()
     x = sums.add_resnet(image, blocks, width, preactivation=True)
-    sums.add_classifier(x.channels, classes)
+    sums.add_head(x.channels, classes)
     return sums.costs(image, 0, bytes_per_value)
 
 
@@ -235,10 +262,17 @@ class _Sums:
         self.parameters += weights
         self.macs += weights * y.positions
 
-    def add_classifier(self, width: int, classes: int | None) -> None:
-        if classes is not None:
-            self.parameters += (width + 1) * classes
-            self.macs += width * classes
+    def add_head(self, width: int, units: int | None, biased: bool = True) -> int:
+        """A dense layer of pooled features, if there is one; the features' width."""
+        if units is None:
+            return width
+        self.parameters += (width + biased) * units
+        self.macs += width * units
+        return units
+
+    def add_norms(self, spec: "ViTOptions | VisionTransformer", width: int) -> None:
+        """Parameters of norms with so many elements together."""
+        self.parameters += width if spec.norm == "rms" else 2 * width
 
     def add_encoder(
         self, spec: "ViTOptions | VisionTransformer", n: int, attended: int
@@ -246,10 +280,17 @@ class _Sums:
         """The blocks on N tokens, each of which attends to `attended` tokens."""
         d, m = spec.width, spec.mlp_dim
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
-        biases = d * (spec.output_bias + 3 * spec.qkv_bias)
-        block = 4 * d * d + biases + d * (m + 1) + first * (d + 1) + 4 * d
-        self.parameters += spec.depth * block
+        biased = (spec.query_bias, spec.key_bias, spec.value_bias, spec.output_bias)
+        biases = d * sum(biased) + (d + first) * spec.mlp_bias
+        scales = 0 if spec.layer_scale is None else 2 * d
+        self.parameters += spec.depth * (4 * d * d + d * (m + first) + biases + scales)
+        head_width = d // spec.heads
+        normalized = d * (2 + spec.attention_norm) + m * spec.mlp_norm
+        normalized += 2 * head_width * spec.qk_norm
+        self.add_norms(spec, spec.depth * normalized)
         attention = 4 * n * d * d + 2 * n * attended * d
+        if spec.position_embedding == "relative":  # scores of all offsets, and a zero
+            attention += 2 * n * n * d
         self.macs += spec.depth * (attention + n * d * (first + m))
         tokens, scores = n * d, spec.heads * n * attended
         # A GELU's input and output; a SwiGLU's gate before and after SiLU, its values
@@ -265,10 +306,16 @@ class _Sums:
         # layer.
         self.kept += spec.depth * (8 * tokens + scores + hidden)
 
-    def add_final_norm(self, width: int, n: int) -> None:
+    def add_final_norm(self, spec: "ViTOptions | VisionTransformer", n: int) -> None:
         """The norm after the blocks; its input and the head's are kept."""
-        self.parameters += 2 * width
-        self.kept += 2 * n * width
+        self.add_norms(spec, spec.width * spec.final_norm)
+        self.kept += 2 * n * spec.width
+
+    def add_pooling(self, spec: "ViTOptions | VisionTransformer", n: int) -> None:
+        """Attention pooling of N tokens: one query, a LayerNorm, an MLP."""
+        d, m = spec.width, spec.mlp_dim
+        self.parameters += d + 4 * d * (d + 1) + 2 * d + d * (m + 1) + m * (d + 1)
+        self.macs += 2 * (n + 1) * d * d + 2 * n * d + 2 * d * m
 
     def add_resnet(
         self, image: _Map, blocks: Sequence[int], width: int, preactivation: bool

@@ -49,6 +49,7 @@ Number = Annotated[float, Check("a number", is_number)]
 
 # Rows that a recipe has too, where it leaves them to a variant or to weights.
 ImageSize = int | tuple[int, int]
+Activation = Literal["tanh", "exact", "quick", "silu"]
 PatchSize = Annotated[
     Count,
     ADAPTABLE,
@@ -72,16 +73,44 @@ HeadBiasInit = Annotated[
 
 
 @options
-class AttentionOptions:
+class NormOptions:
+    """Options of every norm of the tokens."""
+
+    norm: Annotated[
+        Literal["layer", "rms"],
+        '`"layer"`, LayerNorm, or `"rms"`, RMSNorm, which neither centers nor has a '
+        "beta (arXiv:1910.07467); attention pooling keeps its LayerNorm.",
+    ] = "layer"
+    norm_epsilon: Annotated[
+        Positive,
+        UNSEEN,
+        "Epsilon of every norm: 1e-6 in the official code and timm, 1e-12 in Hugging "
+        "Face's ViT.",
+    ] = LAYER_NORM_EPSILON
+
+
+@options
+class AttentionOptions(NormOptions):
     """Options of multi-head self-attention."""
 
     attention_dropout: Annotated[
         Rate, ADAPTABLE, "Dropout rate on the attention weights; the paper has none."
     ] = 0.0
-    qkv_bias: Annotated[
+    query_bias: Annotated[
         bool,
         ShownBy("encoder_block_0/attention/query/bias"),
-        "Whether the query, key and value projections of the blocks have biases.",
+        "Whether the query projection of the blocks has a bias.",
+    ] = True
+    key_bias: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/key/bias"),
+        "Whether the key projection has one; a softmax over the keys takes no notice "
+        "of it.",
+    ] = True
+    value_bias: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/value/bias"),
+        "Whether the value projection has one.",
     ] = True
     output_bias: Annotated[
         bool,
@@ -91,19 +120,19 @@ class AttentionOptions:
     qk_norm: Annotated[
         bool,
         ShownBy("encoder_block_0/attention/query_norm/gamma"),
-        "Whether a LayerNorm over each head's K elements follows the query and key "
+        "Whether a norm over each head's K elements follows the query and key "
         "projections (arXiv:2302.05442).",
     ] = False
-    norm_epsilon: Annotated[
-        Positive,
-        UNSEEN,
-        "Epsilon of every LayerNorm: 1e-6 in the official code and timm, 1e-12 in "
-        "Hugging Face's ViT.",
-    ] = LAYER_NORM_EPSILON
+    attention_norm: Annotated[
+        bool,
+        ShownBy("encoder_block_0/attention/norm/gamma"),
+        "Whether a norm over the merged heads precedes the output projection of the "
+        "blocks' attention, as in EVA-02 (arXiv:2303.11331).",
+    ] = False
 
 
 @options
-class MLPOptions:
+class MLPOptions(NormOptions):
     """Options of a block's MLP."""
 
     dropout: Annotated[
@@ -113,10 +142,11 @@ class MLPOptions:
         "projections, and after adding the position embedding (appendix B.1).",
     ] = 0.0
     gelu: Annotated[
-        Literal["tanh", "exact"],
+        Activation,
         UNSEEN,
-        '`"tanh"`, the approximation of the official code, or `"exact"`, what timm and '
-        "Hugging Face compute.",
+        '`"tanh"`, the approximation of the official code; `"exact"`, what timm and '
+        'Hugging Face compute; `"quick"`, x sigmoid(1.702 x), of OpenAI\'s CLIP; or '
+        '`"silu"`, x sigmoid(x), which is no GELU.',
     ] = "tanh"
     swiglu: Annotated[
         bool,
@@ -125,6 +155,17 @@ class MLPOptions:
         "(arXiv:2002.05202, equation 6), as in DINOv2's g/14; the MLP of attention "
         "pooling keeps its GELU.",
     ] = False
+    mlp_norm: Annotated[
+        bool,
+        ShownBy("encoder_block_0/mlp/norm/gamma"),
+        "Whether a norm over the hidden layer, in a SwiGLU after its gate, precedes "
+        "the second dense layer of the blocks' MLPs, as in EVA-02.",
+    ] = False
+    mlp_bias: Annotated[
+        bool,
+        ShownBy("encoder_block_0/mlp/Dense_1/bias"),
+        "Whether the dense layers of the blocks' MLPs have biases.",
+    ] = True
 
 
 @options
@@ -148,6 +189,17 @@ class BlockOptions(AttentionOptions, MLPOptions):
 class EncoderOptions(BlockOptions):
     """Options of a Vision Transformer that a variant does not state."""
 
+    embedding_bias: Annotated[
+        bool,
+        ShownBy("embedding/bias"),
+        "Whether the convolution that embeds the patches has a bias; CLIP's has none.",
+    ] = True
+    patch_norm: Annotated[
+        bool,
+        ShownBy("patch_norm/gamma"),
+        "Whether the embedded patches are normalized before other tokens and "
+        "positions, as in AIMv2 (arXiv:2411.14402).",
+    ] = False
     class_token: Annotated[
         bool, ShownBy("class_token/token"), "Whether there is a class token."
     ] = True
@@ -195,11 +247,26 @@ class EncoderOptions(BlockOptions):
         "Fraction of the patches dropped from each image in training "
         "(arXiv:2212.00794).",
     ] = 0.0
+    embedding_norm: Annotated[
+        bool,
+        ShownBy("embedding_norm/gamma"),
+        "Whether all tokens are normalized before the first block, after the "
+        "positions, as in CLIP (arXiv:2103.00020).",
+    ] = False
+    final_norm: Annotated[
+        bool, "Whether there is a norm after the blocks; RADIO has none."
+    ] = True
     fc_norm: Annotated[
         bool,
         ShownBy("fc_norm/gamma"),
-        "Whether the final LayerNorm follows the pooling, not precedes it.",
+        "Whether the final norm follows the pooling, not precedes it.",
     ] = False
+    projection: Annotated[
+        Count | None,
+        OF_THE_RUN,
+        "Width of the linear layer without bias that follows the pooling and its norm, "
+        "CLIP's into the space that it shares with texts; `None` for no such layer.",
+    ] = None
     attention: Annotated[
         Literal["full", "axial"],
         '`"full"`, or `"axial"`: within rows, then within columns, with an MLP after '
@@ -398,6 +465,16 @@ class ViTOptions(EncoderOptions, ModelOptions):
             self.fc_norm and self.pooling is None,
             "`fc_norm` follows the pooling, and `pooling=None` has none",
             ("fc_norm", "pooling"),
+        )
+        yield (
+            self.projection is not None and self.pooling is None,
+            "`projection` follows the pooling, and `pooling=None` has none",
+            ("projection", "pooling"),
+        )
+        yield (
+            self.fc_norm and not self.final_norm,
+            "`fc_norm` is the final norm's place, and `final_norm=False` has none",
+            ("fc_norm", "final_norm"),
         )
         relative, axial = (
             self.position_embedding == "relative",

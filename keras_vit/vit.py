@@ -16,6 +16,7 @@ from keras_vit import features, layers
 from keras_vit.applications import PublishedModel, application
 from keras_vit.base import classifier
 from keras_vit.layers.encoder_blocks import BlockContext
+from keras_vit.layers.normalization import NORMS
 from keras_vit.option_rows import built_from, documented, part_of
 from keras_vit.options import BlockOptions, ViTOptions
 from keras_vit.resnet import connect_stem
@@ -87,7 +88,11 @@ class VisionTransformer(PublishedModel):
         x = self._encode(x)
         x = self._pool(x)
         if self.fc_norm:
-            x = layers.LayerNorm(self.norm_epsilon, name="fc_norm", dtype="float32")(x)
+            x = self._norm("fc_norm", dtype="float32")(x)
+        if self.projection is not None:
+            x = keras.layers.Dense(
+                self.projection, use_bias=False, dtype=self._policy, name="projection"
+            )(x)
         if self.representation_size is not None:
             x = keras.layers.Dense(
                 self.representation_size,
@@ -107,6 +112,7 @@ class VisionTransformer(PublishedModel):
             self.width,
             self.patch_size,
             strides=self.patch_size,
+            use_bias=self.embedding_bias,
             kernel_initializer="lecun_normal",
             data_format="channels_last",
             dtype=self._policy,
@@ -115,6 +121,8 @@ class VisionTransformer(PublishedModel):
         x = keras.layers.Reshape((-1, self.width), dtype=self._policy, name="patches")(
             x
         )
+        if self.patch_norm:
+            x = self._norm("patch_norm")(x)
         if self.register_tokens:
             x = layers.RegisterTokens(
                 self.register_tokens, dtype=self._policy, name="register_tokens"
@@ -124,9 +132,11 @@ class VisionTransformer(PublishedModel):
         return x
 
     def _encode(self, x: Tokens) -> Tokens:
-        """Tokens -> tokens: positions, blocks, final LayerNorm (equations 1 to 4)."""
+        """Tokens -> tokens: positions, blocks, final norm (equations 1 to 4)."""
         at_stem, before_block = self._position_layers()
         x = at_stem(x)
+        if self.embedding_norm:
+            x = self._norm("embedding_norm")(x)
         x = keras.layers.Dropout(
             self.dropout, dtype=self._policy, name="embedding_dropout"
         )(x)
@@ -151,10 +161,8 @@ class VisionTransformer(PublishedModel):
             block = self._block(index)
             x = block(inputs, context)
         norm: TokensLayer = _identity
-        if not self.fc_norm:
-            norm = layers.LayerNorm(
-                self.norm_epsilon, name="encoder_norm", dtype=self._policy
-            )
+        if self.final_norm and not self.fc_norm:
+            norm = self._norm("encoder_norm")
         x = norm(x)  # all tokens, for whoever asks these layers for their `output`
         if self._asks_for_class_token_alone:
             return norm(block(inputs, {**context, "asked_for": inputs[:, :1]}))
@@ -165,6 +173,11 @@ class VisionTransformer(PublishedModel):
         """Whether the last block has no other token to compute (7 % of B/16)."""
         full = self.attention == "full" and self.position_embedding != "relative"
         return bool(self.pooling == "token" and full)
+
+    def _norm(self, name: str, dtype: str | None = None) -> keras.layers.Layer:
+        return NORMS[self.norm](
+            self.norm_epsilon, name=name, dtype=dtype or self._policy
+        )
 
     def _position_layers(self) -> tuple[TokensLayer, list[TokensLayer]]:
         """The position layer of the stem, and one for each block (appendix D.4)."""

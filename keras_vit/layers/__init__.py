@@ -21,7 +21,7 @@ from keras_vit.layers.encoder_blocks import (
     StochasticDepth,
 )
 from keras_vit.layers.mlp import MLP
-from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.normalization import LayerNorm, RMSNorm
 from keras_vit.layers.pooling import AttentionPooling
 from keras_vit.layers.positions import (
     PositionEmbedding,
@@ -44,6 +44,7 @@ __all__ = [
     "PatchDropout",
     "PositionEmbedding",
     "PositionEmbedding2D",
+    "RMSNorm",
     "RegisterTokens",
     "RelativePosition",
     "SinCosPositionEmbedding",

@@ -9,7 +9,7 @@ from keras_vit import options
 from keras_vit.checks import check_rate
 from keras_vit.configured_layer import ConfiguredLayer, SameShapeLayer
 from keras_vit.layers.mlp import MLP
-from keras_vit.layers.normalization import LayerNorm
+from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.option_rows import part_of
@@ -160,7 +160,8 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         self.heads = heads
         self.relative_stddev = relative_stddev
         dtype = self.dtype_policy
-        self.norm1 = LayerNorm(self.norm_epsilon, name="norm1", dtype=dtype)
+        norm = NORMS[self.norm]
+        self.norm1 = norm(self.norm_epsilon, name="norm1", dtype=dtype)
         self.attention = MultiHeadSelfAttention(
             heads,
             relative_stddev,
@@ -168,7 +169,7 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
             name="attention",
             dtype=dtype,
         )
-        self.norm2 = LayerNorm(self.norm_epsilon, name="norm2", dtype=dtype)
+        self.norm2 = norm(self.norm_epsilon, name="norm2", dtype=dtype)
         self.mlp = MLP(
             mlp_dim,
             **part_of(options.MLPOptions, self),

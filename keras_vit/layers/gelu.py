@@ -1,8 +1,8 @@
-"""The GELU: its two functions, and which implementation of them runs where.
+"""The activations of the MLP, and which implementation of the tanh GELU runs where.
 
 | function | backend | device | pass | implementation |
 |---|---|---|---|---|
-| exact | any | any | any | `exact` |
+| exact, quick, silu | any | any | any | of that name |
 | tanh | TensorFlow | x86-64 without AVX-512 | inference, float32 | `tanh_as_sigmoid` |
 | tanh | any | any | otherwise | `tanh` |
 
@@ -15,21 +15,20 @@ A graph that is made for elsewhere, an export, has `tanh`, whichever processor e
 """
 
 import math
-from typing import Literal
 
 import keras
 from keras import ops
 
-from keras_vit import devices
+from keras_vit import devices, options
 from keras_vit.typing import Activation, Tensor
 
 
 def implementation(
-    function: Literal["tanh", "exact"], training: bool, dtype: str
+    function: options.Activation, training: bool, dtype: str
 ) -> Activation:
-    """The implementation of a GELU of tensors of a dtype, by the table above."""
-    if function == "exact":
-        return exact
+    """The implementation of an activation of a dtype's tensors, by the table above."""
+    if function != "tanh":
+        return {"exact": exact, "quick": quick, "silu": silu}[function]
     plain = training or dtype != "float32" or not devices.is_attached()
     if plain or not devices.on_tensorflow_cpu() or not devices.lacks_avx512():
         return tanh
@@ -39,6 +38,16 @@ def implementation(
 def exact(x: Tensor) -> Tensor:
     """x times the standard normal distribution's function at x (arXiv:1606.08415)."""
     return keras.activations.gelu(x, approximate=False)
+
+
+def quick(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), a coarser approximation (arXiv:1606.08415, section 2)."""
+    return x * ops.sigmoid(1.702 * x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x), the gate of a SwiGLU too."""
+    return keras.activations.silu(x)
 
 
 def tanh(x: Tensor) -> Tensor:

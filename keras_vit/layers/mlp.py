@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit import options
 from keras_vit.fusion import fused, fused_dense
 from keras_vit.layers import gelu
-from keras_vit.layers.normalization import DenseLayers, dense
+from keras_vit.layers.normalization import NORMS, DenseLayers, dense
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.typing import Activation, InputShape, SequenceShape, Tensor, Tokens
 
@@ -16,12 +16,14 @@ from keras_vit.typing import Activation, InputShape, SequenceShape, Tensor, Toke
 def silu_gate(hidden: Tensor) -> Tensor:
     """[..., 2 M], gate and values side by side -> silu(gate) * values [..., M]."""
     gate, values = ops.split(hidden, 2, axis=-1)
-    return keras.activations.silu(gate) * values
+    return gelu.silu(gate) * values
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MLP(OptionsLayer):
     """Two dense layers with a GELU between them (section 3.1), or a SwiGLU.
+
+    A norm of the hidden layer may precede the second (arXiv:2303.11331, section 2.1).
 
     The first layer of a SwiGLU (arXiv:2002.05202, equation 6) returns a gate [.., M]
     and values [.., M] side by side; the second reads silu(gate) * values.
@@ -56,10 +58,16 @@ class MLP(OptionsLayer):
         self.dense2 = self._dense("Dense_1", width)
         self.dense1.build((None, width))
         self.dense2.build((None, self.hidden_dim))
+        if self.mlp_norm:
+            self.hidden_norm = NORMS[self.norm](
+                self.norm_epsilon, name="norm", dtype=self.dtype_policy
+            )
+            self.hidden_norm.build((None, self.hidden_dim))
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
         return keras.layers.Dense(
             units,
+            use_bias=self.mlp_bias,
             kernel_initializer="glorot_uniform",
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=self.dtype_policy,
@@ -74,9 +82,11 @@ class MLP(OptionsLayer):
         activation: Activation = silu_gate
         if not self.swiglu:
             activation = gelu.implementation(self.gelu, training, dtype)
-        if training and self.dropout:
+        if self.mlp_norm or (training and self.dropout):
             hidden = fused(activation, hidden, training=training, dtype=dtype)
-            outputs = self.dense2(self.dropout_layer(hidden, training=training))
+            hidden = self.dropout_layer(hidden, training=training)
+            project = self.hidden_norm.dense if self.mlp_norm else dense
+            [outputs] = project([self.dense2], hidden, training)
         else:
             [outputs] = fused_dense(
                 [self.dense2], activation, hidden, training=training, dtype=dtype

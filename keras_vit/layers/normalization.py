@@ -1,7 +1,7 @@
-"""Layer normalization, and the dense layers that read normalized tokens."""
+"""Norms of tokens, and the dense layers that read normalized tokens."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import keras
 from keras import ops
@@ -18,24 +18,14 @@ DenseLayers: TypeAlias = Callable[
 ]
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-class LayerNorm(SameShapeLayer):
-    """Layer normalization over the last axis, computed in the formula's own order.
+class _Norm(SameShapeLayer):
+    """Base of the norms.
 
-    Keras's LayerNormalization multiplies the formula out, x * s + (beta - mean * s)
-    with s = gamma / stddev, which takes more passes over the tokens: 2 to 3 % of a
-    B/16 forward pass on CPU.
-
-    Args:
-        epsilon: Added to the variance; the official code's and timm's by default.
-
-    Call arguments:
-        inputs: Tensor [..., D].
-        training: Whether the model is being trained.
-
-    Returns:
-        Tensor of the same shape, computed in float32 at least.
+    Attributes:
+        function: Of the tokens and of the norm's weights.
     """
+
+    function: ClassVar[Callable[..., Tensor]]
 
     def __init__(self, epsilon: float = LAYER_NORM_EPSILON, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -43,20 +33,15 @@ class LayerNorm(SameShapeLayer):
         self.autocast = False  # as Keras's: float32 tokens and weights are not rounded
 
     def build(self, input_shape: InputShape) -> None:
-        width = (input_shape[-1],)
         self.gamma = self.add_weight(
-            name="gamma", shape=width, initializer="ones", autocast=False
-        )
-        self.beta = self.add_weight(
-            name="beta", shape=width, initializer="zeros", autocast=False
+            name="gamma", shape=input_shape[-1:], initializer="ones", autocast=False
         )
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         return fused(
-            layer_norm,
+            type(self).function,
             inputs,
-            self.gamma,
-            self.beta,
+            *self.weights,
             training=training,
             dtype=self.compute_dtype,
             epsilon=self.epsilon,
@@ -74,10 +59,9 @@ class LayerNorm(SameShapeLayer):
         """
         return fused_dense(
             layers,
-            layer_norm,
+            type(self).function,
             rank_2(tokens),
-            self.gamma,
-            self.beta,
+            *self.weights,
             training=training,
             dtype=self.compute_dtype,
             epsilon=self.epsilon,
@@ -96,6 +80,64 @@ def layer_norm(
     # Not rsqrt * gamma first: TensorFlow's remapper.cc has a pattern of that order,
     # and the kernel that it puts there exists for CPUs alone.
     return normalized * ops.cast(gamma, internal) + ops.cast(beta, internal)
+
+
+def rms_norm(inputs: Tensor, gamma: Tensor, *, epsilon: float) -> Tensor:
+    """`RMSNorm` of [..., D] with its weight [D], in float32 at least."""
+    internal = keras.backend.result_type(inputs.dtype, "float32")
+    inputs = ops.cast(inputs, internal)
+    mean_square = ops.mean(ops.square(inputs), axis=-1, keepdims=True)
+    return inputs * ops.rsqrt(mean_square + epsilon) * ops.cast(gamma, internal)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNorm(_Norm):
+    """Layer normalization over the last axis, computed in the formula's own order.
+
+    Keras's LayerNormalization multiplies the formula out, x * s + (beta - mean * s)
+    with s = gamma / stddev, which takes more passes over the tokens: 2 to 3 % of a
+    B/16 forward pass on CPU.
+
+    Args:
+        epsilon: Added to the variance; the official code's and timm's by default.
+
+    Call arguments:
+        inputs: Tensor [..., D].
+        training: Whether the model is being trained.
+
+    Returns:
+        Tensor of the same shape, computed in float32 at least.
+    """
+
+    function = staticmethod(layer_norm)
+
+    def build(self, input_shape: InputShape) -> None:
+        super().build(input_shape)
+        self.beta = self.add_weight(
+            name="beta", shape=input_shape[-1:], initializer="zeros", autocast=False
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RMSNorm(_Norm):
+    """Root mean square normalization over the last axis (arXiv:1910.07467, equation 4).
+
+    Args:
+        epsilon: Added to the mean square.
+
+    Call arguments:
+        inputs: Tensor [..., D].
+        training: Whether the model is being trained.
+
+    Returns:
+        Tensor of the same shape, computed in float32 at least.
+    """
+
+    function = staticmethod(rms_norm)
+
+
+# By the option `norm`.
+NORMS: dict[str, type[_Norm]] = {"layer": LayerNorm, "rms": RMSNorm}
 
 
 def dense(

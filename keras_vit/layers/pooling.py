@@ -1,6 +1,6 @@
 """Attention pooling."""
 
-from typing import Any, Literal
+from typing import Any
 
 import keras
 from keras import ops
@@ -10,7 +10,7 @@ from keras_vit.layers.encoder_blocks import BlockContext
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import LayerNorm
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
-from keras_vit.options import LAYER_NORM_EPSILON
+from keras_vit.options import LAYER_NORM_EPSILON, Activation
 from keras_vit.typing import Shape, Tokens, TokensShape, Vectors, Weights
 
 
@@ -21,7 +21,7 @@ class AttentionPooling(ConfiguredLayer):
     Args:
         mlp_dim: Width M of the MLP that follows the attention.
         heads: Number of attention heads A.
-        gelu: `"tanh"` or `"exact"`.
+        gelu: Activation of the MLP; see `keras_vit.options.MLPOptions`.
         norm_epsilon: Epsilon of the LayerNorm.
 
     Call arguments:
@@ -35,7 +35,7 @@ class AttentionPooling(ConfiguredLayer):
         self,
         mlp_dim: int,
         heads: int,
-        gelu: Literal["tanh", "exact"] = "tanh",
+        gelu: Activation = "tanh",
         norm_epsilon: float = LAYER_NORM_EPSILON,
         **kwargs: Any,
     ) -> None:

@@ -12,7 +12,7 @@ from keras_vit.layers.dot_product_attention import (
     attention_weights,
     dot_product_attention,
 )
-from keras_vit.layers.normalization import DenseLayers, LayerNorm, dense
+from keras_vit.layers.normalization import NORMS, DenseLayers, dense
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.positions import normal, relative_scores
 from keras_vit.typing import Heads, SequenceShape, Shape, Tensor, Tokens, Weights
@@ -67,10 +67,15 @@ class MultiHeadSelfAttention(OptionsLayer):
                 "`heads` must divide the width of the tokens. "
                 f"Received: heads={self.heads}, width={width}"
             )
-        for name in ("query", "key", "value", "out"):
+        for name, biased in (
+            ("query", self.query_bias),
+            ("key", self.key_bias),
+            ("value", self.value_bias),
+            ("out", self.output_bias),
+        ):
             layer = keras.layers.Dense(
                 width,
-                use_bias=self.output_bias if name == "out" else self.qkv_bias,
+                use_bias=biased,
                 dtype=self.dtype_policy,
                 name=name,
             )
@@ -78,16 +83,21 @@ class MultiHeadSelfAttention(OptionsLayer):
             setattr(self, name, layer)
         head_width = width // self.heads
         if self.qk_norm:
-            for name in ("query_norm", "key_norm"):
-                norm = LayerNorm(self.norm_epsilon, name=name, dtype=self.dtype_policy)
-                norm.build((None, None, None, head_width))
-                setattr(self, name, norm)
+            self.query_norm = self._norm("query_norm", head_width)
+            self.key_norm = self._norm("key_norm", head_width)
+        if self.attention_norm:
+            self.merged_norm = self._norm("norm", width)
         if self.relative_stddev is not None:
             self.relative_embedding = self.add_weight(
                 name="relative_embedding",
                 shape=(2 * length - 1, head_width),
                 initializer=normal(self.relative_stddev),
             )
+
+    def _norm(self, name: str, width: int) -> keras.layers.Layer:
+        norm = NORMS[self.norm](self.norm_epsilon, name=name, dtype=self.dtype_policy)
+        norm.build((None, width))
+        return norm
 
     def _projections(
         self,
@@ -158,7 +168,9 @@ class MultiHeadSelfAttention(OptionsLayer):
         else:
             heads = dot_product_attention(query, key, value, training)
         merged = ops.reshape(heads, (-1, queries.shape[-1]))
-        return ops.reshape(self.out(merged), ops.shape(queries))
+        project = self.merged_norm.dense if self.attention_norm else dense
+        [outputs] = project([self.out], merged, training)
+        return ops.reshape(outputs, ops.shape(queries))
 
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Shape | None = None

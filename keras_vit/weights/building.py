@@ -308,7 +308,7 @@ def with_image_size(
 
 
 # Layers above the encoder, which are newly initialized under another pooling.
-_TOP = ("attention_pooling/", "fc_norm/", "pre_logits/", "head/")
+_TOP = ("attention_pooling/", "fc_norm/", "projection/", "pre_logits/", "head/")
 
 
 def rebuild(model: _Model, resample: str = "google", **changes: Any) -> _Model:
@@ -400,7 +400,7 @@ def _same_classifier(model: ImageModel, new: ImageModel) -> bool:
     names = (model.class_names, new.class_names)
     return (None in names or names[0] == names[1]) and all(
         getattr(model, name, None) == getattr(new, name, None)
-        for name in ("classes", "pooling", "representation_size")
+        for name in ("classes", "pooling", "projection", "representation_size")
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.base import ImageModel
 
 CLASSIFIER_POLICIES = ("load", "keep", "reset", "drop")
-_HEAD = ("head/", "pre_logits/", "attention_pooling/")
+_HEAD = ("head/", "pre_logits/", "projection/", "attention_pooling/")
 
 
 class Plan:

@@ -66,10 +66,12 @@ def graph_macs(model):
 
 def computing_all_tokens(model):
     """The same model, where the last block computes all tokens before the pooling."""
-    tokens = model.get_layer("encoder_norm").output
-    features = tokens[:, 0]
-    head = None if model.classes is None else model.get_layer("head")
-    return keras.Model(model.input, head(features) if head else features)
+    block = model.get_layer(f"encoder_block_{model.depth - 1}")
+    x = block.output[:, 0]
+    for name in ("projection", "pre_logits", "head"):
+        if name in {layer.name for layer in model.layers}:
+            x = model.get_layer(name)(x)
+    return keras.Model(model.input, x)
 
 
 AXIAL = {"attention": "axial", "class_token": False}
@@ -96,10 +98,34 @@ def test_the_operations_equal_the_products_of_the_graph(tiny_vit, kwargs, swiglu
     assert costs.parameters == model.count_params()
 
 
-@pytest.mark.parametrize("name", ["qkv_bias", "output_bias"])
-def test_projections_without_biases_have_fewer_parameters(name, tiny_vit):
-    model = tiny_vit(**{name: False})
-    assert vit_costs(model).parameters == model.count_params()
+PATCHES = {"pooling": "avg", "class_token": False}
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"query_bias": False, "output_bias": False, "embedding_bias": False},
+        {"key_bias": False, "mlp_bias": False, "swiglu": True, "mlp_norm": True},
+        {"value_bias": False, "attention_norm": True, "qk_norm": True},
+        {"norm": "rms", "mlp_norm": True, "qk_norm": True, "patch_norm": True},
+        {"final_norm": False, "embedding_norm": True, "layer_scale": 0.1},
+        {"projection": 9, "representation_size": 13, "fc_norm": True},
+        {"projection": 9, "classes": None, "register_tokens": 4},
+        {"pooling": "map", "register_tokens": 4, "prefix_positions": False},
+        {**PATCHES, "position_embedding": "none", "attention": "axial"},
+        {"position_embedding": "relative"},
+        {"position_embedding": "relative", "position_placement": "shared"},
+        {"position_embedding": "learned_2d", "position_placement": "every_layer"},
+        {"position_embedding": "sincos2d", **PATCHES},
+    ],
+)
+def test_every_option_has_its_parameters_and_operations(kwargs, tiny_vit):
+    model = tiny_vit(**{"width": 24, "heads": 3, **kwargs})
+    costs = vit_costs(model)
+    assert costs.parameters == model.count_params()
+    if model.pooling == "token" and model.position_embedding != "relative":
+        model = computing_all_tokens(model)
+    assert costs.macs == graph_macs(model)
 
 
 @pytest.mark.parametrize("swiglu", [False, True])

@@ -104,7 +104,11 @@ def test_layer_norm_and_its_gradients_equal_the_equation():
     long_after(
         1,
         [
-            {"gelu": "exact", "qkv_bias": False, "depth": 1, "pooling": "avg"},
+            {"gelu": "exact", "key_bias": False, "depth": 1, "pooling": "avg"},
+            {
+                **{"norm": "rms", "attention_norm": True, "mlp_norm": True},
+                **{"gelu": "quick", "mlp_bias": False, "depth": 1},
+            },
             {"swiglu": True, "depth": 1, "pooling": "avg"},
             {},
         ],

@@ -6,7 +6,8 @@ import pytest
 from layer_contract import *  # noqa: F403
 from tiny_model import numpy
 
-from keras_vit import layers
+from keras_vit import layers, options
+from keras_vit.option_rows import rows
 
 pytestmark = pytest.mark.backend
 
@@ -20,11 +21,17 @@ BLOCK = {
     "gelu": "exact",
     "layer_scale": 0.4,
     "qk_norm": True,
-    "qkv_bias": False,
+    "query_bias": False,
+    "key_bias": False,
+    "value_bias": False,
     "output_bias": False,
+    "attention_norm": True,
+    "norm": "rms",
     "norm_epsilon": 0.01,
     "relative_stddev": 0.5,
     "swiglu": True,
+    "mlp_norm": True,
+    "mlp_bias": False,
 }
 ARGUMENTS = {
     "AttentionPooling": {
@@ -34,19 +41,19 @@ ARGUMENTS = {
     "EncoderBlock": BLOCK,
     "LayerNorm": {"epsilon": 0.01},
     "LayerScale": {"initial_value": 0.4},
-    "MLP": {"hidden_dim": 7, "dropout": 0.1, "gelu": "exact", "swiglu": True},
+    "MLP": {
+        "hidden_dim": 7,
+        **{name: BLOCK[name] for name in rows(options.MLPOptions)},
+    },
     "MultiHeadSelfAttention": {
         "heads": 3,
-        "attention_dropout": 0.1,
-        "qk_norm": True,
-        "qkv_bias": False,
-        "output_bias": False,
-        "norm_epsilon": 0.01,
         "relative_stddev": 0.5,
+        **{name: BLOCK[name] for name in rows(options.AttentionOptions)},
     },
     "PatchDropout": {"rate": 0.4, "prefix_tokens": 2, "seed": 5},
     "PositionEmbedding": {"stddev": 0.5, "skip_tokens": 2},
     "PositionEmbedding2D": {"grid": (1, 3), "stddev": 0.5, "skip_tokens": 2},
+    "RMSNorm": {"epsilon": 0.01},
     "RegisterTokens": {"count": 4},
     "RelativePosition": {"heads": 3, "stddev": 0.5},
     "SinCosPositionEmbedding": {"grid": (1, 5), "last_frequency": False},

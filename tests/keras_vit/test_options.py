@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from tiny_model import numpy, small
+from tiny_model import NO_QKV_BIASES, numpy, small
 
 pytestmark = pytest.mark.backend
 
@@ -67,6 +67,13 @@ def test_the_papers_model_has_these_weights_and_no_other():
             },
         ),
         (
+            {"attention_norm": True, "mlp_norm": True},
+            {
+                **{f"attention/norm/{name}": (15,) for name in ("gamma", "beta")},
+                **{f"mlp/norm/{name}": (23,) for name in ("gamma", "beta")},
+            },
+        ),
+        (
             {"position_embedding": "relative"},
             {"attention/relative_embedding": (2 * 78 - 1, 3)},
         ),
@@ -78,9 +85,21 @@ def test_an_option_adds_these_weights_to_a_block(kwargs, added):
 
 
 def test_projections_without_biases_have_kernels_alone():
-    shapes = block_shapes(small(qkv_bias=False))
+    shapes = block_shapes(small(**NO_QKV_BIASES))
     lacking = {f"attention/{name}/bias" for name in ("query", "key", "value")}
     assert set(BLOCK_PATHS) - set(shapes) == lacking
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "lacking"),
+    [
+        ({"key_bias": False}, {"attention/key/bias"}),
+        ({"mlp_bias": False}, {"mlp/Dense_0/bias", "mlp/Dense_1/bias"}),
+        ({"norm": "rms"}, {"norm1/beta", "norm2/beta"}),
+    ],
+)
+def test_an_option_takes_these_weights_from_a_block(kwargs, lacking):
+    assert set(BLOCK_PATHS) - set(block_shapes(small(**kwargs))) == lacking
 
 
 def test_only_the_blocks_lack_the_output_bias():
@@ -145,6 +164,16 @@ REGISTERS = {**CLASS, "register_tokens/tokens": (1, 4, 30)}
         (
             {"position_embedding": "none", "fc_norm": True},
             {**CLASS, "fc_norm/gamma": (30,), "fc_norm/beta": (30,)},
+        ),
+        (
+            {
+                **{"norm": "rms", "patch_norm": True, "embedding_norm": True},
+                **{"final_norm": False, "projection": 11, "position_embedding": "none"},
+            },
+            {
+                **{"patch_norm/gamma": (30,), **CLASS, "embedding_norm/gamma": (30,)},
+                "projection/kernel": (30, 11),
+            },
         ),
     ],
 )
@@ -236,6 +265,8 @@ def test_2d_positions_have_the_default_initial_stddev():
         ({"position_embedding": "learned_2d"}, "even width.*width=15"),
         ({"position_embedding": "sincos2d"}, "multiple of 4.*width=15"),
         ({"pooling": None, "fc_norm": True}, "`fc_norm` follows the pooling"),
+        ({"pooling": None, "projection": 9}, "`projection` follows the pooling"),
+        ({"final_norm": False, "fc_norm": True}, "place.*fc_norm=True, final_norm=F"),
         ({"attention": "axial"}, "class_token=False.*class_token=True"),
         ({**AXIAL, "register_tokens": 2}, "register_tokens=0.*register_tokens=2"),
         ({**AXIAL, "position_embedding": "relative"}, "no relative positions"),

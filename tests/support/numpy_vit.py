@@ -23,6 +23,18 @@ def layer_norm(x, weights, name, epsilon=1e-6):
     return normalized * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
 
+def rms_norm(x, weights, name, epsilon):
+    """arXiv:1910.07467, equation (4)."""
+    mean_square = (x**2).mean(-1, keepdims=True)
+    return x / np.sqrt(mean_square + epsilon) * weights[f"{name}/gamma"]
+
+
+def norm(x, weights, name, model):
+    """The model's kind of norm."""
+    kind = {"layer": layer_norm, "rms": rms_norm}[model.norm]
+    return kind(x, weights, name, model.norm_epsilon)
+
+
 def dense(x, weights, name):
     return x @ weights[f"{name}/kernel"] + weights.get(f"{name}/bias", 0)
 
@@ -31,6 +43,8 @@ def gelu(x, kind):
     if kind == "exact":
         erf = np.vectorize(math.erf)
         return x * 0.5 * (1 + erf(x / math.sqrt(2)))
+    if kind in ("quick", "silu"):
+        return x / (1 + np.exp(-x * {"quick": 1.702, "silu": 1}[kind]))
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
@@ -53,8 +67,8 @@ def attention_weights(z, weights, name, model, queries=None):
         part = slice(head * width, (head + 1) * width)
         query, key = q[..., part], k[..., part]
         if f"{name}/query_norm/gamma" in weights:
-            query = layer_norm(query, weights, f"{name}/query_norm", model.norm_epsilon)
-            key = layer_norm(key, weights, f"{name}/key_norm", model.norm_epsilon)
+            query = norm(query, weights, f"{name}/query_norm", model)
+            key = norm(key, weights, f"{name}/key_norm", model)
         scores = query @ key.swapaxes(-1, -2)
         if table is not None:
             scores = scores + relative_scores(query, table)
@@ -73,7 +87,21 @@ def attention(z, weights, name, model, queries=None):
     shares = attention_weights(z, weights, name, model, queries)
     values = np.split(dense(z, weights, f"{name}/value"), model.heads, axis=-1)
     heads = [shares[:, head] @ value for head, value in enumerate(values)]
-    return dense(np.concatenate(heads, -1), weights, f"{name}/out")
+    merged = np.concatenate(heads, -1)
+    if model.attention_norm and name.startswith("encoder_block"):
+        merged = norm(merged, weights, f"{name}/norm", model)
+    return dense(merged, weights, f"{name}/out")
+
+
+def block_mlp(z, weights, name, model):
+    """The MLP of a block."""
+    if model.swiglu:
+        hidden = swiglu(z, weights, name)
+    else:
+        hidden = gelu(dense(z, weights, f"{name}/Dense_0"), model.gelu)
+    if model.mlp_norm:
+        hidden = norm(hidden, weights, f"{name}/norm", model)
+    return dense(hidden, weights, f"{name}/Dense_1")
 
 
 def mlp(z, weights, name, kind):
@@ -82,13 +110,13 @@ def mlp(z, weights, name, kind):
 
 
 def swiglu(z, weights, name):
-    """arXiv:2002.05202, equation (6) with biases; W is the kernel's first half."""
-    kernel, bias = weights[f"{name}/Dense_0/kernel"], weights[f"{name}/Dense_0/bias"]
+    """Hidden layer, arXiv:2002.05202, equation (6); W is the kernel's first half."""
+    kernel = weights[f"{name}/Dense_0/kernel"]
+    bias = weights.get(f"{name}/Dense_0/bias", np.zeros(kernel.shape[1]))
     width = len(bias) // 2
     gate = z @ kernel[:, :width] + bias[:width]
     values = z @ kernel[:, width:] + bias[width:]
-    hidden = gate / (1 + np.exp(-gate)) * values
-    return dense(hidden, weights, f"{name}/Dense_1")
+    return gate / (1 + np.exp(-gate)) * values
 
 
 def patches(images, size):
@@ -139,7 +167,9 @@ def tokens(model, w, images):
 
         x = stem(model, x, model.resnet_blocks)
     kernel = w["embedding/kernel"].reshape(-1, model.width)
-    z = patches(x, model.patch_size) @ kernel + w["embedding/bias"]
+    z = patches(x, model.patch_size) @ kernel + w.get("embedding/bias", 0)
+    if model.patch_norm:
+        z = norm(z, w, "patch_norm", model)
     for name in ("register_tokens/tokens", "class_token/token"):
         if name in w:
             token = np.broadcast_to(w[name], (len(z), *w[name].shape[1:]))
@@ -150,12 +180,10 @@ def tokens(model, w, images):
 def encoder_block(z, w, block, model):
     """Equations (2) and (3)."""
     scale = [w.get(f"{block}/layer_scale{i}/gamma", 1.0) for i in (1, 2)]
-    norm = layer_norm(z, w, f"{block}/norm1", model.norm_epsilon)
-    z = z + scale[0] * attention(norm, w, f"{block}/attention", model)
-    norm = layer_norm(z, w, f"{block}/norm2", model.norm_epsilon)
-    if model.swiglu:
-        return z + scale[1] * swiglu(norm, w, f"{block}/mlp")
-    return z + scale[1] * mlp(norm, w, f"{block}/mlp", model.gelu)
+    normalized = norm(z, w, f"{block}/norm1", model)
+    z = z + scale[0] * attention(normalized, w, f"{block}/attention", model)
+    normalized = norm(z, w, f"{block}/norm2", model)
+    return z + scale[1] * block_mlp(normalized, w, f"{block}/mlp", model)
 
 
 def axial_block(z, w, block, model):
@@ -175,6 +203,8 @@ def encoder(model, images):
     z, states = tokens(model, w, images), []
     if model.position_placement == "stem":
         z = z + positions(model, w, "position_embedding")  # (1)
+    if model.embedding_norm:
+        z = norm(z, w, "embedding_norm", model)
     for index in range(model.depth):
         if model.position_placement == "every_layer":
             z = z + positions(model, w, f"position_embedding_{index}")
@@ -185,17 +215,25 @@ def encoder(model, images):
     return states
 
 
+def normalized_tokens(model, images, w):
+    """The last block's output, normalized where the final norm precedes the pooling."""
+    z = encoder(model, images)[-1][1]
+    if model.final_norm and not model.fc_norm:
+        z = norm(z, w, "encoder_norm", model)
+    return z
+
+
 def forward(model, images):
     """The model's output for pixels in [-1, 1]."""
     w = weights_of(model)
-    z = encoder(model, images)[-1][1]
-    if not model.fc_norm:
-        z = layer_norm(z, w, "encoder_norm", model.norm_epsilon)
+    z = normalized_tokens(model, images, w)
     if model.pooling is None:
         return z
     y = pool(z, w, model)  # (4)
     if model.fc_norm:
-        y = layer_norm(y, w, "fc_norm", model.norm_epsilon)
+        y = norm(y, w, "fc_norm", model)
+    if model.projection is not None:
+        y = dense(y, w, "projection")
     if model.representation_size is not None:
         y = np.tanh(dense(y, w, "pre_logits"))
     return y if model.classes is None else dense(y, w, "head")
@@ -212,8 +250,8 @@ def pool(z, w, model):
     z = np.concatenate([class_token, patch_tokens], 1)
     probe = np.broadcast_to(w["attention_pooling/probe"], (len(z), 1, z.shape[-1]))
     y = attention(z, w, "attention_pooling/attention", model, probe)
-    norm = layer_norm(y, w, "attention_pooling/norm", model.norm_epsilon)
-    return (y + mlp(norm, w, "attention_pooling/mlp", model.gelu))[:, 0]
+    normalized = layer_norm(y, w, "attention_pooling/norm", model.norm_epsilon)
+    return (y + mlp(normalized, w, "attention_pooling/mlp", model.gelu))[:, 0]
 
 
 def check_outputs(model, images, source=None, atol=1e-5):
@@ -227,15 +265,15 @@ def block_weights(model, images):
     w, found = weights_of(model), []
     for index, (z, _) in enumerate(encoder(model, images)):
         block = f"encoder_block_{index}"
-        norm = layer_norm(z, w, f"{block}/norm1", model.norm_epsilon)
-        found.append(attention_weights(norm, w, f"{block}/attention", model))
+        normalized = norm(z, w, f"{block}/norm1", model)
+        found.append(attention_weights(normalized, w, f"{block}/attention", model))
     return found
 
 
 def pooling_weights(model, images):
     """Attention weights [B, A, 1, N] of the pooling for class token and patches."""
     w = weights_of(model)
-    z = layer_norm(encoder(model, images)[-1][1], w, "encoder_norm")
+    z = normalized_tokens(model, images, w)
     z = np.concatenate([z[:, : int(model.class_token)], z[:, model.prefix_tokens :]], 1)
     probe = np.broadcast_to(w["attention_pooling/probe"], (len(z), 1, z.shape[-1]))
     return attention_weights(z, w, "attention_pooling/attention", model, probe)

@@ -12,6 +12,8 @@ TINY = {
     "classes": 7,
 }
 
+NO_QKV_BIASES = {"query_bias": False, "key_bias": False, "value_bias": False}
+
 
 def numpy(tensor):
     """The values of a tensor of any backend."""

@@ -82,7 +82,7 @@ class Throughput(keras.callbacks.Callback):
 
 
 def closed_form_costs(model: keras.Model, bytes_per_value: int = 4) -> Costs | None:
-    """Costs of a model, without the layers of an attention-pooling head.
+    """Costs of a model.
 
     Returns:
         The costs, or None for a model without a closed form in `keras_vit.costs`.

@@ -102,9 +102,10 @@ def _check_encoder(
     wanted: dict[str, tuple[Any, ...]] = {
         "pooling": ("token", "avg"),
         "fc_norm": (False,),
+        "final_norm": (True,),
         "patch_dropout": (0,),
     }
-    wanted["representation_size"] = (None,)
+    wanted["representation_size"] = wanted["projection"] = (None,)
     if config.task == "mae":
         wanted |= {"attention": ("full",), "position_placement": ("stem",)}
     for name, values in wanted.items():

@@ -179,6 +179,21 @@ def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     return {ours: config[theirs] for theirs, ours in names.items() if theirs in config}
 
 
+# What one argument of a project states.
+QKV_BIASES = ("query_bias", "key_bias", "value_bias")
+
+
+def qkv_biases(config: Mapping[str, Any], name: str = "qkv_bias") -> dict[str, Any]:
+    """Our options of a config's one boolean for three projections, if it has that."""
+    return dict.fromkeys(QKV_BIASES, config[name]) if name in config else {}
+
+
+def other_than_qkv_bias(model: "ImageModel") -> list[str]:
+    """Why such a boolean cannot state a model's biases."""
+    values = {getattr(model, name) for name in QKV_BIASES}
+    return [f"{', '.join(QKV_BIASES)} must be equal"] if len(values) > 1 else []
+
+
 def known(config: dict[str, Any], key: str, names: Mapping[Any, str]) -> str:
     """Our name of a value."""
     check_supported(config, key, config[key] in names)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_vit.specs import image_size_pair
 from keras_vit.weights.families.family import (
+    QKV_BIASES,
     Family,
     WritableFamily,
     check_supported,
     gelu_of,
     known,
     lost_to_pillow,
+    other_than_qkv_bias,
     pixels_of,
+    qkv_biases,
     refuse_config,
     renamed,
     scaled,
@@ -113,7 +116,6 @@ _OPTIONS = {
     "num_hidden_layers": "depth",
     "num_attention_heads": "heads",
     "num_channels": "channels",
-    "qkv_bias": "qkv_bias",
     "layer_norm_eps": "norm_epsilon",
 }
 _GELUS = {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}
@@ -196,7 +198,11 @@ class _HuggingFaceFamily(Family):
             refuse_config(file, rule, kind)
         # A SwiGLU does not read it.
         name = None if swiglu else config.get("hidden_act")
-        return {**renamed(config, self.options), **gelu_of(file, name, swiglu)}
+        return {
+            **renamed(config, self.options),
+            **qkv_biases(config),
+            **gelu_of(file, name, swiglu),
+        }
 
     def image_size(self, file: ArrayFile) -> Any:
         """`image_size` of config.json."""
@@ -256,7 +262,7 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
     prefix = "vit|deit"
     new_names = _RENAMED
     options = _OPTIONS | {"intermediate_size": "mlp_dim"}
-    holds = frozenset(("gelu", "norm_epsilon", "qkv_bias", "prefix_positions"))
+    holds = frozenset(("gelu", "norm_epsilon", *QKV_BIASES, "prefix_positions"))
 
     def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
         """What the config states; the pooler's activation must be ours."""
@@ -268,7 +274,9 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """Its `ViTModel` reads the class token, by a pooler of its width or none."""
-        found = []
+        found = other_than_qkv_bias(model)
+        if model.gelu not in _GELUS:
+            found.append(f"gelu must be one of {', '.join(map(repr, _GELUS))}")
         if model.pooling not in ("token", None):
             found.append("pooling must be 'token'")
         if model.representation_size is None:
@@ -294,6 +302,7 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
             "architectures": [kind],
             "model_type": "vit",
             **{theirs: getattr(model, ours) for theirs, ours in self.options.items()},
+            "qkv_bias": model.query_bias,
             "hidden_act": _GELUS[model.gelu],
             "hidden_dropout_prob": model.dropout,
             "attention_probs_dropout_prob": model.attention_dropout,
@@ -324,7 +333,7 @@ class HuggingFaceDINOv2(_HuggingFaceFamily):
     title = "Hugging Face DINOv2"
     mark = "encoder.layer.0.layer_scale1.lambda1"
     rows = DINOV2
-    holds = frozenset(("qkv_bias",))
+    holds = frozenset(QKV_BIASES)
     second_classifiers = ("classifier.",)
     second_classifier = "classifier, of class token and mean of the patches at once,"
     model_types = ("dinov2", "dinov2_with_registers")

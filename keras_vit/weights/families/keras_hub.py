@@ -8,7 +8,13 @@ import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from keras_vit.weights.families.family import Family, one_or_all, renamed
+from keras_vit.weights.families.family import (
+    QKV_BIASES,
+    Family,
+    one_or_all,
+    qkv_biases,
+    renamed,
+)
 from keras_vit.weights.families.layouts import (
     HEADS_FIRST,
     HEADS_LAST,
@@ -69,7 +75,6 @@ _OPTIONS = {
     "num_layers": "depth",
     "mlp_dim": "mlp_dim",
     "num_heads": "heads",
-    "use_mha_bias": "qkv_bias",
     "use_class_token": "class_token",
     "layer_norm_epsilon": "norm_epsilon",
 }
@@ -82,7 +87,7 @@ class KerasHub(Family):
     title = "keras-hub ViT"
     mark = f"{_EMBEDDING}/patch_embedding/vars/0"
     rows = KERAS_HUB
-    holds = frozenset(("class_token", "qkv_bias", "output_bias"))
+    holds = frozenset(("class_token", *QKV_BIASES, "output_bias"))
     configured = ("norm_epsilon", "pooling")
     poolings: ClassVar = {"token": "token", "gap": "avg"}
 
@@ -111,7 +116,11 @@ class KerasHub(Family):
         config = file.config.get("config", {})
         # One argument for all four projections of the attention.
         output = renamed(config, {"use_mha_bias": "output_bias"})
-        return {**renamed(config, _OPTIONS), **output}
+        return {
+            **renamed(config, _OPTIONS),
+            **qkv_biases(config, "use_mha_bias"),
+            **output,
+        }
 
     def image_size(self, file: ArrayFile) -> Any:
         """The backbone's (H, W, C), without the channels."""

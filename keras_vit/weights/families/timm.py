@@ -9,11 +9,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.weights.families.family import (
+    QKV_BIASES,
     WritableFamily,
     gelu_of,
     known,
     lost_to_pillow,
+    other_than_qkv_bias,
     pixels_of,
+    qkv_biases,
     refuse_config,
     renamed,
     scaled,
@@ -155,7 +158,8 @@ _OPTIONS = {
     # Not written: without it the MLPs have no biases either, and ours have.
     "proj_bias": "output_bias",
 }
-_BOOLEANS = ("qkv_bias", "qk_norm", "class_token", "fc_norm")
+_BOOLEANS = ("qk_norm", "class_token", "fc_norm")
+_GELUS = {"tanh": "gelu_tanh", "exact": "gelu"}
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "": None}
 _HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
@@ -282,7 +286,7 @@ class Timm(_TimmFamily):
     holds = frozenset(
         (
             *("gelu", "swiglu", "layer_scale", "register_tokens"),
-            *("prefix_positions", "resnet_blocks", *_BOOLEANS),
+            *("prefix_positions", "resnet_blocks", *QKV_BIASES, *_BOOLEANS),
         )
     )
 
@@ -298,6 +302,7 @@ class Timm(_TimmFamily):
         name = arguments.get("act_layer", name)
         return {
             **renamed(arguments, _OPTIONS),
+            **qkv_biases(arguments),
             **{
                 each: value
                 for each in _BOOLEANS
@@ -318,7 +323,9 @@ class Timm(_TimmFamily):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of timm's class makes."""
-        found = []
+        found = other_than_qkv_bias(model)
+        if model.gelu not in _GELUS:
+            found.append(f"gelu must be one of {', '.join(map(repr, _GELUS))}")
         if model.resnet_blocks is not None and model.resnet_blocks not in _HYBRIDS:
             found.append(f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
         if model.representation_size is not None:
@@ -409,8 +416,9 @@ def _architecture(model: "ImageModel") -> tuple[str, dict[str, Any]]:
         "reg_tokens": model.register_tokens,
         # timm takes 0 for none; the weights come from the file.
         "init_values": 1e-5 if model.layer_scale == 0 else model.layer_scale,
+        "qkv_bias": model.query_bias,
         **{name: getattr(model, name) for name in _BOOLEANS},
-        "act_layer": {"tanh": "gelu_tanh", "exact": "gelu"}[model.gelu],
+        "act_layer": _GELUS[model.gelu],
     }
     if model.swiglu:
         # No JSON names the kind of MLP; this architecture has it.

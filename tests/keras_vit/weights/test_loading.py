@@ -24,7 +24,7 @@ from foreign_files import (
 )
 from long_cases import long_after
 from published_files import as_void, inlined, prefixed, stacked
-from tiny_model import numpy
+from tiny_model import NO_QKV_BIASES, numpy
 
 from keras_vit.resnet import ResNet
 from keras_vit.weights.loading import assign, fresh_copy, load_checkpoint
@@ -74,7 +74,7 @@ LONG_FILES = [
         {**HUGGING_FACE, **ONE, "classes": None, "representation_size": 15},
     ),
     (keras_hub, EXACT),
-    (keras_hub, {**EXACT, "qkv_bias": False, "output_bias": False}),
+    (keras_hub, {**EXACT, **NO_QKV_BIASES, "output_bias": False}),
 ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from foreign_files import arguments_of, arrays_of, edit, needs
 from long_cases import long_after
+from tiny_model import NO_QKV_BIASES
 
 import keras_vit
 from keras_vit.commands import main
@@ -197,7 +198,7 @@ def test_files_have_the_users_permissions(family, tiny_vit, tmp_path):
         {"pooling": "map", "class_token": False, "register_tokens": 2},
         {"layer_scale": 0.0},
         {"fc_norm": True},
-        {"qkv_bias": False, "qk_norm": True},
+        {**NO_QKV_BIASES, "qk_norm": True},
         {"resnet_blocks": (3, 4, 9), "patch_size": 2, "image_size": (64, 32)},
     ],
 )
@@ -315,7 +316,7 @@ def test_what_keras_hub_makes_is_read(tmp_path, biased):
         weight.assign(random.normal(scale=0.2, size=weight.shape))
     twin.save_to_preset(str(tmp_path))
     model = keras_vit.VisionTransformer.from_preset(tmp_path, pooling=None)
-    assert (model.qkv_bias, model.output_bias) == (biased, biased)
+    assert (model.query_bias, model.output_bias) == (biased, biased)
     pixels = random.uniform(-1, 1, (2, 28, 28, 3)).astype("float32")
     np.testing.assert_allclose(model(pixels), twin(pixels), rtol=0, atol=1e-5)
 

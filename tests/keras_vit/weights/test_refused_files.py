@@ -20,7 +20,7 @@ from foreign_files import (
     write_safetensors,
 )
 from long_cases import long_after
-from tiny_model import build_vit
+from tiny_model import NO_QKV_BIASES, build_vit
 
 import keras_vit
 from keras_vit.errors import CheckpointError, WeightsFileError
@@ -230,7 +230,7 @@ def test_an_invalid_config_is_refused(config, match, hugging_face_pair, tmp_path
         (keras_hub, "mlp_dim", "mlp_dim", 23),
         (keras_hub, "num_heads", "heads", 5),
         (keras_hub, "patch_size", "patch_size", 2),
-        (hugging_face, "qkv_bias", "qkv_bias", True),
+        (hugging_face, "qkv_bias", "query_bias", True),
         (hugging_face, "patch_size", "patch_size", 2),
         (hugging_face, "hidden_size", "width", 15),
         (hugging_face, "num_hidden_layers", "depth", 2),
@@ -254,7 +254,7 @@ def test_a_config_that_contradicts_the_arrays_is_refused(
 
 
 @pytest.mark.parametrize("write", [google, big_vision])
-@pytest.mark.parametrize("option", ["qkv_bias", "output_bias"])
+@pytest.mark.parametrize("option", ["key_bias", "output_bias"])
 def test_a_bias_that_the_models_of_a_project_always_have_must_be_there(
     write, option, tiny_vit, tmp_path
 ):
@@ -264,7 +264,7 @@ def test_a_bias_that_the_models_of_a_project_always_have_must_be_there(
 
 
 def test_keras_hubs_bias_is_that_of_all_projections(tiny_vit, tmp_path):
-    path = keras_hub(tiny_vit(gelu="exact", qkv_bias=False), tmp_path)
+    path = keras_hub(tiny_vit(gelu="exact", **NO_QKV_BIASES), tmp_path)
     edit(tmp_path / "config.json", config={"use_mha_bias": False})
     match = "`output_bias` must be True, as the arrays show. Received: False in"
     with pytest.raises(WeightsFileError, match=match):

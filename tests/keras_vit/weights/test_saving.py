@@ -15,6 +15,7 @@ from foreign_files import (
     check_unmoved,
 )
 from long_cases import long_after
+from tiny_model import NO_QKV_BIASES
 
 import keras_vit
 from keras_vit.errors import CheckpointError
@@ -47,7 +48,7 @@ FORMS = [
     ("timm", {"pooling": "avg", "class_token": False, "fc_norm": True, **EXACT}),
     ("timm", {"pooling": "map", "class_token": False, **EXACT, **ONE}),
     ("timm", {"layer_scale": 0.1, "prefix_positions": False, **EXACT}),
-    ("timm", {"qkv_bias": False, **EXACT, **ONE}),
+    ("timm", {**NO_QKV_BIASES, **EXACT, **ONE}),
     ("timm", {"layer_scale": 0.1, "swiglu": True, **EXACT}),
     ("timm", {**HYBRID, **EXACT, **ONE}),
     ("timm", {"pooling": None}),
@@ -55,7 +56,7 @@ FORMS = [
     ("timm", {"fc_norm": True, "layer_scale": 0.0, **ONE}),
     ("timm", {"pooling": "avg", "class_token": False, "prefix_positions": True}),
     ("timm", {"classes": None, **ONE}),
-    ("hugging_face", {"qkv_bias": False, **HUGGING_FACE}),
+    ("hugging_face", {**NO_QKV_BIASES, **HUGGING_FACE}),
     (
         "hugging_face",
         {"classes": None, "representation_size": 15, **HUGGING_FACE, **ONE},
@@ -207,7 +208,7 @@ REFUSED = {
         ({"register_tokens": 2}, ["register_tokens"]),
         ({"swiglu": True}, ["swiglu must be False"]),
         ({**EXACT, "qk_norm": True}, ["gelu must be", "query_norm"]),
-        ({"qkv_bias": False}, ["qkv_bias must be True"]),
+        ({"key_bias": False}, ["key_bias must be True"]),
         ({"output_bias": False}, ["output_bias must be True"]),
     ],
     "timm": [
@@ -222,6 +223,10 @@ REFUSED = {
         ({"position_placement": "shared"}, ["position_placement must be 'stem'"]),
         ({"pooling": "map", "register_tokens": 2}, ["no class token beside"]),
         ({"output_bias": False}, ["output_bias must be True"]),
+        (
+            {"gelu": "silu", "key_bias": False},
+            ["must be equal", "gelu must be"],
+        ),
     ],
     "hugging_face": [
         ({"pooling": "avg"}, ["pooling must be 'token'"]),
@@ -232,6 +237,10 @@ REFUSED = {
         ({"register_tokens": 1}, ["register_tokens must be 0"]),
         ({"pooling": None, "representation_size": 15}, ["where pooling=None"]),
         ({"output_bias": False}, ["output_bias must be True"]),
+        (
+            {"gelu": "quick", "key_bias": False},
+            ["must be equal", "gelu must be"],
+        ),
     ],
 }
 
@@ -261,11 +270,21 @@ def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
 OTHER = {
     "gelu": EXACT,
     "swiglu": {"swiglu": True},
-    "qkv_bias": {"qkv_bias": False},
+    "query_bias": {"query_bias": False},
+    "key_bias": {"key_bias": False},
+    "value_bias": {"value_bias": False},
     "output_bias": {"output_bias": False},
     "qk_norm": {"qk_norm": True},
+    "attention_norm": {"attention_norm": True},
+    "mlp_norm": {"mlp_norm": True},
+    "mlp_bias": {"mlp_bias": False},
+    "norm": {"norm": "rms"},
     "norm_epsilon": {"norm_epsilon": 1e-5},
     "layer_scale": {"layer_scale": 0.1},
+    "embedding_bias": {"embedding_bias": False},
+    "patch_norm": {"patch_norm": True},
+    "embedding_norm": {"embedding_norm": True},
+    "final_norm": {"final_norm": False},
     "class_token": {"class_token": False, "pooling": "avg"},
     "register_tokens": {"register_tokens": 1},
     "position_embedding": {"position_embedding": "none"},

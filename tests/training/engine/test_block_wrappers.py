@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from long_cases import long_after
-from tiny_model import build_vit, numpy
+from tiny_model import NO_QKV_BIASES, build_vit, numpy
 
 from training.engine.lora import enable_lora
 from training.engine.rematerialize import rematerialize_blocks
@@ -18,9 +18,10 @@ BLOCKS = {
     "axial": {**PATCHES, "attention": "axial"},
     "shared relative": {**RELATIVE, "position_placement": "shared"},
     "scaled, normalized, gated": {"layer_scale": 0.5, "qk_norm": True, "swiglu": True},
+    "all normalized": {"norm": "rms", "attention_norm": True, "mlp_norm": True},
     "patches alone": PATCHES,
     "relative": RELATIVE,
-    "without biases": {"qkv_bias": False, "output_bias": False},
+    "without biases": {**NO_QKV_BIASES, "output_bias": False, "mlp_bias": False},
 }
 
 

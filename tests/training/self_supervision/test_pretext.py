@@ -290,6 +290,8 @@ def test_masked_patch_prediction_takes_every_kind_of_encoder(changes):
     [
         ("mean_color", {"pooling": "map"}, "`model.pooling` must be 'token' or 'avg' "),
         ("mean_color", {"fc_norm": True}, "`model.fc_norm` must be False"),
+        ("mean_color", {"final_norm": False}, "`model.final_norm` must be True"),
+        ("mean_color", {"projection": 9}, "`model.projection` must be None"),
         ("mean_color", {"patch_dropout": 0.2}, "`model.patch_dropout` must be 0"),
         ("mae", {"position_placement": "every_layer"}, "placement` must be 'stem' "),
         ("mae", {"position_embedding": "relative"}, "placement` must be 'stem' "),
