@@ -137,6 +137,8 @@ def vit_costs(
     axial = options.attention == "axial"
     for length in (grid.width, grid.height) if axial else (tokens,):
         sums.add_encoder(options, tokens, length)
+    if options.rotary == "mixed":
+        sums.parameters += options.depth * width
     sums.add_final_norm(options, tokens)
     if options.pooling == "map":
         sums.add_pooling(options, grid.positions + options.class_token)

@@ -42,6 +42,7 @@ class AttentionWeights(Layer):
     def __init__(self, block: "EncoderBlock | AttentionPooling", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.block = block
+        self.autocast = False  # the block casts what it is given
 
     def call(self, tokens: Tokens, context: "BlockContext | None" = None) -> Weights:
         return self.block.attention_weights(tokens, context)
@@ -123,9 +124,10 @@ class AttentionRollout(ConfiguredLayer):
         return (blocks_shape[0][0], *self.grid)
 
 
-def _block_layers(
+def _block_indices(
     model: "VisionTransformer", blocks: int | Iterable[int]
-) -> list[keras.layers.Layer]:
+) -> list[int]:
+    """The indices from 0 on; ValueError for an unknown one."""
     indices = list(blocks) if isinstance(blocks, Iterable) else [blocks]
     for index in indices:
         if not -model.depth <= index < model.depth:
@@ -134,7 +136,11 @@ def _block_layers(
                 f"blocks, from {-model.depth} to {model.depth - 1}. "
                 f"Received: blocks={blocks!r}"
             )
-    return [model.get_layer(f"encoder_block_{i % model.depth}") for i in indices]
+    return [index % model.depth for index in indices]
+
+
+def _block(model: "VisionTransformer", index: int) -> keras.layers.Layer:
+    return model.get_layer(f"encoder_block_{index}")
 
 
 def features_model(
@@ -178,7 +184,8 @@ def features_model(
             )(x)
         return x
 
-    outputs = [output(block) for block in _block_layers(model, blocks)]
+    indices = _block_indices(model, blocks)
+    outputs = [output(_block(model, index)) for index in indices]
     return _model(model, outputs, "features")
 
 
@@ -249,12 +256,15 @@ def block_attention_weights(
             "Attention weights of all tokens need `attention='full'`. "
             f"Received: attention={model.attention!r}"
         )
-    return [
-        AttentionWeights(
+
+    def weights(index: int) -> Weights:
+        block = _block(model, index)
+        tokens, *_ = keras.tree.flatten(block.input)
+        return AttentionWeights(
             block, dtype=block.dtype_policy, name=f"{block.name}_attention_weights"
-        )(keras.tree.flatten(block.input)[0], model.block_context)
-        for block in _block_layers(model, blocks)
-    ]
+        )(tokens, model.block_context(index))
+
+    return [weights(index) for index in _block_indices(model, blocks)]
 
 
 def pooling_attention_weights(model: "VisionTransformer") -> Weights:

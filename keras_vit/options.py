@@ -39,12 +39,24 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and math.isfinite(value)
 
 
+def is_size(value: object) -> bool:
+    """Whether a value is a pair of positive integers."""
+    return (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and all(isinstance(length, Integral) and int(length) > 0 for length in value)
+    )
+
+
 Count = Annotated[int, at_least(1)]
 Rate = Annotated[float, Check("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)]
 Positive = Annotated[
     float, Check("a positive number", lambda v: is_number(v) and v > 0)
 ]
 Number = Annotated[float, Check("a number", is_number)]
+Factor = Annotated[
+    float, Check("a number of at least 1", lambda v: is_number(v) and v >= 1)
+]
 
 
 # Rows that a recipe has too, where it leaves them to a variant or to weights.
@@ -123,6 +135,12 @@ class AttentionOptions(NormOptions):
         "Whether a norm over each head's K elements follows the query and key "
         "projections (arXiv:2302.05442).",
     ] = False
+    rotary_pairing: Annotated[
+        Literal["halves", "neighbors"],
+        UNSEEN,
+        'Which of a head\'s K elements `rotary` rotates together: `"halves"`, j and '
+        'j + K/2, as in DINOv3; `"neighbors"`, 2 j and 2 j + 1, as in EVA-02.',
+    ] = "halves"
     attention_norm: Annotated[
         bool,
         ShownBy("encoder_block_0/attention/norm/gamma"),
@@ -186,7 +204,57 @@ class BlockOptions(AttentionOptions, MLPOptions):
 
 
 @options
-class EncoderOptions(BlockOptions):
+class RotaryOptions:
+    """Options of rotary position embeddings."""
+
+    rotary: Annotated[
+        Literal["centered", "grid", "mixed"] | None,
+        "By which angles of a patch the attention rotates queries and keys: "
+        '`"centered"`, 2 pi c / T^(4j/K), c from -1 to 1 (DINOv3, arXiv:2508.10104); '
+        '`"grid"`, n / T^(4j/K), n the number of row or column (EVA-02, '
+        'arXiv:2303.11331); `"mixed"`, learned ones of row and column together for '
+        "each block and head (arXiv:2403.13298). `None` for no rotation.",
+    ] = None
+    rotary_axes: Annotated[
+        Literal["yx", "xy"],
+        UNSEEN,
+        'Whether the first half of the frequencies is of the rows, `"yx"`, or of the '
+        "columns.",
+    ] = "yx"
+    rotary_temperature: Annotated[
+        Positive,
+        UNSEEN,
+        "T: 100 in DINOv3, 10,000 in EVA-02; 10 for the initial values of mixed ones.",
+    ] = 100.0
+    rotary_offset: Annotated[
+        Number, UNSEEN, "Added to the numbers of rows and columns."
+    ] = 0.0
+    rotary_reference_grid: Annotated[
+        tuple[int, int] | None,
+        Check("a pair of positive integers", is_size),
+        UNSEEN,
+        "(h, w) to which the numbers of rows and columns are scaled, the grid of the "
+        "pre-training in EVA-02; `None` for no scaling.",
+    ] = None
+    rotary_shift: Annotated[
+        Positive | None,
+        ADAPTABLE,
+        "Largest shift of the coordinates of rows and of columns in training, drawn "
+        "for each batch (DINOv3).",
+    ] = None
+    rotary_jitter: Annotated[
+        Factor | None,
+        ADAPTABLE,
+        "Largest factor of the coordinates of rows and of columns in training; drawn "
+        "between its inverse and it, log-uniformly.",
+    ] = None
+    rotary_rescale: Annotated[
+        Factor | None, ADAPTABLE, "Largest factor of both together, drawn alike."
+    ] = None
+
+
+@options
+class EncoderOptions(RotaryOptions, BlockOptions):
     """Options of a Vision Transformer that a variant does not state."""
 
     embedding_bias: Annotated[
@@ -435,6 +503,9 @@ class ViTOptions(EncoderOptions, ModelOptions):
             blocks = resnet_blocks_tuple("resnet_blocks", self.resnet_blocks)
             self._set(resnet_blocks=blocks)
         super().__post_init__()
+        if self.rotary_reference_grid is not None:
+            rows, columns = self.rotary_reference_grid
+            self._set(rotary_reference_grid=(rows, columns))
         for wrong, rule, names in self._conflicts():
             if wrong:
                 received = ", ".join(
@@ -510,6 +581,43 @@ class ViTOptions(EncoderOptions, ModelOptions):
             "`patch_dropout` leaves no grid, which axial attention and positions in "
             "the blocks need",
             ("patch_dropout", "attention", *positions),
+        )
+        yield from self._rotary_conflicts()
+
+    def _rotary_conflicts(self) -> Iterator[tuple[bool, str, tuple[str, ...]]]:
+        """Those of the rules that are about rotary positions."""
+        rotary = self.rotary is not None
+        yield (
+            rotary and self.attention == "axial",
+            "Axial attention has no rotary positions",
+            ("rotary", "attention"),
+        )
+        yield (
+            rotary and self.position_embedding == "relative",
+            "Relative positions are of queries that are not rotated",
+            ("rotary", "position_embedding"),
+        )
+        yield (
+            rotary and self.patch_dropout > 0,
+            "`patch_dropout` leaves no grid, which rotary positions need",
+            ("rotary", "patch_dropout"),
+        )
+        yield (
+            rotary and self.width % (4 * self.heads) > 0,
+            "Rotary positions need heads of a width that is a multiple of 4",
+            ("rotary", "width", "heads"),
+        )
+        of_a_grid = (self.rotary_offset, self.rotary_reference_grid) != (0, None)
+        yield (
+            of_a_grid and self.rotary != "grid",
+            "`rotary_offset` and `rotary_reference_grid` need rotary='grid'",
+            ("rotary", "rotary_offset", "rotary_reference_grid"),
+        )
+        changes = ("rotary_shift", "rotary_jitter", "rotary_rescale")
+        yield (
+            not rotary and any(getattr(self, name) is not None for name in changes),
+            "Without rotary positions there are no coordinates to change",
+            ("rotary", *changes),
         )
 
 

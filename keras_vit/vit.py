@@ -18,7 +18,7 @@ from keras_vit.base import classifier
 from keras_vit.layers.encoder_blocks import BlockContext
 from keras_vit.layers.normalization import NORMS
 from keras_vit.option_rows import built_from, documented, part_of
-from keras_vit.options import BlockOptions, ViTOptions
+from keras_vit.options import BlockOptions, RotaryOptions, ViTOptions
 from keras_vit.resnet import connect_stem
 from keras_vit.specs import parse_variant, patch_side
 from keras_vit.typing import Config, Images, Tensor, Tokens
@@ -76,10 +76,12 @@ class VisionTransformer(PublishedModel):
         """Number of tokens before the patches: class token and registers."""
         return int(self.class_token + self.register_tokens)
 
-    @property
-    def block_context(self) -> BlockContext:
-        """What all blocks are given beside the tokens, in the model's own graph."""
-        return {**self._block_context}  # Keras wraps what is an attribute
+    def block_context(self, index: int) -> BlockContext:
+        """What a block is given beside the tokens, in the model's own graph."""
+        context: BlockContext = {**self._block_context}  # Keras wraps attributes
+        if self.rotary is not None:
+            context["rotary"] = self._rotary_tables[index]
+        return context
 
     def _connect(self, images: Images) -> Tensor:
         """Images [B, H, W, C] -> the model's output."""
@@ -156,8 +158,9 @@ class VisionTransformer(PublishedModel):
                 name="relative_position",
             )(x)
         self._block_context = context
+        self._rotary_tables = [] if self.rotary is None else self._rotate(x)
         for index in range(self.depth):
-            inputs = before_block[index](x)
+            inputs, context = before_block[index](x), self.block_context(index)
             block = self._block(index)
             x = block(inputs, context)
         norm: TokensLayer = _identity
@@ -167,6 +170,18 @@ class VisionTransformer(PublishedModel):
         if self._asks_for_class_token_alone:
             return norm(block(inputs, {**context, "asked_for": inputs[:, :1]}))
         return x
+
+    def _rotate(self, x: Tokens) -> list[Tensor]:
+        """Table of rotary positions of each block, in float32 under any policy."""
+        tables = layers.RotaryPositions(
+            *(self.grid, self.heads, self.depth),
+            **part_of(RotaryOptions, self),
+            dtype=keras.backend.result_type(self._policy.compute_dtype, "float32"),
+            name="rotary",
+        )(x)  # [L, 2, N, A, K]
+        if self.rotary == "mixed":
+            return [tables[index] for index in range(self.depth)]
+        return [tables[0]] * self.depth
 
     @property
     def _asks_for_class_token_alone(self) -> bool:

@@ -29,6 +29,7 @@ from keras_vit.layers.positions import (
     RelativePosition,
     SinCosPositionEmbedding,
 )
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.tokens import ClassToken, PatchDropout, RegisterTokens
 
@@ -47,6 +48,7 @@ __all__ = [
     "RMSNorm",
     "RegisterTokens",
     "RelativePosition",
+    "RotaryPositions",
     "SinCosPositionEmbedding",
     "StochasticDepth",
 ]

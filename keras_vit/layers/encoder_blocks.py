@@ -1,6 +1,6 @@
 """Encoder blocks, and what they are made of beside attention and MLP."""
 
-from typing import Any, TypedDict
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -11,7 +11,10 @@ from keras_vit.configured_layer import ConfiguredLayer, SameShapeLayer
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.options_layer import OptionsLayer
-from keras_vit.layers.self_attention import MultiHeadSelfAttention
+from keras_vit.layers.self_attention import (
+    AttentionPositions,
+    MultiHeadSelfAttention,
+)
 from keras_vit.option_rows import part_of
 from keras_vit.typing import (
     Config,
@@ -96,17 +99,22 @@ class LayerScale(SameShapeLayer):
         return branch * ops.cast(self.gamma, branch.dtype)
 
 
-class BlockContext(TypedDict, total=False):
+class BlockContext(AttentionPositions, total=False):
     """What a model gives to each of its blocks beside the tokens: tensors alone.
 
     Attributes:
-        relative_embedding: Relative positions [2 N - 1, K] that all blocks share.
         asked_for: The first Q of the tokens, [B, Q, D], where nothing reads the others
             after the block.
     """
 
-    relative_embedding: Tensor
     asked_for: Tokens
+
+
+def _positions(context: BlockContext | None) -> AttentionPositions:
+    """A context's tensors for the attention."""
+    positions = {**(context or {})}
+    positions.pop("asked_for", None)
+    return cast(AttentionPositions, positions)
 
 
 class _AnyBlock(ConfiguredLayer):
@@ -159,6 +167,7 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         self.mlp_dim = mlp_dim
         self.heads = heads
         self.relative_stddev = relative_stddev
+        self.autocast = False  # tables of rotary positions are not rounded
         dtype = self.dtype_policy
         norm = NORMS[self.norm]
         self.norm1 = norm(self.norm_epsilon, name="norm1", dtype=dtype)
@@ -200,12 +209,12 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         context: BlockContext | None = None,
         training: bool = False,
     ) -> Tokens:
-        context = context or {}
-        relative = context.get("relative_embedding")
-        asked_for = context.get("asked_for")
-        branch = self._attend(tokens, relative, asked_for, training)
+        tokens, positions = ops.cast(tokens, self.compute_dtype), _positions(context)
+        asked_for = (context or {}).get("asked_for")
+        count = None if asked_for is None else asked_for.shape[1]
+        branch = self._attend(tokens, positions, count, training)
         branch = self.dropout_layer(branch, training=training)
-        tokens = tokens if asked_for is None else asked_for
+        tokens = tokens if count is None else tokens[:, :count]
         tokens = self._add(tokens, branch, self.layer_scale1, training)
         branch = self.mlp(tokens, project=self.norm2.dense, training=training)
         return self._add(tokens, branch, self.layer_scale2, training)
@@ -213,33 +222,37 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
     def _attend(
         self,
         tokens: Tokens,
-        relative: Tensor | None,
-        asked_for: Tokens | None,
+        positions: AttentionPositions,
+        count: int | None,
         training: bool,
     ) -> Tokens:
-        """The attention's output for the tokens that are asked for, or all."""
-        if asked_for is None:
+        """The attention's output for the first tokens, or all."""
+        if count is None:
             return self.attention(
                 tokens,
-                relative_embedding=relative,
+                positions=positions,
                 project=self.norm1.dense,
                 training=training,
             )
-        count = asked_for.shape[1]
-        if relative is None and self.relative_stddev is None:
+        if "relative_embedding" not in positions and self.relative_stddev is None:
             normalized = self.norm1(tokens, training=training)
-            queries = normalized[:, :count]
-            return self.attention(normalized, queries=queries, training=training)
+            return self.attention(
+                normalized,
+                queries=normalized[:, :count],
+                positions=positions,
+                training=training,
+            )
         # Relative scores are computed of all tokens with all.
-        return self._attend(tokens, relative, None, training)[:, :count]
+        return self._attend(tokens, positions, None, training)[:, :count]
 
     def attention_weights(
         self, tokens: Tokens, context: BlockContext | None = None
     ) -> Weights:
         """Attention weights [B, A, N, N] in float32, a softmax over the last axis."""
-        relative = (context or {}).get("relative_embedding")
         normalized = self.norm1(tokens)
-        return self.attention.attention_weights(normalized, relative_embedding=relative)
+        return self.attention.attention_weights(
+            normalized, positions=_positions(context)
+        )
 
     def _add(
         self,

@@ -1,7 +1,7 @@
 """Multi-head self-attention."""
 
 import functools
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 from keras import ops
@@ -15,7 +15,20 @@ from keras_vit.layers.dot_product_attention import (
 from keras_vit.layers.normalization import NORMS, DenseLayers, dense
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.positions import normal, relative_scores
+from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Heads, SequenceShape, Shape, Tensor, Tokens, Weights
+
+
+class AttentionPositions(TypedDict, total=False):
+    """Positions that all blocks share, tensors alone.
+
+    Attributes:
+        relative_embedding: Relative positions [2 N - 1, K]; see `relative_scores`.
+        rotary: Table [2, N, A, K], or one head for all; see `rotate`.
+    """
+
+    relative_embedding: Tensor
+    rotary: Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -35,7 +48,7 @@ class MultiHeadSelfAttention(OptionsLayer):
         tokens: Tensor [B, N, D], the keys and values; or [B, ..., N, D], where N
             tokens attend to each other.
         queries: Tensor [B, Q, D]; the tokens themselves when absent.
-        relative_embedding: Tensor [2 N - 1, K] that is not its own.
+        positions: See `AttentionPositions`; they may be absent.
         project: Function that computes dense layers of tokens: `LayerNorm.dense` of
             those that it normalizes before.
         training: Whether dropout is active.
@@ -52,6 +65,7 @@ class MultiHeadSelfAttention(OptionsLayer):
         super().__init__(**kwargs)
         self.heads = heads
         self.relative_stddev = relative_stddev
+        self.autocast = False  # tables of rotary positions are not rounded
         self.dropout_layer = keras.layers.Dropout(
             self.attention_dropout, dtype=self.dtype_policy
         )
@@ -103,6 +117,7 @@ class MultiHeadSelfAttention(OptionsLayer):
         self,
         tokens: Tokens,
         queries: Tokens | None,
+        positions: AttentionPositions,
         project: DenseLayers = dense,
         training: bool = False,
     ) -> tuple[Heads, Heads, Heads]:
@@ -119,6 +134,11 @@ class MultiHeadSelfAttention(OptionsLayer):
         if self.qk_norm:
             query = self.query_norm(query, training=training)
             key = self.key_norm(key, training=training)
+        if "rotary" in positions:
+            query, key = (
+                rotate(heads, positions["rotary"], self.rotary_pairing)
+                for heads in (query, key)
+            )
         return query, key, value
 
     def _split_heads(self, x: Tensor, tokens: Tokens) -> Heads:
@@ -130,18 +150,20 @@ class MultiHeadSelfAttention(OptionsLayer):
         self,
         tokens: Tokens,
         queries: Tokens | None = None,
-        relative_embedding: Tensor | None = None,
+        positions: AttentionPositions | None = None,
     ) -> Weights:
         """Attention weights [B, A, Q, N] in float32, a softmax over the last axis.
 
         For the arguments see the class. There is no dropout.
         """
-        query, key, _ = self._projections(tokens, queries)
-        return self._attention_weights(query, key, relative_embedding)
+        positions = positions or {}
+        query, key, _ = self._projections(tokens, queries, positions)
+        return self._attention_weights(query, key, positions)
 
     def _attention_weights(
-        self, query: Heads, key: Heads, relative_embedding: Tensor | None
+        self, query: Heads, key: Heads, positions: AttentionPositions
     ) -> Weights:
+        relative_embedding = positions.get("relative_embedding")
         if self.relative_stddev is not None:
             relative_embedding = ops.cast(self.relative_embedding, query.dtype)
         bias = None
@@ -153,15 +175,18 @@ class MultiHeadSelfAttention(OptionsLayer):
         self,
         tokens: Tokens,
         queries: Tokens | None = None,
-        relative_embedding: Tensor | None = None,
+        positions: AttentionPositions | None = None,
         project: DenseLayers = dense,
         training: bool = False,
     ) -> Tokens:
-        query, key, value = self._projections(tokens, queries, project, training)
+        positions = positions or {}
+        query, key, value = self._projections(
+            tokens, queries, positions, project, training
+        )
         queries = tokens if queries is None else queries
-        relative = not (self.relative_stddev is None and relative_embedding is None)
+        relative = self.relative_stddev is not None or "relative_embedding" in positions
         if relative or (training and self.attention_dropout):
-            weights = self._attention_weights(query, key, relative_embedding)
+            weights = self._attention_weights(query, key, positions)
             weights = ops.cast(weights, value.dtype)
             weights = self.dropout_layer(weights, training=training)
             heads = apply_weights(weights, value)

@@ -113,6 +113,8 @@ PATCHES = {"pooling": "avg", "class_token": False}
         {"projection": 9, "classes": None, "register_tokens": 4},
         {"pooling": "map", "register_tokens": 4, "prefix_positions": False},
         {**PATCHES, "position_embedding": "none", "attention": "axial"},
+        {"rotary": "mixed", "rotary_shift": 0.2},
+        {"rotary": "centered"},
         {"position_embedding": "relative"},
         {"position_embedding": "relative", "position_placement": "shared"},
         {"position_embedding": "learned_2d", "position_placement": "every_layer"},

@@ -32,6 +32,7 @@ BLOCK = {
     "swiglu": True,
     "mlp_norm": True,
     "mlp_bias": False,
+    "rotary_pairing": "neighbors",
 }
 ARGUMENTS = {
     "AttentionPooling": {
@@ -56,6 +57,12 @@ ARGUMENTS = {
     "RMSNorm": {"epsilon": 0.01},
     "RegisterTokens": {"count": 4},
     "RelativePosition": {"heads": 3, "stddev": 0.5},
+    "RotaryPositions": {
+        **{"grid": (1, 5), "heads": 3, "depth": 2, "rotary": "mixed"},
+        **{"rotary_axes": "xy", "rotary_temperature": 7.0},
+        **{"rotary_offset": 0.0, "rotary_reference_grid": None},
+        **{"rotary_shift": 0.2, "rotary_jitter": 1.5, "rotary_rescale": 2.0},
+    },
     "SinCosPositionEmbedding": {"grid": (1, 5), "last_frequency": False},
     "StochasticDepth": {"rate": 0.3, "seed": 5},
 }

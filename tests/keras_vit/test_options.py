@@ -7,6 +7,7 @@ from tiny_model import NO_QKV_BIASES, numpy, small
 
 pytestmark = pytest.mark.backend
 
+ROTARY = {"rotary": "centered", "width": 24, "heads": 3}
 AXIAL = {"attention": "axial", "class_token": False, "pooling": "avg"}
 BLOCK_PATHS = [
     "norm1/gamma",
@@ -181,6 +182,17 @@ def test_an_option_has_these_weights_outside_the_blocks(kwargs, shapes):
     assert other_shapes(small(width=30, **kwargs)) == shapes
 
 
+def test_mixed_rotary_positions_alone_have_weights():
+    usual, wide = {"class_token/token": (1, 1, 24)}, {"width": 24, "heads": 3}
+    for kind, added in (
+        *(("centered", {}), ("grid", {})),
+        ("mixed", {"rotary/frequencies": (2, 2, 3, 4)}),
+    ):
+        shapes = other_shapes(small(**wide, rotary=kind, position_embedding="none"))
+        norm = {f"encoder_norm/{name}": (24,) for name in ("gamma", "beta")}
+        assert shapes == {**usual, **added, **norm}
+
+
 def test_sincos_positions_have_no_weights():
     for kind in ("sincos2d", "sincos2d_mae"):
         model = small(width=20, position_embedding=kind)
@@ -273,6 +285,16 @@ def test_2d_positions_have_the_default_initial_stddev():
         ({**AXIAL, "patch_dropout": 0.5}, "leaves no grid.*attention='axial'"),
         ({"patch_dropout": 0.5, "position_placement": "shared"}, "leaves no grid"),
         ({"patch_dropout": 0.5, "position_embedding": "relative"}, "leaves no grid"),
+        ({"rotary": "sines"}, "`rotary` must be one of 'centered', 'grid', 'mixed'"),
+        ({"rotary": "grid"}, "multiple of 4.*width=15, heads=5"),
+        ({**ROTARY, "patch_dropout": 0.5}, "leaves no grid.*patch_dropout=0.5"),
+        ({**ROTARY, "position_embedding": "relative"}, "not rotated.*'relative'"),
+        ({**ROTARY, **AXIAL}, "no rotary positions.*attention='axial'"),
+        ({**ROTARY, "rotary_offset": 1.0}, "need rotary='grid'.*rotary_offset=1.0"),
+        ({"rotary_reference_grid": (2, 3)}, "need rotary='grid'.*rotary=None"),
+        ({"rotary_reference_grid": (2, 0)}, "a pair of positive integers"),
+        ({"rotary_jitter": 2.0}, "no coordinates to change.*rotary_jitter=2.0"),
+        ({**ROTARY, "rotary_rescale": 0.5}, "`rotary_rescale` must be.*at least 1"),
         ({"resnet_blocks": (1, 2)}, r"stride: of 16.*\(22, 14\).*blocks=\(1, 2\)"),
         ({"resnet_blocks": (0,)}, "`resnet_blocks` must be a sequence of positive"),
         ({"resnet_width_factor": 0}, "`resnet_width_factor`.*at least 1"),

@@ -38,6 +38,16 @@ FORMS = [
     {"swiglu": True},
     {"attention": "axial", "pooling": "avg", **NO_CLASS},
 ]
+WIDE = {"width": 24, "heads": 3}  # K = 8: rotary positions need a multiple of 4
+FORMS += [
+    {**WIDE, "rotary": "centered", "register_tokens": 4},
+    {
+        **{**WIDE, "rotary": "grid", "rotary_pairing": "neighbors"},
+        **{"rotary_temperature": 9.0, "rotary_offset": 1.0, "rotary_axes": "xy"},
+        **{"rotary_reference_grid": (5, 3), "pooling": "avg", "qk_norm": True},
+    },
+    {**WIDE, "rotary": "mixed", "position_embedding": "none", "pooling": "avg"},
+]
 LONG_FORMS = [
     {"pooling": "token", "gelu": "exact"},
     {"pooling": "avg", "gelu": "tanh"},
@@ -57,6 +67,9 @@ LONG_FORMS = [
     {"gelu": "silu", "mlp_norm": True, "mlp_bias": False},
     {**DEPTH_1, "norm": "rms", "fc_norm": True, "projection": 9, "classes": None},
     {**DEPTH_1, "norm": "rms", "patch_norm": True, "embedding_norm": True},
+    {**WIDE, "rotary": "mixed", "rotary_axes": "xy", "rotary_pairing": "neighbors"},
+    {**WIDE, **NO_CLASS, "rotary": "centered", "rotary_axes": "xy", "pooling": "map"},
+    {**WIDE, "rotary": "grid", "rotary_jitter": 2.0, "position_embedding": "sincos2d"},
     {"swiglu": True, "pooling": "map", "layer_scale": 0.1},
     {
         "attention": "axial",
@@ -166,6 +179,7 @@ def _reference_loss(model, images, labels):
             {"pooling": "map"},
             {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
             {"position_embedding": "learned_2d", "width": 30, "register_tokens": 4},
+            {"width": 24, "heads": 3, "rotary": "mixed", "rotary_pairing": "neighbors"},
             {"norm": "rms", "attention_norm": True, "mlp_norm": True, "gelu": "quick"},
             {"pooling": "avg"},
         ],

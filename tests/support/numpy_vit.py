@@ -59,6 +59,7 @@ def attention_weights(z, weights, name, model, queries=None):
     q = dense(queries, weights, f"{name}/query")
     k = dense(z, weights, f"{name}/key")
     width = q.shape[-1] // model.heads
+    angles = rotation_angles(model, weights, name)
     table = weights.get(f"{name}/relative_embedding")
     if name.startswith("encoder_block"):
         table = weights.get("relative_position/embedding", table)
@@ -69,11 +70,56 @@ def attention_weights(z, weights, name, model, queries=None):
         if f"{name}/query_norm/gamma" in weights:
             query = norm(query, weights, f"{name}/query_norm", model)
             key = norm(key, weights, f"{name}/key_norm", model)
+        if angles is not None:
+            query, key = (rotate(x, angles[:, head], model) for x in (query, key))
         scores = query @ key.swapaxes(-1, -2)
         if table is not None:
             scores = scores + relative_scores(query, table)
         heads.append(softmax(scores / math.sqrt(width)))
     return np.stack(heads, 1)
+
+
+def rotation_angles(model, weights, name):
+    """arXiv:2508.10104, arXiv:2303.11331, arXiv:2403.13298: [N, A, K / 2], or None."""
+    if model.rotary is None or not name.startswith("encoder_block"):
+        return None
+    (rows, columns), waves = model.grid, model.width // model.heads // 4
+    reference = model.rotary_reference_grid or model.grid
+    angles = np.zeros((model.prefix_tokens + rows * columns, model.heads, 2 * waves))
+    for row in range(rows):
+        for column in range(columns):
+            if model.rotary == "centered":
+                place = (2 * (row + 0.5) / rows - 1, 2 * (column + 0.5) / columns - 1)
+            else:
+                place = (
+                    (row + model.rotary_offset) * reference[0] / rows,
+                    (column + model.rotary_offset) * reference[1] / columns,
+                )
+            if model.rotary_axes == "xy":
+                place = place[::-1]
+            here = angles[model.prefix_tokens + row * columns + column]
+            if model.rotary == "mixed":
+                block = int(name.split("/")[0].removeprefix("encoder_block_"))
+                frequencies = weights["rotary/frequencies"][:, block]
+                here += place[0] * frequencies[0] + place[1] * frequencies[1]
+                continue
+            turn = 2 * math.pi if model.rotary == "centered" else 1
+            for wave in range(waves):
+                period = model.rotary_temperature ** (wave / waves)
+                here[:, wave] = turn * place[0] / period
+                here[:, waves + wave] = turn * place[1] / period
+    return angles
+
+
+def rotate(x, angles, model):
+    """Pairs of elements as complex numbers, times exp(i angle)."""
+    half = x.shape[-1] // 2
+    if model.rotary_pairing == "halves":
+        pairs = x[..., :half] + 1j * x[..., half:]
+    else:
+        pairs = x[..., ::2] + 1j * x[..., 1::2]
+    turned = pairs * np.exp(1j * angles)[-x.shape[-2] :]
+    return np.concatenate([turned.real, turned.imag], -1)
 
 
 def relative_scores(query, table):

@@ -266,6 +266,8 @@ def test_a_model_that_a_family_cannot_represent_is_refused_with_all_reasons(
     assert list(tmp_path.iterdir()) == []
 
 
+WIDE = {"width": 24, "heads": 3}
+OF_A_GRID = {"rotary": "grid", **WIDE}
 # Another value of every option that weights depend on, and what goes with it.
 OTHER = {
     "gelu": EXACT,
@@ -281,6 +283,12 @@ OTHER = {
     "norm": {"norm": "rms"},
     "norm_epsilon": {"norm_epsilon": 1e-5},
     "layer_scale": {"layer_scale": 0.1},
+    "rotary": {"rotary": "centered", **WIDE},
+    "rotary_pairing": {"rotary_pairing": "neighbors"},
+    "rotary_axes": {"rotary_axes": "xy"},
+    "rotary_temperature": {"rotary_temperature": 9.0},
+    "rotary_offset": {**OF_A_GRID, "rotary_offset": 1.0},
+    "rotary_reference_grid": {**OF_A_GRID, "rotary_reference_grid": (3, 2)},
     "embedding_bias": {"embedding_bias": False},
     "patch_norm": {"patch_norm": True},
     "embedding_norm": {"embedding_norm": True},

@@ -13,12 +13,14 @@ pytestmark = pytest.mark.backend
 PATCHES = {"pooling": "avg", "class_token": False, "depth": 1}
 DROPPED = {"depth": 2, "stochastic_depth": 0.9}  # of the first block nothing is
 RELATIVE = {"position_embedding": "relative"}
+WIDE = {"width": 24, "heads": 3}
 BLOCKS = {
     "full": {},
     "axial": {**PATCHES, "attention": "axial"},
     "shared relative": {**RELATIVE, "position_placement": "shared"},
     "scaled, normalized, gated": {"layer_scale": 0.5, "qk_norm": True, "swiglu": True},
     "all normalized": {"norm": "rms", "attention_norm": True, "mlp_norm": True},
+    "rotary": {"rotary": "mixed", "rotary_pairing": "neighbors", **WIDE},
     "patches alone": PATCHES,
     "relative": RELATIVE,
     "without biases": {**NO_QKV_BIASES, "output_bias": False, "mlp_bias": False},

@@ -294,6 +294,7 @@ def test_masked_patch_prediction_takes_every_kind_of_encoder(changes):
         ("mean_color", {"projection": 9}, "`model.projection` must be None"),
         ("mean_color", {"patch_dropout": 0.2}, "`model.patch_dropout` must be 0"),
         ("mae", {"position_placement": "every_layer"}, "placement` must be 'stem' "),
+        ("mae", {"rotary": "grid", "width": 24, "heads": 3}, "rotary` must be None "),
         ("mae", {"position_embedding": "relative"}, "placement` must be 'stem' "),
         (
             "colors_4x4",
