@@ -304,11 +304,29 @@ def classifier(x: Tensor, model: ImageModel) -> Tensor:
     """Linear classifier on features [B, D], in float32; `x` for a model without."""
     if model.classes is None:
         return x
+    return _linear(x, model, "head", model.classifier_activation)
+
+
+def second_classifier(x: Tensor, distilled: Tensor, model: ImageModel) -> Tensor:
+    """Mean of the scores of two classifiers, each of its own features [B, D].
+
+    DeiT's (arXiv:2012.12877, section 4); an activation follows the mean.
+    """
+    scores = [_linear(x, model, "head"), _linear(distilled, model, "head_dist")]
+    mean = keras.layers.Average(dtype="float32", name="mean_scores")(scores)
+    return keras.layers.Activation(
+        model.classifier_activation, dtype="float32", name="scores"
+    )(mean)
+
+
+def _linear(
+    x: Tensor, model: ImageModel, name: str, activation: str | None = None
+) -> Tensor:
     return keras.layers.Dense(
         model.classes,
-        activation=model.classifier_activation,
+        activation=activation,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(model.head_bias_init),
         dtype="float32",
-        name="head",
+        name=name,
     )(x)

@@ -140,14 +140,17 @@ def vit_costs(
     if options.rotary == "mixed":
         sums.parameters += options.depth * width
     sums.add_final_norm(options, tokens)
-    if options.pooling == "map":
+    if options.relative_bias is not None:
+        tables = options.depth if options.relative_bias == "every_layer" else 1
+        rows = (2 * grid.height - 1) * (2 * grid.width - 1) + 3
+        sums.parameters += tables * rows * options.heads
+    if options.pooling in ("map", "query"):
         sums.add_pooling(options, grid.positions + options.class_token)
-    for units, biased in (
-        (options.projection, False),
-        (options.representation_size, True),
-        (options.classes, True),
-    ):
-        width = sums.add_head(width, units, biased)
+    read = 1 + options.distilled  # features, the second with a classifier of its own
+    width = sums.add_head(width, options.projection, biased=False, count=read)
+    width = sums.add_head(width, options.representation_size, count=read)
+    for _ in range(read):
+        sums.add_head(width, options.classes)
     return sums.costs(image, tokens, bytes_per_value)
 
 
@@ -264,12 +267,14 @@ class _Sums:
         self.parameters += weights
         self.macs += weights * y.positions
 
-    def add_head(self, width: int, units: int | None, biased: bool = True) -> int:
-        """A dense layer of pooled features, if there is one; the features' width."""
+    def add_head(
+        self, width: int, units: int | None, biased: bool = True, count: int = 1
+    ) -> int:
+        """A dense layer of so many pooled features, if any; their width after it."""
         if units is None:
             return width
         self.parameters += (width + biased) * units
-        self.macs += width * units
+        self.macs += count * width * units
         return units
 
     def add_norms(self, spec: "ViTOptions | VisionTransformer", width: int) -> None:
@@ -314,10 +319,16 @@ class _Sums:
         self.kept += 2 * n * spec.width
 
     def add_pooling(self, spec: "ViTOptions | VisionTransformer", n: int) -> None:
-        """Attention pooling of N tokens: one query, a LayerNorm, an MLP."""
-        d, m = spec.width, spec.mlp_dim
+        """Attention pooling of N tokens: one query, perhaps a LayerNorm and an MLP."""
+        d = spec.width
+        self.macs += (2 * n + 1) * d * d + 2 * n * d
+        if spec.pooling == "query":
+            self.parameters += d + 3 * d * d
+            self.parameters += d * (1 + spec.key_bias + spec.value_bias)
+            return
+        m = spec.pool_mlp_dim or spec.mlp_dim
         self.parameters += d + 4 * d * (d + 1) + 2 * d + d * (m + 1) + m * (d + 1)
-        self.macs += 2 * (n + 1) * d * d + 2 * n * d + 2 * d * m
+        self.macs += d * d + 2 * d * m
 
     def add_resnet(
         self, image: _Map, blocks: Sequence[int], width: int, preactivation: bool

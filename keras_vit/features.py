@@ -68,13 +68,13 @@ class AttentionRollout(ConfiguredLayer):
     Args:
         grid: (h, w), rows and columns of patches.
         prefix_tokens: Number of tokens before the patches.
-        pooling: `"token"`, `"avg"` or `"map"`: what the output is made of.
+        pooling: `"token"`, `"avg"`, `"map"` or `"query"`: what the output is made of.
         class_token: Whether the first of the tokens is the class token.
 
     Call arguments:
         blocks: List of tensors [B, A, N, N], first block first.
         pooling_weights: Tensor [B, A, 1, n] of attention pooling over the class token,
-            if there is one, and the patches; for `"map"`.
+            if there is one, and the patches; for `"map"` and `"query"`.
 
     Returns:
         float32 tensor [B, h, w]; the sum of each map is 1.
@@ -216,8 +216,8 @@ def attention_rollout_model(model: "VisionTransformer") -> Model:
     """Model of each patch's share in the output (Abnar and Zuidema, 2020).
 
     It starts at the class token with `pooling="token"`, at the mean of the patches with
-    `"avg"`, and with `"map"` at the pooling's own attention weights. Prefix tokens'
-    shares are left out.
+    `"avg"`, and with `"map"` and `"query"` at the pooling's own attention weights.
+    Prefix tokens' shares are left out.
 
     Args:
         model: A `VisionTransformer` with `attention="full"` and a pooled output.
@@ -235,7 +235,7 @@ def attention_rollout_model(model: "VisionTransformer") -> Model:
             f"Received: pooling={model.pooling!r}"
         )
     inputs = {"blocks": block_attention_weights(model, range(model.depth))}
-    if model.pooling == "map":
+    if model.pooling in ("map", "query"):
         inputs["pooling_weights"] = pooling_attention_weights(model)
     rollout = AttentionRollout(
         model.grid,
@@ -268,7 +268,7 @@ def block_attention_weights(
 
 
 def pooling_attention_weights(model: "VisionTransformer") -> Weights:
-    """Tensor [B, A, 1, n] of the attention pooling's weights (`pooling="map"`)."""
+    """Tensor [B, A, 1, n] of the weights of attention pooling, `"map"` or `"query"`."""
     layer = model.get_layer("attention_pooling")
     return AttentionWeights(
         layer, dtype=layer.dtype_policy, name="attention_pooling_weights"

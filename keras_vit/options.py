@@ -145,7 +145,7 @@ class AttentionOptions(NormOptions):
         bool,
         ShownBy("encoder_block_0/attention/norm/gamma"),
         "Whether a norm over the merged heads precedes the output projection of the "
-        "blocks' attention, as in EVA-02 (arXiv:2303.11331).",
+        "blocks' attention, as in EVA-02's CLIP (arXiv:2303.11331).",
     ] = False
 
 
@@ -309,6 +309,12 @@ class EncoderOptions(RotaryOptions, BlockOptions):
         "Standard deviation of the initial position embedding: 0.02 in the official "
         "code, D^-0.5 in big_vision.",
     ] = 0.02
+    relative_bias: Annotated[
+        Literal["every_layer", "shared"] | None,
+        "Whether learned numbers of each head for every difference of rows and columns "
+        'are added to the scores, as in BEiT (arXiv:2106.08254): `"every_layer"`, each '
+        'with its own, or `"shared"`. `None` for none.',
+    ] = None
     patch_dropout: Annotated[
         Rate,
         ADAPTABLE,
@@ -334,6 +340,22 @@ class EncoderOptions(RotaryOptions, BlockOptions):
         OF_THE_RUN,
         "Width of the linear layer without bias that follows the pooling and its norm, "
         "CLIP's into the space that it shares with texts; `None` for no such layer.",
+    ] = None
+    distilled: Annotated[
+        bool,
+        ADAPTABLE,
+        ShownBy("head_dist/kernel"),
+        "Whether a second classifier reads the first register, DeiT's distillation "
+        "token (arXiv:2012.12877); the scores are the mean of both.",
+    ] = False
+    pool_heads: Annotated[
+        Count | None,
+        UNSEEN,
+        "Heads of attention pooling; `None` for as many as the blocks have.",
+    ] = None
+    pool_mlp_dim: Annotated[
+        Count | None,
+        "Width of the hidden layer of attention pooling's MLP; `None` for `mlp_dim`.",
     ] = None
     attention: Annotated[
         Literal["full", "axial"],
@@ -482,10 +504,11 @@ class ViTOptions(EncoderOptions, ModelOptions):
     mlp_dim: MLPDim
     heads: Heads
     pooling: Annotated[
-        Literal["token", "avg", "map"] | None,
+        Literal["token", "avg", "map", "query"] | None,
         ADAPTABLE,
         'How tokens become one vector: `"token"` (the class token), `"avg"` (mean over '
-        'the patches), `"map"` (attention pooling), or `None` (not at all; `classes` '
+        'the patches), `"map"` (attention pooling), `"query"` (its attention alone, by '
+        "a query without a projection, as in AIMv2), or `None` (not at all; `classes` "
         "is ignored).",
     ] = "token"
     image_size: Annotated[
@@ -581,6 +604,33 @@ class ViTOptions(EncoderOptions, ModelOptions):
             "`patch_dropout` leaves no grid, which axial attention and positions in "
             "the blocks need",
             ("patch_dropout", "attention", *positions),
+        )
+        yield (
+            self.relative_bias is not None
+            and (axial or relative or not self.class_token or self.register_tokens > 0),
+            "`relative_bias` is of a class token and patches: it needs "
+            "class_token=True, register_tokens=0, attention='full' and no other "
+            "relative positions",
+            (
+                *("relative_bias", "class_token", "register_tokens", "attention"),
+                "position_embedding",
+            ),
+        )
+        yield (
+            self.relative_bias is not None and self.patch_dropout > 0,
+            "`patch_dropout` leaves no grid, which `relative_bias` needs",
+            ("relative_bias", "patch_dropout"),
+        )
+        yield (
+            self.distilled
+            and (
+                self.register_tokens == 0
+                or self.classes is None
+                or self.pooling != "token"
+            ),
+            "The second classifier reads a register: `distilled` needs "
+            "register_tokens > 0, classes and pooling='token'",
+            ("distilled", "register_tokens", "classes", "pooling"),
         )
         yield from self._rotary_conflicts()
 

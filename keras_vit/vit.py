@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_vit import features, layers
 from keras_vit.applications import PublishedModel, application
-from keras_vit.base import classifier
+from keras_vit.base import classifier, second_classifier
 from keras_vit.layers.encoder_blocks import BlockContext
 from keras_vit.layers.normalization import NORMS
 from keras_vit.option_rows import built_from, documented, part_of
@@ -103,6 +103,8 @@ class VisionTransformer(PublishedModel):
                 dtype=self._policy,
                 name="pre_logits",
             )(x)
+        if self.distilled:
+            return second_classifier(x[:, 0], x[:, 1], self)
         return classifier(x, self)
 
     def _embed(self, x: Images) -> Tokens:
@@ -157,6 +159,10 @@ class VisionTransformer(PublishedModel):
                 dtype=self._policy,
                 name="relative_position",
             )(x)
+        if self.relative_bias == "shared":
+            context["relative_bias"] = layers.RelativeBias(
+                self.grid, self.heads, dtype=self._policy, name="relative_bias"
+            )(x)
         self._block_context = context
         self._rotary_tables = [] if self.rotary is None else self._rotate(x)
         for index in range(self.depth):
@@ -167,8 +173,9 @@ class VisionTransformer(PublishedModel):
         if self.final_norm and not self.fc_norm:
             norm = self._norm("encoder_norm")
         x = norm(x)  # all tokens, for whoever asks these layers for their `output`
-        if self._asks_for_class_token_alone:
-            return norm(block(inputs, {**context, "asked_for": inputs[:, :1]}))
+        if self._tokens_read is not None:
+            asked_for = inputs[:, : self._tokens_read]
+            return norm(block(inputs, {**context, "asked_for": asked_for}))
         return x
 
     def _rotate(self, x: Tokens) -> list[Tensor]:
@@ -184,10 +191,10 @@ class VisionTransformer(PublishedModel):
         return [tables[0]] * self.depth
 
     @property
-    def _asks_for_class_token_alone(self) -> bool:
-        """Whether the last block has no other token to compute (7 % of B/16)."""
+    def _tokens_read(self) -> int | None:
+        """How many tokens the last block computes (7 % of B/16); `None` for all."""
         full = self.attention == "full" and self.position_embedding != "relative"
-        return bool(self.pooling == "token" and full)
+        return 1 + self.distilled if self.pooling == "token" and full else None
 
     def _norm(self, name: str, dtype: str | None = None) -> keras.layers.Layer:
         return NORMS[self.norm](
@@ -225,6 +232,7 @@ class VisionTransformer(PublishedModel):
 
     def _block(self, index: int) -> layers.EncoderBlock | layers.AxialEncoderBlock:
         relative = self.position_embedding == "relative"
+        own_bias = self.relative_bias == "every_layer"
         own_relative = relative and self.position_placement != "shared"
         arguments = {
             **part_of(BlockOptions, self),
@@ -232,6 +240,7 @@ class VisionTransformer(PublishedModel):
             "heads": self.heads,
             "stochastic_depth": self.stochastic_depth * index / max(self.depth - 1, 1),
             "relative_stddev": self.position_stddev if own_relative else None,
+            "relative_bias_grid": self.grid if own_bias else None,
         }
         common = {"dtype": self._policy, "name": f"encoder_block_{index}"}
         if self.attention == "axial":
@@ -239,24 +248,33 @@ class VisionTransformer(PublishedModel):
         return layers.EncoderBlock(**arguments, **common)
 
     def _pool(self, x: Tokens) -> Tensor:
-        """Tokens [B, N, D] -> features [B, D]; registers take no part."""
+        """Tokens [B, N, D] -> features [B, D]; registers take no part.
+
+        Those of the class token and of DeiT's distillation token are [B, 2, D].
+        """
         if self.pooling == "token":
-            return x[:, 0]
+            return x[:, :2] if self.distilled else x[:, 0]
         if self.pooling == "avg":
             patches = x[:, self.prefix_tokens :] if self.prefix_tokens else x
             return keras.layers.GlobalAveragePooling1D(
                 data_format="channels_last", dtype="float32", name="pooling"
             )(patches)
-        if self.pooling == "map":
-            if self.register_tokens:
-                patches = x[:, self.prefix_tokens :]
-                x = ops.concatenate([x[:, : self.class_token], patches], axis=1)
-            return layers.AttentionPooling(
-                *(self.mlp_dim, self.heads, self.gelu, self.norm_epsilon),
-                dtype=self._policy,
-                name="attention_pooling",
-            )(x)
-        return x
+        if self.pooling is None:
+            return x
+        if self.register_tokens:
+            patches = x[:, self.prefix_tokens :]
+            x = ops.concatenate([x[:, : self.class_token], patches], axis=1)
+        return self._attention_pooling()(x)
+
+    def _attention_pooling(self) -> keras.layers.Layer:
+        heads = self.pool_heads or self.heads
+        common = {"dtype": self._policy, "name": "attention_pooling"}
+        if self.pooling == "query":
+            return layers.QueryPooling(heads, self.key_bias, self.value_bias, **common)
+        width = self.pool_mlp_dim or self.mlp_dim
+        return layers.AttentionPooling(
+            width, heads, self.gelu, self.norm_epsilon, **common
+        )
 
     features_model = features.features_model
     attention_weights_model = features.attention_weights_model

@@ -68,9 +68,9 @@ class ModelConfig(EncoderOptions):
     ] = field(default=IMAGE_SIZE, metadata=COMMON)
     channels: Annotated[Literal[1, 3], "Channels C of the images."] = 3
     pooling: Annotated[
-        Literal["token", "avg", "map"] | None,
-        "What the classifier reads: token, avg or map. Null for what a run's `.keras` "
-        "file given as `weights` has, and for token without one.",
+        Literal["token", "avg", "map", "query"] | None,
+        "What the classifier reads: token, avg, map or query. Null for what a run's "
+        "`.keras` file given as `weights` has, and for token without one.",
     ] = None
     head_bias_init: HeadBiasInit = 0.0
     head_stddev: Annotated[

@@ -454,7 +454,12 @@ OF_CHANGING_FEATURES = (
     *("model.dropout", "model.attention_dropout"),
     *("model.stochastic_depth", "model.patch_dropout"),
     *("model.rotary_shift", "model.rotary_jitter", "model.rotary_rescale"),
-    *("model.projection", "model.representation_size", "model.lora_rank"),
+    *(
+        "model.distilled",
+        "model.projection",
+        "model.representation_size",
+        "model.lora_rank",
+    ),
     *("optimizer.layer_decay", "optimizer.head_first", "optimizer.frozen"),
     *("self_supervision.task", "report.attention_every", "report.fewshot_every"),
 )

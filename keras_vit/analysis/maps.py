@@ -46,10 +46,10 @@ def class_attention(
             "`model` must have a pooling or a class token. "
             f"Received: pooling={model.pooling!r}, class_token={model.class_token}"
         )
-    if model.pooling == "map" and block != -1:
+    if model.pooling in ("map", "query") and block != -1:
         raise ValueError(
-            "`block` must be -1 with pooling='map', whose query follows the last "
-            f"block. Received: block={block}"
+            f"`block` must be -1 with pooling={model.pooling!r}, whose query follows "
+            f"the last block. Received: block={block}"
         )
     [weights] = outputs_of(model, _class_attention_model, (block,), images, batch_size)
     return weights.reshape(*weights.shape[:2], *model.grid)
@@ -57,7 +57,7 @@ def class_attention(
 
 def _class_attention_model(model: VisionTransformer, block: int) -> Model:
     """Model from images to [B, A, h * w]."""
-    if model.pooling == "map":
+    if model.pooling in ("map", "query"):
         weights = pooling_attention_weights(model)[:, :, 0]
     else:
         weights = model.attention_weights_model(block).output  # [B, A, N, N]

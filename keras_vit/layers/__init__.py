@@ -22,10 +22,11 @@ from keras_vit.layers.encoder_blocks import (
 )
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.normalization import LayerNorm, RMSNorm
-from keras_vit.layers.pooling import AttentionPooling
+from keras_vit.layers.pooling import AttentionPooling, QueryPooling
 from keras_vit.layers.positions import (
     PositionEmbedding,
     PositionEmbedding2D,
+    RelativeBias,
     RelativePosition,
     SinCosPositionEmbedding,
 )
@@ -45,8 +46,10 @@ __all__ = [
     "PatchDropout",
     "PositionEmbedding",
     "PositionEmbedding2D",
+    "QueryPooling",
     "RMSNorm",
     "RegisterTokens",
+    "RelativeBias",
     "RelativePosition",
     "RotaryPositions",
     "SinCosPositionEmbedding",

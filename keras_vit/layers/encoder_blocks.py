@@ -142,6 +142,8 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         heads: Number of attention heads A.
         relative_stddev: Standard deviation of the initial relative embeddings of its
             own, or `None` for none.
+        relative_bias_grid: (h, w) of the patches, for relative positions of its own as
+            BEiT's, or `None`.
         **kwargs: Those of `keras_vit.options.BlockOptions`, and of every layer.
 
     Call arguments:
@@ -161,12 +163,14 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         mlp_dim: int,
         heads: int,
         relative_stddev: float | None = None,
+        relative_bias_grid: tuple[int, int] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.heads = heads
         self.relative_stddev = relative_stddev
+        self.relative_bias_grid = relative_bias_grid
         self.autocast = False  # tables of rotary positions are not rounded
         dtype = self.dtype_policy
         norm = NORMS[self.norm]
@@ -174,6 +178,7 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         self.attention = MultiHeadSelfAttention(
             heads,
             relative_stddev,
+            relative_bias_grid,
             **part_of(options.AttentionOptions, self),
             name="attention",
             dtype=dtype,

@@ -4,8 +4,6 @@ The kinds are those of the paper's Table 8 (appendix D.4), and the fixed sines a
 cosines of big_vision and MAE.
 """
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -60,7 +58,7 @@ class PositionEmbedding(SameShapeLayer):
     """
 
     def __init__(
-        self, stddev: float = 0.02, skip_tokens: int = 0, **kwargs: Any
+        self, stddev: float = 0.02, skip_tokens: int = 0, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
         self.stddev = stddev
@@ -102,7 +100,7 @@ class PositionEmbedding2D(SameShapeLayer):
         grid: tuple[int, int],
         stddev: float = 0.02,
         skip_tokens: int = 0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         rows, columns = grid
@@ -173,7 +171,7 @@ class SinCosPositionEmbedding(SameShapeLayer):
     """
 
     def __init__(
-        self, grid: tuple[int, int], last_frequency: bool = True, **kwargs: Any
+        self, grid: tuple[int, int], last_frequency: bool = True, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
         rows, columns = grid
@@ -208,7 +206,7 @@ class RelativePosition(ConfiguredLayer):
         Tensor [2 N - 1, K], for `relative_scores`.
     """
 
-    def __init__(self, heads: int, stddev: float = 0.02, **kwargs: Any) -> None:
+    def __init__(self, heads: int, stddev: float = 0.02, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.heads = heads
         self.stddev = stddev
@@ -226,6 +224,74 @@ class RelativePosition(ConfiguredLayer):
     def compute_output_shape(self, input_shape: TokensShape) -> Shape:
         _, tokens, width = input_shape
         return (2 * tokens - 1, width // self.heads)
+
+
+def relative_bias_rows(grid: tuple[int, int]) -> Array:
+    """Row of BEiT's table of relative positions for each pair of tokens.
+
+    Args:
+        grid: (h, w), rows and columns of patches.
+
+    Returns:
+        int32 array [N, N], queries first, N = 1 + h * w. A pair of patches has the row
+        (2 w - 1) (h - 1 + y - y') + w - 1 + x - x', the query at (y, x); the three last
+        ones are of the class token to a patch, a patch to it, and it to itself.
+    """
+    height, width = grid
+    y, x = (axis.ravel() for axis in np.mgrid[:height, :width])
+    down, right = (np.subtract.outer(axis, axis) for axis in (y, x))
+    patches = (2 * width - 1) * (height - 1 + down) + width - 1 + right
+    rows = np.pad(patches, ((1, 0), (1, 0)))
+    count = relative_bias_count(grid)
+    rows[0], rows[:, 0], rows[0, 0] = count - 3, count - 2, count - 1
+    return rows.astype("int32")
+
+
+def relative_bias_count(grid: tuple[int, int]) -> int:
+    """Rows of that table, (2 h - 1) (2 w - 1) + 3."""
+    height, width = grid
+    return (2 * height - 1) * (2 * width - 1) + 3
+
+
+def relative_bias(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """What is added to the scores, [A, N, N], from a table of shape [rows, A]."""
+    # Along the second axis, as gradients of a lookup along the first are sparse.
+    return ops.take(ops.transpose(table), relative_bias_rows(grid), axis=1)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativeBias(ConfiguredLayer):
+    """Relative positions of BEiT shared by the attention of all blocks.
+
+    See arXiv:2106.08254, section 2.3; the numbers begin as zeros.
+
+    Args:
+        grid: (h, w), rows and columns of patches.
+        heads: Number of attention heads A.
+
+    Call arguments:
+        tokens: Tensor [B, N, D] of a class token and h * w patches, which is not read.
+
+    Returns:
+        Tensor [A, N, N], added to the scores of queries (second axis) and keys.
+    """
+
+    def __init__(self, grid: tuple[int, int], heads: int, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        rows, columns = grid
+        self.grid = rows, columns
+        self.heads = heads
+
+    def build(self, input_shape: TokensShape) -> None:
+        shape = (relative_bias_count(self.grid), self.heads)
+        self.table = self.add_weight(name="table", shape=shape, initializer="zeros")
+
+    def call(self, tokens: Tokens) -> Tensor:
+        return ops.cast(relative_bias(self.table, self.grid), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: TokensShape) -> Shape:
+        height, width = self.grid
+        return (self.heads, 1 + height * width, 1 + height * width)
 
 
 def relative_scores(query: Heads, embedding: Tensor) -> Weights:

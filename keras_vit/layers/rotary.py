@@ -5,7 +5,8 @@ angle is of the row or of the column, or of both (arXiv:2403.13298).
 """
 
 import math
-from typing import Any, Literal
+from types import ModuleType
+from typing import Literal
 
 import keras
 import numpy as np
@@ -76,7 +77,7 @@ class RotaryPositions(OptionsLayer):
     options_class = options.RotaryOptions
 
     def __init__(
-        self, grid: tuple[int, int], heads: int, depth: int, **kwargs: Any
+        self, grid: tuple[int, int], heads: int, depth: int, **kwargs: object
     ) -> None:
         super().__init__(**kwargs)
         rows, columns = grid
@@ -168,7 +169,7 @@ class RotaryPositions(OptionsLayer):
         return (own[0], 2, tokens, own[1], width // self.heads)
 
 
-def _table(coordinates: Any, frequencies: Any, module: Any) -> Any:
+def _table(coordinates: Tensor, frequencies: Tensor, module: ModuleType) -> Tensor:
     """Coordinates [N, 2] and frequencies [2, L, A, K / 2] -> table [L, 2, N, A, K].
 
     Args:

@@ -1,6 +1,5 @@
 """Multi-head self-attention."""
 
-import functools
 from typing import Any, TypedDict
 
 import keras
@@ -14,7 +13,12 @@ from keras_vit.layers.dot_product_attention import (
 )
 from keras_vit.layers.normalization import NORMS, DenseLayers, dense
 from keras_vit.layers.options_layer import OptionsLayer
-from keras_vit.layers.positions import normal, relative_scores
+from keras_vit.layers.positions import (
+    normal,
+    relative_bias,
+    relative_bias_count,
+    relative_scores,
+)
 from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Heads, SequenceShape, Shape, Tensor, Tokens, Weights
 
@@ -24,10 +28,13 @@ class AttentionPositions(TypedDict, total=False):
 
     Attributes:
         relative_embedding: Relative positions [2 N - 1, K]; see `relative_scores`.
+        relative_bias: Added to the scores, [A, N, N]; the queries are the first Q of
+            the N tokens.
         rotary: Table [2, N, A, K], or one head for all; see `rotate`.
     """
 
     relative_embedding: Tensor
+    relative_bias: Tensor
     rotary: Tensor
 
 
@@ -42,6 +49,9 @@ class MultiHeadSelfAttention(OptionsLayer):
         heads: Number of heads A; must divide the width D of the tokens.
         relative_stddev: Standard deviation of the initial relative embeddings
             [2 N - 1, K] of its own, or `None` for none; see `relative_scores`.
+        relative_bias_grid: (h, w) of the patches behind a class token, for relative
+            positions of its own as BEiT's; or `None`. See `relative_bias`.
+        query_projection: Whether queries are projected.
         **kwargs: Those of `keras_vit.options.AttentionOptions`, and of every layer.
 
     Call arguments:
@@ -60,11 +70,18 @@ class MultiHeadSelfAttention(OptionsLayer):
     options_class = options.AttentionOptions
 
     def __init__(
-        self, heads: int, relative_stddev: float | None = None, **kwargs: Any
+        self,
+        heads: int,
+        relative_stddev: float | None = None,
+        relative_bias_grid: tuple[int, int] | None = None,
+        query_projection: bool = True,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.heads = heads
         self.relative_stddev = relative_stddev
+        self.relative_bias_grid = relative_bias_grid
+        self.query_projection = query_projection
         self.autocast = False  # tables of rotary positions are not rounded
         self.dropout_layer = keras.layers.Dropout(
             self.attention_dropout, dtype=self.dtype_policy
@@ -87,6 +104,8 @@ class MultiHeadSelfAttention(OptionsLayer):
             ("value", self.value_bias),
             ("out", self.output_bias),
         ):
+            if name == "query" and not self.query_projection:
+                continue
             layer = keras.layers.Dense(
                 width,
                 use_bias=biased,
@@ -107,6 +126,12 @@ class MultiHeadSelfAttention(OptionsLayer):
                 shape=(2 * length - 1, head_width),
                 initializer=normal(self.relative_stddev),
             )
+        if self.relative_bias_grid is not None:
+            self.relative_bias = self.add_weight(
+                name="relative_bias",
+                shape=(relative_bias_count(self.relative_bias_grid), self.heads),
+                initializer="zeros",
+            )
 
     def _norm(self, name: str, width: int) -> keras.layers.Layer:
         norm = NORMS[self.norm](self.norm_epsilon, name=name, dtype=self.dtype_policy)
@@ -122,12 +147,14 @@ class MultiHeadSelfAttention(OptionsLayer):
         training: bool = False,
     ) -> tuple[Heads, Heads, Heads]:
         """Queries [B, Q, A, K], keys and values [B, N, A, K]."""
-        if queries is None:
+        if queries is None and self.query_projection:
             layers = [self.query, self.key, self.value]
             query, key, value = project(layers, tokens, training)
             queries = tokens
         else:
-            [query] = project([self.query], queries, training)
+            query = queries = tokens if queries is None else queries
+            if self.query_projection:
+                [query] = project([self.query], queries, training)
             key, value = project([self.key, self.value], tokens, training)
         query = self._split_heads(query, queries)
         key, value = (self._split_heads(x, tokens) for x in (key, value))
@@ -158,18 +185,36 @@ class MultiHeadSelfAttention(OptionsLayer):
         """
         positions = positions or {}
         query, key, _ = self._projections(tokens, queries, positions)
-        return self._attention_weights(query, key, positions)
+        return self._attention_weights(query, key, *self._relative(positions))
 
+    @staticmethod
     def _attention_weights(
-        self, query: Heads, key: Heads, positions: AttentionPositions
+        query: Heads, key: Heads, embedding: Tensor | None, bias: Tensor | None
     ) -> Weights:
-        relative_embedding = positions.get("relative_embedding")
+
+        def added(query: Tensor) -> Weights:
+            scores: Weights = 0.0
+            if embedding is not None:
+                scores = relative_scores(query, ops.cast(embedding, query.dtype))
+            if bias is not None:
+                rows = bias[:, : query.shape[-2]]
+                scores = scores + ops.cast(rows, query.dtype)
+            return scores
+
+        relative = embedding is not None or bias is not None
+        return attention_weights(query, key, added if relative else None)
+
+    def _relative(
+        self, positions: AttentionPositions
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Relative embedding and relative bias, its own or the shared ones."""
+        embedding = positions.get("relative_embedding")
         if self.relative_stddev is not None:
-            relative_embedding = ops.cast(self.relative_embedding, query.dtype)
-        bias = None
-        if relative_embedding is not None:
-            bias = functools.partial(relative_scores, embedding=relative_embedding)
-        return attention_weights(query, key, bias)
+            embedding = self.relative_embedding
+        bias = positions.get("relative_bias")
+        if self.relative_bias_grid is not None:
+            bias = relative_bias(self.relative_bias, self.relative_bias_grid)
+        return embedding, bias
 
     def call(
         self,
@@ -184,9 +229,10 @@ class MultiHeadSelfAttention(OptionsLayer):
             tokens, queries, positions, project, training
         )
         queries = tokens if queries is None else queries
-        relative = self.relative_stddev is not None or "relative_embedding" in positions
+        embedding, bias = self._relative(positions)
+        relative = embedding is not None or bias is not None
         if relative or (training and self.attention_dropout):
-            weights = self._attention_weights(query, key, positions)
+            weights = self._attention_weights(query, key, embedding, bias)
             weights = ops.cast(weights, value.dtype)
             weights = self.dropout_layer(weights, training=training)
             heads = apply_weights(weights, value)

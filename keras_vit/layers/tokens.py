@@ -1,7 +1,5 @@
 """Tokens beside the patches, and patches left out in training."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -55,7 +53,7 @@ class RegisterTokens(ConfiguredLayer):
         Tensor [B, R + N, D], the registers first.
     """
 
-    def __init__(self, count: int, **kwargs: Any) -> None:
+    def __init__(self, count: int, **kwargs: object) -> None:
         super().__init__(**kwargs)
         self.count = count
 
@@ -99,7 +97,7 @@ class PatchDropout(ConfiguredLayer):
         rate: float,
         prefix_tokens: int = 0,
         seed: int | keras.random.SeedGenerator | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(**kwargs)
         check_rate("rate", rate)

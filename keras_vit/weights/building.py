@@ -308,7 +308,8 @@ def with_image_size(
 
 
 # Layers above the encoder, which are newly initialized under another pooling.
-_TOP = ("attention_pooling/", "fc_norm/", "projection/", "pre_logits/", "head/")
+_HEADS = ("head/", "head_dist/")
+_TOP = ("attention_pooling/", "fc_norm/", "projection/", "pre_logits/", *_HEADS)
 
 
 def rebuild(model: _Model, resample: str = "google", **changes: Any) -> _Model:
@@ -371,7 +372,7 @@ def copy_weights(model: ImageModel, new: ImageModel, resample: str = "google") -
     """
     arrays = {weight.path: weight for weight in model.weights}
     if not _same_classifier(model, new):
-        arrays = {k: v for k, v in arrays.items() if not k.startswith("head/")}
+        arrays = {k: v for k, v in arrays.items() if not k.startswith(_HEADS)}
     values = {}
     for weight in new.weights:
         path = weight.path

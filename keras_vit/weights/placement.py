@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from keras_vit.base import ImageModel
 
 CLASSIFIER_POLICIES = ("load", "keep", "reset", "drop")
-_HEAD = ("head/", "pre_logits/", "projection/", "attention_pooling/")
+_HEAD = (
+    *("head/", "head_dist/", "pre_logits/", "projection/"),
+    "attention_pooling/",
+)
 
 
 class Plan:

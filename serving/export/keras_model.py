@@ -94,13 +94,18 @@ def golden_answers(
 
 
 def _answers(model: ImageModel, arrays: Arrays) -> Arrays:
-    head = model.get_layer("head")
-    inside = keras.Model(model.input, [head.input, model.output])
+    distilled = getattr(model, "distilled", False)
+    names = ("head", "head_dist") if distilled else ("head",)
+    heads = [model.get_layer(name) for name in names]
+    inside = keras.Model(model.input, [*(head.input for head in heads), model.output])
     inputs = arrays["images" if model.reads_raw_pixels else "pixels"]
-    kernel, bias = (
-        keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32"))
-        for weight in (head.kernel, head.bias)
-    )
+    weights = [
+        [
+            keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32"))
+            for weight in (head.kernel, head.bias)
+        ]
+        for head in heads
+    ]
 
     def answers(size: int) -> Arrays:
         batches = [
@@ -108,13 +113,17 @@ def _answers(model: ImageModel, arrays: Arrays) -> Arrays:
             _on_cpu(inside, inputs[start : start + size])
             for start in range(0, len(inputs), size)
         ]
-        embedding, outputs = map(np.concatenate, zip(*batches, strict=True))
-        logits = embedding @ kernel + bias
+        *features, outputs = map(np.concatenate, zip(*batches, strict=True))
+        scores = [
+            x @ kernel + bias
+            for x, (kernel, bias) in zip(features, weights, strict=True)
+        ]
+        logits = sum(scores) / len(scores)
         probabilities = outputs
         if model.classifier_activation is None:
             probabilities = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
         return {
-            "embedding": embedding,
+            "embedding": features[0],
             "logits": logits,
             "probabilities": probabilities,
             "outputs": outputs,

@@ -16,6 +16,10 @@ FORMS = {
     "registers": {"register_tokens": 4, "depth": 3},
     "mean of patches": {"pooling": "avg", "class_token": False},
     "attention pooling": {"pooling": "map", "class_token": False},
+    "query": {"pooling": "query", "pool_heads": 3, "register_tokens": 2},
+    "distilled": {"distilled": True, "register_tokens": 1},
+    "rotary": {"rotary": "mixed", "width": 24, "heads": 3},
+    "relative bias": {"relative_bias": "every_layer"},
     "one block": {"depth": 1},
     "relative": {"position_embedding": "relative", "position_placement": "shared"},
 }

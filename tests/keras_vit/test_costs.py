@@ -68,6 +68,12 @@ def computing_all_tokens(model):
     """The same model, where the last block computes all tokens before the pooling."""
     block = model.get_layer(f"encoder_block_{model.depth - 1}")
     x = block.output[:, 0]
+    if model.distilled:
+        y = block.output[:, 1]
+        return keras.Model(
+            model.input,
+            [model.get_layer("head")(x), model.get_layer("head_dist")(y)],
+        )
     for name in ("projection", "pre_logits", "head"):
         if name in {layer.name for layer in model.layers}:
             x = model.get_layer(name)(x)
@@ -115,6 +121,9 @@ PATCHES = {"pooling": "avg", "class_token": False}
         {**PATCHES, "position_embedding": "none", "attention": "axial"},
         {"rotary": "mixed", "rotary_shift": 0.2},
         {"rotary": "centered"},
+        {"relative_bias": "every_layer", "pooling": "map", "pool_mlp_dim": 11},
+        {"relative_bias": "shared", "pooling": "query", "key_bias": False},
+        {"register_tokens": 1, "distilled": True},
         {"position_embedding": "relative"},
         {"position_embedding": "relative", "position_placement": "shared"},
         {"position_embedding": "learned_2d", "position_placement": "every_layer"},

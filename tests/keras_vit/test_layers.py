@@ -29,6 +29,7 @@ BLOCK = {
     "norm": "rms",
     "norm_epsilon": 0.01,
     "relative_stddev": 0.5,
+    "relative_bias_grid": (1, 5),
     "swiglu": True,
     "mlp_norm": True,
     "mlp_bias": False,
@@ -38,7 +39,10 @@ ARGUMENTS = {
     "AttentionPooling": {
         name: BLOCK[name] for name in ("mlp_dim", "heads", "gelu", "norm_epsilon")
     },
-    "AxialEncoderBlock": {"grid": (2, 3), "block": BLOCK},
+    "AxialEncoderBlock": {
+        "grid": (2, 3),
+        "block": {**BLOCK, "relative_bias_grid": None},
+    },
     "EncoderBlock": BLOCK,
     "LayerNorm": {"epsilon": 0.01},
     "LayerScale": {"initial_value": 0.4},
@@ -49,11 +53,15 @@ ARGUMENTS = {
     "MultiHeadSelfAttention": {
         "heads": 3,
         "relative_stddev": 0.5,
+        "relative_bias_grid": (1, 5),
+        "query_projection": False,
         **{name: BLOCK[name] for name in rows(options.AttentionOptions)},
     },
     "PatchDropout": {"rate": 0.4, "prefix_tokens": 2, "seed": 5},
     "PositionEmbedding": {"stddev": 0.5, "skip_tokens": 2},
     "PositionEmbedding2D": {"grid": (1, 3), "stddev": 0.5, "skip_tokens": 2},
+    "QueryPooling": {"heads": 3, "key_bias": False, "value_bias": False},
+    "RelativeBias": {"grid": (1, 5), "heads": 3},
     "RMSNorm": {"epsilon": 0.01},
     "RegisterTokens": {"count": 4},
     "RelativePosition": {"heads": 3, "stddev": 0.5},

@@ -3,7 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from tiny_model import NO_QKV_BIASES, numpy, small
+from tiny_model import NO_QKV_BIASES, build_vit, numpy, small
+
+import keras_vit
+from keras_vit.weights.building import rebuild
 
 pytestmark = pytest.mark.backend
 
@@ -73,6 +76,10 @@ def test_the_papers_model_has_these_weights_and_no_other():
                 **{f"attention/norm/{name}": (15,) for name in ("gamma", "beta")},
                 **{f"mlp/norm/{name}": (23,) for name in ("gamma", "beta")},
             },
+        ),
+        (
+            {"relative_bias": "every_layer"},
+            {"attention/relative_bias": (21 * 13 + 3, 5)},
         ),
         (
             {"position_embedding": "relative"},
@@ -162,6 +169,21 @@ REGISTERS = {**CLASS, "register_tokens/tokens": (1, 4, 30)}
             {**CLASS, **NORM, "relative_position/embedding": (155, 6)},
         ),
         ({"position_embedding": "none"}, {**CLASS, **NORM}),
+        (
+            {"position_embedding": "none", "relative_bias": "shared"},
+            {**CLASS, **NORM, "relative_bias/table": (21 * 13 + 3, 5)},
+        ),
+        (
+            {"position_embedding": "none", "pooling": "query", "value_bias": False},
+            {
+                **{**CLASS, **NORM, "attention_pooling/probe": (1, 1, 30)},
+                "attention_pooling/attention/key/kernel": (30, 30),
+                "attention_pooling/attention/key/bias": (30,),
+                "attention_pooling/attention/value/kernel": (30, 30),
+                "attention_pooling/attention/out/kernel": (30, 30),
+                "attention_pooling/attention/out/bias": (30,),
+            },
+        ),
         (
             {"position_embedding": "none", "fc_norm": True},
             {**CLASS, "fc_norm/gamma": (30,), "fc_norm/beta": (30,)},
@@ -258,6 +280,34 @@ def test_2d_positions_have_the_default_initial_stddev():
         assert numpy(weight).std() == pytest.approx(0.02, rel=0.1)
 
 
+def test_an_activation_follows_the_mean_of_two_classifiers():
+    options = {"distilled": True, "register_tokens": 1, "classifier_activation": "tanh"}
+    model = build_vit(**options)
+    outputs = numpy(model(np.ones((2, 22, 14, 3), "float32")))
+    twin = build_vit(**{**options, "classifier_activation": None})
+    logits = numpy(twin(np.ones((2, 22, 14, 3), "float32")))
+    np.testing.assert_allclose(outputs, np.tanh(logits), atol=1e-6)
+
+
+def test_a_second_classifier_is_left_out_or_new_with_other_classes():
+    model = build_vit(distilled=True, register_tokens=1)
+    alone = rebuild(model, distilled=False)
+    assert {w.path for w in model.weights} - {w.path for w in alone.weights} == {
+        "head_dist/kernel",
+        "head_dist/bias",
+    }
+    np.testing.assert_array_equal(
+        numpy(alone.get_layer("head").kernel), numpy(model.get_layer("head").kernel)
+    )
+    other = rebuild(model, classes=3)
+    assert not numpy(other.get_layer("head_dist").kernel).any()
+
+
+def test_relative_positions_of_beit_are_tied_to_their_grid():
+    with pytest.raises(ValueError, match="tied to its grid.*relative_bias/table"):
+        keras_vit.with_image_size(small(relative_bias="shared"), 28)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -285,6 +335,22 @@ def test_2d_positions_have_the_default_initial_stddev():
         ({**AXIAL, "patch_dropout": 0.5}, "leaves no grid.*attention='axial'"),
         ({"patch_dropout": 0.5, "position_placement": "shared"}, "leaves no grid"),
         ({"patch_dropout": 0.5, "position_embedding": "relative"}, "leaves no grid"),
+        ({"relative_bias": "shared", "register_tokens": 2}, "register_tokens=2"),
+        ({"relative_bias": "shared", **AXIAL}, "attention='full'.*class_token=False"),
+        (
+            {"relative_bias": "shared", "position_embedding": "relative"},
+            "no other relative positions.*'relative'",
+        ),
+        ({"relative_bias": "shared", "patch_dropout": 0.5}, "leaves no grid"),
+        ({"distilled": True}, "reads a register.*register_tokens=0"),
+        (
+            {"distilled": True, "register_tokens": 1, "pooling": "avg"},
+            "pooling='token'.*pooling='avg'",
+        ),
+        (
+            {"distilled": True, "register_tokens": 1, "classes": None},
+            "reads a register.*classes=None",
+        ),
         ({"rotary": "sines"}, "`rotary` must be one of 'centered', 'grid', 'mixed'"),
         ({"rotary": "grid"}, "multiple of 4.*width=15, heads=5"),
         ({**ROTARY, "patch_dropout": 0.5}, "leaves no grid.*patch_dropout=0.5"),

@@ -48,6 +48,13 @@ FORMS += [
     },
     {**WIDE, "rotary": "mixed", "position_embedding": "none", "pooling": "avg"},
 ]
+FORMS += [
+    {"relative_bias": "every_layer", "position_embedding": "none"},
+    {"relative_bias": "shared", "pooling": "avg", "key_bias": False},
+    {**DEPTH_1, "pooling": "map", "heads": 3, "pool_heads": 5, "pool_mlp_dim": 11},
+    {**DEPTH_1, "pooling": "query", "key_bias": False, "register_tokens": 2},
+    {"register_tokens": 2, "distilled": True},
+]
 LONG_FORMS = [
     {"pooling": "token", "gelu": "exact"},
     {"pooling": "avg", "gelu": "tanh"},
@@ -67,6 +74,9 @@ LONG_FORMS = [
     {"gelu": "silu", "mlp_norm": True, "mlp_bias": False},
     {**DEPTH_1, "norm": "rms", "fc_norm": True, "projection": 9, "classes": None},
     {**DEPTH_1, "norm": "rms", "patch_norm": True, "embedding_norm": True},
+    {**DEPTH_1, "pooling": "query", "heads": 3, "pool_heads": 5, **NO_CLASS},
+    {**DEPTH_1, "register_tokens": 1, "distilled": True, "projection": 9},
+    {"relative_bias": "shared", **WIDE, "rotary": "centered"},
     {**WIDE, "rotary": "mixed", "rotary_axes": "xy", "rotary_pairing": "neighbors"},
     {**WIDE, **NO_CLASS, "rotary": "centered", "rotary_axes": "xy", "pooling": "map"},
     {**WIDE, "rotary": "grid", "rotary_jitter": 2.0, "position_embedding": "sincos2d"},
@@ -179,6 +189,9 @@ def _reference_loss(model, images, labels):
             {"pooling": "map"},
             {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
             {"position_embedding": "learned_2d", "width": 30, "register_tokens": 4},
+            {"relative_bias": "every_layer"},
+            {"register_tokens": 1, "distilled": True},
+            {"pooling": "query"},
             {"width": 24, "heads": 3, "rotary": "mixed", "rotary_pairing": "neighbors"},
             {"norm": "rms", "attention_norm": True, "mlp_norm": True, "gelu": "quick"},
             {"pooling": "avg"},

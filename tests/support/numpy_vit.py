@@ -56,15 +56,18 @@ def softmax(x):
 def attention_weights(z, weights, name, model, queries=None):
     """Equation (6), one head after the other: [B, A, Q, N]."""
     queries = z if queries is None else queries
-    q = dense(queries, weights, f"{name}/query")
+    q = queries
+    if f"{name}/query/kernel" in weights:
+        q = dense(queries, weights, f"{name}/query")
     k = dense(z, weights, f"{name}/key")
-    width = q.shape[-1] // model.heads
+    count = heads_of(model, name)
+    width = q.shape[-1] // count
     angles = rotation_angles(model, weights, name)
     table = weights.get(f"{name}/relative_embedding")
     if name.startswith("encoder_block"):
         table = weights.get("relative_position/embedding", table)
     heads = []
-    for head in range(model.heads):
+    for head in range(count):
         part = slice(head * width, (head + 1) * width)
         query, key = q[..., part], k[..., part]
         if f"{name}/query_norm/gamma" in weights:
@@ -75,8 +78,32 @@ def attention_weights(z, weights, name, model, queries=None):
         scores = query @ key.swapaxes(-1, -2)
         if table is not None:
             scores = scores + relative_scores(query, table)
-        heads.append(softmax(scores / math.sqrt(width)))
+        scores = scores / math.sqrt(width)
+        if model.relative_bias is not None and name.startswith("encoder_block"):
+            bias = weights.get(f"{name}/relative_bias")
+            bias = weights["relative_bias/table"] if bias is None else bias
+            scores = scores + relative_bias(bias[:, head], *model.grid)
+        heads.append(softmax(scores))
     return np.stack(heads, 1)
+
+
+def heads_of(model, name):
+    """Number of heads of the blocks, or of attention pooling."""
+    in_block = name.startswith("encoder_block")
+    return model.heads if in_block else model.pool_heads or model.heads
+
+
+def relative_bias(table, rows, columns):
+    """arXiv:2106.08254, section 2.3: a number for each query and key, [N, N]."""
+    differences = table[:-3].reshape(2 * rows - 1, 2 * columns - 1)
+    places = [(y, x) for y in range(rows) for x in range(columns)]
+    result = np.zeros((1 + len(places), 1 + len(places)))
+    result[0], result[:, 0], result[0, 0] = table[-3:]
+    for query, (y, x) in enumerate(places):
+        for key, (v, u) in enumerate(places):
+            of_pair = differences[y - v + rows - 1, x - u + columns - 1]
+            result[1 + query, 1 + key] = of_pair
+    return result
 
 
 def rotation_angles(model, weights, name):
@@ -131,7 +158,8 @@ def relative_scores(query, table):
 def attention(z, weights, name, model, queries=None):
     """MSA: equations (5) to (8)."""
     shares = attention_weights(z, weights, name, model, queries)
-    values = np.split(dense(z, weights, f"{name}/value"), model.heads, axis=-1)
+    values = dense(z, weights, f"{name}/value")
+    values = np.split(values, heads_of(model, name), axis=-1)
     heads = [shares[:, head] @ value for head, value in enumerate(values)]
     merged = np.concatenate(heads, -1)
     if model.attention_norm and name.startswith("encoder_block"):
@@ -275,14 +303,23 @@ def forward(model, images):
     z = normalized_tokens(model, images, w)
     if model.pooling is None:
         return z
-    y = pool(z, w, model)  # (4)
+    if model.distilled:
+        scores = [
+            head(z[:, i], w, model, n) for i, n in enumerate(("head", "head_dist"))
+        ]
+        return sum(scores) / 2
+    return head(pool(z, w, model), w, model, "head")  # (4)
+
+
+def head(y, w, model, name):
+    """From pooled features to the output."""
     if model.fc_norm:
         y = norm(y, w, "fc_norm", model)
     if model.projection is not None:
         y = dense(y, w, "projection")
     if model.representation_size is not None:
         y = np.tanh(dense(y, w, "pre_logits"))
-    return y if model.classes is None else dense(y, w, "head")
+    return y if model.classes is None else dense(y, w, name)
 
 
 def pool(z, w, model):
@@ -296,6 +333,8 @@ def pool(z, w, model):
     z = np.concatenate([class_token, patch_tokens], 1)
     probe = np.broadcast_to(w["attention_pooling/probe"], (len(z), 1, z.shape[-1]))
     y = attention(z, w, "attention_pooling/attention", model, probe)
+    if model.pooling == "query":
+        return y[:, 0]
     normalized = layer_norm(y, w, "attention_pooling/norm", model.norm_epsilon)
     return (y + mlp(normalized, w, "attention_pooling/mlp", model.gelu))[:, 0]
 

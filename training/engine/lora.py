@@ -23,7 +23,7 @@ def enable_lora(model: keras.Model, rank: int, layers: Collection[str]) -> None:
     """
     names = {*layers, *(("Dense_0", "Dense_1") if "mlp" in layers else ())}
     for layer in model.layers:
-        if layer.name in ("head", "pre_logits", "projection"):
+        if layer.name in ("head", "head_dist", "pre_logits", "projection"):
             continue
         for weight in layer.weights:
             weight.trainable = False

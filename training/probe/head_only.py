@@ -9,6 +9,7 @@ from keras_vit.base import ImageModel
 from ..data.labeled_images import Split
 from ..data.splits import Splits
 from ..engine.jax_strategy import AnyStrategy
+from ..errors import RunError
 from .feature_cache import cached_features, default_folder
 from .features import FeatureExtractor
 
@@ -40,8 +41,14 @@ def with_features(
     They are computed where they are not in the folder of `keras-vit probe` yet.
 
     Raises:
-        RunError: The model has no pooled features, or the folder cannot be written.
+        RunError: The model has no pooled features, or a second classifier; or the
+            folder cannot be written.
     """
+    if getattr(model, "distilled", False):
+        raise RunError(
+            "data.cache_features must be false for a model with a second classifier. "
+            "Received: a model with distilled=True"
+        )
     folder = default_folder()
     print(f"features of the frozen model: {folder}")
     extractor = FeatureExtractor(model, strategy)

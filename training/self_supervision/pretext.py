@@ -108,7 +108,7 @@ def _check_encoder(
     wanted["representation_size"] = wanted["projection"] = (None,)
     if config.task == "mae":
         wanted |= {"attention": ("full",), "position_placement": ("stem",)}
-        wanted["rotary"] = (None,)
+        wanted["rotary"] = wanted["relative_bias"] = (None,)
     for name, values in wanted.items():
         value = getattr(encoder, name)
         choices = " or ".join(map(repr, values))

@@ -183,7 +183,9 @@ def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 QKV_BIASES = ("query_bias", "key_bias", "value_bias")
 
 
-def qkv_biases(config: Mapping[str, Any], name: str = "qkv_bias") -> dict[str, Any]:
+def qkv_biases(
+    config: Mapping[str, object], name: str = "qkv_bias"
+) -> dict[str, object]:
     """Our options of a config's one boolean for three projections, if it has that."""
     return dict.fromkeys(QKV_BIASES, config[name]) if name in config else {}
 

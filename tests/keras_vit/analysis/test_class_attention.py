@@ -41,10 +41,19 @@ def test_of_a_mean_it_is_the_mean_of_the_patches(tiny_vit, images, kwargs):
 
 
 @pytest.mark.parametrize(
-    "kwargs", long_after(2, [{}, {"class_token": False}, {"register_tokens": 2}])
+    "kwargs",
+    long_after(
+        2,
+        [
+            {},
+            {"pooling": "query"},
+            {"class_token": False},
+            {"register_tokens": 2},
+        ],
+    ),
 )
 def test_of_attention_pooling_it_is_the_probes(tiny_vit, images, kwargs):
-    model = tiny_vit(pooling="map", depth=1, **kwargs)
+    model = tiny_vit(**{"pooling": "map", "depth": 1, **kwargs})
     weights = numpy_vit.pooling_weights(model, images())
     expected = weights[:, :, 0, int(model.class_token) :]
     check(class_attention(model, images()), expected)
@@ -97,3 +106,5 @@ def test_blocks_that_are_not_there_are_refused(tiny_vit, images):
         class_attention(tiny_vit(), images(), block=2)
     with pytest.raises(ValueError, match="Received: block=0"):
         class_attention(tiny_vit(pooling="map"), images(), block=0)
+    with pytest.raises(ValueError, match="pooling='query'.*Received: block=0"):
+        class_attention(tiny_vit(pooling="query"), images(), block=0)

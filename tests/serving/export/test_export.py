@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from few_formats import few_formats
-from tiny_model import small_classifier, with_random_weights
+from tiny_model import build_vit, small_classifier, with_random_weights
 
 import keras_vit
 from keras_vit.common.command_line import CommandError, documented_fields
@@ -244,6 +244,15 @@ def test_a_model_that_mixes_the_images_of_a_batch_is_refused():
     )
     with pytest.raises(CommandError, match=r"on the other images of a batch.*Received"):
         keras_model.golden_answers(with_random_weights(mixing, 5), OPTIONS, [])
+
+
+def test_logits_of_two_classifiers_are_their_mean():
+    options = {"distilled": True, "register_tokens": 1}
+    preprocessing = keras_vit.ImagePreprocessing((22, 14))
+    names = {"class_names": list("abcdefg"), "preprocessing": preprocessing}
+    model = build_vit(**options, **names)
+    golden = keras_model.golden_answers(model, OPTIONS, [])
+    np.testing.assert_allclose(golden["logits"], golden["outputs"], atol=1e-5)
 
 
 @pytest.fixture(scope="module")

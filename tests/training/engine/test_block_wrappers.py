@@ -21,6 +21,8 @@ BLOCKS = {
     "scaled, normalized, gated": {"layer_scale": 0.5, "qk_norm": True, "swiglu": True},
     "all normalized": {"norm": "rms", "attention_norm": True, "mlp_norm": True},
     "rotary": {"rotary": "mixed", "rotary_pairing": "neighbors", **WIDE},
+    "relative bias": {"relative_bias": "every_layer"},
+    "shared relative bias": {"relative_bias": "shared"},
     "patches alone": PATCHES,
     "relative": RELATIVE,
     "without biases": {**NO_QKV_BIASES, "output_bias": False, "mlp_bias": False},

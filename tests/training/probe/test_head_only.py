@@ -15,6 +15,7 @@ from training.errors import RecipeError, RunError
 from training.evaluation.evaluate import evaluate
 from training.fitting.fit import fit
 from training.probe.features import FeatureExtractor
+from training.probe.head_only import with_features
 
 # 1,293 training and 144 validation images; neither is a multiple of the batch.
 RECIPE = changed(
@@ -193,3 +194,9 @@ def test_all_flags_are_named_at_once():
 def test_several_machines_are_refused(strategy):
     with pytest.raises(RecipeError, match=r"`strategy` must be auto.*cache_features"):
         changed(CACHED, strategy=strategy)
+
+
+def test_a_model_with_a_second_classifier_is_refused(tiny_vit):
+    model = tiny_vit(distilled=True, register_tokens=1)
+    with pytest.raises(RunError, match="second classifier.*distilled=True"):
+        with_features(None, model, None)
