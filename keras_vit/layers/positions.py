@@ -256,7 +256,8 @@ def relative_bias_count(grid: tuple[int, int]) -> int:
 def relative_bias(table: Tensor, grid: tuple[int, int]) -> Tensor:
     """What is added to the scores, [A, N, N], from a table of shape [rows, A]."""
     # Along the second axis, as gradients of a lookup along the first are sparse.
-    return ops.take(ops.transpose(table), relative_bias_rows(grid), axis=1)
+    rows = ops.convert_to_tensor(relative_bias_rows(grid), "int32")
+    return ops.take(ops.transpose(table), rows, axis=1)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -11,9 +11,10 @@ import pytest
 from long_cases import long_after
 from tiny_model import numpy
 
-from keras_vit import devices
+from keras_vit import devices, layers
 from keras_vit.devices import making_graphs_for
 from keras_vit.layers import dot_product_attention as attention
+from keras_vit.layers.positions import relative_bias_rows
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow only"
@@ -324,3 +325,17 @@ def test_a_long_sequence_has_the_logits_and_gradients_of_whole_attention(
     for blocks, whole in zip(*results, strict=True):
         scale = max(1.0, np.abs(whole).max())
         np.testing.assert_allclose(blocks / scale, whole / scale, atol=1e-5)
+
+
+@tensorflow_only
+def test_gradients_of_beits_relative_positions_are_dense():
+    """Sparse ones, of a lookup, cannot be all-reduced efficiently."""
+    import tensorflow as tf
+
+    layer = layers.RelativeBias((2, 3), 5)
+    with tf.GradientTape() as tape:
+        bias = layer(np.zeros((1, 7, 15), "float32"))
+    gradient = tape.gradient(bias, layer.table.value)
+    assert isinstance(gradient, tf.Tensor)
+    _, pairs = np.unique(relative_bias_rows((2, 3)), return_counts=True)
+    np.testing.assert_array_equal(gradient, np.repeat(pairs[:, None], 5, axis=1))

@@ -24,7 +24,8 @@ WEIGHTS = {
     r".*/out/kernel": (None, DEVICES),  # [D, D]
     r".*/Dense_0/kernel": (DEVICES, None),  # [D, M]
     r".*/Dense_1/kernel": (None, DEVICES),  # [M, D]
-    r"(.*/)?head/kernel": (DEVICES, None),  # [D, classes]
+    r"(.*/)?(head|head_dist)/kernel": (DEVICES, None),  # [D, classes]
+    r"(.*/)?projection/kernel": (DEVICES, None),
 }
 # So that XLA puts weights together, and does not exchange activations instead.
 OUTPUTS = {r".*encoder_block_\d+(/.*)?/output": (DEVICES,)}

@@ -174,7 +174,7 @@ EPSILON = 1e-8
 
 def is_head(path: str) -> bool:
     """Whether a weight is the classifier's."""
-    return path.startswith("head/")
+    return path.startswith(("head/", "head_dist/"))
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> None:
@@ -226,7 +226,7 @@ def learning_rate_factors(
 
 BLOCK = re.compile(r"(?:^|/)encoder_block_(\d+)/")
 EMBEDDINGS = re.compile(
-    r"^(embedding|stem|stage|class_token|register_tokens|position_)"
+    r"^(embedding|stem|stage|class_token|register_tokens|position_|patch_norm|rotary)"
 )
 
 

@@ -134,7 +134,8 @@ def test_frozen_weights_do_not_change_the_factors_of_others(tiny_vit, frozen):
 def test_everything_below_a_hybrids_blocks_is_layer_0():
     model = keras_vit.VisionTransformer(
         image_size=32, patch_size=1, width=8, depth=2, mlp_dim=8, heads=2, classes=3,
-        resnet_blocks=(1, 1), pooling="map", register_tokens=2,
+        resnet_blocks=(1, 1), pooling="map", register_tokens=2, patch_norm=True,
+        embedding_norm=True, rotary="mixed",
     )  # fmt: skip
     above = ("encoder_block", "encoder_norm", "attention_pooling", "head")
     for path, factor in factors_by_path(model).items():
