@@ -207,6 +207,9 @@ def rotate(
         heads = ops.concatenate(ops.unstack(pairs, axis=-1), axis=-1)
     x = ops.cast(heads, keras.backend.result_type(heads.dtype, table.dtype))
     table = table[:, : heads.shape[1]]
-    # Rolled: the gradient of slices and a concatenation takes several times as long.
-    x = x * table[0] + ops.roll(x, half, axis=-1) * table[1]
+    # Reversed: slices and a concatenation take 1.5 times as long, their gradient four
+    # times; rolling takes 1.2 times, and LiteRT has no such operation.
+    halves = ops.reshape(x, (-1, *x.shape[1:3], 2, half))
+    exchanged = ops.reshape(ops.flip(halves, axis=-2), (-1, *x.shape[1:]))
+    x = x * table[0] + exchanged * table[1]
     return ops.cast(x, heads.dtype)

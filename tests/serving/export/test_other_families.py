@@ -1,0 +1,60 @@
+"""Models of DINOv3's, EVA-02's, BEiT's, CLIP's and AIMv2's kind in ONNX and LiteRT."""
+
+import numpy as np
+import pytest
+from tiny_model import small, with_random_weights
+
+from keras_vit import devices
+from serving.export import formats
+
+WIDE = {"width": 24, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 4}
+KINDS = {
+    "DINOv3": {
+        "rotary": "centered",
+        "position_embedding": "none",
+        "register_tokens": 2,
+        "key_bias": False,
+        "layer_scale": 0.1,
+    },
+    "EVA-02": {
+        "rotary": "grid",
+        "rotary_pairing": "neighbors",
+        "rotary_reference_grid": (3, 3),
+        "swiglu": True,
+        "mlp_norm": True,
+        "attention_norm": True,
+    },
+    "RoPE-Mixed": {"rotary": "mixed", "rotary_pairing": "neighbors"},
+    "BEiT": {"relative_bias": "every_layer", "position_embedding": "none"},
+    "shared table": {"relative_bias": "shared"},
+    "CLIP": {"embedding_norm": True, "embedding_bias": False, "gelu": "quick"},
+    "AIMv2": {
+        "norm": "rms",
+        "swiglu": True,
+        "patch_norm": True,
+        "mlp_bias": False,
+        "class_token": False,
+        "pooling": "query",
+    },
+    "DeiT": {"distilled": True, "register_tokens": 1},
+}
+SLOW = ("RoPE-Mixed", "shared table", "CLIP", "DeiT")
+
+
+@pytest.mark.parametrize("export_format", ["onnx", "litert"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[pytest.mark.slow] if k in SLOW else []) for k in KINDS],
+)
+def test_its_file_answers_as_keras(kind, export_format, tmp_path):
+    form = formats.FORMATS[export_format]
+    for package in form.packages:
+        pytest.importorskip(package)
+    model = with_random_weights(small(**{**WIDE, **KINDS[kind]}), 3)
+    path = tmp_path / form.file
+    with devices.making_graphs_for("gpu"):  # as an export does
+        form.writer(model, path, "pixels in [-1, 1]")
+    images = np.random.default_rng(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    expected = model(images).numpy()
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(form.runner(path)(images), expected, atol=2e-5)
