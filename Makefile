@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE =
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export TF_ENABLE_ONEDNN_OPTS ?= 1
 
-.PHONY: demo docs mutants no-coverage notebooks protos client test test-all test-matrix test-own test-tpu lint parity peers bench docker-check docker-test constraints clean
+.PHONY: demo docs mutants no-coverage notebooks protos client test test-all test-matrix test-own test-tpu lint parity orphans peers bench docker-check docker-test constraints clean
 
 demo: $(VENV)/.demo
 	KEEP=$(KEEP) $(BIN)/python demo.py
@@ -80,6 +80,18 @@ test-on-%: $(VENV)/.python
 # Compares with timm, transformers and keras-hub; brings PyTorch (CONTRIBUTING.md).
 parity: peers
 	$(PYTEST) --dist worksteal -m parity
+
+# Opens what archived projects write themselves, in environments of their own, of 2 GB
+# each: what is left of transformers' TensorFlow, vit-keras and keras-cv.
+ORPHANS := keras2 keras3
+
+orphans: $(VENV)/.test $(ORPHANS:%=.venv-orphans-%/.installed)
+	$(BIN)/python -m pytest -rs tests/keras_vit/weights/test_parity_orphans.py
+
+.venv-orphans-%/.installed: tests/support/orphans-%.txt | $(VENV)/.python
+	$(BIN)/uv venv -q --clear --python 3.11 .venv-orphans-$*
+	UV_HTTP_TIMEOUT=180 $(BIN)/uv pip install -q --python .venv-orphans-$*/bin/python -r $<
+	@touch $@
 
 # Measures speed and memory beside the same, for half an hour: benchmarks/*.json. The
 # most important come first, some with fewer cases or rounds than by themselves. Then says

@@ -34,7 +34,7 @@ def make_parser(
     return parser
 
 
-def write(record: Any, output: str) -> None:
+def write(record: object, output: str) -> None:
     """Write a JSON file."""
     pathlib.Path(output).write_text(json.dumps(record, indent=1), "utf-8")
 

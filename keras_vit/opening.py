@@ -14,7 +14,8 @@ from keras_vit.served_versions import is_version, open_version
 from keras_vit.typing import StrPath
 from keras_vit.vit import VisionTransformer
 from keras_vit.weights.building import build_open_checkpoint, rebuild
-from keras_vit.weights.checkpoint import FAMILIES, open_checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.keras_files import is_keras_file, load_keras_file
 from keras_vit.weights.presets import check_exists, fetch, find_preset
 from keras_vit.weights.reading import refusing

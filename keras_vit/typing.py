@@ -23,6 +23,9 @@ Weights: TypeAlias = Tensor  # [B, A, Q, N]: attention weights of each head
 Vectors: TypeAlias = Tensor  # [B, D]
 Logits: TypeAlias = Tensor  # [B, classes]
 
+JSON: TypeAlias = Any  # a value of a JSON document
+Option: TypeAlias = Any  # the value of a model's option, by its row
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]  # by name
 Shape: TypeAlias = tuple[int | None, ...]  # None: any size

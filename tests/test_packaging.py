@@ -115,7 +115,9 @@ def test_the_wheel_holds_every_package_and_its_data(distributions):
     places = (
         re.sub("^(training|serving)/", r"keras_vit/\1/", file)
         for file in tracked
-        if file.endswith((".py", ".tsv", ".yaml", ".binpb", ".html", "py.typed"))
+        if file.endswith(
+            (".py", ".tsv", ".json", ".yaml", ".binpb", ".html", "py.typed")
+        )
     )
     assert packed == set(places)
 

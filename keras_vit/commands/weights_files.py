@@ -143,7 +143,8 @@ def _names(names: list[str] | None) -> str:
 
 
 def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
-    arrays = {entry.name: entry.array for entry in checkpoint.entries.values()}
+    entries = checkpoint.entries.values()
+    arrays = {id(array): array for entry in entries for array in entry.arrays}
     parameters = sum(int(np.prod(array.shape)) for array in arrays.values())
     family = checkpoint.described
     facts = {

@@ -3,11 +3,11 @@
 from keras_vit.errors import CheckpointError, WeightsFileError
 from keras_vit.weights.building import with_image_size
 from keras_vit.weights.checkpoint import (
-    FAMILIES,
     Checkpoint,
     LoadReport,
     open_checkpoint,
 )
+from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.loading import load_checkpoint
 from keras_vit.weights.presets import PublishedWeights, list_weights
 from keras_vit.weights.resampling import (

@@ -24,14 +24,17 @@ from keras_vit.weights.checkpoint import Checkpoint, family_of, open_checkpoint
 from keras_vit.weights.config import differences, model_arguments
 from keras_vit.weights.keras_files import load_keras_file
 from keras_vit.weights.loading import load_open_checkpoint
+from keras_vit.weights.placement import HEADS, is_relative_bias
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 from keras_vit.weights.presets import check_exists, fetch, find_weights
 from keras_vit.weights.reading import open_arrays
 from keras_vit.weights.resampling import (
     RESIZES,
     adapt_channels,
+    patch_method,
     resample_patches,
     resample_positions,
+    resample_relative_bias,
 )
 
 _LOG = logging.getLogger("keras_vit")
@@ -86,7 +89,7 @@ def build_preset(
                 f"The checkpoint must be one of a {model_class.__name__}. Received: "
                 f"{str(path)!r} of another architecture ({family.title})"
             )
-        file = _file_arguments(checkpoint, grid)
+        file = _file_arguments(checkpoint, grid, arguments)
         if published is not None and "patch_size" in file and "grid" not in file:
             # The images of every published file are square.
             file["grid"] = _grid(file)
@@ -106,7 +109,7 @@ def build_open_checkpoint(
     grid: tuple[int, int] | None = None,
 ) -> _Model:
     """`build_preset`, of a file that is open."""
-    file = _file_arguments(checkpoint, grid)
+    file = _file_arguments(checkpoint, grid, arguments)
     return _build(model_class, checkpoint, file, arguments, resample)
 
 
@@ -127,11 +130,13 @@ def _from_keras(
 
 
 def _file_arguments(
-    checkpoint: Checkpoint, grid: tuple[int, int] | None
+    checkpoint: Checkpoint, grid: tuple[int, int] | None, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """Model arguments of a checkpoint, `preprocessing` as arguments of the layer."""
     policy = preprocessing_arguments(checkpoint)
-    return {**model_arguments(checkpoint, grid), "preprocessing": policy}
+    if "pooling" in asked and asked["pooling"] is None:
+        asked = {**asked, "classes": None}
+    return {**model_arguments(checkpoint, grid, asked), "preprocessing": policy}
 
 
 def _grid(file: dict[str, Any]) -> tuple[int, int] | None:
@@ -193,8 +198,11 @@ def _build(
         policy = "reset"
     chosen = {key: value for key, value in file.items() if key != "grid"}
     if policy != "load":
-        chosen.pop("representation_size", None)
-        chosen.pop("class_names", None)
+        for name in ("representation_size", "class_names", "distilled"):
+            chosen.pop(name, None)
+    names, given = chosen.get("class_names"), arguments.get("class_names")
+    if names and given and list(given) != names:
+        _LOG.warning("%s: `class_names` replace the file's, %s, ...", path, names[0])
     chosen.update(arguments)
     chosen.update(_preprocessing(path, file["preprocessing"], arguments, chosen))
     if "heads" in inspect.signature(model_class).parameters and "heads" not in chosen:
@@ -308,8 +316,7 @@ def with_image_size(
 
 
 # Layers above the encoder, which are newly initialized under another pooling.
-_HEADS = ("head/", "head_dist/")
-_TOP = ("attention_pooling/", "fc_norm/", "projection/", "pre_logits/", *_HEADS)
+_TOP = ("attention_pooling/", "fc_norm/", "projection/", "pre_logits/", *HEADS)
 
 
 def rebuild(model: _Model, resample: str = "google", **changes: Any) -> _Model:
@@ -372,7 +379,7 @@ def copy_weights(model: ImageModel, new: ImageModel, resample: str = "google") -
     """
     arrays = {weight.path: weight for weight in model.weights}
     if not _same_classifier(model, new):
-        arrays = {k: v for k, v in arrays.items() if not k.startswith(_HEADS)}
+        arrays = {k: v for k, v in arrays.items() if not k.startswith(HEADS)}
     values = {}
     for weight in new.weights:
         path = weight.path
@@ -420,7 +427,9 @@ def _resized(
     if path in ("embedding/kernel", "stem_conv/kernel") and array.shape[2] == 3:
         array = adapt_channels(array, new.channels)
     if path == "embedding/kernel":
-        return resample_patches(array, (new.patch_size,) * 2)
+        return resample_patches(array, (new.patch_size,) * 2, patch_method(resample))
+    if is_relative_bias(path):
+        return resample_relative_bias(array, model.grid, new.grid, resample)
     if "relative" in path and model.grid != new.grid:
         raise ValueError(
             "`model` must not have relative position embeddings, which are tied to its "

@@ -1,31 +1,27 @@
 """Checkpoint of any family: its arrays by our names, and the report of loading it."""
 
 import dataclasses
+import logging
 import os
-from collections.abc import Iterable
-from typing import Self
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NoReturn, Self
 
 import numpy as np
 
 from keras_vit.errors import WeightsFileError
 from keras_vit.typing import Array
 from keras_vit.weights.families.family import Family
-from keras_vit.weights.families.google import (
-    ALL_BLOCKS,
-    ONE_BLOCK,
-    BigTransfer,
-    BigVision,
-    Google,
-)
-from keras_vit.weights.families.hugging_face import HuggingFace, HuggingFaceDINOv2
-from keras_vit.weights.families.keras_hub import KerasHub
+from keras_vit.weights.families.google import ALL_BLOCKS, ONE_BLOCK
 from keras_vit.weights.families.layouts import ArrayRow, Layout, match_theirs
-from keras_vit.weights.families.timm import Timm, TimmBit
+from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.reading import (
     ArrayFile,
     StoredArray,
     open_arrays,
 )
+
+_LOG = logging.getLogger("keras_vit")
 
 
 @dataclasses.dataclass
@@ -85,20 +81,6 @@ def shorten(names: list[str]) -> str:
     return ", ".join(names[:4] if more else names) + more
 
 
-# By what reports and `published.tsv` call them.
-FAMILIES: dict[str, Family] = {
-    "google": Google(),
-    "big_vision": BigVision(),
-    "bit": BigTransfer(),
-    "timm": Timm(),
-    "timm_bit": TimmBit(),
-    # Before "hugging_face", whose mark it has too.
-    "hugging_face_dinov2": HuggingFaceDINOv2(),
-    "hugging_face": HuggingFace(),
-    "keras_hub": KerasHub(),
-}
-
-
 MOST_BLOCKS = 1000  # that one array may hold, so that it takes no memory for each
 
 
@@ -112,6 +94,8 @@ class Entry:
         layout: The order of its axes.
         part, parts: Which of several weights in one array, on its first axis.
         block: Which block, where a scan has stacked all blocks into one array.
+        half: 0 or 1 where the array is a half of the weight's last axis.
+        other: The entry of the other half, for the first one.
     """
 
     name: str
@@ -120,6 +104,8 @@ class Entry:
     part: int = 0
     parts: int = 1
     block: int | None = None
+    half: int | None = None
+    other: "Entry | None" = None
 
     def _ours(self, array: Array) -> Array:
         if self.block is not None:
@@ -132,6 +118,11 @@ class Entry:
     def raw_shape(self) -> tuple[int, ...]:
         """Shape in the file, of one block."""
         return self.array.shape[self.block is not None :]
+
+    @property
+    def arrays(self) -> tuple[StoredArray, ...]:
+        """What is read for the weight."""
+        return (self.array, *(self.other.arrays if self.other else ()))
 
     def shape(self) -> tuple[int, ...]:
         """Shape in our layout, without reading the array.
@@ -147,11 +138,22 @@ class Entry:
                 f"`{self.name}` must have the shape expected for its name. "
                 f"Received: shape={self.array.shape}"
             ) from error
-        return tuple(ours.shape)
+        shape = tuple(ours.shape)
+        if self.other is None:
+            return shape
+        if self.other.shape() != shape:
+            raise WeightsFileError(
+                f"`{self.name}` and `{self.other.name}` must have the same shape. "
+                f"Received: shapes {self.array.shape} and {self.other.array.shape}"
+            )
+        return (*shape[:-1], 2 * shape[-1])
 
     def read(self) -> Array:
         """Read the weight in our layout and the file's dtype; a view where possible."""
-        return self._ours(self.array.read())
+        ours = self._ours(self.array.read())
+        if self.other is None:
+            return ours
+        return np.concatenate([ours, self.other.read()], axis=-1)
 
 
 @dataclasses.dataclass
@@ -204,18 +206,63 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def family_of(names: Iterable[str]) -> str | None:
-    """Key in `FAMILIES` of the family that has arrays of these names."""
+    """Key in `FAMILIES` of the first family that has arrays of these names."""
+    return next(_families_with(names), None)
+
+
+def _families_with(names: Iterable[str]) -> Iterator[str]:
+    """Keys of the families that have arrays of these names, the surest first."""
     for key, family in FAMILIES.items():
         inside = family.model_names(names)
         if family.mark in inside or _stacked(family.mark) in inside:
-            return key
-    return None
+            yield key
 
 
 def _recognize(file: ArrayFile) -> Checkpoint:
-    if key := family_of(file.arrays):
-        return _checkpoint(file, key)
+    """The checkpoint in a file: of the model that its config names, if it has one."""
+    by_arrays = list(_families_with(file.arrays))
+    described = {
+        key: name
+        for key, family in FAMILIES.items()
+        if (name := family.described(file.config)) is not None
+    }
+    opening = [key for key, name in described.items() if FAMILIES[key].opens(name)]
+    if described and not opening:
+        _refuse_model(file, described)
+    candidates = [key for key in opening or FAMILIES if key in by_arrays]
+    if not candidates or not _same_mark(candidates[0], by_arrays[0]):
+        _refuse_arrays(file, [described[key] for key in opening], by_arrays)
+    if file.config and not described:
+        _LOG.warning("%s: its config.json names no model and is not read", file.path)
+        file.config = {}
+    return _checkpoint(file, candidates[0])
+
+
+def _refuse_model(file: ArrayFile, described: Mapping[str, str]) -> NoReturn:
+    """Raise WeightsFileError for a config of a model that no family opens."""
+    key, name = next(iter(described.items()))
+    library = FAMILIES[key].library
+    known = [f.title for f in FAMILIES.values() if f.library == library]
+    raise WeightsFileError(
+        f"`path` must hold a model that opens here, of this library: "
+        f"{', '.join(known)}. Received: {str(file.path)!r}, whose config names "
+        f"{FAMILIES[key].explained(name)}"
+    )
+
+
+def _same_mark(key: str, other: str) -> bool:
+    return FAMILIES[key].mark == FAMILIES[other].mark
+
+
+def _refuse_arrays(file: ArrayFile, names: list[str], by_arrays: list[str]) -> NoReturn:
+    """Raise WeightsFileError for arrays of no family, or not those of the config."""
     some = ", ".join(list(file.arrays)[:4])
+    if names:
+        found = f"arrays of a {FAMILIES[by_arrays[0]].title}" if by_arrays else some
+        raise WeightsFileError(
+            f"The arrays must be of the model that the config names, {names[0]!r}. "
+            f"Received: {str(file.path)!r} with {found}"
+        )
     titles = ", ".join(family.title for family in FAMILIES.values())
     hint = ". What `save_weights` wrote goes back by the model's own `load_weights`"
     raise WeightsFileError(
@@ -232,7 +279,11 @@ def _stacked(name: str) -> str:
 
 def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
     family = FAMILIES[key]
-    inside = family.model_names(file.arrays)
+    inside = {
+        bare: name
+        for bare, name in family.model_names(file.arrays).items()
+        if not re.fullmatch(family.ignored, bare)
+    }
     stacked = family.mark not in inside
     entries: dict[str, Entry] = {}
     unknown, second = [], []
@@ -240,12 +291,35 @@ def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
         found = _entries(family.rows, bare, name, file.arrays[name], stacked)
         if bare.startswith(family.second_classifiers or ("\0",)):
             second.append(name)
-        elif not found or not entries.keys().isdisjoint(found):
+        elif not found:
             unknown.append(name)
         else:
-            entries.update(found)
+            taken = [not _put(entries, *each) for each in found.items()]
+            unknown += [name] * any(taken)
+    registers = entries.get("register_tokens/tokens")
+    if registers is not None and 0 in registers.array.shape:
+        del entries["register_tokens/tokens"]  # none: Hugging Face writes them too
+    for path in [path for path, entry in entries.items() if _is_alone(entry)]:
+        unknown.append(entries.pop(path).name)
     outside = sorted(file.arrays.keys() - inside.values())
     return Checkpoint(file, key, entries, unknown, second, outside)
+
+
+def _put(entries: dict[str, Entry], path: str, entry: Entry) -> bool:
+    """Add an entry, or a half to its other one; False where its place is taken."""
+    there = entries.get(path)
+    if there is None:
+        entries[path] = entry
+        return True
+    halves = {there.half: there, entry.half: entry}
+    if there.other is not None or halves.keys() != {0, 1}:
+        return False
+    entries[path] = dataclasses.replace(halves[0], other=halves[1])
+    return True
+
+
+def _is_alone(entry: Entry) -> bool:
+    return entry.half is not None and entry.other is None
 
 
 def _entries(
@@ -266,6 +340,6 @@ def _entries(
         return {}
     row, paths = match
     return {
-        path: Entry(name, array, row.layout, part, len(paths))
+        path: Entry(name, array, row.layout, part, len(paths), half=row.half)
         for part, path in enumerate(paths)
     }

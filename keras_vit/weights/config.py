@@ -1,21 +1,31 @@
 """Model arguments of a checkpoint: what its arrays show, and its documents state."""
 
+import logging
 import math
 import pathlib
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any
 
 from keras_vit.costs import least_parameters
 from keras_vit.errors import WeightsFileError
 from keras_vit.option_rows import rows
-from keras_vit.options import LAYER_NORM_EPSILON, SIZES, ViTOptions
-from keras_vit.specs import SPECS, patch_side
+from keras_vit.options import (
+    LAYER_NORM_EPSILON,
+    REQUIRED,
+    SIZES,
+    ResNetOptions,
+    ViTOptions,
+)
+from keras_vit.specs import patch_side
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.families.family import refuse_config
-from keras_vit.weights.families.layouts import HEADS_FIRST, HEADS_LAST
+from keras_vit.weights.families.config_keys import Stated
+from keras_vit.weights.families.layouts import match_ours
 from keras_vit.weights.grids import config_image_size, square_grids, stated_grid
 from keras_vit.weights.reading import StoredArray
+from keras_vit.weights.shown_options import Shapes, resnet_blocks, shown_options
+
+_LOG = logging.getLogger("keras_vit")
 
 
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -24,7 +34,9 @@ def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def model_arguments(
-    checkpoint: Checkpoint, grid: tuple[int, int] | None = None
+    checkpoint: Checkpoint,
+    grid: tuple[int, int] | None = None,
+    asked: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Model arguments of a checkpoint.
 
@@ -33,6 +45,8 @@ def model_arguments(
     Args:
         checkpoint: An open checkpoint.
         grid: (h, w) of its positions, if the caller gives it.
+        asked: Options that the caller gives. What the documents state of one to which
+            weights are adapted is not compared then.
 
     Returns:
         Arguments of `VisionTransformer`, or of `ResNet` for BiT. `heads` and
@@ -46,7 +60,7 @@ def model_arguments(
             documents name something unsupported, or contradict the arrays.
     """
     try:
-        arguments = _arguments(checkpoint, grid)
+        arguments = _arguments(checkpoint, grid, asked)
     except (AttributeError, LookupError, TypeError) as error:
         raise WeightsFileError(
             f"The .json files beside the weights must be of a {checkpoint.family} "
@@ -95,165 +109,148 @@ def differences(
     ]
 
 
-def _arguments(checkpoint: Checkpoint, grid: tuple[int, int] | None) -> dict[str, Any]:
+def _arguments(
+    checkpoint: Checkpoint, grid: tuple[int, int] | None, asked: Mapping[str, Any]
+) -> dict[str, Any]:
+    shapes = Shapes(checkpoint)
     if checkpoint.described.model == "resnet":
-        return _resnet(checkpoint)
-    shapes = _Shapes(checkpoint)
-    family = checkpoint.described
-    shapes["encoder_block_0/norm1/gamma"]  # must be there
-    kernel = shapes["embedding/kernel"]
-    _check_square(checkpoint, (kernel[0], kernel[1]))
-    shown: dict[str, Any] = {
-        "patch_size": kernel[0],
-        "width": kernel[-1],
-        "depth": _count(shapes, r"encoder_block_(\d+)/norm1/gamma") + 1,
-        **_mlp(shapes),
-        "channels": shapes[_first_kernel(shapes)][2],
-        "classes": shapes["head/kernel"][-1] if "head/kernel" in shapes else None,
-        "representation_size": shapes.get("pre_logits/bias", (None,))[0],
-        "register_tokens": shapes.get("register_tokens/tokens", (1, 0))[1],
-        "layer_scale": 1e-5 if "encoder_block_0/layer_scale1/gamma" in shapes else None,
-        **{
-            name: row.shown_by in shapes
-            if name in family.holds
-            else getattr(ViTOptions, name)
-            for name, row in rows(ViTOptions).items()
-            if row.shown_by is not None
-        },
-        **_stem(shapes),
-    }
-    learned = "position_embedding/embedding" in shapes
-    shown["position_embedding"] = "learned_1d" if learned else family.fixed_positions()
-    if (heads := _shown_heads(checkpoint, shapes, shown)) is not None:
-        shown["heads"] = heads
-    stated = family.stated(checkpoint.file, shown["swiglu"])
-    _compare(checkpoint, stated, shown)
-    known = {"norm_epsilon": LAYER_NORM_EPSILON, **family.defaults}
-    arguments = {**_of_the_usual_size(shown), **known, **stated, **shown}
+        return _resnet(checkpoint, shapes, asked)
+    stated = _stated(checkpoint, ViTOptions)  # first, as it names what is refused
+    shown = shown_options(checkpoint, shapes)
+    _compare(checkpoint, ViTOptions, stated, shown, asked)
+    said = {name: each.value for name, each in stated.items()}
+    guessed = checkpoint.described.guessed(shown)
+    known = {"layer_scale": 1e-5, "norm_epsilon": LAYER_NORM_EPSILON, **guessed, **said}
+    arguments = {**known, **shown}
+    if arguments.get("resnet_blocks") is None:
+        arguments.pop("resnet_width_factor", None)
+    if shown["layer_scale"] is not None:
+        arguments["layer_scale"] = known["layer_scale"] or 1e-5
+    if "position_embedding" not in arguments:
+        raise WeightsFileError(
+            "A checkpoint must have positions, or a config that says which there are. "
+            f"Received: {str(checkpoint.file.path)!r}, without either"
+        )
     arguments["pooling"] = _pooling(checkpoint, shapes, arguments)
     arguments.update(_class_names(checkpoint, arguments["classes"]))
     arguments.update(_grid(checkpoint, shapes, arguments, grid))
     return arguments
 
 
-def _check_square(checkpoint: Checkpoint, sides: tuple[int, int]) -> None:
-    """Raise WeightsFileError for patches that are not square."""
-    if sides[0] != sides[1]:
-        name = checkpoint.entries["embedding/kernel"].name
-        raise WeightsFileError(
-            f"Patches must be square. Received: `{name}` with patches of {sides} pixels"
-            f" in {str(checkpoint.file.path)!r}"
-        )
-
-
-def _compare(
-    checkpoint: Checkpoint, stated: dict[str, Any], shown: Mapping[str, Any]
-) -> None:
-    """Raise WeightsFileError for an option that contradicts the arrays, or its row."""
-    for name, value in stated.items():
-        if name == "patch_size" and isinstance(value, (list, tuple)):
-            value = value[0] if set(value) == {shown[name]} else tuple(value)
-        row, family = rows(ViTOptions)[name], checkpoint.described
-        if name in shown and value != shown[name]:
-            held = row.shown_by in checkpoint.entries
-            seen = row.shown_by is None or held == shown[name]
-            why = "as the arrays show" if seen else f"as in any {family.title}"
-            rule = f"`{name}` must be {shown[name]!r}, {why}"
-            refuse_config(checkpoint.file, rule, value)
-        if wanted := row.problem(value):
-            refuse_config(checkpoint.file, f"`{name}` must be {wanted}", value)
-
-
-# Number of axes of the weights whose shapes determine a model's sizes.
-_AXES = {
-    "stem_conv/kernel": 4,
-    "embedding/kernel": 4,
-    "class_token/token": 3,
-    "register_tokens/tokens": 3,
-    "position_embedding/embedding": 3,
-    "encoder_block_0/attention/query/kernel": 2,
-    "encoder_block_0/attention/query_norm/gamma": 1,
-    "encoder_block_0/mlp/Dense_0/kernel": 2,
-    "encoder_block_0/mlp/Dense_1/kernel": 2,
-    "pre_logits/bias": 1,
-    "head/kernel": 2,
-}
-
-
-class _Shapes(dict[str, tuple[int, ...]]):
-    """Shapes of a checkpoint by our paths; a missing one is an error."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        super().__init__((path, e.shape()) for path, e in checkpoint.entries.items())
-        self.path = checkpoint.file.path
-        for path, axes in _AXES.items():
-            shape = self.get(path)
-            if shape is not None and (len(shape) != axes or not all(shape)):
-                raise WeightsFileError(
-                    f"`{checkpoint.entries[path].name}` must have {axes} axes, none "
-                    f"empty. Received: shape={shape} in {str(self.path)!r}"
-                )
-
-    def __missing__(self, path: str) -> NoReturn:
-        raise WeightsFileError(
-            f"A checkpoint must have the weights of `{path}`. "
-            f"Received: {str(self.path)!r}, which has none"
-        )
-
-
-def _count(shapes: _Shapes, pattern: str) -> int:
-    """Largest number in the pattern's group over all paths; -1 for none."""
-    matches = (re.fullmatch(pattern, path) for path in shapes)
-    largest = max((int(match[1]) for match in matches if match), default=-1)
-    if largest > len(shapes):
-        raise WeightsFileError(
-            "A checkpoint must have the weights of all blocks. Received: "
-            f"{str(shapes.path)!r} with number {largest} and {len(shapes)} weights"
-        )
-    return largest
-
-
-def _mlp(shapes: _Shapes) -> dict[str, Any]:
-    """Hidden width, and whether the first layer returns a SwiGLU's gate as well."""
-    first = shapes["encoder_block_0/mlp/Dense_0/kernel"][-1]
-    hidden = shapes.get("encoder_block_0/mlp/Dense_1/kernel", (first,))[0]
-    swiglu = first == 2 * hidden
-    return {"mlp_dim": hidden if swiglu else first, "swiglu": swiglu}
-
-
-def _first_kernel(shapes: _Shapes) -> str:
-    return "stem_conv/kernel" if "stem_conv/kernel" in shapes else "embedding/kernel"
-
-
-def _blocks(shapes: _Shapes) -> tuple[int, ...]:
-    """Units of each stage of a ResNet."""
-    stages = _count(shapes, r"stage(\d+)_unit1/conv1/kernel")
-    return tuple(
-        _count(shapes, rf"stage{stage}_unit(\d+)/conv1/kernel")
-        for stage in range(1, stages + 1)
-    )
-
-
-def _stem(shapes: _Shapes) -> dict[str, Any]:
-    if "stem_conv/kernel" not in shapes:
-        return {}
+def _stated(checkpoint: Checkpoint, options: type) -> dict[str, Stated]:
+    """Options that the documents state, and those that every such model has."""
+    family = checkpoint.described
+    usual = {
+        name: getattr(options, name)
+        for name, row in rows(options).items()
+        if not (row.adaptable or name in family.holds or name in REQUIRED)
+    }
+    fixed = {k: v for k, v in {**usual, **family.always}.items() if k in rows(options)}
+    every = f"every {family.title}"
     return {
-        "resnet_blocks": _blocks(shapes),
-        "resnet_width_factor": shapes["stem_conv/kernel"][-1] // 64,
+        **{name: Stated(value, every) for name, value in fixed.items()},
+        **family.stated(checkpoint.file),
     }
 
 
-def _resnet(checkpoint: Checkpoint) -> dict[str, Any]:
-    shapes = _Shapes(checkpoint)
+def _compare(
+    checkpoint: Checkpoint,
+    options: type,
+    stated: Mapping[str, Stated],
+    shown: Mapping[str, Any],
+    asked: Mapping[str, Any],
+) -> None:
+    """Raise WeightsFileError for an option that contradicts the arrays, or its row."""
+    for name, (value, source) in stated.items():
+        row = rows(options)[name]
+        if name == "patch_size" and isinstance(value, (list, tuple)):
+            value = value[0] if len(set(value)) == 1 else tuple(value)
+        if wanted := row.problem(value):
+            raise WeightsFileError(
+                f"`{name}` must be {wanted}. Received: {value!r} by {source} in the "
+                f"config of {str(checkpoint.file.path)!r}"
+            )
+        if row.adaptable and name in asked:
+            continue
+        if not _agree(name, value, shown):
+            raise WeightsFileError(
+                f"`{name}` must be the same in the arrays and in what is stated of "
+                f"them. Received: {str(checkpoint.file.path)!r}, where {source} states "
+                f"{name}={value!r}, and the arrays show "
+                f"{_evidence(checkpoint, name, value, shown)}"
+            )
+
+
+def _agree(name: str, value: Any, shown: Mapping[str, Any]) -> bool:
+    if name == "layer_scale":
+        return (value is None) == (shown[name] is None)
+    if name in ARRAYS and name not in shown:
+        return bool(value != ARRAYS[name][0])
+    return name not in shown or bool(value == shown[name])
+
+
+# Options of which one value alone has an array: the value, and our path.
+ARRAYS = {
+    "position_embedding": ("learned_1d", "position_embedding/embedding"),
+    "rotary": ("mixed", "rotary/frequencies"),
+}
+# Where the arrays show an option, but for those whose rows say so.
+_SHOWN_BY = {
+    "width": "embedding/kernel",
+    "patch_size": "embedding/kernel",
+    "channels": "embedding/kernel",
+    "mlp_dim": "encoder_block_0/mlp/Dense_0/kernel",
+    "swiglu": "encoder_block_0/mlp/Dense_0/kernel",
+    "norm": "encoder_block_0/norm1/beta",
+    "classes": "head/kernel",
+    "register_tokens": "register_tokens/tokens",
+    "representation_size": "pre_logits/kernel",
+    "projection": "projection/kernel",
+    "layer_scale": "encoder_block_0/layer_scale1/gamma",
+    "final_norm": "encoder_norm/gamma",
+    "relative_bias": "encoder_block_0/attention/relative_bias",
+    "heads": "encoder_block_0/attention/query/kernel",
+    "blocks": "stage1_unit1/conv1/kernel",
+    "width_factor": "stem_conv/kernel",
+    **{name: path for name, (_, path) in ARRAYS.items()},
+}
+
+
+def _evidence(
+    checkpoint: Checkpoint, name: str, value: Any, shown: Mapping[str, Any]
+) -> str:
+    """What the arrays show of an option, and which of them."""
+    path = rows(ViTOptions)[name].shown_by or _SHOWN_BY.get(name)
+    if name == "depth":
+        path = f"encoder_block_{shown[name] - 1}/norm1/gamma"
+    found = f"{name}={shown[name]!r}" if name in shown else f"another {name}"
+    if path is None:
+        return found
+    if path in checkpoint.entries:
+        return f"{found}, by `{checkpoint.entries[path].name}`"
+    theirs = next(match_ours(checkpoint.described.rows, path), None)
+    lacking = f"`{theirs[1]}`" if theirs else "any such array"
+    return f"{found}, without {lacking}"
+
+
+def _resnet(
+    checkpoint: Checkpoint, shapes: Shapes, asked: Mapping[str, Any]
+) -> dict[str, Any]:
     known = checkpoint.described.poolings
     pooling, _ = checkpoint.described.pooling(checkpoint.file)
     classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else None
-    return {
-        **_class_names(checkpoint, classes),
-        "blocks": _blocks(shapes),
+    shown = {
+        "blocks": resnet_blocks(shapes),
         "width_factor": shapes["stem_conv/kernel"][-1] // 64,
         "channels": shapes["stem_conv/kernel"][2],
         "classes": classes,
+    }
+    _compare(
+        checkpoint, ResNetOptions, _stated(checkpoint, ResNetOptions), shown, asked
+    )
+    return {
+        **_class_names(checkpoint, classes),
+        **shown,
         "pooling": "avg" if pooling is None else known.get(pooling, repr(pooling)),
     }
 
@@ -267,11 +264,12 @@ def _class_names(checkpoint: Checkpoint, classes: int | None) -> dict[str, Any]:
 
 
 def _pooling(
-    checkpoint: Checkpoint, shapes: _Shapes, arguments: Mapping[str, Any]
+    checkpoint: Checkpoint, shapes: Shapes, arguments: Mapping[str, Any]
 ) -> str | None:
     """Our `pooling`, or in words what we do not compute."""
     if "attention_pooling/probe" in shapes:
-        usual = "map"
+        projected = "attention_pooling/attention/query/kernel" in shapes
+        usual = "map" if projected else "query"
     elif arguments["fc_norm"] or not arguments["class_token"]:
         usual = "avg"
     else:
@@ -284,69 +282,108 @@ def _pooling(
         "token": arguments["class_token"],
         "avg": pooled == 0,
         "map": pooled == arguments["class_token"],
+        "query": pooled == prefix,
         None: arguments["classes"] is None,
     }
     ours_here = usual if pooling is None else known.get(pooling)
+    if ours_here in ("map", "query") and ours_here != usual:
+        raise WeightsFileError(
+            "A checkpoint must have the arrays of its pooling. Received: "
+            f"{str(checkpoint.file.path)!r}, whose config states pooling={ours_here!r}"
+        )
     if (pooling is None or pooling in known) and ours[ours_here]:
         return ours_here
     return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
 
 
-def _shown_heads(
-    checkpoint: Checkpoint, shapes: _Shapes, shown: Mapping[str, Any]
-) -> int | None:
-    """Number of attention heads, which PyTorch's arrays show only with QK norm."""
-    shapes["encoder_block_0/attention/query/kernel"]  # must be there
-    raw = checkpoint.entries["encoder_block_0/attention/query/kernel"].raw_shape
-    if len(raw) == 3:  # [D, A, K]
-        _check_heads(checkpoint, raw[1:])
-        return raw[1]
-    if shown["qk_norm"]:
-        width: int = shown["width"]
-        return width // shapes["encoder_block_0/attention/query_norm/gamma"][0]
-    return None
+def _whole_patches(
+    checkpoint: Checkpoint, size: tuple[int, int], side: int
+) -> tuple[int, int]:
+    """(H, W) without the rows and columns that no patch covers, which are logged."""
+    whole = size[0] // side * side, size[1] // side * side
+    if whole != size:
+        _LOG.warning(
+            "%s: no patch of %d pixels covers the last rows and columns of its images "
+            "of %s; the model reads %s",
+            *(checkpoint.file.path, side, size, whole),
+        )
+    return whole
 
 
-def _of_the_usual_size(shown: Mapping[str, Any]) -> dict[str, int]:
-    """Number of heads of the paper's model with the same width, depth and MLP."""
-    size = tuple(shown[key] for key in ("width", "depth", "mlp_dim"))
-    known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
-    return {"heads": known[size]} if size in known else {}
+def _size_of(grid: tuple[int, int] | None, side: int) -> tuple[int, int] | None:
+    """(H, W) of a grid of patches that the caller gives."""
+    return None if grid is None else (grid[0] * side, grid[1] * side)
 
 
-def _check_heads(checkpoint: Checkpoint, heads: tuple[int, ...]) -> None:
-    """Raise WeightsFileError unless all arrays with separate heads agree in number."""
-    places = {HEADS_LAST: slice(-2, None), HEADS_FIRST: slice(0, 2)}
-    for entry in checkpoint.entries.values():
-        place = places.get(entry.layout)
-        if place is not None and entry.raw_shape[place] != heads:
-            raise WeightsFileError(
-                f"`{entry.name}` must have heads, and elements of each, as the query's "
-                f"kernel: {heads}. Received: shape={entry.raw_shape} in "
-                f"{str(checkpoint.file.path)!r}"
-            )
+def _grid_of_table(
+    checkpoint: Checkpoint,
+    path: str,
+    offsets: int,
+    size: tuple[int, int] | None,
+    side: int,
+) -> dict[str, Any]:
+    """Grid of a table of relative positions, by its size or stated beside it."""
+    if size is None:
+        square = (math.isqrt(max(offsets - 3, 0)) + 1) // 2
+        size = square * side, square * side
+    height, width = size[0] // side, size[1] // side
+    if (2 * height - 1) * (2 * width - 1) + 3 != offsets:
+        name = checkpoint.entries[path].name
+        raise WeightsFileError(
+            "The image size must be that of the relative positions. Received: "
+            f"{str(checkpoint.file.path)!r}, where `{name}` has {offsets} of them for "
+            f"{height} x {width} patches; pass grid=(h, w) for the file's own"
+        )
+    return {"image_size": (height * side, width * side), "grid": (height, width)}
 
 
 def _grid(
     checkpoint: Checkpoint,
-    shapes: _Shapes,
+    shapes: Shapes,
     arguments: Mapping[str, Any],
     asked: tuple[int, int] | None,
 ) -> dict[str, Any]:
     """Image size in pixels, grid, and whether positions cover the prefix tokens."""
     side = patch_side(arguments["patch_size"], arguments.get("resnet_blocks"))
+    table = "encoder_block_0/attention/relative_bias"
+    table = "relative_bias/table" if "relative_bias/table" in shapes else table
     if "position_embedding/embedding" not in shapes:
-        size = config_image_size(checkpoint)
-        return {"image_size": size} if size else {}
+        size = _size_of(asked, side) or config_image_size(checkpoint)
+        if table in shapes:
+            return _grid_of_table(checkpoint, table, shapes[table][0], size, side)
+        return {"image_size": _whole_patches(checkpoint, size, side)} if size else {}
     tokens = shapes["position_embedding/embedding"][1]
     prefix = arguments["class_token"] + arguments["register_tokens"]
     known = asked or stated_grid(checkpoint, tokens, prefix, side)
+    size = config_image_size(checkpoint)
+    name = checkpoint.entries["position_embedding/embedding"].name
+    if size is not None and known is None:
+        raise WeightsFileError(
+            "The image size must be that of the positions. Received: "
+            f"{str(checkpoint.file.path)!r}, whose config states image_size={size}, "
+            f"where `{name}` has {tokens} positions of patches of {side} pixels; pass "
+            "grid=(h, w) for the file's own"
+        )
     squares = square_grids(checkpoint, tokens, prefix)
+    covers = arguments.get("prefix_positions") if prefix else None
+    if covers is not None:
+        squares = [g for g in squares if (tokens - g[0] * g[1] == prefix) == covers]
+        known = known or (squares[0] if len(squares) == 1 else None)
     grid = known or next(iter(squares), None)
     if grid is None:
         return {}
+    if size is not None and known:
+        _whole_patches(checkpoint, size, side)
+    covered = tokens - grid[0] * grid[1] == prefix
+    if covers not in (None, covered):
+        raise WeightsFileError(
+            "`prefix_positions` must be the same in the arrays and in what is stated "
+            f"of them. Received: {str(checkpoint.file.path)!r}, which states "
+            f"{covers}, where `{name}` has {tokens} positions for {prefix} tokens and "
+            f"{grid[0]} x {grid[1]} patches"
+        )
     found = {
         "image_size": (grid[0] * side, grid[1] * side),
-        "prefix_positions": tokens - grid[0] * grid[1] == prefix,
+        "prefix_positions": covered,
     }
     return {**found, "grid": tuple(known)} if known else found

@@ -10,12 +10,15 @@ from typing import Any
 import h5py
 import keras
 
+from keras_vit.weights.checkpoint import family_of
 from keras_vit.weights.config import check_held
 from keras_vit.weights.reading import (
     LARGEST_JSON,
+    MODEL_CONFIG,
     StoredArray,
     check_announced,
     hdf5_arrays,
+    hdf5_config,
     parse_json,
     refuse,
     refusing,
@@ -26,11 +29,15 @@ CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 
 
 def is_keras_file(path: pathlib.Path) -> bool:
-    """Whether it is a whole model: a `.keras` file, or one of HDF5 with a config."""
+    """Whether Keras opens it: a `.keras` file, or one of HDF5 with a config.
+
+    A whole model of a project whose checkpoints are read is a checkpoint here.
+    """
     if path.suffix not in (".h5", ".hdf5") or not h5py.is_hdf5(path):
         return path.suffix == ".keras"
-    with h5py.File(path, "r") as file:
-        return "model_config" in file.attrs
+    with refusing(path), contextlib.ExitStack() as stack:
+        is_model = bool(hdf5_config(path))
+        return is_model and family_of(hdf5_arrays(path, stack)) is None
 
 
 def load_keras_file(path: pathlib.Path) -> keras.Model:
@@ -74,9 +81,8 @@ def _read_hdf5(
     path: pathlib.Path, stack: contextlib.ExitStack
 ) -> tuple[dict[str, Any], dict[str, StoredArray]]:
     arrays = hdf5_arrays(path, stack)
-    with h5py.File(path, "r") as file:
-        config = file.attrs.get("model_config", "{}")
-    return parse_json(config.encode() if isinstance(config, str) else config), arrays
+    config = hdf5_config(path).get(MODEL_CONFIG, "{}")
+    return parse_json(config.encode()), arrays
 
 
 def _arguments_of_ours(config: Any) -> Iterator[Mapping[str, Any]]:

@@ -24,6 +24,7 @@ from keras_vit.weights.placement import (
     Plan,
     adapt_kernels,
     adapt_positions,
+    adapt_relative_bias,
 )
 from keras_vit.weights.presets import fetch
 from keras_vit.weights.resampling import RESIZES
@@ -54,7 +55,9 @@ def load_checkpoint(
             model having none.
         resample: How positions are resampled: `"google"` (corner-aligned bilinear,
             the official code's), `"timm"` (bicubic, antialiased), `"bicubic"` or
-            `"bilinear"`. See `keras_vit.weights.resample_positions`.
+            `"bilinear"`. See `keras_vit.weights.resample_positions`. Patches of another
+            size are resampled by `"timm"` with `"timm"`, and else as in FlexiViT; see
+            `keras_vit.weights.resample_patches`.
         grid: (h, w) of the file's positions. Needed where neither the file nor its
             config states it and a grid that is not square would fit too.
         settings: `"match"`: the file's GELU, LayerNorm epsilon and number of heads must
@@ -77,7 +80,8 @@ def load_checkpoint(
     check_choice("settings", settings, ("match", "ignore"))
     with open_checkpoint(fetch(path)) as checkpoint:
         check_kind(model, checkpoint)
-        file = model_arguments(checkpoint, grid)
+        asked = {} if classifier == "load" else {"classes": model.classes}
+        file = model_arguments(checkpoint, grid, asked)
         return load_open_checkpoint(
             model, checkpoint, file, classifier, resample, settings, strict
         )
@@ -100,8 +104,9 @@ def load_open_checkpoint(
         plan.load_classifier()
     else:
         plan.leave_classifier(classifier)
-    adapt_kernels(plan)
+    adapt_kernels(plan, resample)
     adapt_positions(plan, resample)
+    adapt_relative_bias(plan, resample)
     plan.place_the_rest(classifier)
     _refuse(plan, strict)
     _verify(plan)
@@ -155,9 +160,10 @@ def _verify(plan: Plan) -> None:
     """Raise for damaged bytes; warn of an all-zero classifier."""
     entries = plan.checkpoint.entries
     stored = {
-        entry.name: entry.array
+        id(array): array
         for path, entry in entries.items()
         if path in plan.values
+        for array in entry.arrays
     }
     for array in stored.values():
         array.verify()

@@ -1,5 +1,6 @@
 """Plan of a load: which array goes into which weight, and how it is adapted."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,19 @@ from keras_vit.weights.config import assumed_settings
 from keras_vit.weights.grids import grid_fits, square_grids
 from keras_vit.weights.resampling import (
     adapt_channels,
+    patch_method,
     resample_patches,
     resample_positions,
+    resample_relative_bias,
 )
 
 if TYPE_CHECKING:
     from keras_vit.base import ImageModel
 
 CLASSIFIER_POLICIES = ("load", "keep", "reset", "drop")
+HEADS = ("head/", "head_dist/")  # the classifier, and a second one
 _HEAD = (
-    *("head/", "head_dist/", "pre_logits/", "projection/"),
+    *(*HEADS, "pre_logits/", "projection/"),
     "attention_pooling/",
 )
 
@@ -105,6 +109,7 @@ class Plan:
                 f"the file does not say how many heads it has; the model has "
                 f"{self.model.heads}"
             )
+        self.report.notes += self.checkpoint.described.notes(self.checkpoint.file)
         note = self.checkpoint.described.hybrid_note
         if note is not None and "stem_conv/kernel" in self.entries:
             self.report.notes.append(note)
@@ -147,7 +152,7 @@ class Plan:
 
     def leave_classifier(self, policy: str) -> None:
         """Omit the file's classifier, as the caller asked."""
-        ours = [path for path in self.weights if path.startswith("head/")]
+        ours = [path for path in self.weights if path.startswith(HEADS)]
         if policy == "drop" and ours:
             self.problems.append(
                 "classifier='drop' is for a model without classifier: pass "
@@ -160,7 +165,7 @@ class Plan:
             )
         for path in [path for path in self.entries if path.startswith(_HEAD)]:
             # The layers below the classifier stay where the model has them.
-            if path.startswith("head/") or path not in self.weights:
+            if path.startswith(HEADS) or path not in self.weights:
                 self.report.dropped.append(self.entries.pop(path).name)
         self.report.dropped = list(dict.fromkeys(self.report.dropped))
         self.report.dropped += self.checkpoint.second_classifiers
@@ -207,7 +212,7 @@ def as_float32(entry: Entry) -> Array:
 POSITIONS = "position_embedding/embedding"
 
 
-def adapt_kernels(plan: Plan) -> None:
+def adapt_kernels(plan: Plan, method: str) -> None:
     """Adapt the first kernel to other channels and another patch size."""
     first = "stem_conv/kernel"
     first = first if first in plan.weights else "embedding/kernel"
@@ -221,25 +226,25 @@ def adapt_kernels(plan: Plan) -> None:
         other_patch = path == "embedding/kernel" and shape[:2] != wanted[:2]
         other_channels = path == first and shape[2] == 3 != wanted[2]
         if other_patch or other_channels:
-            _adapt_kernel(plan, path, shape, wanted)
+            _adapt_kernel(plan, path, wanted, method)
 
 
-def _adapt_kernel(
-    plan: Plan, path: str, shape: tuple[int, ...], wanted: tuple[int, ...]
-) -> None:
+def _adapt_kernel(plan: Plan, path: str, wanted: tuple[int, ...], method: str) -> None:
     entry = plan.entries[path]
+    shape, method = entry.shape(), patch_method(method)
     if shape[2] != wanted[2]:
         plan.report.adapted[path] = f"{shape[2]} to {wanted[2]} channels"
     if shape[:2] != wanted[:2]:
         plan.report.resampled[path] = (
-            f"patches of {shape[:2]} to {wanted[:2]} pixels, pseudo-inverse resize"
+            f"patches of {shape[:2]} to {wanted[:2]} pixels, pseudo-inverse resize, "
+            f"method {method!r}"
         )
 
     def read() -> Array:
         kernel = as_float32(entry)
         if shape[2] != wanted[2]:
             kernel = adapt_channels(kernel, wanted[2])
-        return resample_patches(kernel, (wanted[0], wanted[1]))
+        return resample_patches(kernel, (wanted[0], wanted[1]), method)
 
     plan.use(path, read)
 
@@ -274,6 +279,26 @@ def adapt_positions(plan: Plan, method: str) -> None:
 
     unchanged = (old, theirs) == (new, ours)
     plan.use(POSITIONS, None if unchanged else read)
+
+
+def adapt_relative_bias(plan: Plan, method: str) -> None:
+    """Adapt tables of relative positions to the model's grid."""
+    old, new = plan.file.get("grid"), tuple(getattr(plan.model, "grid", ()))
+    for path in [path for path in plan.entries if is_relative_bias(path)]:
+        if path not in plan.weights or old is None or tuple(old) == new:
+            continue
+        entry = plan.entries[path]
+        plan.report.resampled[path] = f"grid {old} to {new}, method {method!r}"
+        read = functools.partial(
+            lambda entry: resample_relative_bias(as_float32(entry), old, new, method),
+            entry,
+        )
+        plan.use(path, read)
+
+
+def is_relative_bias(path: str) -> bool:
+    """Whether a weight is a table of relative positions."""
+    return path == "relative_bias/table" or path.endswith("/relative_bias")
 
 
 def _report_positions(

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import math
 import mmap
 import os
@@ -25,6 +26,7 @@ import numpy as np
 from keras_vit.errors import WeightsFileError
 from keras_vit.typing import Array
 
+_LOG = logging.getLogger("keras_vit")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The types of safetensors that NumPy and ml_dtypes have, by their names there.
 SAFETENSORS_DTYPES = {
@@ -41,6 +43,8 @@ LARGEST_JSON = 2**23
 # small one may hold `SMALL` bytes, as an array of zeros shrinks to nothing.
 EXPANSION = 16
 SMALL = 2**26
+# Attribute of an HDF5 file that holds a whole Keras model, and key of our metadata.
+MODEL_CONFIG = "model_config"
 AXES = 32  # of an array, as in NumPy 1
 NPY_HEADER = 10_000  # bytes of the header of an array in an .npz, as in NumPy
 # Of the header before a member of a ZIP: the lengths of its name and extra field.
@@ -330,6 +334,15 @@ def hdf5_arrays(
     return arrays
 
 
+def hdf5_config(path: pathlib.Path) -> dict[str, str]:
+    """`model_config` of a whole Keras model in HDF5, as JSON; {} for other files."""
+    with h5py.File(path, "r") as file:
+        config = file.attrs.get(MODEL_CONFIG)
+    if config is None:
+        return {}
+    return {MODEL_CONFIG: config if isinstance(config, str) else str(config, "utf-8")}
+
+
 def _named_link(name: str, link: Any) -> str | None:
     return None if isinstance(link, h5py.HardLink) else name
 
@@ -359,12 +372,17 @@ def _hdf5_dataset(path: pathlib.Path, dataset: h5py.Dataset) -> StoredArray:
 
 __all__ = ["ArrayFile", "StoredArray", "WeightsFileError", "open_arrays"]
 
-# The files to look for in a folder: Hugging Face's and timm's, then keras-hub's, which
-# has one for the backbone and one for the head.
+# OpenCLIP's own names: its files often lie beside Hugging Face's of the same model.
+OPEN_CLIP, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
+# The files to look for in a folder: Hugging Face's and timm's, OpenCLIP's, then
+# keras-hub's, which has one for the backbone and one for the head, then those of
+# transformers 4 alone.
 FOLDER_FILES = (
     ("model.safetensors",),
     ("model.safetensors.index.json",),
+    (OPEN_CLIP,),
     ("model.weights.h5", "task.weights.h5"),
+    ("tf_model.h5",),
 )
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -379,8 +397,9 @@ class ArrayFile:
         path: The file or the folder.
         format: `"npz"`, `"safetensors"` or `"hdf5"`.
         arrays: The arrays by name.
-        metadata: The metadata of a .safetensors or .npz file, else empty.
+        metadata: Of a .safetensors or .npz file; `MODEL_CONFIG` of a Keras model.
         resources: What `close` closes.
+        config_name: Name of the file beside it that describes the model.
     """
 
     path: pathlib.Path
@@ -388,6 +407,7 @@ class ArrayFile:
     arrays: dict[str, StoredArray]
     metadata: dict[str, str]
     resources: contextlib.ExitStack
+    config_name: str = "config.json"
 
     def beside(self, name: str) -> dict[str, Any]:
         """JSON object of a file in the same folder, {} if absent.
@@ -400,8 +420,8 @@ class ArrayFile:
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The `config.json` in the same folder; {} for an .npz, which has none."""
-        return {} if self.format == "npz" else self.beside("config.json")
+        """What describes the model; {} for an .npz, beside which nothing does."""
+        return {} if self.format == "npz" else self.beside(self.config_name)
 
     def close(self) -> None:
         """Close the file."""
@@ -438,7 +458,7 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
                 kind = _kind(file)
                 more: dict[str, str] = {}
                 if kind == "hdf5":
-                    found = hdf5_arrays(file, stack)
+                    found, more = hdf5_arrays(file, stack), hdf5_config(file)
                 elif kind == "npz":
                     found, more = npz_arrays(file, stack)
                 else:
@@ -452,7 +472,8 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
             refuse(path, "which holds no arrays")
         _check_index(path, indexed, shard_of)
         check_announced(path, held, sum(each.announced for each in arrays.values()))
-        return ArrayFile(path, kind, arrays, metadata, stack.pop_all())
+        config = OPEN_CLIP_CONFIG if files[0].name == OPEN_CLIP else "config.json"
+        return ArrayFile(path, kind, arrays, metadata, stack.pop_all(), config)
 
 
 def check_announced(path: pathlib.Path, held: int, announced: int) -> None:
@@ -470,9 +491,17 @@ def _files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:
 
 
 def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
-    for names in FOLDER_FILES:
-        if files := [folder / name for name in names if (folder / name).is_file()]:
-            return files
+    there = [
+        [folder / name for name in names if (folder / name).is_file()]
+        for names in FOLDER_FILES
+    ]
+    found = [files for files in there if files]
+    if found:
+        if others := [file.name for files in found[1:] for file in files]:
+            _LOG.warning(
+                "%s: read from %s, not %s", folder, found[0][0].name, ", ".join(others)
+            )
+        return found[0]
     for file in sorted(folder.iterdir()):
         if file.suffix in PICKLES:
             refuse_pickle(file)

@@ -161,6 +161,43 @@ def resample_patches(
     return resized.astype(kernel.dtype)
 
 
+def resample_relative_bias(
+    table: Array,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    method: str = "google",
+) -> Array:
+    """Resample BEiT's table of relative positions to another grid of patches.
+
+    Args:
+        table: [(2 h - 1) (2 w - 1) + 3, A]: offsets of rows and columns, then those
+            between class token and patches.
+        old_grid: (h, w).
+        new_grid: (h', w').
+        method: See `resample_positions`; `"bilinear"` is what transformers does. timm
+            spaces the offsets as a geometric progression, which none of them is.
+
+    Returns:
+        [(2 h' - 1) (2 w' - 1) + 3, A] of the same type; for the same grid the table.
+    """
+    check_choice("method", method, tuple(RESIZES))
+    if tuple(old_grid) == tuple(new_grid):
+        return table
+    sides = [
+        (2 * old - 1, 2 * new - 1) for old, new in zip(old_grid, new_grid, strict=True)
+    ]
+    rows, columns = (resize_matrix(old, new, RESIZES[method]) for old, new in sides)
+    heads = table.shape[1]
+    image = table[:-3].reshape(1, sides[0][0], sides[1][0], heads)
+    resized = _resize(rows, columns, image).reshape(-1, heads).astype(table.dtype)
+    return np.concatenate([resized, table[-3:]])
+
+
+def patch_method(resample: str) -> str:
+    """The method of `resample_patches` beside one of `resample_positions`."""
+    return resample if resample in PATCH_RESIZES else "bilinear"
+
+
 def adapt_channels(kernel: Array, channels: int) -> Array:
     """Adapt the kernel of a first convolution to another number of channels.
 

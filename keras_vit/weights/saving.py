@@ -17,43 +17,101 @@ from keras_vit.errors import CheckpointError
 from keras_vit.option_rows import rows
 from keras_vit.options import REQUIRED
 from keras_vit.typing import Array, Arrays, StrPath
-from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.families.family import WritableFamily
 from keras_vit.weights.families.layouts import ArrayRow, match_ours
+from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.grids import grid_metadata
+from keras_vit.weights.reading import ArrayFile
 
-# The family as which a project's models of each architecture are written.
-WRITERS = {
-    (family.project, family.model): family
-    for family in FAMILIES.values()
-    if isinstance(family, WritableFamily)
-}
+# The families as which a project's models of each architecture are written.
+WRITERS: dict[tuple[str, str], list[WritableFamily]] = {}
+for _family in FAMILIES.values():
+    if isinstance(_family, WritableFamily):
+        WRITERS.setdefault((_family.project, _family.model), []).append(_family)
 WRITTEN = tuple(dict.fromkeys(project for project, _ in WRITERS))
 
 
 def incompatibilities(model: ImageModel, project: str) -> list[str]:
     """Reasons why a project's code would compute something else; empty for none.
 
-    An option that the family does not claim to hold must have its default, so that one
-    that is new is refused until a family says how it states it.
+    Of a project with several families that have no place for the model, those of the
+    one that has the fewest.
 
     Args:
         model: A `VisionTransformer` or a `ResNet`.
         project: `"google"`, `"timm"` or `"hugging_face"`.
     """
-    family = WRITERS.get((project, model.architecture))
-    if family is None:
-        return [f"{project} has no {type(model).__name__}"]
+    return writer_of(model, project)[1]
+
+
+def writer_of(
+    model: ImageModel, project: str
+) -> tuple[WritableFamily | None, list[str]]:
+    """The family of a project that a model is written as, and why it cannot be."""
+    found = [
+        (family, _problems(model, family))
+        for family in WRITERS.get((project, model.architecture), ())
+    ]
+    if not found:
+        return None, [f"{project} has no {type(model).__name__}"]
+    return min(found, key=lambda each: len(each[1]))
+
+
+def _problems(model: ImageModel, family: WritableFamily) -> list[str]:
+    """Why a family's code would compute something else.
+
+    What its documents state is read back, and must be what the model has. An option
+    that neither they nor the family itself state must have its default, so that one
+    that is new is refused until a family says how it states it.
+    """
+    found = family.refusals(model)
+    stated = dict(family.always)
+    try:
+        stated |= _read_back(family, model)
+    except ValueError as error:
+        found.append(str(error))
+    except LookupError:  # what `refusals` names
+        pass
     options = rows(model.options_class)
     needed = {name: getattr(model, name) for name in REQUIRED if name in options}
     usual = model.options_class(**needed, image_size=model.image_size)
-    return [
-        f"{name} must be {getattr(usual, name)!r}"
-        for name, row in options.items()
-        if not row.adaptable
-        and name not in family.holds
-        and getattr(model, name) != getattr(usual, name)
-    ] + family.refusals(model)
+    for name, row in options.items():
+        ours = getattr(model, name)
+        if name == "gelu" and model.swiglu and model.pooling != "map":
+            continue  # nothing computes it
+        if name in stated:
+            theirs = stated[name]
+        elif row.adaptable or name in family.holds or name in REQUIRED:
+            continue  # the arrays show it
+        else:
+            theirs = getattr(usual, name)
+        same = bool(theirs) == bool(ours) if name == "layer_scale" else theirs == ours
+        if not same:
+            found.append(f"{name} must be {theirs!r}")
+    lost = [w.path for w in model.weights if not _places(family, model, w.path)]
+    if lost:
+        found.append(f"there is no place for {', '.join(lost)}")
+    return found
+
+
+Place = tuple[ArrayRow, str, int]  # a row, its array's name, and which of its parts
+
+
+def _places(family: WritableFamily, model: ImageModel, path: str) -> list[Place]:
+    """Where a weight goes: one array, or two that hold its halves."""
+    matches = list(match_ours(family.written_rows(model), path))
+    halves = {row.half: (row, name, part) for row, name, part in reversed(matches)}
+    if matches and matches[0][0].half is not None:
+        return [halves[0], halves[1]]
+    return matches[:1]
+
+
+def _read_back(family: WritableFamily, model: ImageModel) -> dict[str, Any]:
+    """What the family's documents of a model state."""
+    config = family.documents(model).get("config.json", {})
+    file = ArrayFile(pathlib.Path(), "safetensors", {}, {}, contextlib.ExitStack())
+    file.config = config
+    return {name: each.value for name, each in family.stated(file).items()}
 
 
 _FILES = (".npz", ".safetensors", ".h5", ".keras")
@@ -87,23 +145,17 @@ def save_checkpoint(
     check_model(model)
     check_choice("family", family, WRITTEN)
     path = pathlib.Path(path).expanduser()
-    problems = incompatibilities(model, family)
-    writer = WRITERS.get((family, model.architecture), WRITERS[family, "vit"])
-    if path.suffix != writer.suffix if writer.suffix else path.suffix in _FILES:
-        wanted = f"an {writer.suffix} file" if writer.suffix else "a folder"
+    writer, problems = writer_of(model, family)
+    shape = writer or WRITERS[family, "vit"][0]
+    if path.suffix != shape.suffix if shape.suffix else path.suffix in _FILES:
+        wanted = f"an {shape.suffix} file" if shape.suffix else "a folder"
         raise ValueError(
             f"`path` must be {wanted} for family={family!r}. Received: {str(path)!r}"
         )
-    places = {
-        weight.path: place
-        for weight in model.weights
-        if (place := next(match_ours(writer.rows, weight.path), None)) is not None
-    }
-    if lost := [w.path for w in model.weights if w.path not in places]:
-        problems.append(f"there is no place for {', '.join(lost)}")
-    if problems:
+    if problems or writer is None:
         raise CheckpointError(
-            f"The model must be one that {family} can hold. Received: {model.name!r}"
+            f"The model must be one that {family} can hold, such as a {shape.title}. "
+            f"Received: {model.name!r}"
             + "".join(f"\n- {problem}" for problem in problems)
         )
     layer = model.preprocessing
@@ -112,8 +164,9 @@ def save_checkpoint(
             f"{path}: {family} cannot state the preprocessing's {', '.join(unsaid)}",
             stacklevel=2,
         )
-    arrays = _their_arrays(model, writer, places)
-    metadata = grid_metadata(model.grid) if _POSITIONS in places else {}
+    arrays = _their_arrays(model, writer)
+    learned = any(weight.path == _POSITIONS for weight in model.weights)
+    metadata = grid_metadata(model.grid) if learned else {}
     if writer.suffix:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
@@ -122,32 +175,35 @@ def save_checkpoint(
     return _write_folder(path, family, arrays, writer.documents(model), metadata)
 
 
-def _their_arrays(
-    model: ImageModel,
-    writer: WritableFamily,
-    places: dict[str, tuple[ArrayRow, str, int]],
-) -> Arrays:
+def _their_arrays(model: ImageModel, writer: WritableFamily) -> Arrays:
     """The model's weights under the family's names and in its layout."""
     heads = getattr(model, "heads", 1)
     parts: dict[str, dict[int, Array]] = {}
     for weight in model.weights:
-        row, name, part = places[weight.path]
-        value = np.asarray(keras.ops.convert_to_numpy(weight), "float32")
-        if weight.path == _POSITIONS and 0 not in writer.prefix_positions(1):
-            value = _with_prefix(value, model)
-        name = writer.file_name(name, model)
-        parts.setdefault(name, {})[part] = row.layout.write(value, heads)
+        whole = np.asarray(keras.ops.convert_to_numpy(weight), "float32")
+        if weight.path == _POSITIONS:
+            whole = _with_prefix(whole, model, writer)
+        for row, name, part in _places(writer, model, weight.path):
+            value = whole
+            if row.half is not None:
+                value = np.split(whole, 2, axis=-1)[row.half]
+            name = writer.file_name(name, model)
+            parts.setdefault(name, {})[part] = row.layout.write(value, heads)
     # safetensors writes the memory as it lies.
     return {
         name: np.ascontiguousarray(np.concatenate([f[part] for part in sorted(f)]))
+        if len(f) > 1
+        else np.ascontiguousarray(f[0])
         for name, f in parts.items()
     }
 
 
-def _with_prefix(positions: Array, model: ImageModel) -> Array:
-    """Zeros for the class token where the model gives it no position."""
+def _with_prefix(positions: Array, model: ImageModel, writer: WritableFamily) -> Array:
+    """Zeros for prefix tokens that have a position there, and none in the model."""
     height, width = model.grid
-    absent = model.prefix_tokens + height * width - positions.shape[1]
+    covered = writer.prefix_positions(model.prefix_tokens)
+    ours = positions.shape[1] - height * width
+    absent = 0 if ours in covered or not model.prefix_tokens else covered[0] - ours
     return np.pad(positions, ((0, 0), (absent, 0), (0, 0)))
 
 

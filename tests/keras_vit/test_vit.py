@@ -343,7 +343,7 @@ def test_every_name_of_the_package_exists():
         ),
         ({"image_size": (22, 15)}, "`image_size`.*multiple.*Received.*22, 15"),
         ({"image_size": "big"}, "`image_size` must be.*Received: image_size=big"),
-        ({"pooling": "cls"}, "`pooling` must be one of 'token', 'avg', 'map', None"),
+        ({"pooling": "cls"}, "`pooling` must be one of 'token', 'avg', 'map', 'query'"),
         ({"class_token": False}, "`pooling='token'` needs the class token"),
         ({"heads": 4}, "`heads` must divide the width.*heads=4, width=15"),
         ({"gelu": "fast"}, "`gelu` must be one of 'tanh', 'exact'"),

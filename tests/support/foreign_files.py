@@ -94,15 +94,60 @@ def big_vision(model, folder):
 
 
 def timm(model, folder, **config):
-    config.setdefault("model_args", {"num_heads": model.heads})
+    """`model_args` are the model's, and what the caller adds; None takes away."""
+    hidden = model.mlp_dim * (1 + model.swiglu)
+    mapped = model.pooling == "map"
+    arguments = {
+        "img_size": list(model.image_size),
+        "patch_size": model.patch_size,
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.heads,
+        "mlp_ratio": (hidden + 0.5) / model.width,
+        "class_token": model.class_token,
+        "reg_tokens": model.register_tokens,
+        "no_embed_class": not model.prefix_positions,
+        "global_pool": model.pooling or "",
+        "pool_include_prefix": (mapped and model.class_token) or None,
+        "fc_norm": model.fc_norm,
+        "qk_norm": model.qk_norm,
+        "init_values": model.layer_scale or 0,
+        "act_layer": "silu" if model.swiglu else None,
+        "num_classes": model.classes or 0,
+    }
+    given = config.pop("model_args", {})
+    gated = "vit_giant_patch14_dinov2"  # of which alone the config says SwiGLU
+    plain = "vit_base_patch16_224"
+    config.setdefault("architecture", gated if model.swiglu else plain)
+    arguments = {**arguments, **given}
+    config["model_args"] = {k: v for k, v in arguments.items() if v is not None}
     (folder / "config.json").write_text(json.dumps(config))
     return write_safetensors(
         folder / "model.safetensors", foreign.timm(arrays_of(model))
     )
 
 
+def transformers_config(model):
+    """What the configs of transformers' ViTs have in common."""
+    height, width = model.image_size
+    config = {
+        "image_size": height if height == width else [height, width],
+        "patch_size": model.patch_size,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.heads,
+        "num_channels": model.channels,
+        "layer_norm_eps": model.norm_epsilon,
+    }
+    if model.classes is not None:
+        config["architectures"] = ["ViTForImageClassification"]
+        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(model.classes)}
+    return config
+
+
 def hugging_face(model, folder, release=4, **config):
-    config.setdefault("num_attention_heads", model.heads)
+    usual = {**transformers_config(model), "intermediate_size": model.mlp_dim}
+    config = {**usual, "model_type": "vit", **config}
     (folder / "config.json").write_text(json.dumps(config))
     arrays = foreign.hugging_face(arrays_of(model), release)
     return write_safetensors(folder / "model.safetensors", arrays)
@@ -110,21 +155,50 @@ def hugging_face(model, folder, release=4, **config):
 
 def hugging_face_dinov2(model, folder, release=4, **config):
     registers = model.register_tokens
-    config.setdefault("model_type", "dinov2_with_registers" if registers else "dinov2")
-    config.setdefault("num_attention_heads", model.heads)
-    (folder / "config.json").write_text(json.dumps(config))
+    usual = {
+        **transformers_config(model),
+        "model_type": "dinov2_with_registers" if registers else "dinov2",
+        "architectures": ["Dinov2Model"],
+        "use_swiglu_ffn": model.swiglu,
+        "mlp_ratio": _dinov2_ratio(model),
+    }
+    if registers:
+        usual["num_register_tokens"] = registers
+    (folder / "config.json").write_text(json.dumps({**usual, **config}))
     arrays = foreign.hugging_face_dinov2(arrays_of(model), release)
     return write_safetensors(folder / "model.safetensors", arrays)
+
+
+def _dinov2_ratio(model):
+    """The ratio for which DINOv2's class makes an MLP of the model's width."""
+    if not model.swiglu:
+        return (model.mlp_dim + 0.5) / model.width
+    return (model.mlp_dim * 3 / 2 + 0.5) / model.width
 
 
 def keras_hub(model, folder):
     backbone, head = foreign.keras_hub(arrays_of(model), model.heads)
     write_hdf5(folder / "model.weights.h5", backbone)
     write_hdf5(folder / "task.weights.h5", head)
-    config = {"num_heads": model.heads, "image_shape": [*model.image_size, 3]}
-    (folder / "config.json").write_text(json.dumps({"config": config}))
-    task = {"config": {"pooling": {"token": "token", "avg": "gap"}[model.pooling]}}
-    (folder / "task.json").write_text(json.dumps(task))
+    config = {
+        "image_shape": [*model.image_size, 3],
+        "patch_size": model.patch_size,
+        "hidden_dim": model.width,
+        "num_layers": model.depth,
+        "num_heads": model.heads,
+        "mlp_dim": model.mlp_dim,
+    }
+    backbone = {
+        "registered_name": "keras_hub>ViTBackbone",
+        "class_name": "ViTBackbone",
+        "config": config,
+    }
+    (folder / "config.json").write_text(json.dumps(backbone))
+    task = {
+        "pooling": {"token": "token", "avg": "gap"}[model.pooling],
+        "num_classes": model.classes,
+    }
+    (folder / "task.json").write_text(json.dumps({"config": task}))
     return folder
 
 

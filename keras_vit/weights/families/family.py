@@ -7,9 +7,11 @@ which is imported only where a model is written or its preprocessing compared.
 
 import abc
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 
-from keras_vit.errors import WeightsFileError
+from keras_vit.specs import SPECS
+from keras_vit.typing import JSON
+from keras_vit.weights.families.config_keys import Config, Stated
 from keras_vit.weights.families.layouts import ArrayRow
 from keras_vit.weights.reading import ArrayFile
 
@@ -23,12 +25,14 @@ class Family(abc.ABC):
 
     Attributes:
         project: Name of the project, which may have several families.
+        library: That name in messages.
         title: Name in messages.
         mark: An array that every file of the family has, and no other file.
         rows: The table of its arrays and our weights.
+        ignored: Regular expression of the names of arrays that no output depends on.
         model: `"vit"` or `"resnet"`.
-        defaults: Options of its models that differ from ours and that no array shows,
-            unless a document says otherwise.
+        always: Options that all of its models have.
+        assumed: Options that its models have where no document says otherwise.
         holds: Options, of those that the weights depend on, that its files can state
             or show. Others have their defaults: a weight that is then missing is an
             error, and a model with another value cannot be written.
@@ -40,38 +44,43 @@ class Family(abc.ABC):
     """
 
     project: ClassVar[str]
+    library: ClassVar[str]
     title: ClassVar[str]
     mark: ClassVar[str]
     rows: ClassVar[tuple[ArrayRow, ...]]
+    ignored: ClassVar[str] = "(?!)"
     model: ClassVar[str] = "vit"
-    defaults: ClassVar[Mapping[str, Any]] = {"gelu": "exact"}
+    always: ClassVar[Mapping[str, JSON]] = {}
+    assumed: ClassVar[Mapping[str, JSON]] = {}
     holds: ClassVar[frozenset[str]] = frozenset()
     configured: ClassVar[tuple[str, ...]] = ()
     poolings: ClassVar[Mapping[str, str | None]] = {}
     second_classifiers: ClassVar[tuple[str, ...]] = ()
-    second_classifier: ClassVar[str] = "second classifier, of the distillation token,"
+    second_classifier: ClassVar[str] = ""
     hybrid_note: ClassVar[str | None] = None
 
     @abc.abstractmethod
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the model -> names in the file, for the model's arrays alone."""
 
-    def fixed_positions(self) -> str:
-        """Our `position_embedding` where there is no array of positions."""
-        return "none"
-
     def prefix_positions(self, prefix: int) -> tuple[int, ...]:
         """How many of the prefix tokens may have positions, the usual number first."""
         return (prefix,)
 
-    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
+    def described(self, config: Config) -> str | None:
+        """Name of the model that a config of this project is of; None for another's."""
+        return None
+
+    def opens(self, name: str) -> bool:
+        """Whether this family reads the model of a name that `described` gives."""
+        return True
+
+    def explained(self, name: str) -> str:
+        """A model of such a name that this project has, in messages."""
+        return f"{name!r} of {self.library}"
+
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
         """Options that the documents beside the arrays state, in our terms.
-
-        What the arrays show as well must be the same there.
-
-        Args:
-            file: The open file.
-            swiglu: Whether its MLPs are SwiGLUs, as the arrays show.
 
         Raises:
             WeightsFileError: They state what no model of ours computes.
@@ -79,7 +88,22 @@ class Family(abc.ABC):
         """
         return {}
 
-    def image_size(self, file: ArrayFile) -> Any:
+    def guessed(self, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Options that are assumed where no document states and no array shows them.
+
+        Args:
+            shown: The options that the arrays show.
+        """
+        size = tuple(shown.get(key) for key in ("width", "depth", "mlp_dim"))
+        known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}
+        heads = {"heads": known[size]} if size in known else {}
+        return {**heads, **self.assumed}
+
+    def notes(self, file: ArrayFile) -> list[str]:
+        """What a report says of a file beside its arrays."""
+        return []
+
+    def image_size(self, file: ArrayFile) -> JSON:
         """Side, or sides, of the model's images, if a document states them."""
         return None
 
@@ -91,13 +115,13 @@ class Family(abc.ABC):
         """Names of the classes, if the documents give them."""
         return None
 
-    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, JSON]:
         """Name and content of the document about preprocessing; None for none."""
         return "", None
 
     def preprocessing(
-        self, config: dict[str, Any], model: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, config: dict[str, JSON], model: dict[str, JSON]
+    ) -> dict[str, JSON]:
         """Arguments of `ImagePreprocessing` that a document states.
 
         Args:
@@ -113,7 +137,7 @@ class Family(abc.ABC):
         """
         raise NotImplementedError
 
-    def preprocessing_differences(self, policy: dict[str, Any]) -> list[str]:
+    def preprocessing_differences(self, policy: dict[str, JSON]) -> list[str]:
         """What the layer computes in another way than the project, in words."""
         return []
 
@@ -128,14 +152,18 @@ class WritableFamily(Family):
     suffix: ClassVar[str | None] = None
 
     def refusals(self, model: "ImageModel") -> list[str]:
-        """More reasons why the project's code would compute something else."""
+        """Reasons beside its options why their code would compute something else."""
         return []
+
+    def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
+        """Those of `rows` by which a model is written."""
+        return self.rows
 
     def file_name(self, name: str, model: "ImageModel") -> str:
         """Name of an array in the file, from that inside the bare model."""
         return name
 
-    def documents(self, model: "ImageModel") -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
         """JSON documents beside the arrays by file name; not asked of a single file."""
         return {}
 
@@ -144,71 +172,38 @@ class WritableFamily(Family):
         """Settings of a model's preprocessing that the documents cannot state."""
 
 
-def refuse_config(file: ArrayFile, rule: str, received: Any) -> NoReturn:
-    """Raise WeightsFileError for what a config states."""
-    raise WeightsFileError(
-        f"{rule}. Received: {received!r} in the config of {str(file.path)!r}"
-    )
-
-
-_GELUS = {
+# Our `gelu` by the names that PyTorch's libraries have for it.
+GELUS = {
     "gelu": "exact",
-    "gelu_new": "tanh",
-    "gelu_fast": "tanh",
     "gelu_pytorch_tanh": "tanh",
     "gelu_tanh": "tanh",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "quick_gelu": "quick",
+    "quickgelu": "quick",
+    "silu": "silu",
+    "swish": "silu",
 }
-_SILUS = ("silu", "swish")
-
-
-def gelu_of(file: ArrayFile, name: str | None, swiglu: bool) -> dict[str, str]:
-    """Our `gelu` by the name of an activation in PyTorch's libraries.
-
-    Raises:
-        WeightsFileError: No MLP of ours has this activation.
-    """
-    known = _SILUS if swiglu else tuple(_GELUS)
-    if name is not None and name not in known:
-        rule = f"The activation must be one of {', '.join(known)}"
-        refuse_config(file, rule, name)
-    return {"gelu": _GELUS[name]} if name in _GELUS else {}
-
-
-def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Our options of a config, by their names in it."""
-    return {ours: config[theirs] for theirs, ours in names.items() if theirs in config}
+SILUS = ("silu", "swish")
 
 
 # What one argument of a project states.
 QKV_BIASES = ("query_bias", "key_bias", "value_bias")
 
 
-def qkv_biases(
-    config: Mapping[str, object], name: str = "qkv_bias"
-) -> dict[str, object]:
-    """Our options of a config's one boolean for three projections, if it has that."""
-    return dict.fromkeys(QKV_BIASES, config[name]) if name in config else {}
-
-
-def other_than_qkv_bias(model: "ImageModel") -> list[str]:
-    """Why such a boolean cannot state a model's biases."""
-    values = {getattr(model, name) for name in QKV_BIASES}
-    return [f"{', '.join(QKV_BIASES)} must be equal"] if len(values) > 1 else []
-
-
-def known(config: dict[str, Any], key: str, names: Mapping[Any, str]) -> str:
+def known(config: dict[str, JSON], key: str, names: Mapping[JSON, str]) -> str:
     """Our name of a value."""
     check_supported(config, key, config[key] in names)
     return names[config[key]]
 
 
-def check_supported(config: dict[str, Any], key: str, supported: bool) -> None:
+def check_supported(config: dict[str, JSON], key: str, supported: bool) -> None:
     """Raise ValueError with the value of a key that is not supported."""
     if not supported:
         raise ValueError(f"{key}={config[key]!r}")
 
 
-def scaled(values: Any, factor: float) -> Any:
+def scaled(values: JSON, factor: float) -> JSON:
     """Numbers of all channels, or of each, times a factor."""
     values = values if isinstance(values, (list, tuple)) else [values]
     return one_or_all([value * factor for value in values])

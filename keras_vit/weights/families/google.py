@@ -134,7 +134,8 @@ class _GoogleFamily(Family):
     """Arrays in one file, without documents; pixels are mapped to [-1, 1]."""
 
     project = "google"
-    defaults: ClassVar = {"gelu": "tanh"}
+    library = "Google"
+    always: ClassVar = {"gelu": "tanh", "norm_epsilon": 1e-6}
 
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the model -> names in the file.
@@ -193,14 +194,13 @@ class BigVision(_GoogleFamily):
     """big_vision's ViTs: from plain ones to SigLIP."""
 
     project = "big_vision"
+    library = "big_vision"
     title = "big_vision"
     mark = f"{_FIRST_BLOCK}/MultiHeadDotProductAttention_0/query/kernel"
     rows = BIG_VISION
-    holds = frozenset(("class_token",))
-
-    def fixed_positions(self) -> str:
-        """Its models without learned positions have sines."""
-        return "sincos2d"
+    # Its models without learned positions have sines.
+    assumed: ClassVar = {"position_embedding": "sincos2d"}
+    holds = frozenset(("class_token", "position_embedding", "prefix_positions"))
 
     def prefix_positions(self, prefix: int) -> tuple[int, ...]:
         """The class token has none since 2022."""

@@ -1,29 +1,37 @@
-"""Hugging Face's checkpoints: ViT, DeiT and DINOv2 of transformers, as on disk.
+"""Hugging Face's checkpoints: what those of transformers have in common, and its ViTs.
 
-Source: huggingface/transformers, models/vit, deit, dinov2, dinov2_with_registers. Files
-are written with the names of release 4 by every release; the names inside of release 5
-are read too, but for a SwiGLU, whose first layer it splits in memory.
+Source: huggingface/transformers, models/vit, deit, vit_msn, vit_mae, ijepa. Files are
+written with the names of release 4 by every release; the names inside of release 5 are
+read too, but for a SwiGLU, whose first layer it splits in memory.
 """
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from keras_vit.specs import image_size_pair
+from keras_vit.typing import JSON
+from keras_vit.weights.families.config_keys import (
+    UNSAID,
+    Config,
+    ConfigKey,
+    Keys,
+    OneOf,
+    Stated,
+    must_be,
+    read_config,
+    says,
+    says_nothing,
+    written,
+)
 from keras_vit.weights.families.family import (
+    GELUS,
     QKV_BIASES,
-    Family,
     WritableFamily,
-    check_supported,
-    gelu_of,
-    known,
     lost_to_pillow,
-    other_than_qkv_bias,
-    pixels_of,
-    qkv_biases,
-    refuse_config,
-    renamed,
-    scaled,
+)
+from keras_vit.weights.families.hugging_face_images import (
+    read_preprocessing,
+    written_preprocessing,
 )
 from keras_vit.weights.families.layouts import (
     CONVOLUTION,
@@ -40,17 +48,19 @@ if TYPE_CHECKING:
     from keras_vit.preprocessing import ImagePreprocessing
 
 
-def _attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+def attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    """Rows of the four projections."""
     rows: list[ArrayRow] = []
     for name in ("query", "key", "value"):
         rows += affine(f"{theirs}.attention.{name}.", f"{ours}/{name}", LINEAR)
     return (*rows, *affine(f"{theirs}.output.dense.", f"{ours}/out", LINEAR))
 
 
-def _block() -> tuple[ArrayRow, ...]:
+def block() -> tuple[ArrayRow, ...]:
+    """Rows of one block of a ViT."""
     theirs, ours = "encoder.layer.{i}", "encoder_block_{i}"
     return (
-        *_attention(f"{theirs}.attention", f"{ours}/attention"),
+        *attention(f"{theirs}.attention", f"{ours}/attention"),
         *norm(f"{theirs}.layernorm_before.", f"{ours}/norm1"),
         *norm(f"{theirs}.layernorm_after.", f"{ours}/norm2"),
         *affine(f"{theirs}.intermediate.dense.", f"{ours}/mlp/Dense_0", LINEAR),
@@ -64,104 +74,86 @@ HUGGING_FACE = (
     # DeiT's distillation token is a register with a classifier of its own.
     row("embeddings.distillation_token", "register_tokens/tokens"),
     row("embeddings.position_embeddings", "position_embedding/embedding"),
-    *_block(),
+    *block(),
     *norm("layernorm.", "encoder_norm"),
     *affine("pooler.dense.", "pre_logits", LINEAR),
     *affine("classifier.", "head", LINEAR),
-    *affine("cls_classifier.", "head", LINEAR),  # beside distillation_classifier
+    *affine("cls_classifier.", "head", LINEAR),
+    *affine("distillation_classifier.", "head_dist", LINEAR),
 )
 
-
-def _dinov2_block() -> tuple[ArrayRow, ...]:
-    theirs, ours = "encoder.layer.{i}", "encoder_block_{i}"
-    rows = [*_attention(f"{theirs}.attention", f"{ours}/attention")]
-    for number in ("1", "2"):
-        scale = f"layer_scale{number}"
-        rows += norm(f"{theirs}.norm{number}.", f"{ours}/norm{number}")
-        rows.append(row(f"{theirs}.{scale}.lambda1", f"{ours}/{scale}/gamma"))
-    # The names of a GELU's layers, and of a SwiGLU's.
-    for first, second in (("fc1", "fc2"), ("weights_in", "weights_out")):
-        rows += affine(f"{theirs}.mlp.{first}.", f"{ours}/mlp/Dense_0", LINEAR)
-        rows += affine(f"{theirs}.mlp.{second}.", f"{ours}/mlp/Dense_1", LINEAR)
-    return tuple(rows)
-
-
-DINOV2 = (
-    *affine("embeddings.patch_embeddings.projection.", "embedding", CONVOLUTION),
-    row("embeddings.cls_token", "class_token/token"),
-    row("embeddings.register_tokens", "register_tokens/tokens"),
-    row("embeddings.position_embeddings", "position_embedding/embedding"),
-    *_dinov2_block(),
-    *norm("layernorm.", "encoder_norm"),
-)
 
 # Release 5's names inside the model -> the names on disk.
-_RENAMED_ATTENTION = (
+RENAMED_ATTENTION = (
     (re.compile(r"\.attention\.q_proj\."), ".attention.attention.query."),
     (re.compile(r"\.attention\.k_proj\."), ".attention.attention.key."),
     (re.compile(r"\.attention\.v_proj\."), ".attention.attention.value."),
     (re.compile(r"\.attention\.o_proj\."), ".attention.output.dense."),
 )
 _RENAMED = (
-    *_RENAMED_ATTENTION,
+    *RENAMED_ATTENTION,
     (re.compile(r"^layers\.(\d+)\."), r"encoder.layer.\1."),
     (re.compile(r"\.mlp\.fc1\."), ".intermediate.dense."),
     (re.compile(r"\.mlp\.fc2\."), ".output.dense."),
 )
 
-# Our names of what a config states.
-_OPTIONS = {
-    "patch_size": "patch_size",
-    "hidden_size": "width",
-    "num_hidden_layers": "depth",
-    "num_attention_heads": "heads",
-    "num_channels": "channels",
-    "layer_norm_eps": "norm_epsilon",
-}
-_GELUS = {"tanh": "gelu_pytorch_tanh", "exact": "gelu"}
-# PIL's numbers for its filters.
-_FILTERS = {0: "nearest", 1: "lanczos3", 2: "bilinear", 3: "bicubic"}
-# What transformers assumes of keys that are left out, by the processor's class.
-_VIT = {
-    "do_resize": True,
-    "size": {"height": 224, "width": 224},
-    "resample": 2,
-    "do_center_crop": False,
-    "do_rescale": True,
-    "rescale_factor": 1 / 255,
-    "do_normalize": True,
-    "image_mean": 0.5,
-    "image_std": 0.5,
-}
-_BEIT = {**_VIT, "resample": 3, "crop_size": 224}
-_DEIT = {**_BEIT, "do_center_crop": True, "size": {"height": 256, "width": 256}}
-_CLIP = {
-    **{**_DEIT, "size": {"shortest_edge": 224}},
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
-}
-_CONVNEXT = {**_VIT, "resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 0.875}
-_PROCESSORS: dict[str, dict[str, Any]] = {
-    "BeitImageProcessor": _BEIT,
-    "BitImageProcessor": _CLIP,
-    "CLIPImageProcessor": _CLIP,
-    "ConvNextImageProcessor": _CONVNEXT,
-    "DeiTImageProcessor": _DEIT,
-    "SiglipImageProcessor": _BEIT,
-    "ViTImageProcessor": _VIT,
-}
-# The processor that a config means by its model where it names none.
-_PROCESSOR_OF = {
-    "deit": "DeiTImageProcessor",
-    "dinov2": "BitImageProcessor",
-    "vit": "ViTImageProcessor",
-    "vit_msn": "ViTImageProcessor",
-}
-# The processors whose `default_to_square` is false: one number is the shorter side.
-_SHORTER_SIDE = ("Bit", "CLIP", "ConvNext", "Siglip")
+# What every config of transformers may have, and no output depends on.
+ANY_CONFIG = says_nothing(
+    *("architectures", "model_type", "transformers_version", "dtype", "torch_dtype"),
+    *("_name_or_path", "name_or_path", "_attn_implementation", "attn_implementation"),
+    *("_attn_implementation_autoset", "auto_map", "_commit_hash", "finetuning_task"),
+    *("id2label", "label2id", "num_labels", "_num_labels", "problem_type", "task"),
+    *("return_dict", "output_attentions", "output_hidden_states", "use_cache"),
+    *("torchscript", "use_bfloat16", "chunk_size_feed_forward", "pruned_heads"),
+    *("initializer_range", "initializer_factor", "layer_norm_init", "image_size"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout"),
+    *("dropout", "hidden_dropout", "drop_path_rate", "projection_dropout"),
+    *("classifier_dropout", "gradient_checkpointing", "use_mask_token", "mask_ratio"),
+    *("out_features", "out_indices", "stage_names", "apply_layernorm"),
+    *("reshape_hidden_states", "encoder_stride", "num_classes", "padding"),
+    *("image_processor_type", "patch_dropout_rate", "tie_word_embeddings"),
+    # Of text: releases before 4.50 wrote them beside everything.
+    *("add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "bos_token_id"),
+    *("cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty"),
+    *("do_sample", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_id"),
+    *("exponential_decay_length_penalty", "forced_bos_token_id", "prefix"),
+    *("forced_eos_token_id", "is_decoder", "is_encoder_decoder", "length_penalty"),
+    *("max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups"),
+    *("num_beams", "num_return_sequences", "output_scores", "pad_token_id"),
+    *("remove_invalid_values", "repetition_penalty", "return_dict_in_generate"),
+    *("sep_token_id", "suppress_tokens", "task_specific_params", "temperature"),
+    *("tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p"),
+    "typical_p",
+)
 
 
-class _HuggingFaceFamily(Family):
+def _classes(config: Config) -> JSON:
+    """Number of classes where `architectures` names a model with a classifier."""
+    kinds = config.get("architectures") or ()
+    if not any("ForImageClassification" in kind for kind in kinds):
+        return None if kinds else UNSAID
+    labels = config.get("id2label")
+    return len(labels) if labels else config.get("num_labels", 2)
+
+
+# Keys of `ViTConfig`, which its relatives have too.
+VIT_CONFIG: Keys = {
+    **ANY_CONFIG,
+    "patch_size": says("patch_size", default=16),
+    "hidden_size": says("width", default=768),
+    "num_hidden_layers": says("depth", default=12),
+    "num_attention_heads": says("heads", default=12),
+    "intermediate_size": says("mlp_dim", default=3072),
+    "num_channels": says("channels", default=3),
+    "hidden_act": says("gelu", default="gelu", read=OneOf(GELUS)),
+    "layer_norm_eps": says("norm_epsilon", default=1e-12),
+    "qkv_bias": says(*QKV_BIASES, default=True),
+    "pooler_act": must_be("tanh", default="tanh"),
+    **says_nothing("pooler_output_size"),
+}
+
+
+class HuggingFaceFamily(WritableFamily):
     """Arrays beside a `config.json`, and a document about the preprocessing.
 
     Attributes:
@@ -169,15 +161,22 @@ class _HuggingFaceFamily(Family):
             overlapping patches, have arrays of the same names.
         prefix: Regular expression of the bare model's name in a larger one.
         new_names: Release 5's names inside the model -> the names on disk.
-        options: Our names of what the config states.
+        keys: What the config states.
+        bare_class: The class of a model without a classifier.
+        classifier_class: That of one with a classifier, if it is our model.
+        pools: How its classes pool, in our terms; None for features of all tokens.
     """
 
     project = "hugging_face"
-    configured = ("gelu", "heads", "norm_epsilon")
+    library = "Hugging Face"
+    configured: ClassVar[tuple[str, ...]] = ("gelu", "heads", "norm_epsilon")
     model_types: ClassVar[tuple[str, ...]]
     prefix: ClassVar[str]
     new_names: ClassVar[tuple[tuple[re.Pattern[str], str], ...]]
-    options: ClassVar[dict[str, str]]
+    keys: ClassVar[Keys]
+    bare_class: ClassVar[str]
+    classifier_class: ClassVar[str | None] = None
+    pools: ClassVar[tuple[str | None, ...]] = ("token", None)
 
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the bare model, as on disk -> names in the file."""
@@ -189,24 +188,36 @@ class _HuggingFaceFamily(Family):
             inside[bare] = name
         return inside
 
-    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
-        """What the config states."""
-        config = file.config
-        kind = config.get("model_type", self.model_types[0])
-        if kind not in self.model_types:
-            rule = f"`model_type` must be one of {', '.join(self.model_types)}"
-            refuse_config(file, rule, kind)
-        # A SwiGLU does not read it.
-        name = None if swiglu else config.get("hidden_act")
-        return {
-            **renamed(config, self.options),
-            **qkv_biases(config),
-            **gelu_of(file, name, swiglu),
-        }
+    def described(self, config: Config) -> str | None:
+        """The `model_type`."""
+        name = config.get("model_type")
+        return name if isinstance(name, str) else None
 
-    def image_size(self, file: ArrayFile) -> Any:
+    def opens(self, name: str) -> bool:
+        """Whether it is among `model_types`."""
+        return name in self.model_types
+
+    def config(self, file: ArrayFile) -> tuple[str, Config]:
+        """How a key of the config is called in messages, and the config."""
+        return "`{}`", file.config
+
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
+        """What the config states, and the class that `architectures` names."""
+        if not file.config:
+            return {}
+        stated = read_config(file.path, self.keys, [self.config(file)])
+        classes = _classes(file.config)
+        if classes is not UNSAID:
+            stated["classes"] = Stated(classes, "`architectures`")
+        return stated
+
+    def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
+        """As the arrays show; a mean is over the patches."""
+        return None, False
+
+    def image_size(self, file: ArrayFile) -> JSON:
         """`image_size` of config.json."""
-        return file.config.get("image_size")
+        return self.config(file)[1].get("image_size")
 
     def class_names(self, file: ArrayFile, classes: int) -> list[str] | None:
         """`id2label`, unless it holds the numbers alone."""
@@ -215,7 +226,7 @@ class _HuggingFaceFamily(Family):
         own = any(name != f"LABEL_{index}" for index, name in enumerate(names))
         return names if own else None
 
-    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, JSON]:
         """From the newer of two documents, where there is one."""
         name, key = "processor_config.json", "image_processor"
         if config := file.beside(name).get(key):
@@ -224,88 +235,34 @@ class _HuggingFaceFamily(Family):
         return name, file.beside(name) or None
 
     def preprocessing(
-        self, config: dict[str, Any], model: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The image processor's settings; its class has the defaults."""
-        kind = _processor_class(config, model)
-        config = _PROCESSORS[kind] | config
-        check_supported(config, "do_resize", config["do_resize"])
-        for key in ("do_pad", "do_flip_channel_order", "use_square_size"):
-            check_supported(config, key, not config.get(key))
-        for key, used in (
-            ("rescale_factor", config["do_rescale"]),
-            ("image_mean", config["do_normalize"]),
-            ("image_std", config["do_normalize"]),
-        ):
-            check_supported(config, key, not used or config[key] is not None)
-        scale = config["rescale_factor"] if config["do_rescale"] else 1
-        normalized = config["do_normalize"]
-        return {
-            "mean": scaled(config["image_mean"] if normalized else 0.0, 1 / scale),
-            "std": scaled(config["image_std"] if normalized else 1.0, 1 / scale),
-            "interpolation": known(config, "resample", _FILTERS),
-            "antialias": True,  # as PIL
-            **_resize_and_crop(config, kind.removesuffix("ImageProcessor")),
-            "convention": "hugging_face",
-        }
-
-
-class HuggingFace(_HuggingFaceFamily, WritableFamily):
-    """ViT, DeiT and MSN."""
-
-    title = "Hugging Face ViT"
-    mark = "embeddings.patch_embeddings.projection.weight"
-    rows = HUGGING_FACE
-    defaults: ClassVar = {"gelu": "exact", "norm_epsilon": 1e-12}
-    second_classifiers = ("distillation_classifier.",)
-    model_types = ("vit", "deit", "vit_msn")
-    prefix = "vit|deit"
-    new_names = _RENAMED
-    options = _OPTIONS | {"intermediate_size": "mlp_dim"}
-    holds = frozenset(("gelu", "norm_epsilon", *QKV_BIASES, "prefix_positions"))
-
-    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
-        """What the config states; the pooler's activation must be ours."""
-        pooler = file.config.get("pooler_act", "tanh")
-        if pooler != "tanh":
-            rule = "The activation of the pooler must be 'tanh'"
-            refuse_config(file, rule, pooler)
-        return super().stated(file, swiglu)
+        self, config: dict[str, JSON], model: dict[str, JSON]
+    ) -> dict[str, JSON]:
+        """The image processor's settings."""
+        return read_preprocessing(config, model)
 
     def refusals(self, model: "ImageModel") -> list[str]:
-        """Its `ViTModel` reads the class token, by a pooler of its width or none."""
-        found = other_than_qkv_bias(model)
-        if model.gelu not in _GELUS:
-            found.append(f"gelu must be one of {', '.join(map(repr, _GELUS))}")
-        if model.pooling not in ("token", None):
-            found.append("pooling must be 'token'")
-        if model.representation_size is None:
-            return found
-        if model.classes is not None:
-            found.append("representation_size must be None where there are classes")
-        if model.representation_size != model.width:
-            found.append("representation_size must be the width")
-        if model.pooling != "token":
-            found.append("representation_size must be None where pooling=None")
+        """What its classes have no place for."""
+        found = []
+        if model.classes is not None and self.classifier_class is None:
+            found.append("classes must be None")
+        if model.pooling not in self.pools:
+            found.append(f"pooling must be {' or '.join(map(repr, self.pools))}")
+        if model.representation_size is not None:
+            found.append("representation_size must be None")
         return found
 
     def file_name(self, name: str, model: "ImageModel") -> str:
         """A classifier's backbone is a module of its own."""
         bare = model.classes is None or name.startswith("classifier.")
-        return name if bare else f"vit.{name}"
+        return name if bare else f"{self.prefix.partition('|')[0]}.{name}"
 
-    def documents(self, model: "ImageModel") -> dict[str, Any]:
-        """`config.json` of a `ViTConfig`, and that of its image processor."""
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
+        """`config.json`, and that of the image processor."""
         height, width = model.image_size
-        kind = "ViTModel" if model.classes is None else "ViTForImageClassification"
         document = {
-            "architectures": [kind],
-            "model_type": "vit",
-            **{theirs: getattr(model, ours) for theirs, ours in self.options.items()},
-            "qkv_bias": model.query_bias,
-            "hidden_act": _GELUS[model.gelu],
-            "hidden_dropout_prob": model.dropout,
-            "attention_probs_dropout_prob": model.attention_dropout,
+            "architectures": [self._class_of(model)],
+            "model_type": self.model_types[0],
+            **written(self.keys, model),
             "image_size": height if height == width else [height, width],
             "dtype": "float32",
         }
@@ -318,6 +275,10 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
             "preprocessor_config.json": written_preprocessing(model),
         }
 
+    def _class_of(self, model: "ImageModel") -> str:
+        bare = model.classes is None or self.classifier_class is None
+        return self.bare_class if bare else self.classifier_class or ""
+
     def lost_preprocessing(self, layer: "ImagePreprocessing") -> list[str]:
         """What Pillow does not compute, and crops that one number does not describe."""
         height, width = layer.whole_size
@@ -327,125 +288,82 @@ class HuggingFace(_HuggingFaceFamily, WritableFamily):
         return found + lost_to_pillow(layer, "hugging_face")
 
 
-class HuggingFaceDINOv2(_HuggingFaceFamily):
-    """DINOv2, with and without registers."""
+class HuggingFace(HuggingFaceFamily):
+    """ViT, DeiT and MSN."""
 
-    title = "Hugging Face DINOv2"
-    mark = "encoder.layer.0.layer_scale1.lambda1"
-    rows = DINOV2
-    holds = frozenset(QKV_BIASES)
-    second_classifiers = ("classifier.",)
-    second_classifier = "classifier, of class token and mean of the patches at once,"
-    model_types = ("dinov2", "dinov2_with_registers")
-    prefix = "dinov2|dinov2_with_registers"
-    new_names = _RENAMED_ATTENTION
-    options = _OPTIONS | {"num_register_tokens": "register_tokens"}
-
-    def model_names(self, names: Iterable[str]) -> dict[str, str]:
-        """Without the mask token, which replaces patches in pre-training alone."""
-        inside = super().model_names(names)
-        inside.pop("embeddings.mask_token", None)
-        return inside
-
-    def prefix_positions(self, prefix: int) -> tuple[int, ...]:
-        """Registers come in after the positions are added."""
-        return (1,)
-
-
-def _processor_class(config: dict[str, Any], model: dict[str, Any]) -> str:
-    """The class of transformers' AutoImageProcessor for a config and its model's."""
-    legacy = config.get("feature_extractor_type") or ""
-    kind = (
-        config.get("image_processor_type")
-        or legacy.replace("FeatureExtractor", "ImageProcessor")
-        or model.get("image_processor_type")
-        or _PROCESSOR_OF.get(model.get("model_type", ""), "")
-    ).removesuffix("Fast")
-    kind = kind.removesuffix("Pil")
-    if not kind:
-        check_supported({"model_type": model.get("model_type")}, "model_type", False)
-    named = {"image_processor_type": kind}
-    check_supported(named, "image_processor_type", kind in _PROCESSORS)
-    return kind
-
-
-def _resize_and_crop(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    """`resize`, `crop_fraction` and size of a complete config."""
-    size = config["size"]
-    square = config.get("default_to_square", kind not in _SHORTER_SIDE)
-    if isinstance(size, int) and not square:
-        size = {"shortest_edge": size}
-    resize = "small" if isinstance(size, dict) and "shortest_edge" in size else "plain"
-    whole = _height_and_width(size)
-    crop = _height_and_width(config["crop_size"]) if config["do_center_crop"] else whole
-    if kind == "ConvNext":
-        # It crops by itself, and only images below 384 pixels.
-        check_supported(config, "do_center_crop", not config["do_center_crop"])
-        check_supported(config, "size", resize == "small")
-        if whole[0] < 384:
-            side = int(whole[0] / config["crop_pct"])
-            whole = side, side
-        else:
-            resize = "plain"
-    elif resize == "small":
-        # The other side would be as long as the image's ratio makes it.
-        check_supported(config, "do_center_crop", config["do_center_crop"])
-    return {
-        "resize": resize,
-        "crop_fraction": _fraction(crop, whole),
-        "image_size": crop,
+    title = "Hugging Face ViT"
+    mark = "embeddings.patch_embeddings.projection.weight"
+    rows = HUGGING_FACE
+    ignored = r"embeddings\.mask_token"
+    assumed: ClassVar = {"gelu": "exact", "norm_epsilon": 1e-12}
+    model_types = ("vit", "deit", "vit_msn")
+    prefix = "vit|deit"
+    new_names = _RENAMED
+    keys: ClassVar = {
+        **VIT_CONFIG,
+        "hidden_dropout_prob": ConfigKey(lambda v, c: {}, write=lambda m: m.dropout),
+        "attention_probs_dropout_prob": ConfigKey(
+            lambda v, c: {}, write=lambda m: m.attention_dropout
+        ),
     }
-
-
-def _height_and_width(size: Any) -> tuple[int, int]:
-    """(H, W) of `size` or `crop_size`, whose shorter side counts for both."""
-    if isinstance(size, dict):
-        stated = {key: value for key, value in size.items() if value is not None}
-        if stated.keys() == {"shortest_edge"}:
-            return image_size_pair(stated["shortest_edge"])
-        if stated.keys() != {"height", "width"}:
-            raise ValueError(f"size={size!r}")
-        size = stated["height"], stated["width"]
-    return image_size_pair(size)
-
-
-def _fraction(crop: tuple[int, int], whole: tuple[int, int]) -> float:
-    """The `crop_fraction` for a crop of a resized image."""
-    if crop[0] > whole[0] or crop[1] > whole[1]:
-        raise ValueError(f"crop_size={crop} of smaller images, size={whole}: it pads")
-    fraction = min(1.0, *(part / side for part, side in zip(crop, whole, strict=True)))
-    from keras_vit.preprocessing import ImagePreprocessing
-
-    if ImagePreprocessing(crop, crop_fraction=fraction).whole_size != whole:
-        raise ValueError(
-            f"size={whole} with crop_size={crop}, which is not the same share of both "
-            "sides"
+    bare_class = "ViTModel"
+    classifier_class = "ViTForImageClassification"
+    holds = frozenset(
+        (
+            *("gelu", "norm_epsilon", *QKV_BIASES, "prefix_positions"),
+            *("register_tokens", "distilled"),
         )
-    return fraction
+    )
+
+    def refusals(self, model: "ImageModel") -> list[str]:
+        """A bare `ViTModel` may have a pooler of its width."""
+        size = model.representation_size
+        found = super().refusals(model)
+        if model.register_tokens:
+            found.append("register_tokens must be 0")
+        if size is None or size != model.width:
+            return found
+        if model.classes is None and model.pooling == "token":
+            found.remove("representation_size must be None")
+        return found
 
 
-def written_preprocessing(model: "ImageModel") -> dict[str, Any]:
-    """`preprocessor_config.json`."""
-    layer, mean, std = pixels_of(model)
-    (height, width), (rows, columns) = layer.image_size, layer.whole_size
-    size: dict[str, int] = {"height": rows, "width": columns}
-    kind, crop = "ViTImageProcessor", {}
-    if layer.resize == "small" and rows == columns:
-        kind, size = "BitImageProcessor", {"shortest_edge": rows}
-    elif (rows, columns) != (height, width):
-        kind = "DeiTImageProcessor"
-    if kind != "ViTImageProcessor":
-        crop = {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    numbers = {ours: theirs for theirs, ours in _FILTERS.items()}
-    return {
-        "image_processor_type": kind,
-        "do_resize": True,
-        "size": size,
-        "resample": numbers.get(layer.interpolation, numbers["lanczos3"]),
-        **crop,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": mean,
-        "image_std": std,
+class HuggingFaceMAE(HuggingFaceFamily):
+    """The encoder of MAE, which sees all patches here; its decoder is left out."""
+
+    title = "Hugging Face MAE"
+    mark = HuggingFace.mark
+    rows = HUGGING_FACE
+    ignored = r"decoder\..*"
+    assumed: ClassVar = HuggingFace.assumed
+    model_types = ("vit_mae",)
+    bare_class = "ViTMAEModel"
+    prefix = "vit"
+    new_names = _RENAMED
+    keys: ClassVar = {
+        **VIT_CONFIG,
+        **says_nothing(
+            *("decoder_hidden_size", "decoder_num_hidden_layers", "norm_pix_loss"),
+            *("decoder_num_attention_heads", "decoder_intermediate_size"),
+        ),
     }
+    holds = HuggingFace.holds
+
+
+class HuggingFaceIJEPA(HuggingFaceFamily):
+    """I-JEPA, whose classifiers read the mean of the patches."""
+
+    title = "Hugging Face I-JEPA"
+    mark = HuggingFace.mark
+    rows = HUGGING_FACE
+    ignored = r"embeddings\.mask_token"
+    always: ClassVar = {"class_token": False}
+    assumed: ClassVar = HuggingFace.assumed
+    model_types = ("ijepa",)
+    bare_class = "IJepaModel"
+    classifier_class = "IJepaForImageClassification"
+    pools = ("avg", None)
+    prefix = "ijepa"
+    new_names = _RENAMED
+    keys = VIT_CONFIG
+    holds = HuggingFace.holds

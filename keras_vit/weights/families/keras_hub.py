@@ -1,20 +1,23 @@
-"""keras-hub's checkpoints: ViT presets and weight files, as HDF5 names them.
+"""keras-hub's checkpoints: what its presets have in common, and its ViTs.
 
 Source: keras-team/keras-hub, models/vit. A preset keeps the backbone and the classifier
-in two files, `save_weights` writes one with a longer path.
+in two HDF5 files, `save_weights` writes one with a longer path.
 """
 
-import re
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from keras_vit.weights.families.family import (
-    QKV_BIASES,
-    Family,
-    one_or_all,
-    qkv_biases,
-    renamed,
+from keras_vit.typing import JSON
+from keras_vit.weights.families.config_keys import (
+    Config,
+    ConfigKey,
+    Keys,
+    Stated,
+    read_config,
+    says,
+    says_nothing,
 )
+from keras_vit.weights.families.family import Family, one_or_all
 from keras_vit.weights.families.layouts import (
     HEADS_FIRST,
     HEADS_LAST,
@@ -27,69 +30,107 @@ from keras_vit.weights.families.layouts import (
 )
 from keras_vit.weights.reading import ArrayFile
 
-_NAMES = ("vars/0", "vars/1")
+NAMES = ("vars/0", "vars/1")  # of a kernel and its bias, of a norm's gamma and beta
 _EMBEDDING = "layers/vi_t_patching_and_embedding"
+
+
+def attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    """Rows of a `keras.layers.MultiHeadAttention`."""
+    rows: list[ArrayRow] = []
+    for name in ("query", "key", "value"):
+        dense, projection = f"{theirs}/{name}_dense/", f"{ours}/{name}"
+        rows += [
+            row(f"{dense}{NAMES[0]}", f"{projection}/kernel", layout=HEADS_LAST),
+            row(f"{dense}{NAMES[1]}", f"{projection}/bias", layout=HEADS_LAST),
+        ]
+    return (
+        *rows,
+        *affine(f"{theirs}/output_dense/", f"{ours}/out", HEADS_FIRST, NAMES),
+    )
 
 
 def _block() -> tuple[ArrayRow, ...]:
     theirs = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block_{i}"
     ours = "encoder_block_{i}"
-    rows: list[ArrayRow] = []
-    for name in ("query", "key", "value"):
-        dense, projection = f"{theirs}/mha/{name}_dense/", f"{ours}/attention/{name}"
-        rows += [
-            row(f"{dense}{_NAMES[0]}", f"{projection}/kernel", layout=HEADS_LAST),
-            row(f"{dense}{_NAMES[1]}", f"{projection}/bias", layout=HEADS_LAST),
-        ]
     return (
-        *rows,
-        *affine(
-            f"{theirs}/mha/output_dense/", f"{ours}/attention/out", HEADS_FIRST, _NAMES
-        ),
-        *norm(f"{theirs}/layer_norm_1/", f"{ours}/norm1", _NAMES),
-        *norm(f"{theirs}/layer_norm_2/", f"{ours}/norm2", _NAMES),
-        *affine(f"{theirs}/mlp/dense_1/", f"{ours}/mlp/Dense_0", SAME, _NAMES),
-        *affine(f"{theirs}/mlp/dense_2/", f"{ours}/mlp/Dense_1", SAME, _NAMES),
+        *attention(f"{theirs}/mha", f"{ours}/attention"),
+        *norm(f"{theirs}/layer_norm_1/", f"{ours}/norm1", NAMES),
+        *norm(f"{theirs}/layer_norm_2/", f"{ours}/norm2", NAMES),
+        *affine(f"{theirs}/mlp/dense_1/", f"{ours}/mlp/Dense_0", SAME, NAMES),
+        *affine(f"{theirs}/mlp/dense_2/", f"{ours}/mlp/Dense_1", SAME, NAMES),
     )
 
 
 KERAS_HUB = (
     row(f"{_EMBEDDING}/vars/0", "class_token/token"),
-    *affine(f"{_EMBEDDING}/patch_embedding/", "embedding", SAME, _NAMES),
+    *affine(f"{_EMBEDDING}/patch_embedding/", "embedding", SAME, NAMES),
     row(
         f"{_EMBEDDING}/position_embedding/vars/0",
         "position_embedding/embedding",
         layout=WITHOUT_BATCH,
     ),
     *_block(),
-    *norm("layers/vi_t_encoder/layer_norm/", "encoder_norm", _NAMES),
-    *affine("pre_logits/", "pre_logits", SAME, _NAMES),
-    *affine("predictions/", "head", SAME, _NAMES),
+    *norm("layers/vi_t_encoder/layer_norm/", "encoder_norm", NAMES),
+    *affine("pre_logits/", "pre_logits", SAME, NAMES),
+    *affine("predictions/", "head", SAME, NAMES),
 )
 
 
-# Our names of what the backbone's config states.
-_OPTIONS = {
-    "patch_size": "patch_size",
-    "hidden_dim": "width",
-    "num_layers": "depth",
-    "mlp_dim": "mlp_dim",
-    "num_heads": "heads",
-    "use_class_token": "class_token",
-    "layer_norm_epsilon": "norm_epsilon",
+# One argument for all four projections of the attention.
+ATTENTION_BIASES = ("query_bias", "key_bias", "value_bias", "output_bias")
+# What every backbone has.
+ANY_BACKBONE: Keys = {
+    "patch_size": says("patch_size"),
+    "hidden_dim": says("width"),
+    "num_layers": says("depth"),
+    "num_heads": says("heads"),
+    "image_shape": ConfigKey(
+        lambda value, config: {"channels": value[-1]} if value else {}
+    ),
+    **says_nothing("name", "dtype", "trainable", "data_format"),
+}
+BACKBONE: Keys = {
+    **ANY_BACKBONE,
+    "mlp_dim": says("mlp_dim"),
+    "use_mha_bias": says(*ATTENTION_BIASES, default=True),
+    "use_mlp_bias": says("mlp_bias", default=True),
+    "use_class_token": says("class_token", default=True),
+    "layer_norm_epsilon": says("norm_epsilon", default=1e-6),
+    "use_patch_bias": says("embedding_bias", default=True),
+    **says_nothing("dropout_rate", "attention_dropout"),
+}
+# Arguments of the task around it.
+TASK: Keys = {
+    "num_classes": says("classes"),
+    "activation": ConfigKey(
+        lambda value, config: {
+            "classifier_activation": None if value == "linear" else value
+        }
+    ),
+    **says_nothing(
+        *("backbone", "preprocessor", "pooling", "intermediate_dim", "name", "dtype"),
+        *("trainable", "dropout", "head_dtype"),
+    ),
 }
 
 
-class KerasHub(Family):
-    """keras-hub's ViTs."""
+class KerasHubFamily(Family):
+    """A backbone of keras-hub, by itself or with a classifier.
+
+    Attributes:
+        backbone: Name of its class.
+        inside: Its name in the file of a model around it.
+        block: That of its blocks, of which the first has no number.
+        keys: Arguments of the backbone.
+    """
 
     project = "keras_hub"
-    title = "keras-hub ViT"
-    mark = f"{_EMBEDDING}/patch_embedding/vars/0"
-    rows = KERAS_HUB
-    holds = frozenset(("class_token", *QKV_BIASES, "output_bias"))
-    configured = ("norm_epsilon", "pooling")
+    library = "keras-hub"
     poolings: ClassVar = {"token": "token", "gap": "avg"}
+    backbone: ClassVar[str]
+    inside: ClassVar[str]
+    block: ClassVar[str]
+    keys: ClassVar[Keys]
 
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the model, every block numbered -> names in the file.
@@ -104,41 +145,57 @@ class KerasHub(Family):
             heads = {"layers/dense/": "pre_logits/", "layers/dense_1/": "predictions/"}
         inside = {}
         for name in names:
-            bare = name.removeprefix("layers/vi_t_backbone/")
-            bare = re.sub(r"/vi_t_encoder_block/", "/vi_t_encoder_block_0/", bare)
+            bare = self.numbered(name.removeprefix(f"layers/{self.inside}/"))
             for dense, head in heads.items():
                 bare = bare.replace(dense, head) if bare.startswith(dense) else bare
             inside[bare] = name
         return inside
 
-    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
-        """What the backbone's config states."""
-        config = file.config.get("config", {})
-        # One argument for all four projections of the attention.
-        output = renamed(config, {"use_mha_bias": "output_bias"})
+    def numbered(self, name: str) -> str:
+        """Name of an array in which the first block has the number 0."""
+        return name.replace(f"/{self.block}/", f"/{self.block}_0/")
+
+    def described(self, config: Config) -> str | None:
+        """The class of the backbone."""
+        if "registered_name" not in config:
+            return None
+        return str(config.get("class_name", config["registered_name"]))
+
+    def opens(self, name: str) -> bool:
+        """Whether it is this family's."""
+        return name == self.backbone
+
+    def config(self, file: ArrayFile) -> tuple[str, Config]:
+        """How an argument of the backbone is called in messages, and all of them."""
+        return "`{}`", file.config["config"]
+
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
+        """What the configs of the backbone and of the task around it state."""
+        if not file.config:
+            return {}
+        task = file.beside("task.json").get("config", {})
         return {
-            **renamed(config, _OPTIONS),
-            **qkv_biases(config, "use_mha_bias"),
-            **output,
+            **read_config(file.path, self.keys, [self.config(file)]),
+            **read_config(file.path, TASK, [("`{}` of task.json", task)]),
         }
 
-    def image_size(self, file: ArrayFile) -> Any:
-        """The backbone's (H, W, C), without the channels."""
-        shape = file.config.get("config", {}).get("image_shape")
-        return shape and (shape[0], shape[1])
+    def image_size(self, file: ArrayFile) -> JSON:
+        """The backbone's (H, W, C), without the channels; None where it fixes none."""
+        shape = file.config and self.config(file)[1].get("image_shape")
+        return (shape[0], shape[1]) if shape and None not in shape[:2] else None
 
     def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
         """The task's pooling; its `"gap"` is a mean over the class token too."""
         return file.beside("task.json").get("config", {}).get("pooling"), True
 
-    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, JSON]:
         """What its image converter is built from."""
         name = "image_converter.json"
         return name, file.beside(name).get("config")
 
     def preprocessing(
-        self, config: dict[str, Any], model: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, config: dict[str, JSON], model: dict[str, JSON]
+    ) -> dict[str, JSON]:
         """The image converter's scale and offset as mean and standard deviation."""
         if config.get("pad_to_aspect_ratio"):
             raise ValueError("pad_to_aspect_ratio=True")
@@ -155,10 +212,30 @@ class KerasHub(Family):
             "resize": "small" if config.get("crop_to_aspect_ratio", True) else "plain",
         }
 
-    def preprocessing_differences(self, policy: dict[str, Any]) -> list[str]:
+    def preprocessing_differences(self, policy: dict[str, JSON]) -> list[str]:
         """It crops the image, not the resized one."""
         if policy["resize"] == "plain":
             return []
         return [
             "crops before it resizes, and `ImagePreprocessing` after: pixels differ"
         ]
+
+
+class KerasHub(KerasHubFamily):
+    """keras-hub's ViTs."""
+
+    title = "keras-hub ViT"
+    mark = f"{_EMBEDDING}/patch_embedding/vars/0"
+    rows = KERAS_HUB
+    always: ClassVar = {"gelu": "exact"}
+    holds = frozenset(
+        (
+            *("class_token", *ATTENTION_BIASES, "mlp_bias", "norm_epsilon"),
+            *("embedding_bias", "gelu"),
+        )
+    )
+    configured = ("norm_epsilon", "pooling")
+    backbone = "ViTBackbone"
+    inside = "vi_t_backbone"
+    block = "vi_t_encoder_block"
+    keys = BACKBONE

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -56,6 +57,24 @@ CHANNELS = Layout(
     lambda array, heads: array.reshape(1, 1, 1, -1),
 )
 WITHOUT_BATCH = Layout(lambda array: array[None], lambda array, heads: array[0])
+ONE_VECTOR = Layout(
+    lambda array: array[None, None],
+    lambda array, heads: array[0, 0],
+)
+
+
+def _square_patches(array: Array) -> Array:
+    """[D, P * P * 3] -> [P, P, 3, D]."""
+    width, values = array.shape
+    side = math.isqrt(values // 3)
+    return array.reshape(width, side, side, 3).transpose(1, 2, 3, 0)
+
+
+# A patch as a vector of its pixels, row by row, before a linear layer.
+FLAT_PATCHES = Layout(
+    _square_patches,
+    lambda array, heads: array.transpose(3, 0, 1, 2).reshape(array.shape[3], -1),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,25 +88,34 @@ class ArrayRow:
         ours: The path of our weight; several where their array holds ours one after
             the other on its first axis.
         layout: The order of its axes.
+        half: 0 or 1 where their array is the first or the second half of our weight's
+            last axis, such as the gate and the values of a SwiGLU.
     """
 
     theirs: str
     ours: tuple[str, ...]
     layout: Layout = SAME
+    half: int | None = None
 
 
-def row(theirs: str, *ours: str, layout: Layout = SAME) -> ArrayRow:
+def row(
+    theirs: str, *ours: str, layout: Layout = SAME, half: int | None = None
+) -> ArrayRow:
     """Make an `ArrayRow`."""
-    return ArrayRow(theirs, ours, layout)
+    return ArrayRow(theirs, ours, layout, half)
 
 
 def affine(
-    theirs: str, ours: str, kernel: Layout, names: tuple[str, str] = ("weight", "bias")
+    theirs: str,
+    ours: str,
+    kernel: Layout,
+    names: tuple[str, str] = ("weight", "bias"),
+    half: int | None = None,
 ) -> tuple[ArrayRow, ArrayRow]:
     """The two rows of a dense layer or a convolution with a bias."""
     return (
-        row(f"{theirs}{names[0]}", f"{ours}/kernel", layout=kernel),
-        row(f"{theirs}{names[1]}", f"{ours}/bias"),
+        row(f"{theirs}{names[0]}", f"{ours}/kernel", layout=kernel, half=half),
+        row(f"{theirs}{names[1]}", f"{ours}/bias", half=half),
     )
 
 

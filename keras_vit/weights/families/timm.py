@@ -1,24 +1,23 @@
-"""timm's checkpoints: ViT, DeiT, DINOv2, hybrids, BiT, as its state dicts name them.
+"""timm's checkpoints, as its state dicts name the arrays of its ViTs and ResNets.
 
-Source: huggingface/pytorch-image-models, models/vision_transformer.py, deit.py,
-vision_transformer_hybrid.py, resnetv2.py. Query, key and value are one matrix.
+Source: huggingface/pytorch-image-models, models/vision_transformer.py, deit.py, eva.py,
+beit.py, vision_transformer_hybrid.py, resnetv2.py. What its classes' arguments mean is
+in `timm_arguments`.
 """
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
+from keras_vit.option_rows import rows as option_rows
+from keras_vit.options import ViTOptions
+from keras_vit.typing import JSON
+from keras_vit.weights.families.config_keys import Config, Stated, written
 from keras_vit.weights.families.family import (
-    QKV_BIASES,
     WritableFamily,
-    gelu_of,
     known,
     lost_to_pillow,
-    other_than_qkv_bias,
     pixels_of,
-    qkv_biases,
-    refuse_config,
-    renamed,
     scaled,
 )
 from keras_vit.weights.families.layouts import (
@@ -29,6 +28,14 @@ from keras_vit.weights.families.layouts import (
     affine,
     norm,
     row,
+)
+from keras_vit.weights.families.timm_arguments import (
+    KEYS,
+    architecture_of,
+    architectures,
+    options_of_architectures,
+    parts_of,
+    stated,
 )
 from keras_vit.weights.reading import ArrayFile
 
@@ -48,8 +55,27 @@ def _together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[ArrayRow,
 def _mlp(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
     return (
         *affine(f"{theirs}.fc1.", f"{ours}/Dense_0", LINEAR),
+        *norm(f"{theirs}.norm.", f"{ours}/norm"),
         *affine(f"{theirs}.fc2.", f"{ours}/Dense_1", LINEAR),
     )
+
+
+def _split_projections(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    """Of `Eva` and `Beit`: biases beside one matrix, or three layers."""
+    rows: list[ArrayRow] = []
+    for letter, name in (("q", "query"), ("k", "key"), ("v", "value")):
+        rows += affine(f"{theirs}.{letter}_proj.", f"{ours}/{name}", LINEAR)
+        if letter != "k":
+            rows.append(row(f"{theirs}.{letter}_bias", f"{ours}/{name}/bias"))
+    return tuple(rows)
+
+
+def _split_gate(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    """Of `SwiGLU`: gate and values are two layers."""
+    rows: list[ArrayRow] = []
+    for part, name in enumerate(("fc1_g", "fc1_x")):
+        rows += affine(f"{theirs}.{name}.", f"{ours}/Dense_0", LINEAR, half=part)
+    return tuple(rows)
 
 
 def _block() -> tuple[ArrayRow, ...]:
@@ -61,11 +87,22 @@ def _block() -> tuple[ArrayRow, ...]:
         ),
         *norm(f"{theirs}.attn.q_norm.", f"{ours}/attention/query_norm"),
         *norm(f"{theirs}.attn.k_norm.", f"{ours}/attention/key_norm"),
+        *_split_projections(f"{theirs}.attn", f"{ours}/attention"),
+        row(
+            f"{theirs}.attn.relative_position_bias_table",
+            f"{ours}/attention/relative_bias",
+        ),
+        *norm(f"{theirs}.attn.norm.", f"{ours}/attention/norm"),
         *affine(f"{theirs}.attn.proj.", f"{ours}/attention/out", LINEAR),
-        row(f"{theirs}.ls1.gamma", f"{ours}/layer_scale1/gamma"),
         *norm(f"{theirs}.norm2.", f"{ours}/norm2"),
         *_mlp(f"{theirs}.mlp", f"{ours}/mlp"),
-        row(f"{theirs}.ls2.gamma", f"{ours}/layer_scale2/gamma"),
+        *_split_gate(f"{theirs}.mlp", f"{ours}/mlp"),
+        # The second name: of `Eva` and `Beit`.
+        *(
+            row(name.format(i="{i}", n=number), f"{ours}/layer_scale{number}/gamma")
+            for number in (1, 2)
+            for name in ("blocks.{i}.ls{n}.gamma", "blocks.{i}.gamma_{n}")
+        ),
     )
 
 
@@ -107,16 +144,20 @@ def _hybrid_stem() -> tuple[ArrayRow, ...]:
 
 TIMM = (
     *affine("patch_embed.proj.", "embedding", CONVOLUTION),
+    *norm("patch_embed.norm.", "patch_norm"),
     row("cls_token", "class_token/token"),
     row("reg_token", "register_tokens/tokens"),
     # DeiT's distillation token is a register with a classifier of its own.
     row("dist_token", "register_tokens/tokens"),
     row("pos_embed", "position_embedding/embedding"),
+    row("rope.freqs", "rotary/frequencies"),
+    *norm("norm_pre.", "embedding_norm"),
     *_block(),
     *norm("norm.", "encoder_norm"),
     *norm("fc_norm.", "fc_norm"),
     *_attention_pooling(),
     *affine("head.", "head", LINEAR),
+    *affine("head_dist.", "head_dist", LINEAR),
     *_hybrid_stem(),
 )
 
@@ -141,26 +182,15 @@ def _bit() -> tuple[ArrayRow, ...]:
 TIMM_BIT = _bit()
 
 
-# Architectures that use the tanh approximation of GELU.
-_TANH = re.compile(
-    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_"
-    r"|vit_large_patch16_siglip_(gap_)?512"
-)
-# Those that pool the prefix tokens too, which only their names say.
-_POOLS_PREFIX = re.compile(r"test_vit3")
-# Our names of what `model_args` states; these booleans have the same ones.
-_OPTIONS = {
-    "patch_size": "patch_size",
-    "embed_dim": "width",
-    "depth": "depth",
-    "num_heads": "heads",
-    "in_chans": "channels",
-    # Not written: without it the MLPs have no biases either, and ours have.
-    "proj_bias": "output_bias",
-}
-_BOOLEANS = ("qk_norm", "class_token", "fc_norm")
-_GELUS = {"tanh": "gelu_tanh", "exact": "gelu"}
+# Options that a checkpoint may have changed in an architecture.
+_ADAPTED = ("classes", "channels", "patch_size")
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "": None}
+_GELUS = {
+    "tanh": "gelu_tanh",
+    "exact": "gelu",
+    "quick": "quick_gelu",
+    "silu": "silu",
+}
 _HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -183,7 +213,7 @@ _INTERPOLATIONS = {
 }
 _CROP_MODES = {"center": "small", "squash": "plain"}
 # What timm assumes of keys that `pretrained_cfg` leaves out.
-_PREPROCESSING: dict[str, Any] = {
+_PREPROCESSING: dict[str, JSON] = {
     "mean": (0.485, 0.456, 0.406),
     "std": (0.229, 0.224, 0.225),
     "interpolation": "bicubic",
@@ -192,35 +222,72 @@ _PREPROCESSING: dict[str, Any] = {
 }
 
 
+def _class_of(architecture: str) -> str | None:
+    """Name of an architecture's class in timm."""
+    return architectures().get(architecture, {}).get("class")
+
+
 class _TimmFamily(WritableFamily):
-    """Arrays beside a `config.json`; its `pretrained_cfg` has the preprocessing."""
+    """Arrays beside a `config.json`; its `pretrained_cfg` has the preprocessing.
+
+    Attributes:
+        classes: Classes of timm whose models are read.
+    """
 
     project = "timm"
+    library = "timm"
     poolings = _POOLINGS
+    classes: ClassVar[tuple[str, ...]]
 
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the model -> names in the file, `DataParallel`'s too."""
         return {name.removeprefix("module."): name for name in names}
 
+    def described(self, config: Config) -> str | None:
+        """The `architecture`."""
+        return architecture_of(config)
+
+    def opens(self, name: str) -> bool:
+        """Whether it is of a class that this family reads."""
+        return _class_of(name) in self.classes
+
+    def explained(self, name: str) -> str:
+        """With its class, where it is one of the table."""
+        kind = _class_of(name)
+        return super().explained(name) + (f", of its class {kind}" if kind else "")
+
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
+        """What `model_args` states, and the architecture in timm's code."""
+        return stated(file.path, file.config) if file.config else {}
+
     def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
-        """`global_pool` of `model_args`, else of the config itself."""
-        options = file.config.get("model_args", {})
-        name = options.get("global_pool", file.config.get("global_pool"))
-        implied = _POOLS_PREFIX.match(file.config.get("architecture", ""))
-        return name, options.get("pool_include_prefix", bool(implied))
+        """`global_pool`; attention pooling of `Eva` reads all tokens."""
+        if not file.config:
+            return None, False
+        arguments: dict[str, JSON] = {}
+        for _, part in reversed(parts_of(file.config)):
+            arguments |= part
+        kind = architectures()[architecture_of(file.config) or ""]["class"]
+        usual = KEYS[kind]["global_pool"].default
+        name = arguments.get("global_pool", usual)
+        prefix = name == "map" and kind == "Eva"
+        return name, arguments.get("pool_include_prefix", prefix)
 
     def class_names(self, file: ArrayFile, classes: int) -> list[str] | None:
-        """`label_names`, which is absent for ImageNet's."""
-        pretrained: dict[str, Any] = file.config.get("pretrained_cfg", {})
-        return pretrained.get("label_names")
+        """`label_names`, a list or by number; absent for ImageNet's."""
+        pretrained = file.config.get("pretrained_cfg", {})
+        names: JSON = file.config.get("label_names") or pretrained.get("label_names")
+        if isinstance(names, dict):
+            names = [names.get(str(index)) for index in range(classes)]
+        return None if names is None else list(names)
 
-    def preprocessing_config(self, file: ArrayFile) -> tuple[str, Any]:
+    def preprocessing_config(self, file: ArrayFile) -> tuple[str, JSON]:
         """`pretrained_cfg`."""
         return "config.json", file.config.get("pretrained_cfg") or None
 
     def preprocessing(
-        self, config: dict[str, Any], model: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, config: dict[str, JSON], model: dict[str, JSON]
+    ) -> dict[str, JSON]:
         """Settings of `pretrained_cfg`, where zero and null count as left out."""
         config = _PREPROCESSING | {key: value for key, value in config.items() if value}
         size = config.get("input_size")  # (channels, H, W)
@@ -235,7 +302,7 @@ class _TimmFamily(WritableFamily):
             "image_size": (int(size[1]), int(size[2])) if size else None,
         }
 
-    def preprocessing_differences(self, policy: dict[str, Any]) -> list[str]:
+    def preprocessing_differences(self, policy: dict[str, JSON]) -> list[str]:
         """Pillow's nearest neighbor rounds in another way."""
         if policy["interpolation"] != "nearest":
             return []
@@ -249,9 +316,9 @@ class _TimmFamily(WritableFamily):
         self,
         model: "ImageModel",
         architecture: str,
-        arguments: dict[str, Any],
-        **pretrained: Any,
-    ) -> dict[str, Any]:
+        arguments: dict[str, JSON],
+        **pretrained: JSON,
+    ) -> dict[str, JSON]:
         """`config.json`; `pretrained` is of the model's kind."""
         classes = model.classes or 0
         document = {
@@ -278,40 +345,63 @@ class Timm(_TimmFamily):
     mark = "patch_embed.proj.weight"
     rows = TIMM
     configured = ("gelu", "heads", "pooling")
-    second_classifiers = ("head_dist.",)
     hybrid_note = (
         "timm computes its ResNets with other epsilons than the official code, whose "
         "this model has: outputs may differ where kernels are small"
     )
+    classes: ClassVar[tuple[str, ...]] = (
+        "VisionTransformer",
+        "VisionTransformerDistilled",
+    )
+    assumed: ClassVar = {"gelu": "exact"}
     holds = frozenset(
         (
-            *("gelu", "swiglu", "layer_scale", "register_tokens"),
-            *("prefix_positions", "resnet_blocks", *QKV_BIASES, *_BOOLEANS),
+            *("query_bias", "key_bias", "value_bias", "output_bias", "mlp_bias"),
+            *("norm", "norm_epsilon", "qk_norm", "attention_norm", "mlp_norm"),
+            *("patch_norm", "embedding_norm", "embedding_bias", "final_norm"),
+            *("fc_norm", "layer_scale", "gelu", "swiglu", "class_token", "distilled"),
+            *("register_tokens", "position_embedding", "prefix_positions"),
+            *("relative_bias", "pool_heads", "pool_mlp_dim", "resnet_blocks"),
+            *(name for name in option_rows(ViTOptions) if name.startswith("rotary")),
         )
     )
 
-    def stated(self, file: ArrayFile, swiglu: bool) -> dict[str, Any]:
-        """What `model_args` states, and what follows from the architecture's name."""
-        arguments = file.config.get("model_args", {})
-        architecture = file.config.get("architecture", "")
-        if "_rpn_" in architecture:  # its arrays are those of pre-norm blocks
-            rule = "LayerNorms must precede attention and MLP, not follow them"
-            refuse_config(file, rule, architecture)
-        name = "gelu_tanh" if _TANH.match(architecture) else None
-        name = "quick_gelu" if "quickgelu" in architecture else name
-        name = arguments.get("act_layer", name)
-        return {
-            **renamed(arguments, _OPTIONS),
-            **qkv_biases(arguments),
-            **{
-                each: value
-                for each in _BOOLEANS
-                if isinstance(value := arguments.get(each), bool)
-            },
-            **gelu_of(file, name, swiglu),
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
+        """What the arguments state; what none of them makes, the class has not."""
+        said = super().stated(file)
+        if not said:
+            return said
+        source = f"timm's {file.config['architecture']!r}"
+        usual = {
+            name: Stated(getattr(ViTOptions, name), source)
+            for name in option_rows(ViTOptions)
+            if name in self.holds and name != "resnet_blocks"
         }
+        return usual | said
 
-    def image_size(self, file: ArrayFile) -> Any:
+    def guessed(self, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """What all architectures with such arrays have in common."""
+        alike = [
+            options
+            for options in options_of_architectures()
+            if all(
+                bool(options[name]) == bool(value)
+                if name == "layer_scale"
+                else options[name] == value
+                for name, value in shown.items()
+                if name in options and name not in _ADAPTED
+            )
+        ]
+        if not alike:
+            return super().guessed(shown)
+        shared = {
+            name: value
+            for name, value in alike[0].items()
+            if name not in shown and all(each.get(name) == value for each in alike)
+        }
+        return {**self.assumed, **shared}
+
+    def image_size(self, file: ArrayFile) -> JSON:
         """`img_size` of `model_args`, or the size that the weights were trained on."""
         size = file.config.get("model_args", {}).get("img_size")
         trained = file.config.get("pretrained_cfg", {}).get("input_size", [None])
@@ -323,13 +413,13 @@ class Timm(_TimmFamily):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of timm's class makes."""
-        found = other_than_qkv_bias(model)
-        if model.gelu not in _GELUS:
-            found.append(f"gelu must be one of {', '.join(map(repr, _GELUS))}")
+        found = []
         if model.resnet_blocks is not None and model.resnet_blocks not in _HYBRIDS:
             found.append(f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
         if model.representation_size is not None:
             found.append("representation_size must be None")
+        if model.embedding_bias == model.embedding_norm:
+            found.append("embedding_bias must be the opposite of embedding_norm")
         mapped = model.pooling == "map"
         if mapped and model.class_token and model.register_tokens:
             found.append(
@@ -339,15 +429,25 @@ class Timm(_TimmFamily):
             found.append(
                 "swiglu must be False in a hybrid, and where pooling='map'",
             )
+        if model.distilled and model.register_tokens != 1:
+            found.append("register_tokens must be 1 where distilled=True")
         return found
 
+    def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
+        """Of the class: AIMv2 alone has a gate of its own."""
+        others = [r"\.gamma_\d", "(q|k|v)_(proj|bias)"]
+        others.append(r"mlp\.fc1\." if model.norm == "rms" else "fc1_(g|x)")
+        return _without(self.rows, others)
+
     def file_name(self, name: str, model: "ImageModel") -> str:
-        """R+Ti/16's stem has no module of its own."""
+        """R+Ti/16's stem has no module of its own; DeiT's register has a name."""
+        if model.distilled and name == "reg_token":
+            return "dist_token"
         if model.resnet_blocks == ():
             return name.replace(".backbone.stem.", ".backbone.")
         return name
 
-    def documents(self, model: "ImageModel") -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
         """`config.json`, with `model_args` for an architecture of this kind."""
         first = "patch_embed.proj"
         if model.resnet_blocks is not None:
@@ -364,6 +464,86 @@ class Timm(_TimmFamily):
         )
 
 
+class TimmEva(Timm):
+    """timm's `Eva`: EVA, EVA-02, DINOv3, Perception Encoder, ViTs with RoPE."""
+
+    title = "timm EVA"
+    classes: ClassVar = ("Eva",)
+
+    def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
+        """Biases beside the matrix, unless the keys have one too."""
+        others = [r"\.ls\d\.", "(q|k|v)_proj"]
+        others.append("(q|v)_bias" if model.key_bias else r"qkv\.bias")
+        if model.swiglu:
+            others.append(r"mlp\.fc1\." if model.mlp_norm else "fc1_(g|x)")
+        return _without(self.rows, others)
+
+    def refusals(self, model: "ImageModel") -> list[str]:
+        """What no argument of the class makes."""
+        found = []
+        if model.resnet_blocks is not None or model.representation_size is not None:
+            found.append("resnet_blocks and representation_size must be None")
+        if model.embedding_bias == model.embedding_norm:
+            found.append("embedding_bias must be the opposite of embedding_norm")
+        if model.pooling == "map" and model.register_tokens:
+            found.append("pooling='map' must have no register tokens")
+        return found
+
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
+        """`config.json`; the architecture alone states the epsilon."""
+        return self._document(
+            model,
+            "vit_base_patch16_dinov3"
+            if model.norm_epsilon == 1e-5
+            else "vit_base_patch16_rope_224",
+            {
+                **written(KEYS["Eva"], model),
+                "img_size": list(model.image_size),
+                "dynamic_img_size": False,
+            },
+            fixed_input_size=True,
+            first_conv="patch_embed.proj",
+            classifier="head",
+        )
+
+
+class TimmBeit(Timm):
+    """timm's `Beit`."""
+
+    title = "timm BEiT"
+    classes: ClassVar = ("Beit",)
+
+    def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
+        """Biases beside the matrix."""
+        return _without(self.rows, [r"\.ls\d\.", "(q|k|v)_proj", r"qkv\.bias"])
+
+    def refusals(self, model: "ImageModel") -> list[str]:
+        """What no argument of the class makes."""
+        found = []
+        if model.resnet_blocks is not None or model.representation_size is not None:
+            found.append("resnet_blocks and representation_size must be None")
+        if model.swiglu or model.pooling == "map":
+            found.append("swiglu must be False, and pooling not 'map'")
+        return found
+
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
+        """`config.json`."""
+        return self._document(
+            model,
+            "beit_base_patch16_224",
+            {**written(KEYS["Beit"], model), "img_size": list(model.image_size)},
+            fixed_input_size=True,
+            first_conv="patch_embed.proj",
+            classifier="head",
+        )
+
+
+def _without(rows: tuple[ArrayRow, ...], others: list[str]) -> tuple[ArrayRow, ...]:
+    """The rows whose names contain none of these patterns."""
+    pattern = re.compile("|".join(others))
+    return tuple(row for row in rows if not pattern.search(row.theirs))
+
+
 class TimmBit(_TimmFamily):
     """timm's `ResNetV2` with the weights of Big Transfer."""
 
@@ -371,6 +551,7 @@ class TimmBit(_TimmFamily):
     mark = "stages.0.blocks.0.conv1.weight"
     rows = TIMM_BIT
     model = "resnet"
+    classes = ("ResNetV2",)
     hybrid_note = Timm.hybrid_note
     holds = frozenset(("blocks", "width_factor"))
 
@@ -381,7 +562,7 @@ class TimmBit(_TimmFamily):
         sizes = f"blocks={model.blocks}, width_factor={model.width_factor}"
         return [f"timm has no BiT with {sizes}"]
 
-    def documents(self, model: "ImageModel") -> dict[str, Any]:
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
         """`config.json`."""
         pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}[model.pooling]
         return self._document(
@@ -394,7 +575,7 @@ class TimmBit(_TimmFamily):
         )
 
 
-def _architecture(model: "ImageModel") -> tuple[str, dict[str, Any]]:
+def _architecture(model: "ImageModel") -> tuple[str, dict[str, JSON]]:
     """Name of an architecture of the model's kind, and the arguments that make it."""
     outputs = model.mlp_dim * (1 + model.swiglu)  # of the MLP's first layer
     ratio = outputs / model.width
@@ -417,18 +598,34 @@ def _architecture(model: "ImageModel") -> tuple[str, dict[str, Any]]:
         # timm takes 0 for none; the weights come from the file.
         "init_values": 1e-5 if model.layer_scale == 0 else model.layer_scale,
         "qkv_bias": model.query_bias,
-        **{name: getattr(model, name) for name in _BOOLEANS},
+        # Earlier releases lack these arguments.
+        **({"pre_norm": True} if model.embedding_norm else {}),
+        **({} if model.final_norm else {"final_norm": False}),
+        **({"scale_attn_norm": True} if model.attention_norm else {}),
+        **({"scale_mlp_norm": True} if model.mlp_norm else {}),
+        **{
+            name: getattr(model, name) for name in ("qk_norm", "class_token", "fc_norm")
+        },
         "act_layer": _GELUS[model.gelu],
     }
+    if model.distilled:
+        del arguments["reg_tokens"]
+        return "deit_base_distilled_patch16_224", arguments
+    # No JSON names the kind of norm or MLP; these architectures have them.
+    if model.norm == "rms":
+        arguments |= {"proj_bias": model.output_bias, "act_layer": "silu"}
+        arguments["mlp_ratio"] = (model.mlp_dim + 0.5) / model.width
+        return "aimv2_large_patch14_224", arguments
     if model.swiglu:
-        # No JSON names the kind of MLP; this architecture has it.
         return "vit_giant_patch14_dinov2", {**arguments, "act_layer": "silu"}
+    if model.norm_epsilon == 1e-5 and model.resnet_blocks is None:
+        return "vit_base_patch16_clip_224", {"pre_norm": False, **arguments}
     if model.resnet_blocks is None:
         return "vit_base_patch16_224", arguments
     return _HYBRIDS[model.resnet_blocks], arguments
 
 
-def written_preprocessing(model: "ImageModel") -> dict[str, Any]:
+def written_preprocessing(model: "ImageModel") -> dict[str, JSON]:
     """The part of `pretrained_cfg` about preprocessing."""
     layer, mean, std = pixels_of(model)
     names = {ours: theirs for theirs, ours in _INTERPOLATIONS.items()}

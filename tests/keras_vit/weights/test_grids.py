@@ -11,7 +11,7 @@ from foreign_files import arrays_of
 from long_cases import long_after
 
 import keras_vit
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, WeightsFileError
 from keras_vit.weights.loading import load_checkpoint
 
 SIDE = 24
@@ -105,10 +105,27 @@ def test_an_unknown_grid_must_be_given(write, tmp_path):
 def test_ambiguous_square_grids_must_be_given(tmp_path):
     source = make((3, 3), register_tokens=4, prefix_positions=False)
     path = foreign_files.timm(source, tmp_path)
+    (tmp_path / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"of grid \(2, 2\) or \(3, 3\)"):
-        keras_vit.VisionTransformer.from_preset(path)
-    model = keras_vit.VisionTransformer.from_preset(path, grid=(3, 3))
+        keras_vit.VisionTransformer.from_preset(path, heads=3)
+    model = keras_vit.VisionTransformer.from_preset(path, heads=3, grid=(3, 3))
     foreign_files.check_unmoved(model, arrays_of(source))
+
+
+def test_a_config_says_which_of_two_square_grids_it_is(tmp_path):
+    source = make((3, 3), register_tokens=4, prefix_positions=False)
+    path = foreign_files.timm(source, tmp_path, model_args={"img_size": None})
+    model = keras_vit.VisionTransformer.from_preset(path)
+    foreign_files.check_unmoved(model, arrays_of(source))
+    foreign_files.edit(tmp_path / "config.json", model_args={"no_embed_class": False})
+    assert foreign_files.arguments_of(path)["grid"] == (2, 2)
+
+
+def test_an_image_size_that_does_not_fit_the_positions_is_refused(tmp_path):
+    path = foreign_files.timm(make((3, 3)), tmp_path, model_args={"img_size": [8, 8]})
+    match = r"`img_size`|image_size=\(8, 8\).*`pos_embed` has 10 positions"
+    with pytest.raises(WeightsFileError, match=match):
+        keras_vit.VisionTransformer.from_preset(path)
 
 
 def test_the_grid_of_a_config_overrides_the_models(tmp_path):

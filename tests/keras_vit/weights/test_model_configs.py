@@ -34,8 +34,7 @@ EXACT = {"gelu": "exact"}
             ({"classes": None}, {"global_pool": ""}, None),
             ({}, {"global_pool": "avg", "pool_include_prefix": True}, "'avg' of all"),
             ({"pooling": "map"}, {"pool_include_prefix": True}, "map"),
-            ({"fc_norm": True}, {}, "avg"),
-            ({"pooling": "map"}, {}, "'map' of the patches"),
+            ({"pooling": "map"}, {"pool_include_prefix": None}, "'map' of the patches"),
             ({"pooling": "map", "class_token": False}, {}, "map"),
             (
                 {"pooling": "map", "register_tokens": 2},
@@ -114,7 +113,7 @@ def test_the_gelu_of_every_siglip_is_timms(tiny_vit, tmp_path):
 
 def test_another_activation_of_the_pooler_is_refused(tiny_vit, tmp_path):
     path = foreign_files.hugging_face(tiny_vit(), tmp_path, pooler_act="relu")
-    with pytest.raises(WeightsFileError, match=r"pooler must be 'tanh'.*'relu'"):
+    with pytest.raises(WeightsFileError, match=r"`pooler_act` must be 'tanh'.*'relu'"):
         keras_vit.VisionTransformer.from_preset(path)
 
 
@@ -325,7 +324,7 @@ def test_timms_blocks_with_later_norms_are_refused(tiny_vit, tmp_path):
     """Their arrays have the names and shapes of those of pre-norm blocks."""
     name = "vit_base_patch16_rpn_224"
     path = foreign_files.timm(tiny_vit(), tmp_path, architecture=name)
-    with pytest.raises(WeightsFileError, match=f"LayerNorms must precede.*{name}"):
+    with pytest.raises(WeightsFileError, match=f"`block_fn` of timm's '{name}' must"):
         arguments_of(path)
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from keras_vit import ImagePreprocessing, decoding
-from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.families import hugging_face, timm
+from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.preprocessing_configs import preprocessing_arguments
 
 timm_data = pytest.importorskip("timm.data")
@@ -143,6 +143,7 @@ PROCESSORS = [
     ("ConvNext", {"size": {"shortest_edge": 64}}, (64, 64)),
     ("ConvNext", {"size": 64, "crop_pct": 0.95, "resample": 2}, (64, 64)),
     ("Siglip", {}, (224, 224)),
+    ("DINOv3ViT", {"size": {"height": 64, "width": 48}}, (64, 48)),
     ("Beit", {"size": 70, "crop_size": 64, "do_center_crop": True}, (64, 64)),
 ]
 

@@ -280,7 +280,6 @@ def test_a_policy_that_we_do_not_compute_is_left_out(
         ({"use_square_size": True}, "use_square_size=True"),
         ({"image_mean": None}, "image_mean=None"),
         ({"rescale_factor": None}, "rescale_factor=None"),
-        ({"image_processor_type": None}, "model_type=None"),
         ({"rescale_factor": 0}, "ZeroDivisionError"),
         (
             {"image_processor_type": "SamImageProcessor"},

@@ -139,7 +139,7 @@ def planned(model, checkpoint):
     plan = Plan(model, checkpoint, model_arguments(checkpoint))
     plan.compare_settings(required=True)
     plan.load_classifier()
-    adapt_kernels(plan)
+    adapt_kernels(plan, "google")
     adapt_positions(plan, "google")
     plan.place_the_rest("load")
     return plan.report, plan.problems

@@ -1,0 +1,229 @@
+"""What documents state of a checkpoint is what its arrays show, or it is refused.
+
+Every family is written with most of what it can hold. Then one kind of its arrays after
+the other is deleted, in all blocks and in the last one: none of it opens.
+"""
+
+import contextlib
+import json
+import re
+
+import foreign_files
+import numpy as np
+import pytest
+from foreign_files import arrays_of, edit, write_safetensors
+from tiny_model import small
+
+import keras_vit
+from keras_vit.options import SETTINGS
+from keras_vit.weights import CheckpointError, WeightsFileError, open_checkpoint
+from keras_vit.weights.saving import WRITERS, save_checkpoint, writer_of
+
+pytest.importorskip("safetensors")
+
+EXACT = {"gelu": "exact"}
+WIDE = {"width": 24, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 4}
+BARE = {"classes": None, "pooling": "token", **WIDE, **EXACT}
+SEPARATE = {"key_bias": False, "layer_scale": 0.1}
+ROTARY = {
+    "rotary": "centered",
+    "position_embedding": "none",
+    "register_tokens": 2,
+    "norm_epsilon": 1e-5,
+    **SEPARATE,
+}
+RMS = {
+    "norm": "rms",
+    "patch_norm": True,
+    "swiglu": True,
+    "class_token": False,
+    "norm_epsilon": 1e-5,
+    **dict.fromkeys(
+        ("query_bias", "key_bias", "value_bias", "output_bias", "mlp_bias"), False
+    ),
+}
+# A model with most of what each family can hold, by the family's title.
+MODELS = {
+    "timm ViT": {
+        **EXACT,
+        "qk_norm": True,
+        "layer_scale": 0.1,
+        "register_tokens": 2,
+        "prefix_positions": False,
+        "embedding_norm": True,
+        "embedding_bias": False,
+    },
+    "timm EVA": {
+        **EXACT,
+        **WIDE,
+        **SEPARATE,
+        "rotary": "mixed",
+        "rotary_temperature": 10.0,
+        "rotary_pairing": "neighbors",
+        "swiglu": True,
+        "mlp_norm": True,
+        "attention_norm": True,
+        "qk_norm": True,
+    },
+    "timm BEiT": {**EXACT, **SEPARATE, "relative_bias": "every_layer"},
+    "Hugging Face ViT": {**EXACT, "norm_epsilon": 1e-12},
+    "Hugging Face MAE": {**BARE, "norm_epsilon": 1e-12},
+    "Hugging Face I-JEPA": {**EXACT, "class_token": False, "pooling": "avg"},
+    "Hugging Face BEiT": {
+        **EXACT,
+        **SEPARATE,
+        "relative_bias": "every_layer",
+        "position_embedding": "none",
+        "fc_norm": True,
+        "pooling": "avg",
+    },
+    "Hugging Face DINOv2": {
+        **BARE,
+        "mlp_dim": 48,
+        "layer_scale": 0.1,
+        "register_tokens": 2,
+        "prefix_positions": False,
+    },
+    "Hugging Face DINOv3": {**BARE, **ROTARY},
+    "Hugging Face DINOv3 with SwiGLU": {**BARE, **ROTARY, "swiglu": True},
+    "Hugging Face CLIP": {
+        **BARE,
+        "gelu": "quick",
+        "embedding_norm": True,
+        "embedding_bias": False,
+        "projection": 20,
+    },
+    "Hugging Face SigLIP": {**BARE, "pooling": "map", "class_token": False},
+    "Hugging Face SigLIP 2": {**BARE, "pooling": "map", "class_token": False},
+    "Hugging Face AIMv2": {**BARE, **RMS, "pooling": "query"},
+}
+
+
+def families():
+    """Those of the two projects whose files have documents."""
+    projects = [("timm", "vit"), ("hugging_face", "vit")]
+    return [family for project in projects for family in WRITERS[project]]
+
+
+def written(family, folder, monkeypatch):
+    """A model and its folder, written as this family and no other of its project."""
+    model = small(**MODELS[family.title])
+    key = (family.project, family.model)
+    monkeypatch.setitem(WRITERS, key, [family])
+    save_checkpoint(model, folder, family.project)
+    return model
+
+
+def arrays_in(folder):
+    with open_checkpoint(folder) as checkpoint:
+        arrays = checkpoint.file.arrays
+        return {name: np.array(each.read()) for name, each in arrays.items()}
+
+
+def kinds(names):
+    """Names of arrays by their kind: in all blocks, and in the last block alone."""
+    found = {}
+    for name in names:
+        kind = re.sub(r"\.\d+\.", ".{i}.", name)
+        found.setdefault(kind, []).append(name)
+    last = {
+        f"{kind} of the last block": [names[-1]]
+        for kind, names in found.items()
+        if len(names) > 1
+    }
+    blocks = sorted({match[0] for n in names if (match := re.search(r"\.\d+\.", n))})
+    whole = [name for name in names if blocks and blocks[-1] in name]
+    return {**found, **last, "the last block": whole}
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.title)
+def test_a_model_of_each_family_round_trips(family, tmp_path, monkeypatch):
+    model = written(family, tmp_path, monkeypatch)
+    again = keras_vit.open_model(tmp_path, pooling=model.pooling)
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.described.mark == family.mark
+    before = arrays_of(model)
+    for path, array in arrays_of(again).items():
+        np.testing.assert_array_equal(array, before[path], err_msg=path)
+    for name in SETTINGS:
+        if name == "gelu" and model.swiglu:
+            continue  # nothing computes it
+        assert getattr(again, name) == getattr(model, name), name
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.title)
+def test_no_file_opens_that_lacks_arrays(family, tmp_path, monkeypatch):
+    model = written(family, tmp_path, monkeypatch)
+    arrays = arrays_in(tmp_path)
+    opened = []
+    for kind, names in kinds(arrays).items():
+        rest = {name: each for name, each in arrays.items() if name not in names}
+        write_safetensors(tmp_path / "model.safetensors", rest)
+        with contextlib.suppress(WeightsFileError, CheckpointError):
+            keras_vit.open_model(tmp_path, pooling=model.pooling)
+            opened.append(kind)
+    assert opened == []
+
+
+def test_a_key_of_another_model_is_refused_by_its_name(tmp_path, monkeypatch):
+    [family] = [each for each in families() if each.title == "Hugging Face DINOv3"]
+    written(family, tmp_path, monkeypatch)
+    edit(tmp_path / "config.json", window_size=7)
+    match = r"keys that are known here.*Received: `window_size` in the config"
+    with pytest.raises(WeightsFileError, match=match):
+        keras_vit.open_model(tmp_path)
+    edit(tmp_path / "config.json", window_size=False)
+    keras_vit.open_model(tmp_path)
+
+
+def test_timms_unknown_argument_is_refused_by_its_name(tiny_vit, tmp_path):
+    arguments = {"attn_drop_rate": 0.1, "window_size": 7}
+    path = foreign_files.timm(tiny_vit(**EXACT), tmp_path, model_args=arguments)
+    with pytest.raises(WeightsFileError, match=r"Received: `model_args.window_size`"):
+        keras_vit.open_model(path)
+
+
+def test_an_architecture_gives_what_its_name_implies(tiny_vit, tmp_path):
+    """As many heads as timm's, which are not those of the paper's B/16."""
+    source = tiny_vit(
+        **EXACT, width=768, heads=16, class_token=False, pooling="avg", mlp_dim=9
+    )
+    given = {"mlp_ratio": 9.5 / 768, "depth": 2, "img_size": [22, 14], "patch_size": 2}
+    unsaid = ("num_heads", "embed_dim", "class_token", "fc_norm", "global_pool")
+    arguments = {**dict.fromkeys(unsaid), **given}
+    architecture = "vit_base_patch16_gap_224"
+    path = foreign_files.timm(
+        source, tmp_path, architecture=architecture, model_args=arguments
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "num_heads" not in config["model_args"]
+    model = keras_vit.open_model(path)
+    assert (model.heads, model.pooling) == (16, "avg")
+    assert (model.class_token, model.fc_norm) == (False, False)
+
+
+def test_without_a_config_architectures_alike_say_what_they_share(tmp_path):
+    """Two of timm's have such arrays: they differ in their heads."""
+    from keras_vit.weights.families.timm import Timm
+
+    shown = {
+        **{"width": 768, "depth": 12, "mlp_dim": 3072, "swiglu": False},
+        **{"class_token": False, "register_tokens": 0, "fc_norm": False},
+        **{"final_norm": True, "layer_scale": None, "norm": "layer"},
+    }
+    assert "heads" not in Timm().guessed(shown)
+    assert Timm().guessed({**shown, "class_token": True})["heads"] == 12
+
+
+def test_a_config_that_names_no_model_is_not_read(tiny_vit, tmp_path, caplog):
+    path = foreign_files.timm(tiny_vit(**EXACT), tmp_path)
+    (tmp_path / "config.json").write_text('{"learning_rate": 0.1}')
+    keras_vit.open_model(path, heads=5, grid=(11, 7))
+    assert "its config.json names no model and is not read" in caplog.text
+
+
+def test_the_family_with_the_fewest_reasons_gives_them():
+    model = small(**{**MODELS["Hugging Face DINOv2"], "qk_norm": True})
+    family, problems = writer_of(model, "hugging_face")
+    assert family.title == "Hugging Face DINOv2"
+    assert problems[0] == "qk_norm must be False"
