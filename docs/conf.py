@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 
+import architecture_tables  # noqa: E402
 import benchmark_pictures  # noqa: E402
 import benchmark_tables  # noqa: E402
 import option_tables  # noqa: E402
@@ -28,6 +29,7 @@ from sphinx.util import inspect  # noqa: E402
 import keras_vit  # noqa: E402
 
 GENERATED = {
+    "architectures.md": architecture_tables.page,
     "benchmarks.md": benchmark_tables.page,
     "options.md": option_tables.page,
     "packages.md": package_drawing.page,
