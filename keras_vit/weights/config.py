@@ -30,7 +30,18 @@ _LOG = logging.getLogger("keras_vit")
 
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Arguments that are assumed, because no config gives them."""
-    return () if checkpoint.file.config else checkpoint.described.configured
+    family = checkpoint.described
+    if checkpoint.file.config:
+        return ()
+    if family.model == "resnet":
+        return family.configured
+    shown = shown_options(checkpoint, Shapes(checkpoint))
+    unusual = (
+        name
+        for name, value in family.guessed(shown).items()
+        if name not in shown and value != getattr(ViTOptions, name, value)
+    )
+    return tuple(dict.fromkeys((*family.configured, *unusual)))
 
 
 def model_arguments(

@@ -215,6 +215,19 @@ def test_without_a_config_architectures_alike_say_what_they_share(tmp_path):
     assert Timm().guessed({**shown, "class_token": True})["heads"] == 12
 
 
+def test_what_is_assumed_of_rotary_positions_is_said(tmp_path, caplog):
+    """DINOv3's arrays in timm: all its architectures of them rotate alike."""
+    wide = {"width": 384, "depth": 12, "heads": 6, "mlp_dim": 1536, "classes": None}
+    model = small(**{**ROTARY, **EXACT, **wide, "register_tokens": 4})
+    save_checkpoint(model, tmp_path, "timm")
+    (tmp_path / "config.json").unlink()
+    again = keras_vit.open_model(tmp_path, image_size=model.image_size, pooling="token")
+    assert (again.rotary, again.rotary_temperature) == ("centered", 100.0)
+    assert again.norm_epsilon == 1e-5
+    assert "no config.json states these, assumed: " in caplog.text
+    assert "rotary='centered'" in caplog.text
+
+
 def test_a_config_that_names_no_model_is_not_read(tiny_vit, tmp_path, caplog):
     path = foreign_files.timm(tiny_vit(**EXACT), tmp_path)
     (tmp_path / "config.json").write_text('{"learning_rate": 0.1}')
