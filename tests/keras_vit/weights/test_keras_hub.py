@@ -19,7 +19,7 @@ from foreign_files import (
 from tiny_model import numpy
 
 import keras_vit
-from benchmarks import architectures
+from benchmarks import narrow_copies, narrow_keras_hub
 from keras_vit.weights import WeightsFileError
 from keras_vit.weights.checkpoint import FAMILIES
 from keras_vit.weights.reading import ArrayFile
@@ -230,7 +230,9 @@ def test_the_activation_of_a_classifier_is_the_tasks(tiny_vit, tmp_path):
 
 @pytest.mark.parity
 @needs("keras_hub")
-@pytest.mark.parametrize("case", architectures.KERAS_HUB, ids=lambda case: case.title)
+@pytest.mark.parametrize(
+    "case", narrow_keras_hub.KERAS_HUB, ids=lambda case: case.title
+)
 def test_a_preset_computes_what_keras_hub_computes(case, tmp_path):
-    result = architectures.compare_keras_hub(case, tmp_path)
-    assert result.difference["float32"] < architectures.TOLERANCE, result.refused
+    result = narrow_keras_hub.compare_keras_hub(case, tmp_path)
+    assert result.difference["float32"] < narrow_copies.TOLERANCE, result.refused

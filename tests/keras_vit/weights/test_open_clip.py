@@ -14,7 +14,7 @@ from foreign_files import (
 )
 
 import keras_vit
-from benchmarks import architectures
+from benchmarks import narrow_copies, narrow_open_clip
 from keras_vit.weights import WeightsFileError
 from keras_vit.weights.checkpoint import open_checkpoint
 
@@ -184,8 +184,10 @@ def test_layers_of_openclips_after_timms_are_refused(vision, tmp_path):
 
 @pytest.mark.parity
 @needs("open_clip")
-@pytest.mark.parametrize("case", architectures.OPEN_CLIP, ids=lambda case: case.title)
+@pytest.mark.parametrize(
+    "case", narrow_open_clip.OPEN_CLIP, ids=lambda case: case.title
+)
 def test_a_tower_computes_what_openclip_computes(case, tmp_path):
-    result = architectures.compare_open_clip(case, tmp_path)
+    result = narrow_open_clip.compare_open_clip(case, tmp_path)
     assert (result.refused == "") == case.opens, result.refused
-    assert all(gap < architectures.TOLERANCE for gap in result.difference.values())
+    assert all(gap < narrow_copies.TOLERANCE for gap in result.difference.values())

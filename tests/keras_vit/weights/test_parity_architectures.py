@@ -6,7 +6,12 @@ The whole table: `python -m benchmarks.architectures`.
 import pytest
 from foreign_files import needs
 
-from benchmarks import architectures, timm_architectures
+from benchmarks import (
+    narrow_copies,
+    narrow_timm,
+    narrow_transformers,
+    timm_architectures,
+)
 
 pytestmark = pytest.mark.parity
 
@@ -36,9 +41,9 @@ REFUSED = {
 
 
 def check(result):
-    assert result.refused or result.difference.keys() == set(architectures.DTYPES)
+    assert result.refused or result.difference.keys() == set(narrow_copies.DTYPES)
     for difference in (*result.difference.values(), result.back or 0.0):
-        assert difference < architectures.TOLERANCE
+        assert difference < narrow_copies.TOLERANCE
     assert result.refused == "" or "`" in result.refused  # names what it is
 
 
@@ -47,11 +52,11 @@ def check(result):
     "name",
     [
         pytest.param(name, marks=[] if name in FEW else [pytest.mark.slow])
-        for name in architectures.timm_names()
+        for name in narrow_timm.timm_names()
     ],
 )
 def test_an_architecture_of_timm_gives_the_same_outputs_or_is_refused(name, tmp_path):
-    result = architectures.compare_timm(name, tmp_path)
+    result = narrow_timm.compare_timm(name, tmp_path)
     check(result)
     if name in FEW:
         assert bool(result.refused) == (name in REFUSED)
@@ -60,10 +65,10 @@ def test_an_architecture_of_timm_gives_the_same_outputs_or_is_refused(name, tmp_
 
 @needs("transformers")
 @pytest.mark.parametrize(
-    "case", architectures.TRANSFORMERS, ids=lambda case: case.title
+    "case", narrow_transformers.TRANSFORMERS, ids=lambda case: case.title
 )
 def test_a_model_of_transformers_gives_the_same_outputs(case, tmp_path):
-    result = architectures.compare_transformers(case, tmp_path)
+    result = narrow_transformers.compare_transformers(case, tmp_path)
     check(result)
     assert result.refused == ""
     assert result.back is not None
