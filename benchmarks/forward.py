@@ -19,7 +19,7 @@ import itertools
 import os
 from collections.abc import Iterable
 
-from benchmarks.peer_models import Case
+from benchmarks.peer_models import KINDS, Case
 from benchmarks.turns import compare
 
 LIBRARIES = ("keras-vit", "timm", "timm, torch.compile", "transformers", "keras-hub")
@@ -40,6 +40,12 @@ def contests(quick: bool) -> Iterable[tuple[Case, tuple[str, ...]]]:
         Case(False, variant, 224, 8, dtype, 1, "tanh")
         for variant, dtype in itertools.product(("S/16", "B/16"), DTYPES)
     ]
+    # Models of other families: all their tokens.
+    others = (("DINOv3 B/16", 224), ("DINOv3 B/16", 512), ("CLIP L/14", 224))
+    cases += [
+        Case(False, variant, pixels, 8 if pixels == 224 else 1, dtype, 1)
+        for (variant, pixels), dtype in itertools.product(others, DTYPES)
+    ]
     if not quick:
         cores = os.cpu_count() or 1
         cases += [
@@ -49,6 +55,8 @@ def contests(quick: bool) -> Iterable[tuple[Case, tuple[str, ...]]]:
 
 
 def _libraries(case: Case) -> tuple[str, ...]:
+    if case.variant in KINDS:
+        return LIBRARIES[:-1]
     names = LIBRARIES if case.gelu == "exact" else LIBRARIES[:-1]
     return (*names, *ONNX) if case.dtype == "float32" else names
 

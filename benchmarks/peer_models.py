@@ -27,6 +27,55 @@ if TYPE_CHECKING:
 # Each function imports its own libraries: the process holds nothing else.
 TIMM = {"S/16": "vit_small_patch16_224", "B/16": "vit_base_patch16_224"}
 TIMM |= {"Ti/16": "vit_tiny_patch16_224", "L/16": "vit_large_patch16_224"}
+
+
+class Kind(NamedTuple):
+    """A model of another family, whose tokens are the output.
+
+    Args:
+        size: Whose sizes it has.
+        options: Of ours.
+        timm: Architecture of timm.
+        transformers: Name of transformers' classes without `Model` and `Config`.
+        config: Arguments of that config beside the sizes.
+    """
+
+    size: str
+    options: dict[str, Any]
+    timm: str
+    transformers: str
+    config: dict[str, Any]
+
+
+KINDS = {
+    "DINOv3 B/16": Kind(
+        "B/16",
+        {
+            "rotary": "centered",
+            "position_embedding": "none",
+            "register_tokens": 4,
+            **dict.fromkeys(("query_bias", "key_bias", "value_bias"), False),
+            "layer_scale": 1e-5,
+            "norm_epsilon": 1e-5,
+            "gelu": "exact",
+        },
+        "vit_base_patch16_dinov3",
+        "DINOv3ViT",
+        {"num_register_tokens": 4, "query_bias": False, "value_bias": False},
+    ),
+    "CLIP L/14": Kind(
+        "L/14",
+        {
+            "embedding_norm": True,
+            "embedding_bias": False,
+            "norm_epsilon": 1e-5,
+            "gelu": "quick",
+        },
+        "vit_large_patch14_clip_quickgelu_224",
+        "CLIPVision",
+        {},
+    ),
+}
 CLASSES = 1000
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.1
 CACHED_STEPS = 100  # in a call of `fit`, whose own time would be most of one step's
@@ -124,6 +173,10 @@ def timm(case: Case, compiled: bool = False, device: str = "cpu") -> Step:
 def _timm_model(case: Case) -> Any:
     import timm
 
+    if kind := KINDS.get(case.variant):
+        return timm.create_model(
+            kind.timm, img_size=case.image_size, num_classes=0, global_pool=""
+        )
     layer = "gelu_tanh" if case.gelu == "tanh" else "gelu"
     name, size = TIMM[case.variant], case.image_size
     return timm.create_model(name, img_size=size, act_layer=layer)
@@ -135,19 +188,27 @@ def transformers(case: Case) -> Step:
 
     from keras_vit.specs import parse_variant
 
-    spec, patch_size = parse_variant(case.variant)
-    config = transformers.ViTConfig(
-        hidden_size=spec.width,
-        num_hidden_layers=spec.depth,
-        num_attention_heads=spec.heads,
-        intermediate_size=spec.mlp_dim,
-        image_size=case.image_size,
-        patch_size=patch_size,
-        hidden_act="gelu_pytorch_tanh" if case.gelu == "tanh" else "gelu",
-    )
-    config.num_labels = CLASSES
+    kind = KINDS.get(case.variant)
+    spec, patch_size = parse_variant(kind.size if kind else case.variant)
+    sizes = {
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.mlp_dim,
+        "image_size": case.image_size,
+        "patch_size": patch_size,
+    }
+    if kind is None:
+        gelu = "gelu_pytorch_tanh" if case.gelu == "tanh" else "gelu"
+        config = transformers.ViTConfig(**sizes, hidden_act=gelu)
+        config.num_labels = CLASSES
+        model_class = transformers.ViTForImageClassification
+    else:
+        config_class = getattr(transformers, f"{kind.transformers}Config")
+        config = config_class(**sizes, **kind.config)
+        model_class = getattr(transformers, f"{kind.transformers}Model")
     config._attn_implementation = "sdpa"  # noqa: SLF001
-    return _torch_step(transformers.ViTForImageClassification(config), case)
+    return _torch_step(model_class(config), case)
 
 
 def onnxruntime(case: Case, int8: bool = False) -> Step:
@@ -232,6 +293,15 @@ def our_model(case: Case) -> "VisionTransformer":
     """keras-vit's model of a case."""
     import keras_vit
 
+    if kind := KINDS.get(case.variant):
+        return keras_vit.VisionTransformer.from_variant(
+            kind.size,
+            image_size=case.image_size,
+            classes=None,
+            pooling=None,
+            dtype=_policy(case),
+            **kind.options,
+        )
     gelu = "tanh" if case.gelu == "own" else case.gelu
     return keras_vit.VisionTransformer.from_variant(
         case.variant, image_size=case.image_size, gelu=gelu, dtype=_policy(case)

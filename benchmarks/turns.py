@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from benchmarks.peer_models import Case
+from benchmarks.peer_models import KINDS, Case
 from benchmarks.processes import Process
 from benchmarks.report import machine, make_parser, processor, show, spread, write
 from keras_vit.costs import model_costs
@@ -99,7 +99,8 @@ def _case_of(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def flops_of(case: Case) -> float:
     """FLOPs of a forward pass or training step in closed form."""
-    spec, patch_size = parse_variant(case.variant)
+    kind = KINDS.get(case.variant)
+    spec, patch_size = parse_variant(kind.size if kind else case.variant)
     costs = model_costs(spec, patch_size, image_size=case.image_size)
     return costs.flops * case.batch * (3 if case.training else 1)
 
