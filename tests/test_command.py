@@ -131,7 +131,8 @@ def test_the_library_is_imported_once_a_name_of_it_is_used():
 
 
 @pytest.mark.parametrize("command", ["--help", "recipes digits", "list", "push --help"])
-def test_a_reader_may_close_the_pipe(command):
+def test_a_reader_may_close_the_pipe(command, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # as a user's
     process = subprocess.Popen(
         [sys.executable, "-m", "keras_vit", *command.split()],
         stdout=subprocess.PIPE,

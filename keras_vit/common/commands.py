@@ -162,14 +162,14 @@ def run(
     group = package.rpartition(".")[2]
     name = argv[0] if argv else "--help"
     try:
-        if name in COMMANDS[group]:
-            _start()
-            status = find(package, name)(argv[1:]) or 0
-        else:
+        try:
+            if name in COMMANDS[group]:
+                _start()
+                return find(package, name)(argv[1:]) or 0
             name = ""
-            status = _without_command(argv, groups or (group,))
-        sys.stdout.flush()
-        return status
+            return _without_command(argv, groups or (group,))
+        finally:  # also where the help of a command ends the program
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -303,9 +303,11 @@ def test_a_second_classifier_is_left_out_or_new_with_other_classes():
     assert not numpy(other.get_layer("head_dist").kernel).any()
 
 
-def test_relative_positions_of_beit_are_tied_to_their_grid():
-    with pytest.raises(ValueError, match="tied to its grid.*relative_bias/table"):
-        keras_vit.with_image_size(small(relative_bias="shared"), 28)
+def test_relative_positions_of_beit_follow_the_grid_and_those_of_table_8_do_not():
+    model = keras_vit.with_image_size(small(relative_bias="shared"), 28)
+    assert model.get_layer("relative_bias").table.shape == (27 * 27 + 3, 5)
+    with pytest.raises(ValueError, match="tied to its grid.*relative_embedding"):
+        keras_vit.with_image_size(small(position_embedding="relative"), 28)
 
 
 @pytest.mark.parametrize(

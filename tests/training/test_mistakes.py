@@ -31,7 +31,10 @@ NUMBER = "must be a whole number. Received:"
         ([*DIGITS, "--zzz", "1"], "there is no --zzz (--help"),
         ([*DIGITS, "--epochs", "2.5"], f"`epochs` {NUMBER} '2.5'"),
         ([*DIGITS, "--keep", "0"], "argument --keep: must be at least 1"),
-        ([*DIGITS, "--model.pooling", "tail"], "must be token, avg, map or null. Rec"),
+        (
+            [*DIGITS, "--model.pooling", "tail"],
+            "must be token, avg, map, query or null. R",
+        ),
         (
             [*DIGITS, "--model.lora_layers=[x]"],
             "query, key, value, out and mlp. Rec",
