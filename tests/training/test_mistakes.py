@@ -33,7 +33,7 @@ NUMBER = "must be a whole number. Received:"
         ([*DIGITS, "--keep", "0"], "argument --keep: must be at least 1"),
         (
             [*DIGITS, "--model.pooling", "tail"],
-            "must be token, avg, map, query or null. R",
+            "must be token, avg, map, query or nu",
         ),
         (
             [*DIGITS, "--model.lora_layers=[x]"],
