@@ -209,6 +209,7 @@ class RotaryOptions:
 
     rotary: Annotated[
         Literal["centered", "grid", "mixed"] | None,
+        UNSEEN,
         "By which angles of a patch the attention rotates queries and keys: "
         '`"centered"`, 2 pi c / T^(4j/K), c from -1 to 1 (DINOv3, arXiv:2508.10104); '
         '`"grid"`, n / T^(4j/K), n the number of row or column (EVA-02, '

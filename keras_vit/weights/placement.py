@@ -82,12 +82,12 @@ class Plan:
     def compare_settings(self, required: bool) -> None:
         """Compare the hyperparameters that the arrays do not determine."""
         for name in SETTINGS:
-            theirs, ours = self.file.get(name), getattr(self.model, name, None)
-            if None in (theirs, ours) or theirs == ours:
+            if name not in self.file or not self._computes(name):
                 continue
-            if name == "gelu" and self.model.swiglu and self.model.pooling != "map":
-                continue  # nothing computes it
-            if "learned_1d" in (theirs, ours):  # the arrays show it
+            theirs, ours = self.file[name], getattr(self.model, name)
+            if name == "pool_heads":  # None for those of the blocks
+                theirs, ours = theirs or self.file["heads"], ours or self.model.heads
+            if theirs == ours or "learned_1d" in (theirs, ours):  # which arrays show
                 continue
             if required:
                 self.problems.append(
@@ -113,6 +113,19 @@ class Plan:
         note = self.checkpoint.described.hybrid_note
         if note is not None and "stem_conv/kernel" in self.entries:
             self.report.notes.append(note)
+
+    def _computes(self, name: str) -> bool:
+        """Whether the model computes anything by a setting."""
+        model = self.model
+        if not hasattr(model, name):
+            return False
+        if name == "gelu":
+            return not model.swiglu or model.pooling == "map"
+        if name == "pool_heads":
+            return model.pooling in ("map", "query") and "heads" in self.file
+        if name == "rotary_temperature":
+            return model.rotary in ("centered", "grid")
+        return model.rotary is not None or not name.startswith("rotary_")
 
     def load_classifier(self) -> None:
         """Place the file's classifier, which must fit the model's."""

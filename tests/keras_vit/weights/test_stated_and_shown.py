@@ -228,6 +228,35 @@ def test_what_is_assumed_of_rotary_positions_is_said(tmp_path, caplog):
     assert "rotary='centered'" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("title", "changes"),
+    [
+        ("Hugging Face DINOv3", {"rotary": None}),
+        ("Hugging Face DINOv3", {"rotary": "grid"}),
+        ("Hugging Face DINOv3", {"rotary_pairing": "neighbors"}),
+        ("Hugging Face DINOv3", {"rotary_temperature": 10.0}),
+        ("timm EVA", {"rotary_axes": "xy"}),
+        ("Hugging Face AIMv2", {"pool_heads": 6}),
+        ("Hugging Face SigLIP", {"pool_heads": 6}),
+        ("Hugging Face CLIP", {"gelu": "exact"}),
+    ],
+)
+def test_a_model_that_computes_otherwise_is_not_filled(
+    title, changes, tmp_path, monkeypatch
+):
+    """Its weights have the file's shapes."""
+    [family] = [each for each in families() if each.title == title]
+    written(family, tmp_path, monkeypatch)
+    [name] = changes
+    model = small(**{**MODELS[title], **changes})
+    before = arrays_of(model)
+    with pytest.raises(CheckpointError, match=rf"this one has {name}="):
+        keras_vit.load_checkpoint(model, tmp_path)
+    foreign_files.check_unmoved(model, before)
+    report = keras_vit.load_checkpoint(model, tmp_path, settings="ignore")
+    assert any(name in note for note in report.notes)
+
+
 def test_a_config_that_names_no_model_is_not_read(tiny_vit, tmp_path, caplog):
     path = foreign_files.timm(tiny_vit(**EXACT), tmp_path)
     (tmp_path / "config.json").write_text('{"learning_rate": 0.1}')
