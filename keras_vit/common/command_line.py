@@ -115,6 +115,6 @@ def documented_fields(config: type) -> dict[str, str]:
 
 
 def complain(command: str, message: str | Exception) -> None:
-    """Print a command's name and the first line of a message on standard error."""
-    line = str(message).partition("\n")[0]
+    """Print a command's name and a message's first line, reasons behind it included."""
+    line = str(message).replace("\n- ", "; ").partition("\n")[0]
     print(f"{f'keras-vit {command}'.strip()}: {line}", file=sys.stderr)

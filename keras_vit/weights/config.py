@@ -362,7 +362,13 @@ def _grid(
         size = _size_of(asked, side) or config_image_size(checkpoint)
         if table in shapes:
             return _grid_of_table(checkpoint, table, shapes[table][0], size, side)
-        return {"image_size": _whole_patches(checkpoint, size, side)} if size else {}
+        if size is None:
+            return {}
+        height, width = _whole_patches(checkpoint, size, side)
+        return {
+            "image_size": (height, width),
+            "grid": (height // side, width // side),
+        }
     tokens = shapes["position_embedding/embedding"][1]
     prefix = arguments["class_token"] + arguments["register_tokens"]
     known = asked or stated_grid(checkpoint, tokens, prefix, side)

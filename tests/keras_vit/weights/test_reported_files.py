@@ -9,6 +9,7 @@ from foreign_files import arrays_of, edit, write_safetensors
 from tiny_model import small, with_random_weights
 
 import keras_vit
+from keras_vit.commands import main
 from keras_vit.weights import WeightsFileError, open_checkpoint
 
 pytest.importorskip("safetensors")
@@ -23,9 +24,9 @@ CLIP = {
 }
 
 
-def clip(folder, **more):
+def clip(folder, options=CLIP, **more):
     """CLIP's image tower in a file, and other arrays beside it."""
-    model = with_random_weights(small(**CLIP), 3)
+    model = with_random_weights(small(**options), 3)
     keras_vit.save_checkpoint(model, folder, "hugging_face")
     with open_checkpoint(folder) as checkpoint:
         stored = checkpoint.file.arrays
@@ -44,6 +45,14 @@ def test_of_two_towers_the_image_tower_is_taken_and_said(tmp_path, caplog):
     model = keras_vit.open_model(tmp_path)
     foreign_files.check_same_weights(model, source)
     assert "a text tower beside it, which is left out" in caplog.text
+
+
+def test_the_command_says_why_a_library_has_no_place_for_a_model(tmp_path, capsys):
+    clip(tmp_path, {**CLIP, "projection": 20})
+    assert main(["convert", str(tmp_path), str(tmp_path / "x"), "--to", "timm"]) == 1
+    [line] = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert "such as a timm ViT" in line
+    assert "; there is no place for projection/kernel" in line
 
 
 @pytest.mark.parametrize("kind", ["clip_text_model", "detr", "sam", "swin"])
