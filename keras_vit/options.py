@@ -295,6 +295,7 @@ class EncoderOptions(RotaryOptions, BlockOptions):
     ] = "learned_1d"
     position_placement: Annotated[
         Literal["stem", "every_layer", "shared"] | None,
+        UNSEEN,
         'Where they are added: `"stem"`, `"every_layer"` (each with its own), '
         '`"shared"` (at every layer the same). `None`: at the stem, and relative ones '
         "at every layer.",

@@ -31,14 +31,14 @@ _LOG = logging.getLogger("keras_vit")
 def assumed_settings(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Arguments that are assumed, because no config gives them."""
     family = checkpoint.described
-    if checkpoint.file.config:
+    if checkpoint.file.config or not family.configured:
         return ()
     if family.model == "resnet":
         return family.configured
     shown = shown_options(checkpoint, Shapes(checkpoint))
     unusual = (
         name
-        for name, value in family.guessed(shown).items()
+        for name, value in family.guessed(checkpoint.file, shown).items()
         if name not in shown and value != getattr(ViTOptions, name, value)
     )
     return tuple(dict.fromkeys((*family.configured, *unusual)))
@@ -130,7 +130,7 @@ def _arguments(
     shown = shown_options(checkpoint, shapes)
     _compare(checkpoint, ViTOptions, stated, shown, asked)
     said = {name: each.value for name, each in stated.items()}
-    guessed = checkpoint.described.guessed(shown)
+    guessed = checkpoint.described.guessed(checkpoint.file, shown)
     known = {"layer_scale": 1e-5, "norm_epsilon": LAYER_NORM_EPSILON, **guessed, **said}
     arguments = {**known, **shown}
     if arguments.get("resnet_blocks") is None:

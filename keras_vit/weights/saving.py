@@ -85,7 +85,10 @@ def _problems(model: ImageModel, family: WritableFamily) -> list[str]:
             continue  # the arrays show it
         else:
             theirs = getattr(usual, name)
-        same = bool(theirs) == bool(ours) if name == "layer_scale" else theirs == ours
+        if name == "layer_scale":
+            same = (theirs is None) == (ours is None)
+        else:
+            same = bool(theirs == ours)
         if not same:
             found.append(f"{name} must be {theirs!r}")
     lost = [w.path for w in model.weights if not _places(family, model, w.path)]

@@ -88,11 +88,15 @@ class Family(abc.ABC):
         """
         return {}
 
-    def guessed(self, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    def guessed(self, file: ArrayFile, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Options that are assumed where no document states and no array shows them.
 
         Args:
-            shown: The options that the arrays show.
+            file: The open file.
+            shown: The options that its arrays show.
+
+        Raises:
+            WeightsFileError: Nothing can be assumed without a document.
         """
         size = tuple(shown.get(key) for key in ("width", "depth", "mlp_dim"))
         known = {(s.width, s.depth, s.mlp_dim): s.heads for s in SPECS.values()}

@@ -185,7 +185,7 @@ class HuggingFaceFamily(WritableFamily):
             bare = re.sub(rf"^(?:{self.prefix})\.", "", name)
             for pattern, replacement in self.new_names:
                 bare = pattern.sub(replacement, bare)
-            inside[bare] = name
+            inside[name if bare in inside else bare] = name
         return inside
 
     def described(self, config: Config) -> str | None:
@@ -347,7 +347,7 @@ class HuggingFaceMAE(HuggingFaceFamily):
             *("decoder_num_attention_heads", "decoder_intermediate_size"),
         ),
     }
-    holds = HuggingFace.holds
+    holds = HuggingFace.holds - {"register_tokens", "distilled"}
 
 
 class HuggingFaceIJEPA(HuggingFaceFamily):
@@ -366,4 +366,4 @@ class HuggingFaceIJEPA(HuggingFaceFamily):
     prefix = "ijepa"
     new_names = _RENAMED
     keys = VIT_CONFIG
-    holds = HuggingFace.holds
+    holds = HuggingFace.holds - {"register_tokens", "distilled"}

@@ -4,8 +4,11 @@ Source: huggingface/transformers, models/beit, data2vec.
 """
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from keras_vit.errors import WeightsFileError
+from keras_vit.specs import image_size_pair
 from keras_vit.typing import JSON
 from keras_vit.weights.families.config_keys import (
     Config,
@@ -96,6 +99,17 @@ BEIT_CONFIG: Keys = {
 }
 
 
+def _check_square(file: ArrayFile, stated: Mapping[str, Stated]) -> None:
+    """Raise WeightsFileError where transformers transposes the tables."""
+    height, width = image_size_pair(file.config.get("image_size") or 224)
+    if "relative_bias" in stated and stated["relative_bias"].value and height != width:
+        raise WeightsFileError(
+            "The images of a BEiT with tables of relative positions must be square, as "
+            "transformers takes rows for columns. Received: "
+            f"image_size={[height, width]} in the config of {str(file.path)!r}"
+        )
+
+
 class HuggingFaceBEiT(HuggingFaceFamily):
     """BEiT, BEiT v2 and Data2VecVision."""
 
@@ -129,6 +143,11 @@ class HuggingFaceBEiT(HuggingFaceFamily):
     def refusals(self, model: "ImageModel") -> list[str]:
         """It normalizes after a mean, and before it takes the class token."""
         found = super().refusals(model)
+        height, width = model.image_size
+        if model.relative_bias is not None and height != width:
+            found.append("image_size must be square where there is a relative_bias")
+        if model.layer_scale is None:
+            found.append("layer_scale must not be None")
         if model.fc_norm != (model.pooling == "avg"):
             found.append("fc_norm must be true where pooling='avg', and only there")
         return found
@@ -136,6 +155,7 @@ class HuggingFaceBEiT(HuggingFaceFamily):
     def stated(self, file: ArrayFile) -> dict[str, Stated]:
         """What the config states; some classes have their last norm elsewhere."""
         stated = super().stated(file)
+        _check_square(file, stated)
         kinds = file.config.get("architectures") or ()
         pretrains = any("ForMaskedImageModeling" in kind for kind in kinds)
         without_pooler = "Data2VecVisionModel" in kinds

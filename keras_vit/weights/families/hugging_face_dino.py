@@ -13,6 +13,7 @@ from keras_vit.weights.families.config_keys import (
     ConfigKey,
     Keys,
     OneOf,
+    Stated,
     read_by_another,
     says,
     says_nothing,
@@ -32,6 +33,7 @@ from keras_vit.weights.families.layouts import (
     norm,
     row,
 )
+from keras_vit.weights.reading import ArrayFile
 
 if TYPE_CHECKING:
     from keras_vit.base import ImageModel
@@ -140,6 +142,12 @@ class HuggingFaceDINOv2(HuggingFaceFamily):
         else:
             del config["num_register_tokens"]
         return documents
+
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
+        """What the config states; the classifier's is not our model's."""
+        stated = super().stated(file)
+        stated.pop("classes", None)
+        return stated
 
     def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
         """Those of a GELU's layers, or of a SwiGLU's."""

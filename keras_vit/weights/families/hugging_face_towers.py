@@ -220,7 +220,9 @@ class _Tower(HuggingFaceFamily):
 
     def config(self, file: ArrayFile) -> tuple[str, Config]:
         """The tower's own config."""
-        inner = file.config.get("vision_config")
+        # The first of release 4, which comes before the other there too.
+        old = file.config.get("vision_config_dict")
+        inner = old or file.config.get("vision_config")
         if inner is None:
             return super().config(file)
         return "`vision_config.{}`", inner
@@ -236,6 +238,7 @@ class HuggingFaceCLIP(_Tower):
     assumed: ClassVar = {"gelu": "quick", "norm_epsilon": 1e-5}
     model_types = ("clip_vision_model",)
     bare_class = "CLIPVisionModel"
+    pools = ("token",)  # its tokens are those before the last norm
     two_towers = ("clip",)
     keys = CLIP_CONFIG
     holds = frozenset(("gelu", "norm_epsilon", "embedding_bias", "embedding_norm"))

@@ -78,9 +78,9 @@ class OpenCLIPTimm(OpenCLIPFamily):
                 )
         return self.tower.stated(_timm_file(file))
 
-    def guessed(self, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    def guessed(self, file: ArrayFile, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """What all of timm's architectures with such arrays have in common."""
-        return self.tower.guessed(shown)
+        return self.tower.guessed(file, shown)
 
     def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
         """`timm_pool`."""

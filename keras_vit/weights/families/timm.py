@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from keras_vit.errors import WeightsFileError
 from keras_vit.option_rows import rows as option_rows
 from keras_vit.options import ViTOptions
 from keras_vit.typing import JSON
@@ -182,6 +183,10 @@ def _bit() -> tuple[ArrayRow, ...]:
 TIMM_BIT = _bit()
 
 
+# Names that the arrays of `VisionTransformer` do not have.
+_OF_EVA = re.compile(r"\.gamma_\d$|\.(q|v)_bias$|\.(q|k|v)_proj\.|^rope\.|_bias_table$")
+# What changes the outputs and no array shows, but for the kind of GELU and the heads.
+_UNSHOWN = ("norm_epsilon", "rotary")
 # Options that a checkpoint may have changed in an architecture.
 _ADAPTED = ("classes", "channels", "patch_size")
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "": None}
@@ -338,13 +343,28 @@ class _TimmFamily(WritableFamily):
         return {"config.json": document}
 
 
+def _are_shown(options: Mapping[str, JSON], shown: Mapping[str, JSON]) -> bool:
+    """Whether an architecture's arrays show these options."""
+    with_arrays = {"position_embedding": "learned_1d", "rotary": "mixed"}
+    for name, kind in with_arrays.items():
+        if options[name] == kind and name not in shown:
+            return False
+    for name, value in shown.items():
+        stated = options.get(name, getattr(ViTOptions, name, value))
+        if name == "layer_scale":
+            stated, value = stated is None, value is None
+        if name not in _ADAPTED and stated != value:
+            return False
+    return True
+
+
 class Timm(_TimmFamily):
     """timm's `VisionTransformer`, with or without a hybrid's stem."""
 
     title = "timm ViT"
     mark = "patch_embed.proj.weight"
     rows = TIMM
-    configured = ("gelu", "heads", "pooling")
+    configured = ("gelu", "heads", "norm_epsilon", "pooling")
     hybrid_note = (
         "timm computes its ResNets with other epsilons than the official code, whose "
         "this model has: outputs may differ where kernels are small"
@@ -375,30 +395,38 @@ class Timm(_TimmFamily):
         usual = {
             name: Stated(getattr(ViTOptions, name), source)
             for name in option_rows(ViTOptions)
-            if name in self.holds and name != "resnet_blocks"
+            if name in self.holds and name not in ("resnet_blocks", "gelu")
         }
         return usual | said
 
-    def guessed(self, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """What all architectures with such arrays have in common."""
+    def guessed(self, file: ArrayFile, shown: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """What all architectures with such arrays have in common.
+
+        Raises:
+            WeightsFileError: They differ in what no array shows, or there is none.
+        """
+        if file.config:
+            return self.assumed
+        others = any(_OF_EVA.search(name) for name in file.arrays)
         alike = [
             options
-            for options in options_of_architectures()
-            if all(
-                bool(options[name]) == bool(value)
-                if name == "layer_scale"
-                else options[name] == value
-                for name, value in shown.items()
-                if name in options and name not in _ADAPTED
-            )
+            for kind, options in options_of_architectures()
+            if (not others or kind in ("Eva", "Beit")) and _are_shown(options, shown)
         ]
-        if not alike:
-            return super().guessed(shown)
+        if not alike and not others:
+            return super().guessed(file, shown)
         shared = {
             name: value
-            for name, value in alike[0].items()
+            for name, value in (alike[0] if alike else {}).items()
             if name not in shown and all(each.get(name) == value for each in alike)
         }
+        doubtful = [name for name in _UNSHOWN if name not in {**shown, **shared}]
+        if doubtful:
+            raise WeightsFileError(
+                "A checkpoint of timm must have its config.json, as models with such "
+                f"arrays differ in {', '.join(doubtful)}. Received: "
+                f"{str(file.path)!r} without one"
+            )
         return {**self.assumed, **shared}
 
     def image_size(self, file: ArrayFile) -> JSON:
@@ -413,7 +441,7 @@ class Timm(_TimmFamily):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of timm's class makes."""
-        found = []
+        found = _refused_pooling(model)
         if model.resnet_blocks is not None and model.resnet_blocks not in _HYBRIDS:
             found.append(f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
         if model.representation_size is not None:
@@ -480,7 +508,7 @@ class TimmEva(Timm):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of the class makes."""
-        found = []
+        found = _refused_pooling(model)
         if model.resnet_blocks is not None or model.representation_size is not None:
             found.append("resnet_blocks and representation_size must be None")
         if model.embedding_bias == model.embedding_norm:
@@ -519,7 +547,7 @@ class TimmBeit(Timm):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of the class makes."""
-        found = []
+        found = _refused_pooling(model)
         if model.resnet_blocks is not None or model.representation_size is not None:
             found.append("resnet_blocks and representation_size must be None")
         if model.swiglu or model.pooling == "map":
@@ -536,6 +564,13 @@ class TimmBeit(Timm):
             first_conv="patch_embed.proj",
             classifier="head",
         )
+
+
+def _refused_pooling(model: "ImageModel") -> list[str]:
+    known = tuple(_POOLINGS.values())
+    if model.pooling in known:
+        return []
+    return [f"pooling must be one of {', '.join(map(repr, known))}"]
 
 
 def _without(rows: tuple[ArrayRow, ...], others: list[str]) -> tuple[ArrayRow, ...]:

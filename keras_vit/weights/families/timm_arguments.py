@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Mapping
 
 from keras_vit.errors import WeightsFileError
+from keras_vit.specs import image_size_pair
 from keras_vit.typing import JSON
 from keras_vit.weights.families.config_keys import (
     UNSAID,
@@ -152,13 +153,18 @@ def _rotary(value: JSON, config: Config) -> dict[str, JSON]:
         "rotary_axes": _AXES(config["rope_grid_indexing"], config),
         "rotary_temperature": float(config["rope_temperature"]),
         "rotary_offset": float(config["rope_grid_offset"]),
-        "rotary_reference_grid": None if grid is None else tuple(grid),
+        "rotary_reference_grid": None if grid is None else image_size_pair(grid),
     }
 
 
 def _key_bias(config: Config) -> bool:
     """`EvaAttention` and BEiT's have no bias of the keys, `AttentionRope` has."""
     return bool(config.get("attn_type") == "rope")
+
+
+def _initial_scale(model: JSON) -> float | None:
+    """The weights come from the file, but zero may stand for none."""
+    return 1e-5 if model.layer_scale == 0 else model.layer_scale
 
 
 def _attention_type(model: JSON) -> str:
@@ -265,8 +271,8 @@ _EVA: Keys = {
     "init_values": says(
         "layer_scale",
         default=False,
-        read=lambda value, _: value or None,
-        write=lambda model: model.layer_scale or None,
+        read=lambda value, _: None if value is False else value,
+        write=_initial_scale,
     ),
     "class_token": says("class_token", default=True),
     "num_reg_tokens": says("register_tokens", default=0),
@@ -341,7 +347,7 @@ _BEIT: Keys = {
         "layer_scale",
         default=0,
         read=lambda value, _: value or None,
-        write=lambda model: model.layer_scale or 0,
+        write=lambda model: _initial_scale(model) or 0,
     ),
     "use_abs_pos_emb": says("position_embedding", default=True, read=_learned),
     "use_rel_pos_bias": says(
@@ -376,7 +382,8 @@ def architecture_of(config: Config) -> str | None:
 def parts_of(config: Config) -> list[tuple[str, Config]]:
     """What gives the arguments of the class, as `read_config` takes it."""
     name = architecture_of(config) or ""
-    top = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+    # `global_pool` beside it is information, by which timm builds nothing.
+    top = {key: config[key] for key in ("num_classes",) if key in config}
     own = {k: v for k, v in architectures()[name].items() if k != "class"}
     return [
         ("`model_args.{}`", config.get("model_args") or {}),
@@ -397,12 +404,13 @@ def stated(path: object, config: Config) -> dict[str, Stated]:
 
 
 @functools.cache
-def options_of_architectures() -> tuple[dict[str, JSON], ...]:
-    """Our options of each ViT's architecture that has a model here."""
+def options_of_architectures() -> tuple[tuple[str, dict[str, JSON]], ...]:
+    """Class and our options of each ViT's architecture that has a model here."""
     found = []
     for name, arguments in architectures().items():
         if arguments["class"] in KEYS.keys() - {"ResNetV2"}:
             with contextlib.suppress(WeightsFileError):
                 options = stated(name, {"architecture": name})
-                found.append({key: each.value for key, each in options.items()})
+                values = {key: each.value for key, each in options.items()}
+                found.append((arguments["class"], {"rotary": None, **values}))
     return tuple(found)

@@ -65,6 +65,7 @@ def write_config(path, change):
 
 
 FEATURES = {"classes": None}
+SQUARE = {"image_size": (28, 28)}
 CLIP = {
     **{"gelu": "quick", "norm_epsilon": 1e-5, "classes": None},
     **{"embedding_bias": False, "embedding_norm": True},
@@ -105,6 +106,7 @@ DATA2VEC_CLASSIFIER = {
             {
                 **{**DATA2VEC, **FEATURES, "final_norm": False, "layer_scale": None},
                 **{"position_embedding": "none", "relative_bias": "shared"},
+                **SQUARE,
             },
             {
                 **DATA2VEC_FEATURES,
@@ -117,6 +119,7 @@ DATA2VEC_CLASSIFIER = {
             {
                 **{**DATA2VEC, "fc_norm": True, "pooling": "avg"},
                 **{"position_embedding": "none", "relative_bias": "every_layer"},
+                **SQUARE,
             },
             {**DATA2VEC_CLASSIFIER, "use_relative_position_bias": True},
         ),

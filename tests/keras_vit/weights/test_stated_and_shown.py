@@ -72,6 +72,7 @@ MODELS = {
     "Hugging Face BEiT": {
         **EXACT,
         **SEPARATE,
+        "image_size": 8,
         "relative_bias": "every_layer",
         "position_embedding": "none",
         "fc_norm": True,
@@ -202,17 +203,38 @@ def test_an_architecture_gives_what_its_name_implies(tiny_vit, tmp_path):
     assert (model.class_token, model.fc_norm) == (False, False)
 
 
-def test_without_a_config_architectures_alike_say_what_they_share(tmp_path):
-    """Two of timm's have such arrays: they differ in their heads."""
-    from keras_vit.weights.families.timm import Timm
+def bare(folder, **options):
+    """Arrays of timm's without their config."""
+    model = small(**{**EXACT, **options})
+    save_checkpoint(model, folder, "timm")
+    (folder / "config.json").unlink()
+    return model
 
-    shown = {
-        **{"width": 768, "depth": 12, "mlp_dim": 3072, "swiglu": False},
-        **{"class_token": False, "register_tokens": 0, "fc_norm": False},
-        **{"final_norm": True, "layer_scale": None, "norm": "layer"},
-    }
-    assert "heads" not in Timm().guessed(shown)
-    assert Timm().guessed({**shown, "class_token": True})["heads"] == 12
+
+def test_without_a_config_architectures_alike_say_what_they_share(tmp_path):
+    """Two of timm's of 768 without a class token differ in their heads."""
+    wide = {"width": 768, "depth": 12, "heads": 12, "mlp_dim": 3072, "image_size": 16}
+    gap = {"class_token": False, "pooling": "avg", "fc_norm": False}
+    bare(tmp_path / "gap", **wide, **gap, patch_size=8)
+    with pytest.raises(ValueError, match="`heads` must be given"):
+        keras_vit.open_model(tmp_path / "gap")
+    bare(tmp_path / "token", **wide, patch_size=8)
+    assert keras_vit.open_model(tmp_path / "token").heads == 12
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rotary": "grid", "rotary_pairing": "neighbors", **SEPARATE},
+        {**SEPARATE, "swiglu": True, "mlp_norm": True},
+    ],
+)
+def test_arrays_of_eva_without_a_config_are_refused(options, tmp_path):
+    """They do not say whether the model rotates, and no architecture has this size."""
+    bare(tmp_path, **WIDE, **options)
+    match = r"must have its config.json.*differ in norm_epsilon, rotary"
+    with pytest.raises(WeightsFileError, match=match):
+        keras_vit.open_model(tmp_path, heads=3)
 
 
 def test_what_is_assumed_of_rotary_positions_is_said(tmp_path, caplog):
@@ -239,6 +261,8 @@ def test_what_is_assumed_of_rotary_positions_is_said(tmp_path, caplog):
         ("Hugging Face AIMv2", {"pool_heads": 6}),
         ("Hugging Face SigLIP", {"pool_heads": 6}),
         ("Hugging Face CLIP", {"gelu": "exact"}),
+        ("timm ViT", {"position_placement": "shared"}),
+        ("Hugging Face MAE", {"rotary": "centered"}),
     ],
 )
 def test_a_model_that_computes_otherwise_is_not_filled(
@@ -262,6 +286,33 @@ def test_a_config_that_names_no_model_is_not_read(tiny_vit, tmp_path, caplog):
     (tmp_path / "config.json").write_text('{"learning_rate": 0.1}')
     keras_vit.open_model(path, heads=5, grid=(11, 7))
     assert "its config.json names no model and is not read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**BARE, "register_tokens": 2, "prefix_positions": False, "pooling": None},
+        {**BARE, "class_token": False, "register_tokens": 2, "pooling": None},
+        {**BARE, **SEPARATE, "pooling": None, "layer_scale": None},
+        {**BARE, "embedding_norm": True, "embedding_bias": False, "pooling": None},
+        {**BARE, **SEPARATE, "relative_bias": "shared", "image_size": (16, 24)},
+    ],
+)
+def test_what_transformers_would_compute_otherwise_is_not_written(options, tmp_path):
+    with pytest.raises(CheckpointError, match="must be one that hugging_face can"):
+        save_checkpoint(small(**options), tmp_path / "x", "hugging_face")
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_initial_scale_of_zero_is_one_for_timm(tmp_path):
+    model = small(**{**WIDE, **EXACT, **SEPARATE, "layer_scale": 0.0})
+    save_checkpoint(model, tmp_path, "timm")
+    foreign_files.check_same_weights(keras_vit.open_model(tmp_path), model)
+
+
+def test_attention_pooling_by_a_query_has_no_place_in_timm(tmp_path):
+    with pytest.raises(CheckpointError, match="pooling must be one of"):
+        save_checkpoint(small(**EXACT, pooling="query"), tmp_path, "timm")
 
 
 def test_the_family_with_the_fewest_reasons_gives_them():
